@@ -1,0 +1,194 @@
+"""Solve for noise or for steps, always on the safe side: what is returned was itself accounted and fits the budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from dp_accounting import dp_event
+
+from privet import checks
+from privet.accounting.accountants import PLD, RDP, tightest
+from privet.errors import CalibrationError
+from privet.mechanism.events import DpEvent
+from privet.mechanism.terms import Adjacency
+
+SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-2, 1e6
+MOST_STEPS = 10**9
+_ITERATIONS = 100
+_FAST_PLD = PLD(coarsest_spacing=1e-2)
+# Points of loss distributions that a table may compose, and the number of rows that are composed in any case.
+_TABLE_POINTS, _FEWEST_ROWS = 2_000_000, 4
+
+
+def calibrate_noise(
+    make_event: Callable[[float], DpEvent],
+    *,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency,
+    rel_tol: float = 1e-4,
+) -> float:
+    """Return the smallest noise multiplier whose event stays within (epsilon, delta).
+
+    Args:
+        make_event: From a noise multiplier to everything that will be released; more noise must not reveal more.
+        epsilon: The budget, positive and finite.
+        delta: In (0, 1).
+        adjacency: Which two data sets are meant to look alike.
+        rel_tol: The answer's epsilon lies between ``epsilon * (1 - rel_tol)`` and ``epsilon``, unless the search
+            interval became smaller than ``rel_tol`` first.
+
+    Guarantee: the event of the returned multiplier was accounted with the accountant that reports guarantees, and its
+    epsilon is at most the budget.
+    Edge cases: a budget that any noise meets gives the smallest multiplier searched, 0.01; one that multiplier 1e6
+    still exceeds (other releases spent it) raises ``CalibrationError``.
+    """
+    target = checks.positive("epsilon", epsilon)
+    tolerance = checks.probability("rel_tol", rel_tol)
+
+    def spent(log_multiplier: float) -> float:
+        return spent_epsilon(make_event(math.exp(log_multiplier)), delta=delta, adjacency=adjacency)
+
+    def spent_nearly(log_multiplier: float) -> float:
+        return _spent_nearly(make_event(math.exp(log_multiplier)), delta, adjacency)
+
+    def spent_rdp(log_multiplier: float) -> float:
+        return RDP().epsilon(make_event(math.exp(log_multiplier)), delta=delta, adjacency=adjacency)
+
+    low, high = math.log(SMALLEST_MULTIPLIER), math.log(LARGEST_MULTIPLIER)
+    if spent(low) <= target:
+        return math.exp(low)
+    if spent(high) > target:
+        raise CalibrationError(
+            f"Even noise multiplier {LARGEST_MULTIPLIER:g} spends more than epsilon = {target:g} at delta = {delta:g}. "
+            "Allow a larger epsilon or delta, or release less."
+        )
+    # From cheap to exact: each answer is an upper end close to the next one.
+    bracket = _bisect(spent_rdp, target, low, high, 1e-3)
+    nearby = _refine(spent_nearly, target, low, bracket, tolerance)
+    return math.exp(_refine(spent, target, low, nearby, tolerance))
+
+
+def spent_epsilon(event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
+    """Return the epsilon that a guarantee for this event would report."""
+    return tightest(event, adjacency, delta).epsilon(event, delta=delta, adjacency=adjacency)
+
+
+def _spent_nearly(event: DpEvent, delta: float, adjacency: Adjacency) -> float:
+    """Return an upper bound within about 0.1 percent of the reported epsilon, several times faster."""
+    accountant = tightest(event, adjacency, delta, pld=_FAST_PLD)
+    return accountant.epsilon(event, delta=delta, adjacency=adjacency)
+
+
+def _bisect(spent: Callable[[float], float], target: float, low: float, high: float, width: float) -> float:
+    """Return a point with spent <= target, at most ``width`` above the crossing; ``high`` must be one."""
+    while high - low > width:
+        middle = (low + high) / 2
+        low, high = (middle, high) if spent(middle) > target else (low, middle)
+    return high
+
+
+def _refine(spent: Callable[[float], float], target: float, low: float, high: float, tolerance: float) -> float:
+    """Return a point with target * (1 - tolerance) <= spent <= target, by the secant rule on logarithms.
+
+    Invariant: ``low`` overspends; ``high``, once evaluated, does not. The secant aims a little below the target, so
+    that it lands on the safe side; whenever it leaves the bracket or converges slowly, the bracket is halved.
+    """
+    at_high, slope = spent(high), -1.5
+    while at_high > target:
+        # RDP and the reporting accountant may differ in the last digits; step up until the end is safe.
+        low, high = high, high + tolerance
+        at_high = spent(high)
+    aim = target * (1 - tolerance / 2)
+    previous: tuple[float, float] | None = None
+    point, value = high, at_high
+    for iteration in range(_ITERATIONS):
+        if value <= target and (value >= target * (1 - tolerance) or high - low <= tolerance):
+            return point
+        if previous is not None and value > 0 and previous[1] > 0 and value != previous[1]:
+            slope = min(-0.2, (math.log(value) - math.log(previous[1])) / (point - previous[0]))
+        guess = point + (math.log(aim / value) / slope if value > 0 else -1.0)
+        inside = low < guess < high and iteration % 8 != 7
+        previous = (point, value)
+        point = guess if inside else (low + high) / 2
+        value = spent(point)
+        low, high = (point, high) if value > target else (low, point)
+        if value > target and high - low <= tolerance:
+            return high
+    return high
+
+
+def calibrate_steps(make_event: Callable[[int], DpEvent], *, epsilon: float, delta: float, adjacency: Adjacency) -> int:
+    """Return the largest number of steps whose event stays within (epsilon, delta).
+
+    Guarantee: the event of the returned number was accounted and fits; the event of one more step does not.
+    Edge cases: 0 when a single step is too much; a budget that a billion steps do not exhaust raises
+    ``CalibrationError``, because such an event does not grow with its steps.
+    """
+    target = checks.positive("epsilon", epsilon)
+
+    def fits(steps: int) -> bool:
+        return spent_epsilon(make_event(steps), delta=delta, adjacency=adjacency) <= target
+
+    def fits_rdp(steps: int) -> bool:
+        return RDP().epsilon(make_event(steps), delta=delta, adjacency=adjacency) <= target
+
+    low = _last_fitting(fits_rdp, 0, 1)
+    return _last_fitting(fits, low, max(low // 16, 1))
+
+
+def _last_fitting(fits: Callable[[int], bool], low: int, stride: int) -> int:
+    """Return the last whole number that fits, given that ``low`` does: doubling strides, then halving."""
+    high = low + stride
+    while fits(high):
+        if high > MOST_STEPS:
+            raise CalibrationError(
+                f"The budget is not exhausted after {MOST_STEPS} steps: does every step release noise?"
+            )
+        low, stride = high, stride * 2
+        high = low + stride
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def epsilon_table(
+    round_event: DpEvent, num_rounds: int, *, delta: float, adjacency: Adjacency, num_points: int = 24
+) -> list[tuple[int, float]]:
+    """Return rows (rounds, epsilon spent by then), for a progress line that never runs an accountant itself.
+
+    The rows begin at round 0 and end at ``num_rounds``, whose epsilon is the reported one. Between rows, the next
+    row's epsilon is the bound to show.
+
+    Guarantee: every row is an upper bound, and the rows never decrease.
+    Edge cases: no rounds give the single row (0, 0.0).
+    """
+    total = checks.count("num_rounds", num_rounds, minimum=0)
+    rows = checks.count("num_points", num_points, minimum=2)
+    if total == 0:
+        return [(0, 0.0)]
+    # Epsilon grows like the root of the rounds, so rows lie on a square: even steps of epsilon.
+    rounds = sorted({max(1, round(total * (row / (rows - 1)) ** 2)) for row in range(1, rows)})
+    bound = spent_epsilon(dp_event.SelfComposedDpEvent(round_event, total), delta=delta, adjacency=adjacency)
+    every = _rows_per_composition(dp_event.SelfComposedDpEvent(round_event, total), adjacency, len(rounds))
+    table = [(total, bound)]
+    for index, count in enumerate(reversed(rounds[:-1]), start=1):
+        event = dp_event.SelfComposedDpEvent(round_event, count)
+        if index % every == 0:
+            here = _spent_nearly(event, delta, adjacency)
+        else:
+            here = RDP().epsilon(event, delta=delta, adjacency=adjacency)
+        # A later round's bound holds for an earlier one too: fewer releases reveal no more.
+        bound = min(bound, here)
+        table.append((count, bound))
+    return [(0, 0.0), *reversed(table)]
+
+
+def _rows_per_composition(event: DpEvent, adjacency: Adjacency, num_rows: int) -> int:
+    """Return 1 when every row can be composed in reasonable time, else after how many cheap rows one is."""
+    if _FAST_PLD.supports(event, adjacency) is not None:
+        return 1
+    affordable = _TABLE_POINTS // max(1, _FAST_PLD.num_points(event, adjacency))
+    return math.ceil(num_rows / max(_FEWEST_ROWS, affordable))

@@ -1,0 +1,267 @@
+"""The guarantee: an epsilon is never a bare number here, it carries everything without which it means nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Any
+
+from scipy.special import ndtr, ndtri
+
+from privet import checks
+from privet.accounting.accountants import RDP, ExactGaussian, tightest
+from privet.accounting.profile import Profile, delta_at, privacy_profile, trade_off, true_positive_bound
+from privet.errors import AccountingError, ArgumentError
+from privet.mechanism.events import DpEvent
+from privet.mechanism.terms import Adjacency, Release, Unit
+
+__all__ = [
+    "Guarantee",
+    "Profile",
+    "delta_at",
+    "guarantee",
+    "privacy_profile",
+    "rounded_up",
+    "trade_off",
+]
+
+_INFINITY = "infinity"
+_ATTACK_RATE = 0.01
+# How far the loss distribution may exceed RDP before one of the two must be wrong: its grid costs 0.1 percent.
+_BRACKET_RELATIVE, _BRACKET_ABSOLUTE = 1e-3, 1e-6
+_SEEN_BY = {
+    Release.EVERY_ITERATE: "everyone who sees the model after any or all of the training steps, checkpoints included",
+    Release.LAST_ITERATE: "everyone who sees the final model, provided no earlier version of it was ever shown",
+}
+_CHANGE = {
+    Adjacency.ADD_REMOVE: "add-or-remove one {unit}",
+    Adjacency.REPLACE_ONE: "replace one {unit}",
+    Adjacency.ZERO_OUT: "blank one {unit}",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """What is promised, to whom, under which assumptions, and who computed it.
+
+    Attributes:
+        epsilon: Bound on the log-odds an observer can gain; inf when nothing is promised.
+        delta: Probability with which that bound may fail.
+        mu: At every epsilon the mechanism is as private as mu-GDP, up to delta; None when not computed.
+        adjacency: Which two data sets are meant to look alike.
+        unit: What one item of the data set stands for.
+        released: What the observer is assumed to see.
+        accountant: Name of the accountant whose epsilon this is.
+        lower: A proven lower bound on epsilon, or None.
+        cross_check: Epsilon of the independent RDP accountant, or None where RDP itself is the accountant.
+        assumptions: What must hold besides, in words.
+        proven: False for heuristics.
+        is_upper_bound: False for comparison figures, which promise nothing.
+        not_private_because: Reasons why no promise is made after all, such as a seed chosen by the user.
+    """
+
+    epsilon: float
+    delta: float
+    mu: float | None
+    adjacency: Adjacency
+    unit: Unit
+    released: Release
+    accountant: str
+    lower: float | None
+    cross_check: float | None
+    assumptions: tuple[str, ...]
+    proven: bool
+    is_upper_bound: bool
+    not_private_because: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be a guarantee: NaN, negative, or a delta that is no probability."""
+        checks.probability("delta", self.delta)
+        for name in ("epsilon", "mu", "lower", "cross_check"):
+            value = getattr(self, name)
+            if (value is not None or name == "epsilon") and checks.number(name, value) < 0:
+                raise ArgumentError(f"{name} must be zero or more, got {value!r}.")
+        for name, kind in (("adjacency", Adjacency), ("unit", Unit), ("released", Release)):
+            if not isinstance(getattr(self, name), kind):
+                raise ArgumentError(f"{name} must be a privet {kind.__name__}, got {getattr(self, name)!r}.")
+
+    def __str__(self) -> str:
+        """One line; epsilon, delta and mu are rounded up."""
+        mu = "" if self.mu is None else f", \N{GREEK SMALL LETTER MU}\N{LESS-THAN OR EQUAL TO}{rounded_up(self.mu, 3)}"
+        line = (
+            f"(\N{GREEK SMALL LETTER EPSILON}={rounded_up(self.epsilon)}, "
+            f"\N{GREEK SMALL LETTER DELTA}={rounded_up(self.delta)})-DP{mu}"
+        )
+        parts = [
+            line,
+            _CHANGE[self.adjacency].format(unit=self.unit.value),
+            self.released.value.replace("_", " "),
+            self.accountant,
+            ("proven" if self.proven else "heuristic") if self.is_upper_bound else "approximation, not a bound",
+        ]
+        text = " \N{MIDDLE DOT} ".join(parts)
+        if self.not_private_because:
+            return f"NOT PRIVATE: {'; '.join(self.not_private_because)} \N{MIDDLE DOT} {text}"
+        return text
+
+    def statement(self) -> str:
+        """Return the guarantee in plain sentences: who is protected, from whom, how much, under which conditions."""
+        if self.not_private_because:
+            return (
+                f"No privacy is promised: {'; '.join(self.not_private_because)}. "
+                f"Without that, the guarantee would be {self._promise()}"
+            )
+        if not (self.is_upper_bound and self.proven):
+            return f"No privacy is promised: the figures are not proven bounds. They read {self._promise()}"
+        conditions = "".join(f" It assumes that {assumption}." for assumption in self.assumptions)
+        return f"What is promised is {self._promise()}{conditions}"
+
+    def _promise(self) -> str:
+        unit = self.unit.value
+        if math.isinf(self.epsilon):
+            return f"nothing: some release has no noise, so no {unit} is protected."
+        odds = rounded_up(math.exp(self.epsilon)) if self.epsilon < 700 else "more than 1e+304"
+        return (
+            f"({rounded_up(self.epsilon)}, {rounded_up(self.delta)})-differential privacy "
+            f"with respect to {self.adjacency.words(self.unit)}, against {_SEEN_BY[self.released]}, "
+            f"even if they know all other data. "
+            f"In words: apart from an exception of probability {rounded_up(self.delta)}, anything an observer may see "
+            f"or conclude is at most {odds} times as likely as it would be had that one {unit} been changed in this "
+            f"way, and the other way round. "
+            f"An attacker who guesses whether the {unit} was used, and who accuses wrongly in at most "
+            f"{_ATTACK_RATE:.0%} of cases, is right in at most {self._attack_success():.1%} of the cases in which it "
+            f"was. "
+            f"One {unit} is what is protected: {_who(self.unit)} "
+            f"The figures were computed with the {self.accountant} accountant."
+        )
+
+    def _attack_success(self) -> float:
+        """Upper bound on the true-positive rate at 1 % false positives, rounded up to 0.1 %."""
+        bound = min(1.0, true_positive_bound(self.epsilon, self.delta, _ATTACK_RATE))
+        if self.mu is not None:
+            bound = min(bound, float(ndtr(ndtri(_ATTACK_RATE) + self.mu)) + self.delta)
+        return min(1.0, math.ceil(bound * 1000) / 1000)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the guarantee as plain JSON values; ``from_dict`` gives it back exactly."""
+        return {
+            "epsilon": _number_out(self.epsilon),
+            "delta": self.delta,
+            "mu": _number_out(self.mu),
+            "adjacency": self.adjacency.value,
+            "unit": self.unit.value,
+            "released": self.released.value,
+            "accountant": self.accountant,
+            "lower": _number_out(self.lower),
+            "cross_check": _number_out(self.cross_check),
+            "assumptions": list(self.assumptions),
+            "proven": self.proven,
+            "is_upper_bound": self.is_upper_bound,
+            "not_private_because": list(self.not_private_because),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Guarantee:
+        """Read what ``to_dict`` wrote; unknown, missing or ill-typed entries raise ``ArgumentError``."""
+        expected = set(cls.__dataclass_fields__)
+        if set(data) != expected:
+            raise ArgumentError(f"A guarantee has exactly the entries {sorted(expected)}, got {data!r}.")
+        try:
+            adjacency, unit = Adjacency(data["adjacency"]), Unit(data["unit"])
+            released = Release(data["released"])
+        except ValueError as error:
+            raise ArgumentError(f"The guarantee cannot be read: {error}.") from None
+        return cls(
+            epsilon=_number_in("epsilon", data["epsilon"]),
+            delta=checks.probability("delta", data["delta"]),
+            mu=None if data["mu"] is None else _number_in("mu", data["mu"]),
+            adjacency=adjacency,
+            unit=unit,
+            released=released,
+            accountant=_words_in("accountant", [data["accountant"]])[0],
+            lower=None if data["lower"] is None else _number_in("lower", data["lower"]),
+            cross_check=None if data["cross_check"] is None else _number_in("cross_check", data["cross_check"]),
+            assumptions=_words_in("assumptions", data["assumptions"]),
+            proven=_flag_in("proven", data["proven"]),
+            is_upper_bound=_flag_in("is_upper_bound", data["is_upper_bound"]),
+            not_private_because=_words_in("not_private_because", data["not_private_because"]),
+        )
+
+
+def guarantee(
+    event: DpEvent,
+    *,
+    delta: float,
+    adjacency: Adjacency,
+    unit: Unit,
+    released: Release = Release.EVERY_ITERATE,
+    assumptions: tuple[str, ...] = (),
+    not_private_because: tuple[str, ...] = (),
+) -> Guarantee:
+    """Return what an event guarantees at delta, with the tightest accountant that supports it.
+
+    Guarantee: epsilon is an upper bound. Where it does not come from RDP, the independent RDP accountant is run as well
+    and must not be smaller; if it is, one of the two is wrong and ``AccountingError`` is raised instead of a number.
+    Edge cases: an empty event gives epsilon 0; a release without noise gives inf; events that no accountant supports
+    raise ``AccountingError``.
+    """
+    accountant = tightest(event, adjacency, delta)
+    curve = accountant.curve(event, adjacency)
+    epsilon = curve.epsilon(delta)
+    cross_check = None if accountant == RDP() else RDP().epsilon(event, delta=delta, adjacency=adjacency)
+    if cross_check is not None and epsilon > cross_check * (1 + _BRACKET_RELATIVE) + _BRACKET_ABSOLUTE:
+        raise AccountingError(
+            f"{accountant.name} gives epsilon {epsilon!r}, but RDP, which is looser, gives {cross_check!r}. "
+            "One of them is wrong, so neither is reported. Please report this event."
+        )
+    return Guarantee(
+        epsilon=epsilon,
+        delta=checks.probability("delta", delta),
+        mu=curve.mu(delta),
+        adjacency=adjacency,
+        unit=unit,
+        released=released,
+        accountant=accountant.name,
+        lower=epsilon if accountant == ExactGaussian() else None,
+        cross_check=cross_check,
+        assumptions=tuple(assumptions),
+        proven=True,
+        is_upper_bound=True,
+        not_private_because=tuple(not_private_because),
+    )
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """Return a number with few significant digits, never below the value itself."""
+    if math.isinf(value):
+        return "\N{INFINITY}"
+    # Through the shortest decimal form, so that 1e-05 stays 1e-05 and does not become 1.001e-05.
+    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).plus(Decimal(repr(float(value))))):.{digits}g}"
+
+
+def _who(unit: Unit) -> str:
+    if unit is Unit.PERSON:
+        return "everything the data hold about one person counts as one."
+    return "someone with several records is protected less, the less the more records they have."
+
+
+def _number_out(value: float | None) -> float | str | None:
+    return _INFINITY if value is not None and math.isinf(value) else value
+
+
+def _number_in(name: str, value: object) -> float:
+    return math.inf if value == _INFINITY else checks.number(name, value)
+
+
+def _words_in(name: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ArgumentError(f"{name} must be text, got {value!r}.")
+    return tuple(value)
+
+
+def _flag_in(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name} must be true or false, got {value!r}.")
+    return value

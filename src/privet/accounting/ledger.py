@@ -1,0 +1,388 @@
+"""The ledger: the witness of what a training run has spent, written before it is spent.
+
+A round is what one charged event covers: one step with Poisson sampling, a whole epoch with shuffled batches. Its
+life::
+
+    reserve(event, n) -> row written -> row durable -> n times:
+        [ sample -> gradients -> clip -> sum -> noise -> check(facts) -> release ]  -> checkpoint(head) -> close
+
+Whatever fails wherever, the rows on disk charge at least what was released. Eight rules make that so:
+
+1. No data is read for a round before the row that charges it is durable.
+2. Rows are only ever added. A round that goes wrong is followed by a ``void`` or ``mismatch`` row and stays charged.
+   Only a clean exit gives back rounds, and only those that its own process reserved and never began.
+3. The ledger is not part of a checkpoint. Going back to an older checkpoint does not give back what was spent since.
+4. A checkpoint carries the ledger's head. A ledger that does not contain that head was rolled back, or is another's.
+5. A resumed process starts with no rounds at hand, draws fresh randomness, and pays for repeated rounds again.
+6. One process at a time holds the ledger; a second one is refused, and so is a forked copy of the first.
+7. Every row names the plan. Rows of another plan, or opening with another plan, are refused.
+8. Order is the sequence number. No clock is consulted.
+
+Repeating rounds with the *same* noise would not be cheaper but ruinous: any small difference between the two runs
+(another summation order, another world size) would be released with the noise cancelled.
+
+What a row looks like is told in ``ledger_rows``, what rows add up to in ``ledger_tally``, how they reach the disk in
+``ledger_store``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dp_accounting.dp_event import NonPrivateDpEvent
+
+from privet import checks
+from privet.accounting.ledger_rows import (
+    MAX_COUNT,
+    MAX_ROW_BYTES,
+    Closed,
+    CodedEvent,
+    Created,
+    Entry,
+    Mismatched,
+    Reserved,
+    Voided,
+    VoidReason,
+    checked_plan,
+    checked_plan_hash,
+)
+from privet.accounting.ledger_store import FileSystem, LedgerFile, PosixFileSystem, reading
+from privet.accounting.ledger_tally import LedgerHead, LedgerView, Tally
+from privet.errors import (
+    AccountingError,
+    ArgumentError,
+    LedgerBusy,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerMismatch,
+    LedgerWriteError,
+    LoopError,
+    PrivetError,
+)
+from privet.mechanism.events import DpEvent, compose, same_event
+
+__all__ = ["Ledger", "LedgerHead", "LedgerView", "VoidReason"]
+
+# The JSON around one event in a closing row: {"count":<up to 16 digits>,"event":...} and a comma.
+_RETURNED_PART_BYTES = 48
+
+
+class _AtHand:
+    """The rounds this process has reserved and not begun, oldest first."""
+
+    def __init__(self) -> None:
+        self._runs: deque[tuple[CodedEvent, int]] = deque()
+
+    def __len__(self) -> int:
+        return sum(rounds for _, rounds in self._runs)
+
+    def add(self, coded: CodedEvent, rounds: int) -> None:
+        if self._runs and self._runs[-1][0].key == coded.key:
+            rounds += self._runs.pop()[1]
+        self._runs.append((coded, rounds))
+
+    def take(self) -> CodedEvent | None:
+        """Remove and return the oldest round; None if there is none."""
+        if not self._runs:
+            return None
+        coded, rounds = self._runs[0]
+        if rounds == 1:
+            self._runs.popleft()
+        else:
+            self._runs[0] = (coded, rounds - 1)
+        return coded
+
+    def take_all(self) -> tuple[Reserved, ...]:
+        """Remove everything; return it merged, as much of it as one row can hold."""
+        totals: dict[bytes, int] = {}
+        events: dict[bytes, CodedEvent] = {}
+        for coded, rounds in self._runs:
+            totals[coded.key] = totals.get(coded.key, 0) + rounds
+            events[coded.key] = coded
+        self._runs.clear()
+        parts, room = [], MAX_ROW_BYTES // 2
+        for key, rounds in totals.items():
+            room -= len(key) + _RETURNED_PART_BYTES
+            # What finds no room in the closing row stays charged, which is never wrong.
+            if room >= 0:
+                parts.append(Reserved(coded=events[key], count=rounds))
+        return tuple(parts)
+
+
+class Ledger:
+    """What a run has spent, charged before it is spent. Made by ``in_memory``, ``create`` or ``open``.
+
+    Guarantee: for everything that passed ``check``, a durable row was there before ``reserve`` returned. Nothing this
+    object or a crash does lowers what the rows charge below what passed ``check``.
+    Edge cases: a ledger without rounds composes to the empty event; after any failed ``reserve`` nothing is at hand
+    from it; a forked child can neither reserve nor check nor close on behalf of its parent.
+    """
+
+    def __init__(self, *, tally: Tally, process: bytes, file: LedgerFile | None) -> None:
+        self._tally = tally
+        self._process = process
+        self._file = file
+        self._owner = os.getpid()
+        self._guard = threading.RLock()
+        self._at_hand = _AtHand()
+        self._closed = False
+        self._unrecorded_mismatch = False
+
+    @classmethod
+    def in_memory(cls, plan_hash: str) -> Ledger:
+        """Return a ledger that writes no file: the same checks, without surviving the process."""
+        process = _new_process_word()
+        tally = Tally()
+        tally.take(_first_line(tally, {}, plan_hash, process))
+        return cls(tally=tally, process=process, file=None)
+
+    @classmethod
+    def create(
+        cls, path: Path | str, *, plan: Mapping[str, Any], plan_hash: str, files: FileSystem | None = None
+    ) -> Ledger:
+        """Start a new ledger file and hold it.
+
+        Args:
+            path: Where. The name must be free and its folder must exist.
+            plan: The public plan as plain JSON data.
+            plan_hash: The hash that names the plan, written into every row.
+            files: The file system to use; the real one if None.
+
+        Guarantee: on return the first row, the name and the folders above it are durable.
+        Edge cases: an existing name raises ``LedgerError``; a full or read-only disk raises ``LedgerWriteError`` and
+        leaves the name free.
+        """
+        process = _new_process_word()
+        tally = Tally()
+        line = _first_line(tally, plan, plan_hash, process)
+        file = LedgerFile.create(Path(path), line, process=process.decode(), files=files or PosixFileSystem())
+        tally.take(line)
+        return cls(tally=tally, process=process, file=file)
+
+    @classmethod
+    def open(cls, path: Path | str, *, plan_hash: str, files: FileSystem | None = None) -> Ledger:
+        """Resume a ledger file and hold it, after checking every row.
+
+        Guarantee: rounds that an earlier process reserved stay charged and are not at hand: they may have been
+        released.
+        Edge cases: an unfinished last row was never acknowledged and is cut off; a broken chain raises
+        ``LedgerCorrupt``, another plan ``LedgerMismatch``, a ledger in use ``LedgerBusy``, a missing file, a link or
+        anything but a regular file ``LedgerError``.
+        """
+        asked = checked_plan_hash(plan_hash)
+        file = LedgerFile.open(Path(path), files=files or PosixFileSystem())
+        try:
+            tally = Tally()
+            with file.reading() as reader:
+                has_unfinished_row = _take_all(tally, reader, path)
+            if tally.plan_hash.decode() != asked:
+                raise LedgerMismatch(
+                    f"The ledger {path} belongs to the plan {tally.plan_hash.decode()}, asked was {asked}. Restore "
+                    "that plan to resume, or start a new run in its own folder and add up both guarantees."
+                )
+            if has_unfinished_row:
+                file.drop_unfinished(tally.num_bytes)
+        except BaseException:
+            file.release()
+            raise
+        return cls(tally=tally, process=_new_process_word(), file=file)
+
+    @staticmethod
+    def read(path: Path | str, *, files: FileSystem | None = None) -> LedgerView:
+        """Check every row of a ledger file and return what it says, without a lock and without changing it."""
+        tally = Tally()
+        with reading(Path(path), files=files or PosixFileSystem()) as reader:
+            has_unfinished_row = _take_all(tally, reader, path)
+        return LedgerView(tally=tally, has_unfinished_row=has_unfinished_row)
+
+    def reserve(self, event: DpEvent, count: int = 1) -> None:
+        """Charge ``count`` rounds of ``event`` before any of them runs.
+
+        Guarantee: the row is durable before this returns.
+        Edge cases: counts below 1 or above 2**53, and events that cannot be written, raise ``ArgumentError`` or
+        ``AccountingError``; a full, failing or read-only disk raises ``LedgerWriteError``. After any error nothing of
+        this call is at hand.
+        """
+        rounds = checks.count("count", count)
+        if rounds > MAX_COUNT:
+            raise ArgumentError(f"count must be at most 2**53, got {rounds}.")
+        coded = CodedEvent.of(event)
+        self._check_usable()
+        with self._guard:
+            self._append(Reserved(coded=coded, count=rounds))
+            self._at_hand.add(coded, rounds)
+
+    def check(self, event: DpEvent) -> None:
+        """Use up one reserved round, and refuse its release unless the facts are what was reserved.
+
+        Args:
+            event: Built from the noise and the bounds really used, never from the plan.
+
+        Guarantee: returns only if a durable row charges this very event. Otherwise the facts are charged on top of the
+        reservation, so the ledger is right even if the caller releases against this refusal.
+        Edge cases: facts that no event describes (NaN, unknown types) are charged as not private; without a reserved
+        round this raises ``LoopError``.
+        """
+        self._check_usable()
+        with self._guard:
+            reserved = self._take_round("check")
+            if _is_same(reserved.event, event):
+                return
+            facts = _coded_or_non_private(event)
+            told = (
+                f"Reserved was {reserved.key.decode()}, what ran is {facts.key.decode()}. The result must not be "
+                "released. Change the plan instead of its pieces, and start a new run."
+            )
+            try:
+                self._append(Mismatched(facts=facts, reserved=reserved))
+            except LedgerWriteError as error:
+                self._unrecorded_mismatch = True
+                raise LedgerMismatch(f"{told} This could not be recorded either: {error}") from error
+            raise LedgerMismatch(told)
+
+    def void(self, reason: VoidReason) -> None:
+        """Record that the oldest reserved round was begun and given up. It stays charged and cannot be run again."""
+        if not isinstance(reason, VoidReason):
+            raise ArgumentError(f"reason must be a VoidReason, got {reason!r}: a ledger takes no free text.")
+        self._check_usable()
+        with self._guard:
+            self._append(Voided(coded=self._take_round("void"), reason=reason))
+
+    def close(self) -> None:
+        """End cleanly: give back the rounds that were reserved and never begun, and free the ledger.
+
+        Guarantee: rounds are given back only after this object can no longer check one. If the closing row cannot be
+        written, nothing is given back. A round that was begun and not finished must be voided first.
+        Edge cases: closing twice does nothing; closing in a forked child leaves the parent's ledger alone.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if os.getpid() != self._owner:
+            if self._file is not None:
+                self._file.abandon()
+            return
+        with self._guard:
+            try:
+                if not self._unrecorded_mismatch:
+                    self._append(Closed(returned=self._at_hand.take_all()))
+            finally:
+                self._release()
+
+    @property
+    def available(self) -> int:
+        """How many rounds this process has reserved and not begun. Zero after ``open`` and after ``close``."""
+        return 0 if self._closed else len(self._at_hand)
+
+    @property
+    def plan_hash(self) -> str:
+        """The hash of the plan that every row names."""
+        return self._tally.plan_hash.decode()
+
+    @property
+    def charged(self) -> list[tuple[DpEvent, int]]:
+        """Every charged event with its number of rounds, in the order in which each was first charged."""
+        return self._tally.charged
+
+    @property
+    def charged_rounds(self) -> int:
+        """How many rounds are charged in all."""
+        return self._tally.charged_rounds
+
+    @property
+    def event(self) -> DpEvent:
+        """Everything charged, as one event for an accountant."""
+        return compose(self._tally.charged)
+
+    @property
+    def head(self) -> LedgerHead:
+        """The newest row, for a checkpoint to carry."""
+        return self._tally.head
+
+    def contains(self, head: LedgerHead) -> bool:
+        """Say whether the row named by ``head`` is in this ledger; if not, it was rolled back or is another run's."""
+        return self._tally.contains(head)
+
+    def verify(self, segments: Sequence[tuple[DpEvent, int]]) -> None:
+        """Raise ``LedgerMismatch`` unless everything charged is in the plan, at most as often as planned. Pure."""
+        if self._unrecorded_mismatch:
+            raise LedgerMismatch("A round ran as something else than was planned, and the disk refused to record it.")
+        self._tally.verify(segments)
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or os.getpid() != self._owner:
+            self.close()
+        elif not self._closed:
+            # Not a clean exit: nobody knows how far the round at hand came, so nothing is given back.
+            self._closed = True
+            self._release()
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._owner:
+            raise LedgerBusy("A forked process may not use its parent's ledger. Reserve and check in the parent only.")
+        if self._closed:
+            raise LedgerError("The ledger is closed. Open it again to go on; what was charged stays charged.")
+        if self._unrecorded_mismatch:
+            raise LedgerMismatch("A round ran as something else than was planned. This ledger takes no more rounds.")
+
+    def _take_round(self, verb: str) -> CodedEvent:
+        reserved = self._at_hand.take()
+        if reserved is None:
+            raise LoopError(
+                f"Cannot {verb} a round: none is reserved. Call reserve before reading data; rounds reserved by an "
+                "earlier process are spent and cannot be used by this one."
+            )
+        return reserved
+
+    def _append(self, entry: Entry) -> None:
+        line = self._tally.next_line(entry, plan_hash=self._tally.plan_hash, process=self._process)
+        if self._file is not None:
+            self._file.append(line, at=self._tally.num_bytes)
+        self._tally.take(line)
+
+    def _release(self) -> None:
+        if self._file is not None:
+            self._file.release()
+
+
+def _new_process_word() -> bytes:
+    return os.urandom(8).hex().encode()
+
+
+def _first_line(tally: Tally, plan: Mapping[str, Any], plan_hash: str, process: bytes) -> bytes:
+    entry = Created(plan=checked_plan(plan))
+    return tally.next_line(entry, plan_hash=checked_plan_hash(plan_hash).encode(), process=process)
+
+
+def _take_all(tally: Tally, reader: Any, path: Path | str) -> bool:
+    try:
+        return tally.take_all(reader)
+    except LedgerCorrupt as error:
+        raise LedgerCorrupt(
+            f"{path}: {error} Restore the ledger from a copy; without it nobody knows what was spent."
+        ) from None
+
+
+def _is_same(reserved: DpEvent, facts: DpEvent) -> bool:
+    try:
+        return same_event(reserved, facts)
+    except (ArgumentError, AccountingError):
+        return False
+
+
+def _coded_or_non_private(event: DpEvent) -> CodedEvent:
+    try:
+        return CodedEvent.of(event)
+    except PrivetError:
+        return CodedEvent.of(NonPrivateDpEvent())

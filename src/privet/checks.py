@@ -1,0 +1,63 @@
+"""The uniform argument checks: one wording for one kind of mistake.
+
+Each function returns the value in its plain Python type, so numpy and torch scalars never leak into plans or ledgers.
+Booleans, strings and None are refused everywhere a number is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import SupportsFloat
+
+from privet.errors import ArgumentError
+
+
+def number(name: str, value: object) -> float:
+    """Return ``value`` as a float; refuse what is not a real number (booleans, strings, None, NaN)."""
+    if isinstance(value, bool | str | bytes) or value is None or not isinstance(value, SupportsFloat):
+        raise ArgumentError(f"{name} must be a number, got {value!r} ({type(value).__name__}).")
+    try:
+        result = float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(f"{name} must be one number, got {type(value).__name__}: {error}.") from None
+    if math.isnan(result):
+        raise ArgumentError(f"{name} must be a number, got NaN.")
+    return result
+
+
+def positive(name: str, value: object, *, allow_infinite: bool = False) -> float:
+    """Return a number above zero."""
+    result = number(name, value)
+    if result <= 0 or (math.isinf(result) and not allow_infinite):
+        raise ArgumentError(f"{name} must be positive and finite, got {result!r}.")
+    return result
+
+
+def non_negative(name: str, value: object) -> float:
+    """Return a finite number of zero or more."""
+    result = number(name, value)
+    if result < 0 or math.isinf(result):
+        raise ArgumentError(f"{name} must be zero or more and finite, got {result!r}.")
+    return result
+
+
+def probability(name: str, value: object, *, allow_zero: bool = False, allow_one: bool = False) -> float:
+    """Return a number between 0 and 1; the ends only where they are allowed."""
+    result = number(name, value)
+    low_ok = result > 0 or (allow_zero and result == 0)
+    high_ok = result < 1 or (allow_one and result == 1)
+    if not (low_ok and high_ok):
+        left, right = "[" if allow_zero else "(", "]" if allow_one else ")"
+        raise ArgumentError(f"{name} must lie in {left}0, 1{right}, got {result!r}.")
+    return result
+
+
+def count(name: str, value: object, *, minimum: int = 1) -> int:
+    """Return a whole number of at least ``minimum``; floats are refused even when they are whole."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise ArgumentError(f"{name} must be a whole number, got {value!r} ({type(value).__name__}).")
+    result = int(value)
+    if result < minimum:
+        raise ArgumentError(f"{name} must be at least {minimum}, got {result}.")
+    return result

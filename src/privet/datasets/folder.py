@@ -1,0 +1,76 @@
+"""The folder that holds the official files of the known data sets."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from privet.datasets.files import locate
+from privet.errors import DataError
+
+ROOT_VARIABLE = "PRIVET_DATA"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFile:
+    """One official file.
+
+    Attributes:
+        folder: where it lies below the data folder.
+        name: its name, unpacked.
+        sha256: checksum of its unpacked content; None where no official file of these exact bytes exists.
+        published_md5: the checksum its publisher gives for the file as downloaded; None where none is given.
+    """
+
+    folder: str
+    name: str
+    sha256: str | None
+    published_md5: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFolder:
+    """Where to look for official files, and whether to check them.
+
+    Attributes:
+        root: the folder; None when neither the caller nor the environment names one.
+        verify_checksums: False reads changed files as well.
+    """
+
+    root: Path | None
+    verify_checksums: bool
+
+    @classmethod
+    def chosen(cls, root: str | os.PathLike[str] | None, *, verify_checksums: bool) -> DataFolder:
+        """Take the folder the caller names, else the one in the environment variable PRIVET_DATA."""
+        chosen = root if root is not None else os.environ.get(ROOT_VARIABLE) or None
+        return cls(root=None if chosen is None else Path(chosen).expanduser(), verify_checksums=verify_checksums)
+
+    def sha256(self, file: DataFile) -> str | None:
+        """Return the checksum to hold the file to; None when it is not to be checked."""
+        return file.sha256 if self.verify_checksums else None
+
+    def find(self, file: DataFile, *, dataset: str, source: str) -> Path:
+        """Return the path of an official file, plain or compressed.
+
+        Raises:
+            DataError: no folder is named, or the file is not in it; the message says where it was looked for, what the
+                folder should hold and where the official file comes from.
+        """
+        wanted = f"{file.folder}/{file.name}"
+        if self.root is None:
+            raise DataError(
+                f"Data set {dataset!r} is not part of this package and no data folder is named. Put {wanted}(.gz) in a "
+                f"folder and pass it as root= or name it in {ROOT_VARIABLE}. Official files: {source}."
+            )
+        if not self.root.is_dir():
+            raise DataError(f"Data set {dataset!r}: the data folder {self.root} does not exist. Check {ROOT_VARIABLE}.")
+        path = locate(self.root, wanted)
+        if path is None:
+            checksum = f" The published file has the MD5 {file.published_md5}." if file.published_md5 else ""
+            raise DataError(
+                f"Data set {dataset!r} needs {wanted} (plain, .gz or .xz), and it is not in {self.root}. "
+                f"Official files: {source}.{checksum}"
+            )
+        return path

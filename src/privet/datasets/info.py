@@ -1,0 +1,123 @@
+"""Public facts about data sets, known without reading them and without torch.
+
+Plans need the declared size, networks the shape and the classes, reports the licence. None of it is ever computed from
+the data: sizes, classes and normalisation constants learned from private records would be leaks of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from privet import checks
+from privet.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalisation:
+    """A fixed, public map of stored values to features: ``(value - shift) / scale``, per channel or column.
+
+    Attributes:
+        name: what recipes call it.
+        shift: one number per channel, or one for all.
+        scale: one positive number per channel, or one for all.
+        bounds: features are clamped to this range; None leaves them free.
+    """
+
+    name: str
+    shift: tuple[float, ...]
+    scale: tuple[float, ...]
+    bounds: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.shift) != len(self.scale) or not self.shift:
+            raise ArgumentError(
+                f"Normalisation {self.name!r} needs one scale per shift, got {len(self.scale)} and {len(self.shift)}."
+            )
+        for value in self.shift:
+            checks.number(f"shift of {self.name!r}", value)
+        for value in self.scale:
+            checks.positive(f"scale of {self.name!r}", value)
+
+    def apply_(self, features: Tensor) -> Tensor:
+        """Normalise in place, to spare a second copy of the data set, and return the same tensor.
+
+        Args:
+            features: floating point, examples along the first axis, channels or columns along the second.
+        """
+        if len(self.shift) not in (1, features.shape[1]):
+            raise ArgumentError(
+                f"Normalisation {self.name!r} has constants for {len(self.shift)} channels, "
+                f"the features have {features.shape[1]}."
+            )
+        axes = (1, -1, *(1 for _ in features.shape[2:]))
+        features.sub_(features.new_tensor(self.shift).reshape(axes)).div_(features.new_tensor(self.scale).reshape(axes))
+        return features if self.bounds is None else features.clamp_(*self.bounds)
+
+
+AS_STORED = Normalisation(name="as_stored", shift=(0.0,), scale=(1.0,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetInfo:
+    """What is publicly known about a data set.
+
+    Attributes:
+        name: the name ``load`` knows it by.
+        num_classes: number of classes; None for a regression.
+        input_shape: shape of one example.
+        class_names: one name per class; empty for a regression.
+        train_size: declared number of training examples. Plans use this constant, never the length of what was read.
+        test_size: declared number of test examples.
+        licence: terms under which the data may be used.
+        source: whom to cite, and where the official files come from.
+        public: True when the records are public, so that losses and counts computed from them may be shown.
+        feature_names: one name per column of a table; empty for images.
+        normalisations: the ways to turn stored values into features; the first is the default.
+    """
+
+    name: str
+    num_classes: int | None
+    input_shape: tuple[int, ...]
+    class_names: tuple[str, ...]
+    train_size: int
+    test_size: int
+    licence: str
+    source: str
+    public: bool
+    feature_names: tuple[str, ...] = ()
+    normalisations: tuple[Normalisation, ...] = (AS_STORED,)
+
+    def __post_init__(self) -> None:
+        checks.count("train_size", self.train_size, minimum=0)
+        checks.count("test_size", self.test_size, minimum=0)
+        if len(self.class_names) != (self.num_classes or 0):
+            raise ArgumentError(
+                f"Data set {self.name!r} needs one name per class: {self.num_classes or 0} classes, "
+                f"{len(self.class_names)} names."
+            )
+        if self.feature_names and len(self.feature_names) != math.prod(self.input_shape):
+            raise ArgumentError(f"Data set {self.name!r} needs one feature name per column.")
+        if not self.normalisations:
+            raise ArgumentError(f"Data set {self.name!r} needs at least one normalisation.")
+
+    def normalisation(self, name: str | None = None) -> Normalisation:
+        """Return the normalisation of this name; the default when no name is given."""
+        if name is None:
+            return self.normalisations[0]
+        for normalisation in self.normalisations:
+            if normalisation.name == name:
+                return normalisation
+        known = ", ".join(normalisation.name for normalisation in self.normalisations)
+        raise ArgumentError(f"Data set {self.name!r} has no normalisation {name!r}. Known: {known}.")
+
+    def feature_index(self, name: str) -> int:
+        """Return the column of a named feature, for example to form the subgroups of a fairness measure."""
+        if name not in self.feature_names:
+            known = ", ".join(self.feature_names) or "none: its examples are not rows of a table"
+            raise ArgumentError(f"Data set {self.name!r} has no feature {name!r}. Known: {known}.")
+        return self.feature_names.index(name)

@@ -1,0 +1,114 @@
+"""The data sets this library knows by name: their public facts, as constants."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from privet.datasets.columns import ADULT, CALIFORNIA_HOUSING, WINE_RED
+from privet.datasets.info import DatasetInfo, Normalisation
+from privet.errors import DataError
+
+# Stored bytes become numbers from 0 to 1 before any normalisation, so for images this one has nothing left to do.
+_UNIT_INTERVAL = Normalisation(name="unit_interval", shift=(0.0,), scale=(1.0,), bounds=(0.0, 1.0))
+
+_FASHION_CLASSES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+_FASHION_NORMALISATIONS = (
+    _UNIT_INTERVAL,
+    Normalisation(name="standardized", shift=(0.2860,), scale=(0.3530,)),
+)
+_FASHION_LICENCE = "MIT, Copyright 2017 Zalando SE"
+_FASHION_SOURCE = (
+    "H. Xiao, K. Rasul, R. Vollgraf (2017), Fashion-MNIST; https://github.com/zalandoresearch/fashion-mnist"
+)
+
+_CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
+
+_INFOS = (
+    DatasetInfo(
+        name="mnist",
+        num_classes=10,
+        input_shape=(1, 28, 28),
+        class_names=tuple("0123456789"),
+        train_size=60_000,
+        test_size=10_000,
+        licence="CC BY-SA 3.0 as commonly redistributed; Copyright Yann LeCun and Corinna Cortes",
+        source="Y. LeCun, C. Cortes, C. Burges (1998), The MNIST database; http://yann.lecun.com/exdb/mnist",
+        public=True,
+        normalisations=(_UNIT_INTERVAL, Normalisation(name="standardized", shift=(0.1307,), scale=(0.3081,))),
+    ),
+    DatasetInfo(
+        name="fashion_mnist",
+        num_classes=10,
+        input_shape=(1, 28, 28),
+        class_names=_FASHION_CLASSES,
+        train_size=60_000,
+        test_size=10_000,
+        licence=_FASHION_LICENCE,
+        source=_FASHION_SOURCE,
+        public=True,
+        normalisations=_FASHION_NORMALISATIONS,
+    ),
+    DatasetInfo(
+        name="fashion_mnist_small",
+        num_classes=10,
+        input_shape=(1, 28, 28),
+        class_names=_FASHION_CLASSES,
+        train_size=10_000,
+        test_size=2_000,
+        licence=_FASHION_LICENCE,
+        source=f"1,000 training and 200 test images per class of: {_FASHION_SOURCE}; part of this package",
+        public=True,
+        normalisations=_FASHION_NORMALISATIONS,
+    ),
+    DatasetInfo(
+        name="cifar10",
+        num_classes=10,
+        input_shape=(3, 32, 32),
+        class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+        train_size=50_000,
+        test_size=10_000,
+        licence="no formal licence; the author asks to be cited",
+        source="A. Krizhevsky (2009), Learning multiple layers of features from tiny images; "
+        "https://www.cs.toronto.edu/~kriz/cifar.html (binary version)",
+        public=True,
+        normalisations=(
+            _UNIT_INTERVAL,
+            Normalisation(name="standardized", shift=_CIFAR10_MEAN, scale=(0.2470, 0.2435, 0.2616)),
+            # Many published results divide by the mean of the images' own deviations, not by the pixels' deviation.
+            Normalisation(name="per_image_std", shift=_CIFAR10_MEAN, scale=(0.2023, 0.1994, 0.2010)),
+            Normalisation(name="imagenet", shift=(0.485, 0.456, 0.406), scale=(0.229, 0.224, 0.225)),
+        ),
+    ),
+    CALIFORNIA_HOUSING,
+    WINE_RED,
+    ADULT,
+)
+
+KNOWN_DATASETS: Mapping[str, DatasetInfo] = MappingProxyType({info.name: info for info in _INFOS})
+
+
+def describe(name: str) -> DatasetInfo:
+    """Return the public facts about a data set without reading it.
+
+    Raises:
+        DataError: no data set has this name; the message lists all and suggests the nearest.
+    """
+    info = KNOWN_DATASETS.get(name)
+    if info is None:
+        near = difflib.get_close_matches(str(name), KNOWN_DATASETS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise DataError(f"There is no data set {name!r}.{hint} Known data sets: {', '.join(KNOWN_DATASETS)}.")
+    return info

@@ -1,0 +1,224 @@
+"""Reading CSV files by a declared schema.
+
+Guarantee:
+    One line of the file decides one record and nothing else. A cell that does not fit the schema becomes a value of the
+    schema, silently: no record can raise an error, write a message, add a class or widen a range, so nothing but the
+    records themselves depends on the data.
+
+Two choices follow from that and differ from general CSV readers. A line break always ends a record, even inside quotes:
+otherwise one unclosed quote would swallow every record after it. And ranges and classes are declared, never learned.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privet import checks
+from privet.datasets.files import MAX_CONTENT_BYTES, check_sha256, read_all
+from privet.errors import ArgumentError, DataError
+
+
+class Column(Protocol):
+    """One declared column: its name, and how a cell becomes a number whatever it holds."""
+
+    @property
+    def name(self) -> str:
+        """The name in the header line."""
+        ...
+
+    @property
+    def dtype(self) -> str:
+        """The type of the resulting array."""
+        ...
+
+    def value(self, cell: str | None) -> float:
+        """Turn one cell into a number; None stands for a missing cell. Never raises."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberColumn:
+    """A column of numbers within a declared range.
+
+    Attributes:
+        name: the name in the header line.
+        low: smaller numbers (and minus infinity) become this.
+        high: larger numbers (and infinity, and numbers too large for a float) become this.
+        default: what empty, missing, NaN and unreadable cells become.
+    """
+
+    name: str
+    low: float
+    high: float
+    default: float
+
+    def __post_init__(self) -> None:
+        low, high = checks.number(f"low of column {self.name!r}", self.low), checks.number("high", self.high)
+        default = checks.number(f"default of column {self.name!r}", self.default)
+        if not (math.isfinite(low) and math.isfinite(high) and low <= default <= high):
+            raise ArgumentError(
+                f"Column {self.name!r} needs finite numbers with low <= default <= high, "
+                f"got low={low}, default={default}, high={high}."
+            )
+
+    @property
+    def dtype(self) -> str:
+        """Numbers are kept in double precision."""
+        return "float64"
+
+    def value(self, cell: str | None) -> float:
+        """Return the number, clamped to the range; the default when there is none."""
+        # Python reads 1_000 as a thousand, other programs do not: ambiguous cells are unreadable.
+        if cell is None or "_" in cell:
+            return self.default
+        try:
+            number = float(cell)
+        except ValueError:
+            return self.default
+        return self.default if math.isnan(number) else min(max(number, self.low), self.high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoryColumn:
+    """A column of declared categories, read as their positions.
+
+    Attributes:
+        name: the name in the header line.
+        categories: every category, in the order of their codes 0, 1, 2, ...
+        default: the category that missing and undeclared cells become.
+    """
+
+    name: str
+    categories: tuple[str, ...]
+    default: str
+
+    def __post_init__(self) -> None:
+        if len(set(self.categories)) != len(self.categories):
+            raise ArgumentError(f"Column {self.name!r} declares a category twice. Name each once.")
+        if self.default not in self.categories:
+            raise ArgumentError(f"The default of column {self.name!r} must be one of its declared categories.")
+
+    @property
+    def dtype(self) -> str:
+        """Codes are whole numbers."""
+        return "int64"
+
+    def value(self, cell: str | None) -> float:
+        """Return the code of the category; that of the default when the cell holds none."""
+        word = None if cell is None else cell.strip()
+        return self.categories.index(word if word in self.categories else self.default)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsvSchema:
+    """What a CSV file is declared to hold.
+
+    Attributes:
+        columns: the columns to read. With a header they are found by name and may stand in any order among others;
+            without one they are the first columns of every line, in this order.
+        delimiter: one character.
+        has_header: whether the first line names the columns.
+        comment_prefix: lines at the top of the file that begin with it are skipped; empty for none. Further down such
+            a line is a record like any other, so that no record can make itself disappear.
+    """
+
+    columns: tuple[Column, ...]
+    delimiter: str = ","
+    has_header: bool = True
+    comment_prefix: str = ""
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if not names or len(set(names)) != len(names):
+            raise ArgumentError("A CSV schema needs at least one column, each with a name of its own.")
+        if len(self.delimiter) != 1 or self.delimiter in '"\r\n\0':
+            raise ArgumentError(
+                f"delimiter must be one character other than a quote or a line break, got {self.delimiter!r}."
+            )
+
+
+def read_csv(
+    path: str | os.PathLike[str],
+    schema: CsvSchema,
+    *,
+    sha256: str | None = None,
+    max_bytes: int = MAX_CONTENT_BYTES,
+) -> dict[str, NDArray[Any]]:
+    """Read a CSV file, plain, .gz or .xz, into one array per declared column.
+
+    The text is UTF-8 with or without a byte order mark, or UTF-16 with one; bytes that are no text make their cell
+    unreadable. Any line ending is understood. Blank lines are no records. Missing cells take the column's default,
+    surplus cells are dropped, and a line with a cell beyond 131,072 characters takes every default.
+
+    Guarantee:
+        Changing one line changes at most that line's record. A file with a header and no records gives empty arrays.
+
+    Raises:
+        DataError: the file cannot be read, is too large, has another checksum, or its header lacks a declared column or
+            names one twice. The message holds declared names only, never text from the file.
+    """
+    content = read_all(path, max_bytes=max_bytes)
+    check_sha256(path, sha256, content)
+    rows = _rows(_text_lines(content), schema)
+    if schema.has_header:
+        header = next(rows, None)
+        if header is None:
+            raise DataError(f"{path} has no header line; expected the columns {_names(schema)}.")
+        positions = _positions(path, header, schema)
+    else:
+        positions = {column.name: position for position, column in enumerate(schema.columns)}
+    return _columns(rows, schema, positions)
+
+
+def _text_lines(content: bytearray) -> Iterator[str]:
+    utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    encoding = "utf-16" if utf16 else "utf-8-sig"
+    return iter(io.TextIOWrapper(io.BytesIO(content), encoding=encoding, errors="replace", newline=None))
+
+
+def _rows(lines: Iterator[str], schema: CsvSchema) -> Iterator[list[str]]:
+    at_top = bool(schema.comment_prefix)
+    for line in lines:
+        text = line.rstrip("\n")
+        if not text.strip() or (at_top and text.startswith(schema.comment_prefix)):
+            continue
+        at_top = False
+        try:
+            yield next(csv.reader([text], delimiter=schema.delimiter, skipinitialspace=True))
+        except (csv.Error, StopIteration):
+            # A record nobody can read still counts as one: its place must not depend on what it holds.
+            yield []
+
+
+def _positions(path: str | os.PathLike[str], header: list[str], schema: CsvSchema) -> dict[str, int]:
+    found = [cell.strip() for cell in header]
+    for column in schema.columns:
+        if found.count(column.name) != 1:
+            raise DataError(
+                f"The header of {path} should name the column {column.name!r} once and names it "
+                f"{found.count(column.name)} times. Declared columns: {_names(schema)}."
+            )
+    return {column.name: found.index(column.name) for column in schema.columns}
+
+
+def _columns(rows: Iterator[list[str]], schema: CsvSchema, positions: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+    values: dict[str, list[float]] = {column.name: [] for column in schema.columns}
+    for row in rows:
+        for column in schema.columns:
+            position = positions[column.name]
+            values[column.name].append(column.value(row[position] if position < len(row) else None))
+    return {column.name: np.array(values[column.name], dtype=column.dtype) for column in schema.columns}
+
+
+def _names(schema: CsvSchema) -> str:
+    return ", ".join(repr(column.name) for column in schema.columns)

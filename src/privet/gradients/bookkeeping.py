@@ -1,0 +1,177 @@
+"""The default engine: one forward, one backward without weight gradients, norms and sums from what was noted.
+
+Autograd computes only what flows between layers. Each parameter's per-example norm and its clipped sum are then formed
+from the layer's inputs and output gradients (book-keeping; Bu et al. 2023), so nothing is computed twice and no
+per-example gradient is written out unless that is the cheapest way.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from privet.errors import LoopError, UnsupportedModel
+from privet.gradients.capture import Capture, Function, Recording, Use
+from privet.gradients.engine import check_losses, clip_and_add
+from privet.gradients.example_axis import ExampleAxis, candidates, fits, half_of
+from privet.gradients.layer_rules import RULES, Rule, by_vmap
+from privet.gradients.per_example import Explicit, PerExample, Sum
+from privet.gradients.support import check_coverage, quiet_vmap
+from privet.mechanism.clipping import ClippingRule
+from privet.mechanism.layout import Layout
+from privet.mechanism.sums import ClippedSum
+
+Signature = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BookKeeping:
+    """One backward, exact for every operation that has a rule or runs under vmap.
+
+    Attributes:
+        rules: Rules by operation; extend a copy of ``RULES`` to teach the engine a new one.
+    """
+
+    rules: Mapping[Function, Rule] = field(default_factory=lambda: RULES)
+
+    def start(self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout) -> RunningBookKeeping:
+        """Bind to a model; the model itself is not touched."""
+        return RunningBookKeeping(rules=self.rules, parameters=parameters, layout=layout)
+
+
+@dataclass(kw_only=True)
+class RunningBookKeeping:
+    """:class:`BookKeeping` bound to a model."""
+
+    rules: Mapping[Function, Rule]
+    parameters: Sequence[nn.Parameter]
+    layout: Layout
+    _capture: Capture | None = None
+    _axes: dict[Signature, tuple[ExampleAxis, ...]] = field(default_factory=dict)
+    _covered: set[Signature] = field(default_factory=set)
+
+    def begin(self, batch_size: int) -> None:
+        """Enter the capture mode; it stays on until the losses come back."""
+        if self._capture is not None:
+            raise LoopError("A physical batch is still open: call step.backward(losses) before asking for the next one.")
+        self._capture = Capture(self.parameters, batch_size)
+        self._capture.__enter__()
+
+    def abandon(self) -> None:
+        """Leave the capture mode and drop what it noted."""
+        self._finish()
+
+    def close(self) -> None:
+        """Leave the capture mode if an error left it on."""
+        self._finish()
+
+    def _finish(self) -> Recording | None:
+        capture, self._capture = self._capture, None
+        if capture is None:
+            return None
+        capture.__exit__(None, None, None)
+        return capture.recording
+
+    def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
+        """Run the backward pass and add the clipped sum; see :meth:`RunningEngine.add_clipped`."""
+        recording = self._finish()
+        if recording is None:
+            raise LoopError("step.backward(losses) was called outside step.microbatches().")
+        losses = check_losses(losses, recording.batch_size)
+        signature = tuple((use.name, use.output.dim()) for use in recording.uses)
+        if signature not in self._covered:
+            check_coverage(losses, recording, self.parameters, self.layout)
+            self._covered.add(signature)
+        axes = self._example_axes(losses, recording, signature)
+        _backward(losses.sum(), recording, keep_graph=False)
+        with torch.no_grad():
+            gradients = self._per_parameter(recording, axes)
+            return clip_and_add(gradients, rule, into, recording.batch_size)
+
+    def _example_axes(self, losses: Tensor, recording: Recording, signature: Signature) -> Sequence[ExampleAxis]:
+        """Find each use's example axis, once per program; with a single example every reading is right."""
+        size = recording.batch_size
+        if signature in self._axes:
+            return self._axes[signature]
+        options = [list(candidates(use.output.shape, size)) for use in recording.uses]
+        if size > 1:
+            absent = half_of(size, losses.device)
+            for left_out in (absent, ~absent):
+                _backward(losses[~left_out].sum(), recording, keep_graph=True)
+                for use, choices in zip(recording.uses, options, strict=True):
+                    choices[:] = [axis for axis in choices if fits(axis, use.out_grad, left_out)]
+        for use, choices in zip(recording.uses, options, strict=True):
+            if not choices:
+                raise _mixes_examples(use, recording, self.layout)
+        if size > 1 and all(len(choices) == 1 for choices in options):
+            self._axes[signature] = tuple(choices[0] for choices in options)
+        return tuple(choices[0] for choices in options)
+
+    def _per_parameter(self, recording: Recording, axes: Sequence[ExampleAxis]) -> dict[int, PerExample]:
+        parts: dict[int, list[PerExample]] = defaultdict(list)
+        for use, axis in zip(recording.uses, axes, strict=True):
+            if use.out_grad is None:
+                continue
+            _check_unchanged(use)
+            operands = self.rules.get(use.function, by_vmap)(use, axis, recording.batch_size)
+            for source, part in operands:
+                if source.derived:
+                    for position, pulled in _pull_back(source.tensor, part, source.parameters, self.parameters):
+                        parts[position].append(pulled)
+                else:
+                    parts[next(iter(source.parameters))].append(part)
+        return {
+            position: found[0] if len(found) == 1 else Sum(parts=tuple(found)) for position, found in parts.items()
+        }
+
+
+def _backward(loss: Tensor, recording: Recording, *, keep_graph: bool) -> None:
+    """Send gradients to every noted output, and no further."""
+    for use in recording.uses:
+        use.out_grad = None
+    edges = [use.edge for use in recording.uses if use.is_root]
+    torch.autograd.grad(loss, edges, retain_graph=keep_graph, allow_unused=True)
+
+
+def _check_unchanged(use: Use) -> None:
+    for tensor, version in use.versions:
+        if tensor._version != version:
+            raise UnsupportedModel(
+                f"An input of operation '{use.name}' was changed in place after the operation used it, so its gradient "
+                "can no longer be formed. Replace the in-place operation that follows by its ordinary form."
+            )
+
+
+def _pull_back(
+    derived: Tensor, part: PerExample, positions: frozenset[int], parameters: Sequence[nn.Parameter]
+) -> list[tuple[int, PerExample]]:
+    """Carry per-example gradients of a derived tensor back to the parameters it was computed from."""
+    order = sorted(positions)
+    with quiet_vmap():
+        pulled = torch.autograd.grad(
+            derived,
+            [parameters[position] for position in order],
+            grad_outputs=part.in_full().to(derived.dtype),
+            is_grads_batched=True,
+            retain_graph=True,
+            allow_unused=True,
+        )
+    return [
+        (position, Explicit(gradients=gradients))
+        for position, gradients in zip(order, pulled, strict=True)
+        if gradients is not None
+    ]
+
+
+def _mixes_examples(use: Use, recording: Recording, layout: Layout) -> UnsupportedModel:
+    names = sorted({layout.names[position] for source in use.sources for position in source.parameters})
+    return UnsupportedModel(
+        f"Something after operation '{use.name}' on {names} mixes the examples of a batch (its output has shape "
+        f"{tuple(use.output.shape)} for {recording.batch_size} examples), so no per-example gradient exists. Usual causes: "
+        "batch normalisation, a loss averaged over the batch, or in-batch negatives. Make each example's loss depend "
+        "on that example alone."
+    )

@@ -1,0 +1,80 @@
+"""Which axis of a layer's output tells examples apart, found by experiment instead of assumed.
+
+Attention layers compute with time first, some models fold time into the batch, and a layer that mixes examples has no
+such axis at all. All of this is decided by one exact test: the gradient of the losses of *some* examples must be exactly
+zero wherever the *other* examples live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class ExampleAxis(Protocol):
+    """A way in which examples lie in a tensor."""
+
+    def in_front(self, tensor: Tensor, batch_size: int) -> Tensor:
+        """Return the tensor with the example axis first."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeAxis:
+    """One axis holds exactly the examples."""
+
+    axis: int
+
+    def in_front(self, tensor: Tensor, batch_size: int) -> Tensor:
+        """Move the axis to the front."""
+        return tensor.movedim(self.axis, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldedAxis:
+    """The first axis holds examples times something else, examples varying slowest or fastest."""
+
+    examples_first: bool
+
+    def in_front(self, tensor: Tensor, batch_size: int) -> Tensor:
+        """Unfold the axis and move the examples to the front."""
+        if self.examples_first:
+            return tensor.reshape(batch_size, -1, *tensor.shape[1:])
+        return tensor.reshape(-1, batch_size, *tensor.shape[1:]).movedim(1, 0)
+
+
+def candidates(shape: torch.Size, batch_size: int) -> Iterator[ExampleAxis]:
+    """Yield every way in which ``batch_size`` examples can lie in a tensor of this shape, likeliest first."""
+    for axis, size in enumerate(shape):
+        if size == batch_size:
+            yield WholeAxis(axis=axis)
+    if shape and shape[0] % batch_size == 0 and shape[0] != batch_size:
+        yield FoldedAxis(examples_first=True)
+        yield FoldedAxis(examples_first=False)
+
+
+def fits(axis: ExampleAxis, gradient: Tensor | None, absent: Tensor) -> bool:
+    """Tell whether the gradient of the present examples' losses is exactly zero at every absent example.
+
+    Args:
+        axis: The way examples are supposed to lie.
+        gradient: Gradient of the summed losses of the examples that are not ``absent``; None if it never arrived.
+        absent: Boolean vector over examples.
+    """
+    if gradient is None:
+        return True
+    rows = axis.in_front(gradient, len(absent))
+    return not bool(rows[absent].ne(0).any())
+
+
+def half_of(batch_size: int, device: torch.device) -> Tensor:
+    """Return a random boolean vector with both values in it: which examples to leave out of a trial."""
+    # any public randomness will do: the choice decides only which rows are compared with zero
+    order = torch.randperm(batch_size, device="cpu", generator=torch.Generator().manual_seed(batch_size))
+    half = torch.zeros(batch_size, dtype=torch.bool)
+    half[order[: batch_size // 2]] = True
+    return half.to(device)

@@ -1,0 +1,153 @@
+"""The reference engine: the model run one example at a time under vmap, every gradient written out.
+
+Needs memory for batch size times parameters and a second forward pass; all other engines are tested against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils.hooks import RemovableHandle
+
+from privet.errors import LoopError, UnsupportedModel
+from privet.gradients.capture import is_batch, mark_batch, tensors_in
+from privet.gradients.engine import check_losses, clip_and_add
+from privet.gradients.per_example import Explicit
+from privet.gradients.support import parameters_behind, quiet_vmap
+from privet.mechanism.clipping import ClippingRule
+from privet.mechanism.layout import Layout
+from privet.mechanism.sums import ClippedSum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Functional:
+    """vmap over the whole model: exact for any model whose forward runs under vmap without drawing randomness.
+
+    Attributes:
+        chunk_size: How many examples go through at once; None for all of a physical batch.
+    """
+
+    chunk_size: int | None = None
+
+    def start(self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout) -> RunningFunctional:
+        """Bind to a model; a forward hook notes its inputs and output until the session closes."""
+        return RunningFunctional(model, parameters, layout, self.chunk_size)
+
+
+class RunningFunctional:
+    """:class:`Functional` bound to a model."""
+
+    def __init__(
+        self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout, chunk_size: int | None
+    ) -> None:
+        """Hook the model's forward."""
+        self._model, self._parameters, self._layout, self._chunk_size = model, parameters, layout, chunk_size
+        self._batch_size: int | None = None
+        self._calls: list[tuple[tuple[Any, ...], dict[str, Any], Any]] = []
+        self._handle: RemovableHandle = model.register_forward_hook(self._note, with_kwargs=True)
+
+    def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if self._batch_size is not None and torch.is_grad_enabled():
+            mark_batch(tensors_in(output))
+            self._calls.append((args, kwargs, output))
+
+    def begin(self, batch_size: int) -> None:
+        """Note the next call of the model."""
+        if self._batch_size is not None:
+            raise LoopError("A physical batch is still open: call step.backward(losses) before asking for the next one.")
+        self._batch_size = batch_size
+
+    def abandon(self) -> None:
+        """Forget the noted call."""
+        self._batch_size = None
+        self._calls.clear()
+
+    def close(self) -> None:
+        """Remove the hook."""
+        self.abandon()
+        self._handle.remove()
+
+    def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
+        """Recompute every example's gradient and add the clipped sum; see :meth:`RunningEngine.add_clipped`."""
+        batch_size, calls = self._batch_size, list(self._calls)
+        self.abandon()
+        if batch_size is None:
+            raise LoopError("step.backward(losses) was called outside step.microbatches().")
+        mark_batch([losses] if isinstance(losses, Tensor) else [])  # no mode follows operations here
+        losses = check_losses(losses, batch_size)
+        if len(calls) != 1:
+            raise UnsupportedModel(
+                f"The functional engine needs exactly one call of the model per physical batch, found {len(calls)}. "
+                "Use the book-keeping engine."
+            )
+        args, kwargs, output = calls[0]
+        outputs = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
+        self._check_only_through(losses, outputs)
+        cotangents = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
+        with torch.no_grad():
+            per_example = self._gradients(args, kwargs, cotangents)
+            gradients = {position: Explicit(gradients=part) for position, part in enumerate(per_example)}
+            return clip_and_add(gradients, rule, into, batch_size)
+
+    def _check_only_through(self, losses: Tensor, outputs: Sequence[Tensor]) -> None:
+        stop = {tensor.grad_fn for tensor in outputs}
+        beside = parameters_behind(losses.grad_fn, self._parameters, stop=stop)
+        if beside:
+            names = sorted(self._layout.names[position] for position in beside)
+            raise UnsupportedModel(
+                f"The loss reaches {names} without going through the model's output, which the functional engine "
+                "cannot follow. Use the book-keeping engine."
+            )
+
+    def _gradients(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], cotangents: Sequence[Tensor | None]
+    ) -> tuple[Tensor, ...]:
+        fixed = {name: value.detach() for name, value in self._model.named_parameters(remove_duplicate=False)}
+        fixed |= dict(self._model.named_buffers(remove_duplicate=False))
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        moving = [index for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and is_batch(leaf)]
+        reached = [index for index, value in enumerate(cotangents) if value is not None]
+        by_name = _names_of(self._model, self._parameters)
+
+        def one(examples: tuple[Tensor, ...], cotangent: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            filled = list(leaves)
+            for index, example in zip(moving, examples, strict=True):
+                filled[index] = example.unsqueeze(0)
+            inner_args, inner_kwargs = pytree.tree_unflatten(filled, spec)
+
+            def forward(*parameters: Tensor) -> tuple[Tensor, ...]:
+                values = dict(fixed)
+                for names, value in zip(by_name, parameters, strict=True):
+                    values.update(dict.fromkeys(names, value))
+                result = torch.func.functional_call(self._model, values, inner_args, inner_kwargs)
+                found = [tensor for tensor in tensors_in(result) if tensor.is_floating_point()]
+                return tuple(found[index] for index in reached)
+
+            _, pull = torch.func.vjp(forward, *(parameter.detach() for parameter in self._parameters))
+            return tuple(pull(tuple(value.unsqueeze(0) for value in cotangent)))
+
+        examples = tuple(leaves[index].detach() for index in moving)
+        wanted = tuple(value for value in cotangents if value is not None)
+        try:
+            with quiet_vmap():
+                mapped = torch.func.vmap(one, chunk_size=self._chunk_size, randomness="error")(examples, wanted)
+        except RuntimeError as error:
+            raise UnsupportedModel(
+                f"The model does not run one example at a time under vmap: {str(error).splitlines()[0]} "
+                "Use the book-keeping engine, or move random layers (dropout) to eval()."
+            ) from error
+        return tuple(mapped)
+
+
+def _names_of(model: nn.Module, parameters: Sequence[nn.Parameter]) -> list[list[str]]:
+    """All names under which each parameter is known; a tied parameter has several."""
+    found: dict[int, list[str]] = {id(parameter): [] for parameter in parameters}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in found:
+            found[id(parameter)].append(name)
+    return [found[id(parameter)] for parameter in parameters]

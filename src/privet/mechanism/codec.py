@@ -1,0 +1,90 @@
+"""Pieces to and from plain dictionaries: the one place where a kind's name in a file meets its class.
+
+Written by hand, and short: a piece checks its own fields when it is built, so a second schema would only repeat those
+checks and could disagree with them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from privet.errors import PrivetError, RecipeError
+from privet.mechanism.clipping import Threshold
+from privet.mechanism.grouping import ByName, OneGroup, PerLayer, PerParameter
+from privet.mechanism.masking import NoMask
+from privet.mechanism.noise import Gaussian
+from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
+
+Family = Mapping[str, type[Any]]
+
+SAMPLING: Family = {"poisson": Poisson, "full_batch": FullBatch, "shuffle": Shuffle}
+CLIPPING: Family = {"threshold": Threshold}
+NOISE: Family = {"gaussian": Gaussian}
+GROUPING: Family = {
+    "one_group": OneGroup,
+    "per_layer": PerLayer,
+    "per_parameter": PerParameter,
+    "by_name": ByName,
+}
+MASK: Family = {"none": NoMask}
+
+
+def suggestion(word: str, known: list[str]) -> str:
+    """Return a did-you-mean clause, or the list of what is known."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(sorted(known))}."
+
+
+def encode_piece(piece: object, family: Family, *, where: str) -> dict[str, Any]:
+    """Write a piece as its kind and its fields; fields that are None are left out."""
+    kind = next((name for name, known in family.items() if type(piece) is known), None)
+    if kind is None or not dataclasses.is_dataclass(piece):
+        raise RecipeError(
+            f"{where} is a {type(piece).__name__}, which has no name in files; only {', '.join(sorted(family))} can be "
+            "written down."
+        )
+    values = {field.name: getattr(piece, field.name) for field in dataclasses.fields(piece)}
+    return {"kind": kind} | {name: _plain(value) for name, value in values.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def decode_piece(data: object, family: Family, *, where: str) -> Any:
+    """Build a piece from its kind and fields.
+
+    Raises:
+        RecipeError: naming the dotted path, for an unknown kind or key, a missing key, or a value the piece refuses.
+    """
+    if not isinstance(data, Mapping):
+        raise RecipeError(f"{where} must be a table with a 'kind', got {type(data).__name__}.")
+    kind = data.get("kind")
+    if not isinstance(kind, str) or kind not in family:
+        raise RecipeError(f"{where}.kind is {kind!r}. {suggestion(str(kind), list(family))}")
+    piece = family[kind]
+    fields = {field.name: field for field in dataclasses.fields(piece)}
+    values = {key: _frozen(value) for key, value in data.items() if key != "kind"}
+    for key in values:
+        if key not in fields:
+            raise RecipeError(f"{where}.{key} is not an option of '{kind}'. {suggestion(key, list(fields))}")
+    missing = [
+        name
+        for name, field in fields.items()
+        if name not in values
+        and field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise RecipeError(f"{where} ('{kind}') lacks {', '.join(missing)}.")
+    try:
+        return piece(**values)
+    except PrivetError as error:
+        raise RecipeError(f"{where} ('{kind}'): {error}") from error
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,63 @@
+"""Where each parameter lives in the flat gradient vector, and to which clipping group it belongs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+from privet.errors import PlanError
+from privet.mechanism.grouping import Grouping
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The trainable parameters of one model, in the order in which they lie in one flat vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    groups: tuple[int, ...]
+
+    @classmethod
+    def of(cls, named_shapes: Sequence[tuple[str, Sequence[int]]], grouping: Grouping) -> Layout:
+        """Lay the parameters out in the order given and ask ``grouping`` for their groups."""
+        names = tuple(name for name, _ in named_shapes)
+        if not names:
+            raise PlanError(
+                "The model has no trainable parameter (requires_grad=True), so there is nothing to train. "
+                "Unfreeze at least one parameter."
+            )
+        groups = tuple(grouping.groups_of(names))
+        if len(groups) != len(names) or set(groups) != set(range(max(groups) + 1)):
+            raise PlanError(
+                f"{type(grouping).__name__} numbered {len(names)} parameters as {sorted(set(groups))}; "
+                "it must give every parameter a group, and groups must run from 0 without gaps."
+            )
+        return cls(names=names, shapes=tuple(tuple(shape) for _, shape in named_shapes), groups=groups)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of coordinates of each parameter."""
+        return tuple(math.prod(shape) for shape in self.shapes)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Start of each parameter in the flat vector."""
+        return tuple(accumulate(self.sizes[:-1], initial=0))
+
+    @cached_property
+    def slices(self) -> tuple[slice, ...]:
+        """The stretch of the flat vector each parameter owns."""
+        return tuple(slice(start, start + size) for start, size in zip(self.offsets, self.sizes, strict=True))
+
+    @property
+    def num_coordinates(self) -> int:
+        """Length of the flat vector."""
+        return sum(self.sizes)
+
+    @cached_property
+    def num_groups(self) -> int:
+        """Number of clipping groups."""
+        return max(self.groups) + 1

@@ -1,0 +1,106 @@
+"""Noise: the one place where randomness is added to a clipped sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from privet import checks
+from privet.errors import PlanError
+from privet.mechanism.events import gaussian_event
+from privet.mechanism.sensitivity import Norm
+from privet.mechanism.sums import ClippedSum, PrivateSum
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+    from torch import Generator, Tensor
+
+# Noise is drawn in double precision, twice the memory of the sum it joins; this many coordinates at a time bound that.
+_CHUNK = 1 << 22
+
+
+@runtime_checkable
+class Noise(Protocol):
+    """A noise piece of a plan."""
+
+    @property
+    def norm_kind(self) -> Norm:
+        """The norm in which the clipped sum must be bounded."""
+        ...
+
+    def event(self) -> DpEvent:
+        """Say what one release of a clipped sum costs, before amplification by sampling."""
+        ...
+
+    def with_multiplier(self, noise_multiplier: float) -> Noise:
+        """Return the same noise at another ratio of standard deviation to sensitivity."""
+        ...
+
+    def add(self, clipped: ClippedSum, generator: Generator) -> PrivateSum:
+        """Turn a clipped sum into a private one; the event of the result is built from what was really added."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian:
+    """Independent normal noise of one size on every kept coordinate.
+
+    Attributes:
+        noise_multiplier: Standard deviation of the noise on the *sum*, over the total sensitivity of the sum. None until
+            the plan is calibrated.
+    """
+
+    noise_multiplier: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a multiplier that is not a positive number; zero noise is no mechanism."""
+        if self.noise_multiplier is not None:
+            value = checks.positive("noise_multiplier", self.noise_multiplier)
+            object.__setattr__(self, "noise_multiplier", value)
+
+    @property
+    def norm_kind(self) -> Norm:
+        """Gaussian noise hides an L2-bounded contribution."""
+        return Norm.L2
+
+    def event(self) -> DpEvent:
+        """Return the Gaussian mechanism at this multiplier."""
+        return gaussian_event(bounds=(1.0,), stds=(self._multiplier(),))
+
+    def with_multiplier(self, noise_multiplier: float) -> Gaussian:
+        """Return a copy with this multiplier."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    def add(self, clipped: ClippedSum, generator: Generator) -> PrivateSum:
+        """Add noise to ``clipped.flat`` in place and hand it on as a private sum.
+
+        Guarantee:
+            Every kept coordinate gets an independent N(0, (noise_multiplier * sensitivity)^2) draw from ``generator``,
+            in double precision: single-precision generators never draw beyond 5.8 standard deviations, which alone can
+            cost more than delta. Masked coordinates stay exactly zero. An empty batch releases noise alone.
+        """
+        std = self._multiplier() * clipped.sensitivity.total
+        add_normal(clipped.flat, std=std, generator=generator, keep=clipped.keep)
+        bounds = clipped.sensitivity.bounds
+        return PrivateSum(
+            flat=clipped.flat,
+            layout=clipped.layout,
+            event=gaussian_event(bounds=bounds, stds=(std,) * len(bounds)),
+        )
+
+    def _multiplier(self) -> float:
+        if self.noise_multiplier is None:
+            raise PlanError(
+                "Gaussian() has no noise_multiplier yet. Set one, or let plan.calibrated(epsilon=...) find it."
+            )
+        return self.noise_multiplier
+
+
+def add_normal(flat: Tensor, *, std: float, generator: Generator, keep: Tensor | None) -> None:
+    """Add N(0, std^2), drawn in double precision, to the kept coordinates of ``flat`` in place."""
+    for start in range(0, flat.numel(), _CHUNK):
+        part = flat[start : start + _CHUNK]
+        draw = part.new_empty(part.shape).double().normal_(0.0, std, generator=generator)
+        if keep is not None:
+            draw.masked_fill_(keep[start : start + _CHUNK].logical_not(), 0.0)
+        part.add_(draw)

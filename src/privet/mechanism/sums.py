@@ -1,0 +1,55 @@
+"""The two stages of a gradient sum: bounded but secret, then private.
+
+Only :class:`PrivateSum` can write ``p.grad``. A sum that was not bounded, or not noised, has no way to an optimizer, and
+the type checker sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from privet import checks
+from privet.mechanism.layout import Layout
+from privet.mechanism.sensitivity import Sensitivity
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+    from torch import Tensor
+    from torch.nn import Parameter
+
+
+@dataclass(kw_only=True, eq=False)
+class ClippedSum:
+    """The sum of clipped per-example gradients of one logical batch, before noise. Secret: never log it, never save it.
+
+    Guarantee:
+        ``flat`` moves by at most ``sensitivity`` when one unit is removed from the batch. Coordinates outside ``keep``
+        are exactly zero. An empty batch is a sum of zeros.
+    """
+
+    flat: Tensor
+    layout: Layout
+    sensitivity: Sensitivity
+    keep: Tensor | None = None
+
+
+@dataclass(kw_only=True, eq=False)
+class PrivateSum:
+    """A clipped sum after noise, with the event built from the noise and the bound that were really used."""
+
+    flat: Tensor
+    layout: Layout
+    event: DpEvent
+
+    def write_gradients(self, parameters: Sequence[Parameter], *, divisor: float) -> None:
+        """Set each parameter's ``.grad`` to its part of the sum over ``divisor``.
+
+        Guarantee:
+            ``divisor`` is a public constant of the plan. Dividing by the number of examples really drawn would reveal
+            that number through the size of the noise.
+        """
+        self.flat.div_(checks.positive("divisor", divisor))
+        for parameter, where, shape in zip(parameters, self.layout.slices, self.layout.shapes, strict=True):
+            parameter.grad = self.flat[where].view(shape).to(parameter.dtype)

@@ -1,0 +1,24 @@
+"""Networks of the published experiments: plain modules, default initialisation, no layer that mixes examples."""
+
+from privet.models.catalogue import MODELS, ModelFactory, ModelSpec, count_parameters, find_model
+from privet.models.dp_cnn import dp_cnn
+from privet.models.lenet import lenet5, tutorial_cnn
+from privet.models.mlp import logistic_regression, mlp, mlp_64_64, mlp_1000
+from privet.models.small_cnn import clipping_mnist_cnn, dp_cnn_small
+
+__all__ = [
+    "MODELS",
+    "ModelFactory",
+    "ModelSpec",
+    "clipping_mnist_cnn",
+    "count_parameters",
+    "dp_cnn",
+    "dp_cnn_small",
+    "find_model",
+    "lenet5",
+    "logistic_regression",
+    "mlp",
+    "mlp_64_64",
+    "mlp_1000",
+    "tutorial_cnn",
+]

@@ -1,0 +1,135 @@
+"""The networks that recipes can ask for by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+from torch import nn
+
+from privet.errors import ArgumentError
+from privet.models.dp_cnn import dp_cnn
+from privet.models.lenet import lenet5, tutorial_cnn
+from privet.models.mlp import logistic_regression, mlp_64_64, mlp_1000
+from privet.models.small_cnn import clipping_mnist_cnn, dp_cnn_small
+
+
+class ModelFactory(Protocol):
+    """Builds a fresh network with PyTorch's default initialisation; never trained weights."""
+
+    def __call__(self, input_shape: Sequence[int], num_classes: int, /) -> nn.Module:
+        """Return the network for examples of this shape and this many outputs."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """One named network and the task it was published for.
+
+    Attributes:
+        name: the key of ``MODELS``.
+        build: makes a fresh network from the shape of one example and the number of outputs.
+        input_shape: shape of one example in the published task.
+        num_classes: outputs in the published task; 1 is a regression.
+        num_parameters: trainable numbers in the published task.
+        description: one line for people.
+    """
+
+    name: str
+    build: ModelFactory
+    input_shape: tuple[int, ...]
+    num_classes: int
+    num_parameters: int
+    description: str
+
+
+_SPECS = (
+    ModelSpec(
+        name="dp_cnn",
+        build=dp_cnn,
+        input_shape=(3, 32, 32),
+        num_classes=10,
+        num_parameters=550_570,
+        description="DP-CNN: six 3x3 convolutions, tanh, for CIFAR-10",
+    ),
+    ModelSpec(
+        name="dp_cnn_small",
+        build=dp_cnn_small,
+        input_shape=(1, 28, 28),
+        num_classes=10,
+        num_parameters=26_010,
+        description="DP-CNN/S: two convolutions, tanh, for MNIST and Fashion-MNIST",
+    ),
+    ModelSpec(
+        name="clipping_mnist_cnn",
+        build=clipping_mnist_cnn,
+        input_shape=(1, 28, 28),
+        num_classes=10,
+        num_parameters=26_010,
+        description="MNIST network of the clipping paper: two convolutions, ReLU",
+    ),
+    ModelSpec(
+        name="tutorial_cnn",
+        build=tutorial_cnn,
+        input_shape=(3, 32, 32),
+        num_classes=10,
+        num_parameters=62_006,
+        description="CIFAR-10 network of the PyTorch tutorial",
+    ),
+    ModelSpec(
+        name="lenet5",
+        build=lenet5,
+        input_shape=(1, 28, 28),
+        num_classes=10,
+        num_parameters=61_706,
+        description="LeNet-5 with ReLU and max-pooling",
+    ),
+    ModelSpec(
+        name="mlp_1000",
+        build=mlp_1000,
+        input_shape=(1, 28, 28),
+        num_classes=10,
+        num_parameters=795_010,
+        description="One hidden layer of 1,000, ReLU",
+    ),
+    ModelSpec(
+        name="mlp_64_64",
+        build=mlp_64_64,
+        input_shape=(8,),
+        num_classes=1,
+        num_parameters=4_801,
+        description="Two hidden layers of 64, ReLU, for tables",
+    ),
+    ModelSpec(
+        name="logistic_regression",
+        build=logistic_regression,
+        input_shape=(1, 28, 28),
+        num_classes=10,
+        num_parameters=7_850,
+        description="Linear classifier: a convex problem",
+    ),
+)
+
+MODELS: Mapping[str, ModelSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
+
+
+def find_model(name: str) -> ModelSpec:
+    """Return the network of this name.
+
+    Raises:
+        ArgumentError: no network has this name; the message lists all and suggests the nearest.
+    """
+    spec = MODELS.get(name)
+    if spec is None:
+        near = difflib.get_close_matches(str(name), MODELS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ArgumentError(f"There is no model {name!r}.{hint} Known models: {', '.join(MODELS)}.")
+    return spec
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Return how many numbers training may change: the dimension that noise is added in."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

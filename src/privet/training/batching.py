@@ -1,0 +1,72 @@
+"""From the indices of a logical batch to physical batches of tensors on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from privet.errors import DataError
+
+Collate = Callable[[list[Any]], Any]
+
+
+@runtime_checkable
+class MapDataset(Protocol):
+    """A data set whose items can be asked for by index; one item is one unit of privacy."""
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        ...
+
+    def __getitem__(self, index: int) -> Any:
+        """Return one item."""
+        ...
+
+
+@runtime_checkable
+class BatchedDataset(Protocol):
+    """A data set that can hand out many items at once, already collated."""
+
+    def take(self, indices: torch.Tensor) -> Any:
+        """Return the items at ``indices`` as one batch."""
+        ...
+
+
+def check_dataset(dataset: object) -> MapDataset:
+    """Return the data set if its items can be sampled by index; explain what to pass otherwise."""
+    if isinstance(dataset, DataLoader):
+        raise DataError(
+            "A DataLoader brings its own sampler, whose batches the plan does not describe. Pass the data set itself; "
+            "the plan's sampling piece draws the batches."
+        )
+    if isinstance(dataset, IterableDataset) or not isinstance(dataset, MapDataset):
+        raise DataError(
+            f"{type(dataset).__name__} cannot be sampled by index. Pass a data set with __len__ and __getitem__."
+        )
+    return dataset
+
+
+def fetch(dataset: MapDataset, indices: NDArray[np.int64], collate: Collate | None, device: torch.device) -> Any:
+    """Return the examples at ``indices`` as one batch on ``device``."""
+    if collate is None and isinstance(dataset, BatchedDataset):
+        batch = dataset.take(torch.from_numpy(indices))
+    else:
+        batch = (collate or default_collate)([dataset[int(index)] for index in indices])
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device, non_blocking=True), batch)
+
+
+def split(indices: NDArray[np.int64], physical_batch_size: int) -> Iterator[NDArray[np.int64]]:
+    """Cut a logical batch into physical ones; an empty logical batch has none."""
+    for start in range(0, len(indices), physical_batch_size):
+        yield indices[start : start + physical_batch_size]
+
+
+def tensors_of(batch: Any) -> Sequence[torch.Tensor]:
+    """Return the tensors of a batch, whatever containers they are in."""
+    return [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]

@@ -1,0 +1,175 @@
+"""Checkpoints: model, optimizer state, step and ledger head in one safetensors file.
+
+What is deliberately not there: random state (a resumed run must draw fresh noise), sampled indices, sums before noise,
+and the ledger itself (a checkpoint can be rewound; a ledger never is).
+
+A checkpoint is written beside the old one, made durable, then swapped in; the previous generation is kept. Loading takes
+the newest one whose digest is right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from privet.accounting.ledger import LedgerHead
+from privet.errors import CheckpointError
+
+_FORMAT = 1
+_MAX_BYTES = 1 << 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A loaded checkpoint, verified against its digest."""
+
+    step: int
+    head: LedgerHead
+    plan_hash: str
+    tensors: Mapping[str, Tensor]
+    optimizer: Mapping[str, Any]
+
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Load weights and optimizer state."""
+        model.load_state_dict({name[len("model.") :]: t for name, t in self.tensors.items() if name.startswith("model.")})
+        state: dict[int, dict[str, Any]] = {int(key): dict(values) for key, values in self.optimizer["state"].items()}
+        for name, tensor in self.tensors.items():
+            if name.startswith("optimizer."):
+                _, index, key = name.split(".", 2)
+                state.setdefault(int(index), {})[key] = tensor
+        groups = [{**group, **_tuples(group)} for group in self.optimizer["param_groups"]]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _tuples(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) for key, value in group.items() if isinstance(value, list) and key != "params"}
+
+
+def save_checkpoint(
+    path: Path, *, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, head: LedgerHead, plan_hash: str
+) -> None:
+    """Write a checkpoint durably; on failure the previous one is untouched.
+
+    Raises:
+        CheckpointError: if the disk refuses, or if the optimizer keeps state that is neither tensor nor number.
+    """
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    saved = optimizer.state_dict()
+    state: dict[str, dict[str, Any]] = {}
+    for index, values in saved["state"].items():
+        for key, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{key}"] = value
+            else:
+                state.setdefault(str(index), {})[key] = value
+    tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+    try:
+        described = json.dumps({"state": state, "param_groups": saved["param_groups"]}, default=_number)
+    except TypeError as error:
+        raise CheckpointError(f"The state of {type(optimizer).__name__} cannot be written as JSON: {error}.") from error
+    facts = {
+        "format": _FORMAT,
+        "step": step,
+        "head": {"seq": head.seq, "sha256": head.sha256},
+        "plan": plan_hash,
+        "optimizer": described,
+    }
+    body = json.dumps(facts, sort_keys=True)
+    metadata = {"privet": body, "digest": _digest(body, tensors)}
+    _replace(path, safetensors.torch.save(tensors, metadata))
+
+
+def _number(value: object) -> float:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return float(value)
+    raise TypeError(f"{type(value).__name__} is neither a tensor nor a number")
+
+
+def _digest(body: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(body.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
+    return digest.hexdigest()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Swap a file's contents in atomically and durably, keeping the previous generation as ``<name>.1``."""
+    fresh, previous = path.with_name(path.name + ".new"), path.with_name(path.name + ".1")
+    try:
+        with open(fresh, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            with contextlib.suppress(FileNotFoundError):
+                previous.unlink()
+            os.link(path, previous)
+        os.replace(fresh, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise CheckpointError(
+            f"Could not write the checkpoint {path}: {error.strerror}. The previous checkpoint is intact; free space or "
+            "fix the folder's permissions, then resume."
+        ) from error
+
+
+def load_checkpoint(path: Path) -> Checkpoint | None:
+    """Load the newest intact generation at ``path``; None if there never was one.
+
+    Raises:
+        CheckpointError: if files exist but none is intact. Starting afresh would hide what happened.
+    """
+    generations = [path, path.with_name(path.name + ".1")]
+    present = [candidate for candidate in generations if candidate.exists()]
+    faults: list[str] = []
+    for candidate in present:
+        try:
+            return _read(candidate)
+        except (SafetensorError, CheckpointError, OSError, KeyError, TypeError, ValueError) as error:
+            faults.append(f"{candidate.name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+    if faults:
+        raise CheckpointError(
+            f"No checkpoint in {path.parent} is intact ({'; '.join(faults)}). Restore one from a backup; the ledger still "
+            "holds what was spent, so deleting the checkpoints loses training but no privacy."
+        )
+    return None
+
+
+def _read(path: Path) -> Checkpoint:
+    if path.is_symlink() or not path.is_file() or path.stat().st_size > _MAX_BYTES:
+        raise CheckpointError("not a regular file of reasonable size")
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    body = metadata.get("privet", "")
+    if metadata.get("digest") != _digest(body, tensors):
+        raise CheckpointError("its digest is wrong")
+    facts = json.loads(body)
+    if facts.get("format") != _FORMAT:
+        raise CheckpointError(f"written in format {facts.get('format')!r}; this version reads format {_FORMAT}")
+    return Checkpoint(
+        step=int(facts["step"]),
+        head=LedgerHead(seq=facts["head"]["seq"], sha256=facts["head"]["sha256"]),
+        plan_hash=str(facts["plan"]),
+        tensors=tensors,
+        optimizer=json.loads(facts["optimizer"]),
+    )

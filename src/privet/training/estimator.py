@@ -1,0 +1,316 @@
+"""Estimators: private training in the shape of scikit-learn, with nothing left to wire up.
+
+The constants of the plan are asked for, never read off the data: the size of a private data set is itself private when a
+record may be added or removed, so ``dataset_size`` is what the owner is willing to publish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import SGD, Optimizer
+from torch.utils.data import TensorDataset
+
+from privet.accounting.guarantee import Guarantee
+from privet.errors import DataError, LoopError
+from privet.gradients.engine import Engine
+from privet.mechanism.clipping import Threshold
+from privet.mechanism.noise import Gaussian
+from privet.mechanism.sampling import Poisson
+from privet.mechanism.terms import Adjacency, Unit
+from privet.plan import Plan
+from privet.training.batching import MapDataset
+from privet.training.session import privatize
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
+Losses = Callable[[Tensor, Tensor], Tensor]
+
+
+def sgd(*, learning_rate: float, momentum: float = 0.0) -> MakeOptimizer:
+    """Return a maker of plain SGD."""
+    return lambda parameters: SGD(parameters, lr=learning_rate, momentum=momentum)
+
+
+def fit_privately(
+    model: nn.Module,
+    optimizer: Optimizer,
+    dataset: MapDataset,
+    plan: Plan,
+    losses: Losses,
+    *,
+    physical_batch_size: int,
+    folder: str | Path | None = None,
+    engine: Engine | None = None,
+    seed: int | None = None,
+) -> Guarantee:
+    """Run a whole plan on data sets of (input, target) pairs and return the guarantee of what ran."""
+    session = privatize(
+        model,
+        optimizer,
+        dataset,
+        plan,
+        physical_batch_size=physical_batch_size,
+        folder=folder,
+        engine=engine,
+        seed=seed,
+    )
+    model.train()
+    with session:
+        for step in session.steps():
+            step.accumulate(lambda inputs, targets: losses(model(inputs), targets))
+            step.update()
+    return session.guarantee()
+
+
+@dataclass(kw_only=True)
+class _Settings:
+    """What both estimators ask for."""
+
+    model: nn.Module
+    epsilon: float
+    delta: float
+    dataset_size: int
+    epochs: int
+    batch_size: int
+    adjacency: Adjacency
+    unit: Unit
+    optimizer: MakeOptimizer = field(default_factory=lambda: sgd(learning_rate=0.5, momentum=0.9))
+    clipping_norm: float = 1.0
+    physical_batch_size: int = 256
+    folder: str | Path | None = None
+    engine: Engine | None = None
+    seed: int | None = None
+
+    def plan(self) -> Plan:
+        """The calibrated plan; its guarantee is known before ``fit`` reads any data."""
+        sampling = Poisson.for_dataset(
+            dataset_size=self.dataset_size, batch_size=self.batch_size, epochs=self.epochs
+        )
+        return Plan(
+            sampling=sampling,
+            clipping=Threshold(norm=self.clipping_norm),
+            noise=Gaussian(),
+            delta=self.delta,
+            adjacency=self.adjacency,
+            unit=self.unit,
+        ).calibrated(epsilon=self.epsilon)
+
+    def train(self, dataset: MapDataset, losses: Losses) -> Guarantee:
+        """Fit the model in place."""
+        optimizer = self.optimizer([p for p in self.model.parameters() if p.requires_grad])
+        return fit_privately(
+            self.model,
+            optimizer,
+            dataset,
+            self.plan(),
+            losses,
+            physical_batch_size=self.physical_batch_size,
+            folder=self.folder,
+            engine=self.engine,
+            seed=self.seed,
+        )
+
+    @torch.no_grad()
+    def outputs(self, inputs: ArrayLike | Tensor | MapDataset) -> Tensor:
+        """The model's outputs in evaluation mode, computed in pieces."""
+        tensor = _inputs_of(inputs)
+        device = next(self.model.parameters()).device
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            parts = [self.model(part.to(device)).cpu() for part in tensor.split(max(1, self.physical_batch_size))]
+        finally:
+            self.model.train(was_training)
+        return torch.cat(parts)
+
+
+class PrivateClassifier:
+    """A classifier trained with differential privacy.
+
+    Example:
+        >>> import torch, privet as pv
+        >>> inputs = torch.randn(64, 2)
+        >>> labels = (inputs[:, 0] > 0).long()
+        >>> classifier = pv.PrivateClassifier(
+        ...     torch.nn.Linear(2, 2), epsilon=8.0, delta=1e-3, dataset_size=64, epochs=2, batch_size=16,
+        ...     adjacency=pv.Adjacency.ADD_REMOVE, unit=pv.Unit.RECORD)
+        >>> classifier.fit(inputs, labels).guarantee_.epsilon <= 8.0
+        True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        epsilon: float,
+        delta: float,
+        dataset_size: int,
+        epochs: int,
+        batch_size: int,
+        adjacency: Adjacency,
+        unit: Unit,
+        optimizer: MakeOptimizer | None = None,
+        clipping_norm: float = 1.0,
+        physical_batch_size: int = 256,
+        folder: str | Path | None = None,
+        engine: Engine | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """Keep the settings; ``plan()`` shows what they cost before any data is read.
+
+        Args:
+            model: Maps a batch of inputs to one logit per class. Trained in place.
+            epsilon: Target; the guarantee never exceeds it.
+            delta: Probability with which the bound may fail.
+            dataset_size: Declared, public size of the data set; sets the sampling rate and the number of steps. It need
+                not be exact, and it is never read off the data.
+            epochs: Expected number of times each record is used.
+            batch_size: Expected logical batch size.
+            adjacency: Which two data sets must not be told apart.
+            unit: What one item of the data set stands for.
+            optimizer: Makes the optimizer from the parameters; SGD with rate 0.5 and momentum 0.9 by default.
+            clipping_norm: Bound on one record's gradient.
+            physical_batch_size: How many examples go through the model at once.
+            folder: Where to keep ledger and checkpoints; None keeps nothing.
+            engine: How per-example gradients are computed.
+            seed: Makes the run repeatable and NOT PRIVATE.
+        """
+        self._settings = _Settings(
+            model=model, epsilon=epsilon, delta=delta, dataset_size=dataset_size, epochs=epochs, batch_size=batch_size,
+            adjacency=adjacency, unit=unit, optimizer=optimizer or sgd(learning_rate=0.5, momentum=0.9),
+            clipping_norm=clipping_norm, physical_batch_size=physical_batch_size, folder=folder, engine=engine, seed=seed,
+        )  # fmt: skip
+
+    def plan(self) -> Plan:
+        """Return the calibrated plan."""
+        return self._settings.plan()
+
+    def fit(self, inputs: ArrayLike | Tensor | MapDataset, labels: ArrayLike | Tensor | None = None) -> Self:
+        """Train on arrays of inputs and integer labels, or on a data set of such pairs."""
+        dataset = _dataset_of(inputs, labels, torch.long)
+        self._guarantee = self._settings.train(
+            dataset, lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="none")
+        )
+        return self
+
+    @property
+    def guarantee_(self) -> Guarantee:
+        """The guarantee of the trained model, from the ledger."""
+        return _fitted(getattr(self, "_guarantee", None), self)
+
+    def predict_proba(self, inputs: ArrayLike | Tensor | MapDataset) -> np.ndarray:
+        """Return class probabilities, one row per input."""
+        return self._settings.outputs(inputs).softmax(1).numpy()
+
+    def predict(self, inputs: ArrayLike | Tensor | MapDataset) -> np.ndarray:
+        """Return the most probable class of each input."""
+        return self._settings.outputs(inputs).argmax(1).numpy()
+
+    def score(self, inputs: ArrayLike | Tensor | MapDataset, labels: ArrayLike | Tensor | None = None) -> float:
+        """Return the share of right predictions."""
+        expected = _targets_of(inputs, labels)
+        return float((self.predict(inputs) == expected).mean())
+
+
+class PrivateRegressor:
+    """A regressor trained with differential privacy under squared loss."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        epsilon: float,
+        delta: float,
+        dataset_size: int,
+        epochs: int,
+        batch_size: int,
+        adjacency: Adjacency,
+        unit: Unit,
+        optimizer: MakeOptimizer | None = None,
+        clipping_norm: float = 1.0,
+        physical_batch_size: int = 256,
+        folder: str | Path | None = None,
+        engine: Engine | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """Keep the settings; they mean what they mean for :class:`PrivateClassifier`, with one output per target."""
+        self._settings = _Settings(
+            model=model, epsilon=epsilon, delta=delta, dataset_size=dataset_size, epochs=epochs, batch_size=batch_size,
+            adjacency=adjacency, unit=unit, optimizer=optimizer or sgd(learning_rate=0.1, momentum=0.9),
+            clipping_norm=clipping_norm, physical_batch_size=physical_batch_size, folder=folder, engine=engine, seed=seed,
+        )  # fmt: skip
+
+    def plan(self) -> Plan:
+        """Return the calibrated plan."""
+        return self._settings.plan()
+
+    def fit(self, inputs: ArrayLike | Tensor | MapDataset, targets: ArrayLike | Tensor | None = None) -> Self:
+        """Train on arrays of inputs and real targets, or on a data set of such pairs."""
+        dataset = _dataset_of(inputs, targets, torch.get_default_dtype())
+        self._guarantee = self._settings.train(
+            dataset,
+            lambda outputs, wanted: (outputs.reshape(len(wanted), -1) - wanted.reshape(len(wanted), -1)).square().mean(1),
+        )
+        return self
+
+    @property
+    def guarantee_(self) -> Guarantee:
+        """The guarantee of the trained model, from the ledger."""
+        return _fitted(getattr(self, "_guarantee", None), self)
+
+    def predict(self, inputs: ArrayLike | Tensor | MapDataset) -> np.ndarray:
+        """Return the predicted targets; a single target per input comes as a flat array."""
+        outputs = self._settings.outputs(inputs)
+        return (outputs.squeeze(1) if outputs.dim() == 2 and outputs.shape[1] == 1 else outputs).numpy()
+
+    def score(self, inputs: ArrayLike | Tensor | MapDataset, targets: ArrayLike | Tensor | None = None) -> float:
+        """Return the coefficient of determination, R squared."""
+        expected = _targets_of(inputs, targets)
+        residual = float(((self.predict(inputs) - expected) ** 2).sum())
+        spread = float(((expected - expected.mean(0)) ** 2).sum())
+        return 1.0 - residual / spread if spread > 0 else 0.0
+
+
+def _fitted(found: Guarantee | None, estimator: object) -> Guarantee:
+    if found is None:
+        raise LoopError(f"This {type(estimator).__name__} has not been trained. Call fit(...) first.")
+    return found
+
+
+def _dataset_of(
+    inputs: ArrayLike | Tensor | MapDataset, targets: ArrayLike | Tensor | None, dtype: torch.dtype
+) -> MapDataset:
+    if targets is None:
+        if isinstance(inputs, Tensor | np.ndarray):
+            raise DataError("fit() got inputs without targets. Pass both arrays, or one data set of pairs.")
+        return inputs  # type: ignore[return-value]
+    features = torch.as_tensor(np.asarray(inputs) if not isinstance(inputs, Tensor) else inputs)
+    if features.is_floating_point():
+        features = features.to(torch.get_default_dtype())
+    wanted = torch.as_tensor(np.asarray(targets) if not isinstance(targets, Tensor) else targets).to(dtype)
+    if len(features) != len(wanted):
+        raise DataError(f"fit() got {len(features)} inputs and {len(wanted)} targets. They must be pairs.")
+    return TensorDataset(features, wanted)
+
+
+def _inputs_of(inputs: ArrayLike | Tensor | MapDataset) -> Tensor:
+    if isinstance(inputs, Tensor):
+        return inputs
+    if isinstance(inputs, np.ndarray | list | tuple):
+        tensor = torch.as_tensor(np.asarray(inputs))
+        return tensor.to(torch.get_default_dtype()) if tensor.is_floating_point() else tensor
+    return torch.stack([torch.as_tensor(inputs[index][0]) for index in range(len(inputs))])  # type: ignore[arg-type,index]
+
+
+def _targets_of(inputs: ArrayLike | Tensor | MapDataset, targets: ArrayLike | Tensor | None) -> np.ndarray:
+    if targets is not None:
+        return targets.numpy() if isinstance(targets, Tensor) else np.asarray(targets)
+    return np.asarray([inputs[index][1] for index in range(len(inputs))])  # type: ignore[arg-type,index]

@@ -1,0 +1,92 @@
+"""The run folder: ledger and checkpoints side by side, and the rules for taking them up again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import nn
+from torch.optim import Optimizer
+
+from privet.accounting.ledger import Ledger
+from privet.errors import CheckpointError, LedgerError
+from privet.plan import Plan
+from privet.training.checkpoint import load_checkpoint, save_checkpoint
+
+if TYPE_CHECKING:
+    from privet.training.session import Session
+
+LEDGER_NAME = "ledger.jsonl"
+CHECKPOINT_NAME = "checkpoint.safetensors"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where a session keeps what must survive it.
+
+    Attributes:
+        path: The folder.
+        every: Steps between checkpoints.
+        reserve_ahead: Rounds charged per durable write. A crash loses at most this many unused rounds; each write costs
+            a few milliseconds.
+    """
+
+    path: Path
+    every: int = 100
+    reserve_ahead: int = 10
+
+    @property
+    def ledger_path(self) -> Path:
+        """The ledger's file."""
+        return self.path / LEDGER_NAME
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """The newest checkpoint's file."""
+        return self.path / CHECKPOINT_NAME
+
+    def open_ledger(self, plan: Plan) -> Ledger:
+        """Open the folder's ledger, or create it for a new run.
+
+        Raises:
+            LedgerError: if checkpoints lie here without a ledger; what they cost is then unknown.
+        """
+        if self.ledger_path.exists():
+            return Ledger.open(self.ledger_path, plan_hash=plan.hash)
+        if self.checkpoint_path.exists():
+            raise LedgerError(
+                f"{self.path} holds a checkpoint but no {LEDGER_NAME}, so what was spent on it is unknown. Restore the "
+                "ledger from a backup, or start in a new folder."
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+        return Ledger.create(self.ledger_path, plan=plan.to_dict(), plan_hash=plan.hash)
+
+    def restore(self, ledger: Ledger, plan: Plan, model: nn.Module, optimizer: Optimizer) -> None:
+        """Load the newest intact checkpoint, if there is one and it belongs to this ledger."""
+        checkpoint = load_checkpoint(self.checkpoint_path)
+        if checkpoint is None:
+            return
+        if checkpoint.plan_hash != plan.hash:
+            raise CheckpointError(f"The checkpoint in {self.path} was made under another plan. Start in a new folder.")
+        if not ledger.contains(checkpoint.head):
+            raise CheckpointError(
+                f"The checkpoint in {self.path} names a ledger row that the ledger does not have: the ledger was rolled "
+                "back or belongs to another run. Restore the newest ledger; never an older one."
+            )
+        checkpoint.restore(model, optimizer)
+
+    def is_due(self, steps_done: int) -> bool:
+        """Whether a checkpoint is due after this many steps."""
+        return steps_done % self.every == 0
+
+    def checkpoint(self, session: Session) -> None:
+        """Write a checkpoint of the session as it stands."""
+        save_checkpoint(
+            self.checkpoint_path,
+            model=session.model,
+            optimizer=session.optimizer,
+            step=session.steps_done,
+            head=session.ledger.head,
+            plan_hash=session.plan.hash,
+        )
