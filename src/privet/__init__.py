@@ -40,7 +40,7 @@ _WHERE = {
     "PrivetError": "privet.errors",
 }
 
-__all__ = sorted([*_WHERE, "__version__"])  # noqa: PLE0605 (the table above is the one list of public names)
+__all__ = sorted([*_WHERE, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

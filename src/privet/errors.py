@@ -1,7 +1,7 @@
 """Every error privet raises on purpose.
 
-All are ``ValueError`` subclasses, so ``except ValueError`` keeps working in user code. Each message says what was asked,
-what was found and what to do; messages never contain a value computed from private data.
+All are ``ValueError`` subclasses, so ``except ValueError`` keeps working in user code. Each message says what was
+asked, what was found and what to do; messages never contain a value computed from private data.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ __all__ = [
 
 _INFINITY = "infinity"
 _ATTACK_RATE = 0.01
-# How far the loss distribution may exceed RDP before one of the two must be wrong: its grid costs 0.1 percent.
-_BRACKET_RELATIVE, _BRACKET_ABSOLUTE = 1e-3, 1e-6
+# How far a loss distribution may exceed RDP before one of the two must be wrong: what its grid may cost, and no more.
+_BRACKET_RELATIVE, _BRACKET_ABSOLUTE = 1e-3, 1e-3
 _SEEN_BY = {
     Release.EVERY_ITERATE: "everyone who sees the model after any or all of the training steps, checkpoints included",
     Release.LAST_ITERATE: "everyone who sees the final model, provided no earlier version of it was ever shown",

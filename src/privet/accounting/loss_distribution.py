@@ -32,7 +32,7 @@ Array = NDArray[np.float64]
 Part = tuple[LossPair, int]
 
 FINEST_SPACING, COARSEST_SPACING = 1e-7, 1e-4
-MAX_POINTS = 2**22
+MAX_POINTS = 2**20
 # Spacing over the std of one step's loss: 0.1 inflates epsilon by 0.1 %, 0.5 by 2 %; beyond, RDP is about as good.
 _WANTED_RATIO, _WORST_RATIO = 0.1, 0.5
 _SKETCH_POINTS = 3000

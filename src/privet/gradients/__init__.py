@@ -1,0 +1,1 @@
+"""How per-example norms and clipped sums are computed."""

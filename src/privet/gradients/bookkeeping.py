@@ -57,9 +57,11 @@ class RunningBookKeeping:
     def begin(self, batch_size: int) -> None:
         """Enter the capture mode; it stays on until the losses come back."""
         if self._capture is not None:
-            raise LoopError("A physical batch is still open: call step.backward(losses) before asking for the next one.")
+            raise LoopError(
+                "A physical batch is still open: call step.backward(losses) before asking for the next one."
+            )
         self._capture = Capture(self.parameters, batch_size)
-        self._capture.__enter__()
+        self._capture.__enter__()  # type: ignore[no-untyped-call]
 
     def abandon(self) -> None:
         """Leave the capture mode and drop what it noted."""
@@ -73,7 +75,7 @@ class RunningBookKeeping:
         capture, self._capture = self._capture, None
         if capture is None:
             return None
-        capture.__exit__(None, None, None)
+        capture.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         return capture.recording
 
     def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
@@ -124,9 +126,7 @@ class RunningBookKeeping:
                         parts[position].append(pulled)
                 else:
                     parts[next(iter(source.parameters))].append(part)
-        return {
-            position: found[0] if len(found) == 1 else Sum(parts=tuple(found)) for position, found in parts.items()
-        }
+        return {position: found[0] if len(found) == 1 else Sum(parts=tuple(found)) for position, found in parts.items()}
 
 
 def _backward(loss: Tensor, recording: Recording, *, keep_graph: bool) -> None:
@@ -152,7 +152,7 @@ def _pull_back(
     """Carry per-example gradients of a derived tensor back to the parameters it was computed from."""
     order = sorted(positions)
     with quiet_vmap():
-        pulled = torch.autograd.grad(
+        pulled: Sequence[Tensor | None] = torch.autograd.grad(
             derived,
             [parameters[position] for position in order],
             grad_outputs=part.in_full().to(derived.dtype),
@@ -171,7 +171,7 @@ def _mixes_examples(use: Use, recording: Recording, layout: Layout) -> Unsupport
     names = sorted({layout.names[position] for source in use.sources for position in source.parameters})
     return UnsupportedModel(
         f"Something after operation '{use.name}' on {names} mixes the examples of a batch (its output has shape "
-        f"{tuple(use.output.shape)} for {recording.batch_size} examples), so no per-example gradient exists. Usual causes: "
-        "batch normalisation, a loss averaged over the batch, or in-batch negatives. Make each example's loss depend "
-        "on that example alone."
+        f"{tuple(use.output.shape)} for {recording.batch_size} examples), so no per-example gradient exists. Usual "
+        "causes: batch normalisation, a loss averaged over the batch, or in-batch negatives. Make each example's loss "
+        "depend on that example alone."
     )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -169,7 +170,7 @@ class Capture(TorchFunctionMode):
             is_root=is_root,
             versions=tuple((tensor, tensor._version) for tensor in tensors_in((args, kwargs)) if is_batch(tensor)),
         )
-        output.register_hook(lambda gradient: _keep(use, gradient))
+        output.register_hook(lambda gradient: _keep(use, gradient))  # type: ignore[no-untyped-call]
         self.recording.uses.append(use)
 
     def _makes_batch_axis(self, func: Function, sources: Sequence[Source], output: Tensor) -> bool:
@@ -192,9 +193,9 @@ def _writes(func: Function) -> bool:
 
 def _decompose(function: Function) -> Function:
     """Return a copy of a composite Python function that no longer hands itself to the mode as a whole."""
-    code = function.__code__
+    assert isinstance(function, FunctionType), "only Python functions hand themselves over as a whole"
     names = {**function.__globals__, "has_torch_function": lambda *_: False}
-    copy = type(function)(code, names, function.__name__, function.__defaults__, function.__closure__)
+    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     return copy
 

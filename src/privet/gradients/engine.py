@@ -71,7 +71,8 @@ def check_losses(losses: object, batch_size: int) -> Tensor:
         )
     if not losses.requires_grad:
         raise LossError(
-            "The losses do not depend on any trainable parameter. Were they computed under torch.no_grad(), or detached?"
+            "The losses do not depend on any trainable parameter. Were they computed under torch.no_grad(), or "
+            "detached?"
         )
     if not is_batch(losses):
         raise LossError(
@@ -81,9 +82,7 @@ def check_losses(losses: object, batch_size: int) -> Tensor:
     return losses
 
 
-def clip_and_add(
-    gradients: Mapping[int, PerExample], rule: ClippingRule, into: ClippedSum, batch_size: int
-) -> Tensor:
+def clip_and_add(gradients: Mapping[int, PerExample], rule: ClippingRule, into: ClippedSum, batch_size: int) -> Tensor:
     """Measure, clip and sum per-example gradients; ``gradients`` maps a parameter's position in the layout to them.
 
     Guarantee:

@@ -1,8 +1,8 @@
 """Which axis of a layer's output tells examples apart, found by experiment instead of assumed.
 
 Attention layers compute with time first, some models fold time into the batch, and a layer that mixes examples has no
-such axis at all. All of this is decided by one exact test: the gradient of the losses of *some* examples must be exactly
-zero wherever the *other* examples live.
+such axis at all. All of this is decided by one exact test: the gradient of the losses of *some* examples must be
+exactly zero wherever the *other* examples live.
 """
 
 from __future__ import annotations

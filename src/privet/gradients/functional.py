@@ -59,7 +59,9 @@ class RunningFunctional:
     def begin(self, batch_size: int) -> None:
         """Note the next call of the model."""
         if self._batch_size is not None:
-            raise LoopError("A physical batch is still open: call step.backward(losses) before asking for the next one.")
+            raise LoopError(
+                "A physical batch is still open: call step.backward(losses) before asking for the next one."
+            )
         self._batch_size = batch_size
 
     def abandon(self) -> None:
@@ -78,7 +80,7 @@ class RunningFunctional:
         self.abandon()
         if batch_size is None:
             raise LoopError("step.backward(losses) was called outside step.microbatches().")
-        mark_batch([losses] if isinstance(losses, Tensor) else [])  # no mode follows operations here
+        mark_batch(tensors_in(losses))  # no mode follows operations here
         losses = check_losses(losses, batch_size)
         if len(calls) != 1:
             raise UnsupportedModel(
@@ -128,7 +130,7 @@ class RunningFunctional:
                 found = [tensor for tensor in tensors_in(result) if tensor.is_floating_point()]
                 return tuple(found[index] for index in reached)
 
-            _, pull = torch.func.vjp(forward, *(parameter.detach() for parameter in self._parameters))
+            pull = torch.func.vjp(forward, *(parameter.detach() for parameter in self._parameters))[1]
             return tuple(pull(tuple(value.unsqueeze(0) for value in cotangent)))
 
         examples = tuple(leaves[index].detach() for index in moving)

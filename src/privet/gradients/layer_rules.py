@@ -1,7 +1,7 @@
 """How each operation's use of a parameter turns into per-example gradients.
 
-A rule is a pure function of one recorded use and the gradient that came back to its output. It returns, for each tracked
-operand, that operand's per-example gradients in the cheapest exact form. Operations without a rule go through
+A rule is a pure function of one recorded use and the gradient that came back to its output. It returns, for each
+tracked operand, that operand's per-example gradients in the cheapest exact form. Operations without a rule go through
 :func:`by_vmap`, which is exact for anything that treats its first axis example by example.
 """
 
@@ -17,8 +17,8 @@ from torch.nn import functional
 from privet.errors import UnsupportedModel
 from privet.gradients.capture import Function, Source, Use, is_batch, tensors_in
 from privet.gradients.example_axis import ExampleAxis, WholeAxis
-from privet.gradients.support import quiet_vmap
 from privet.gradients.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer, PerExample
+from privet.gradients.support import quiet_vmap
 
 Operand = tuple[Source, PerExample]
 Rule = Callable[[Use, ExampleAxis, int], list[Operand]]
@@ -110,9 +110,7 @@ def _per_dimension(value: Any, spatial: int) -> tuple[int, ...]:
     return (int(value),) * spatial if isinstance(value, int) else tuple(int(item) for item in value)
 
 
-def _padded(
-    inputs: Tensor, weight: Tensor, given: Mapping[str, Any], spatial: int
-) -> tuple[Tensor, tuple[int, ...]]:
+def _padded(inputs: Tensor, weight: Tensor, given: Mapping[str, Any], spatial: int) -> tuple[Tensor, tuple[int, ...]]:
     padding = given.get("padding", 0)
     if padding == "valid":
         return inputs, (0,) * spatial
@@ -129,9 +127,7 @@ def _padded(
 
 def embedding(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """Rows of the table, one output gradient per look-up."""
-    given = _operands(
-        use, "input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse"
-    )
+    given = _operands(use, "input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
     if given.get("max_norm") is not None or given.get("scale_grad_by_freq"):
         raise UnsupportedModel(
             "An embedding with max_norm or scale_grad_by_freq rescales rows by what the whole batch looks up, so one "
@@ -177,9 +173,7 @@ def layer_norm(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
 def rms_norm(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """Scale of a root-mean-square norm."""
     given = _operands(use, "input", "normalized_shape", "weight", "eps")
-    normalised = functional.rms_norm(
-        _exact(given["input"].detach()), given["normalized_shape"], None, given.get("eps")
-    )
+    normalised = functional.rms_norm(_exact(given["input"].detach()), given["normalized_shape"], None, given.get("eps"))
     return _affine(use, given, normalised, axis, batch_size, None)
 
 
@@ -261,6 +255,8 @@ def by_vmap(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     if axis != WholeAxis(axis=0) or any(t.dim() == 0 or t.shape[0] != batch_size for t in batch_operands):
         raise _no_rule(use, "its examples are not on the first axis of every operand")
     tracked = {id(source.tensor): index for index, source in enumerate(use.sources)}
+    out_grad = use.out_grad
+    assert out_grad is not None, "a rule is asked only for uses that gradients reached"
 
     def one(gradient: Tensor, *examples: Tensor) -> tuple[Tensor, ...]:
         def forward(*parameters: Tensor) -> Tensor:
@@ -278,13 +274,13 @@ def by_vmap(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
                 return result
             return next(part for part in tensors_in(result) if part.shape[1:] == gradient.shape)
 
-        _, pull = torch.func.vjp(forward, *(source.tensor.detach() for source in use.sources))
+        pull = torch.func.vjp(forward, *(source.tensor.detach() for source in use.sources))[1]
         return tuple(pull(gradient.unsqueeze(0)))
 
     try:
         with quiet_vmap():
             gradients = torch.func.vmap(one, randomness="error")(
-                use.out_grad, *(tensor.detach() for tensor in batch_operands)
+                out_grad, *(tensor.detach() for tensor in batch_operands)
             )
     except (RuntimeError, ValueError, StopIteration) as error:
         raise _no_rule(use, str(error).splitlines()[0] if str(error) else type(error).__name__) from error
@@ -295,7 +291,7 @@ def _no_rule(use: Use, reason: str) -> UnsupportedModel:
     shapes = [tuple(source.tensor.shape) for source in use.sources]
     return UnsupportedModel(
         f"Operation '{use.name}' on parameters of shape {shapes} has no per-example rule, and the general way failed: "
-        f"{reason}. Freeze those parameters, or give the engine a rule: BookKeeping(rules={{**RULES, operation: rule}})."
+        f"{reason}. Freeze those parameters, or give the engine a rule: BookKeeping(rules=...)."
     )
 
 

@@ -71,7 +71,7 @@ class Explicit:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Weighted sum over the batch axis."""
-        return torch.tensordot(weights, self.gradients, dims=1)
+        return (weights.unsqueeze(0) @ self.gradients.flatten(1)).view(self.gradients.shape[1:])
 
     def in_full(self) -> Tensor:
         """Return the gradients as they are kept."""
@@ -219,11 +219,11 @@ class Convolution:
         out_channels, *rest = geometry.weight_shape
         weight = inputs.new_empty(()).expand(copies * out_channels, *rest)  # only its shape is read
         spatial = len(rest) - 1
-        _, gradient, _ = torch.ops.aten.convolution_backward(
+        gradient: Tensor = torch.ops.aten.convolution_backward(
             out_grads, inputs, weight, None,
             geometry.stride, geometry.padding, geometry.dilation, False, [0] * spatial, groups,
             [False, True, False],
-        )  # fmt: skip
+        )[1]  # fmt: skip
         return gradient
 
 

@@ -20,7 +20,7 @@ from privet.mechanism.layout import Layout
 
 @contextmanager
 def quiet_vmap() -> Iterator[None]:
-    """Silence torch's remarks about operations that vmap runs one by one: slower, equally exact, not the user's doing."""
+    """Silence torch's remarks on operations that vmap runs one by one: slower, equally exact, not the user's doing."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
         yield
@@ -50,8 +50,8 @@ def find_problems(model: nn.Module) -> list[Finding]:
         kind = type(module).__name__
         if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
             fix = (
-                "Replace it, for instance by nn.GroupNorm (privet.replace_batchnorm(model) does), or put it into eval() "
-                "mode with statistics from public data."
+                "Replace it, for instance by nn.GroupNorm (privet.replace_batchnorm(model) does), or put it into "
+                "eval() mode with statistics from public data."
             )
             if not module.track_running_stats:
                 fix = "Replace it, for instance by nn.GroupNorm: privet.replace_batchnorm(model) does."
@@ -136,8 +136,8 @@ def check_coverage(losses: Tensor, recording: Recording, parameters: Sequence[nn
     unseen = sorted(layout.names[position] for position in reached - noted)
     if unseen:
         raise UnsupportedModel(
-            f"Parameters {unseen} reach the loss through an operation that could not be observed (a compiled region or a "
-            "custom autograd function). Call the model uncompiled, or freeze these parameters."
+            f"Parameters {unseen} reach the loss through an operation that could not be observed (a compiled region or "
+            "a custom autograd function). Call the model uncompiled, or freeze these parameters."
         )
     idle = sorted(layout.names[position] for position in range(len(parameters)) if position not in reached)
     if idle:

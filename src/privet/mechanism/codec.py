@@ -74,9 +74,7 @@ def decode_piece(data: object, family: Family, *, where: str) -> Any:
     missing = [
         name
         for name, field in fields.items()
-        if name not in values
-        and field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
+        if name not in values and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
     if missing:
         raise RecipeError(f"{where} ('{kind}') lacks {', '.join(missing)}.")

@@ -46,8 +46,8 @@ class Gaussian:
     """Independent normal noise of one size on every kept coordinate.
 
     Attributes:
-        noise_multiplier: Standard deviation of the noise on the *sum*, over the total sensitivity of the sum. None until
-            the plan is calibrated.
+        noise_multiplier: Standard deviation of the noise on the *sum*, over the total sensitivity of the sum. None
+            until the plan is calibrated.
     """
 
     noise_multiplier: float | None = None

@@ -1,7 +1,7 @@
 """Sampling: which examples form a logical batch, and what that is worth.
 
-The loader and the accountant read the same object, so a run cannot be sampled in one way and accounted in another. Every
-field is public; the size of the private data set is an argument and never changes a constant of the plan.
+The loader and the accountant read the same object, so a run cannot be sampled in one way and accounted in another.
+Every field is public; the size of the private data set is an argument and never changes a constant of the plan.
 
 A *round* is what one charged event covers: one step for Poisson and full batches, one epoch for shuffled batches (whose
 only proven property is that an epoch uses each example once).
@@ -104,7 +104,9 @@ class Poisson:
         dataset_size = checks.count("dataset_size", dataset_size)
         batch_size = checks.positive("batch_size", batch_size)
         if batch_size > dataset_size:
-            raise ArgumentError(f"batch_size ({batch_size:g}) is larger than the declared dataset_size ({dataset_size}).")
+            raise ArgumentError(
+                f"batch_size ({batch_size:g}) is larger than the declared dataset_size ({dataset_size})."
+            )
         num_steps = _steps(dataset_size=dataset_size, batch_size=batch_size, steps=steps, epochs=epochs)
         return cls(rate=batch_size / dataset_size, steps=num_steps, expected_batch_size=batch_size)
 
@@ -199,7 +201,8 @@ class Shuffle:
     Attributes:
         batches: Number of batches per epoch.
         epochs: Number of epochs.
-        expected_batch_size: Public constant by which the noisy sum is divided; usually the public size over ``batches``.
+        expected_batch_size: Public constant by which the noisy sum is divided; usually the public size over
+            ``batches``.
     """
 
     batches: int

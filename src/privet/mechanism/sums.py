@@ -1,7 +1,7 @@
 """The two stages of a gradient sum: bounded but secret, then private.
 
-Only :class:`PrivateSum` can write ``p.grad``. A sum that was not bounded, or not noised, has no way to an optimizer, and
-the type checker sees it.
+Only :class:`PrivateSum` can write ``p.grad``. A sum that was not bounded, or not noised, has no way to an optimizer,
+and the type checker sees it.
 """
 
 from __future__ import annotations

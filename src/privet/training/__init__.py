@@ -1,0 +1,1 @@
+"""The private training loop, its guards, its checkpoints and its estimators."""

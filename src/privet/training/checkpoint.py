@@ -3,8 +3,8 @@
 What is deliberately not there: random state (a resumed run must draw fresh noise), sampled indices, sums before noise,
 and the ledger itself (a checkpoint can be rewound; a ledger never is).
 
-A checkpoint is written beside the old one, made durable, then swapped in; the previous generation is kept. Loading takes
-the newest one whose digest is right.
+A checkpoint is written beside the old one, made durable, then swapped in; the previous generation is kept. Loading
+takes the newest one whose digest is right.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Checkpoint:
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Load weights and optimizer state."""
-        model.load_state_dict({name[len("model.") :]: t for name, t in self.tensors.items() if name.startswith("model.")})
+        model.load_state_dict(
+            {name[len("model.") :]: t for name, t in self.tensors.items() if name.startswith("model.")}
+        )
         state: dict[int, dict[str, Any]] = {int(key): dict(values) for key, values in self.optimizer["state"].items()}
         for name, tensor in self.tensors.items():
             if name.startswith("optimizer."):
@@ -127,8 +129,8 @@ def _replace(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise CheckpointError(
-            f"Could not write the checkpoint {path}: {error.strerror}. The previous checkpoint is intact; free space or "
-            "fix the folder's permissions, then resume."
+            f"Could not write the checkpoint {path}: {error.strerror}. The previous checkpoint is intact; free space "
+            "or fix the folder's permissions, then resume."
         ) from error
 
 
@@ -148,8 +150,8 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
             faults.append(f"{candidate.name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
     if faults:
         raise CheckpointError(
-            f"No checkpoint in {path.parent} is intact ({'; '.join(faults)}). Restore one from a backup; the ledger still "
-            "holds what was spent, so deleting the checkpoints loses training but no privacy."
+            f"No checkpoint in {path.parent} is intact ({'; '.join(faults)}). Restore one from a backup; the ledger "
+            "still holds what was spent, so deleting the checkpoints loses training but no privacy."
         )
     return None
 

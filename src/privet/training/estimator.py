@@ -1,19 +1,19 @@
 """Estimators: private training in the shape of scikit-learn, with nothing left to wire up.
 
-The constants of the plan are asked for, never read off the data: the size of a private data set is itself private when a
-record may be added or removed, so ``dataset_size`` is what the owner is willing to publish.
+The constants of the plan are asked for, never read off the data: the size of a private data set is itself private when
+a record may be added or removed, so ``dataset_size`` is what the owner is willing to publish.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Optimizer
@@ -32,6 +32,9 @@ from privet.training.session import privatize
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 Losses = Callable[[Tensor, Tensor], Tensor]
+Array = NDArray[Any]
+Inputs = Tensor | Array | MapDataset
+Targets = Tensor | Array
 
 
 def sgd(*, learning_rate: float, momentum: float = 0.0) -> MakeOptimizer:
@@ -70,11 +73,30 @@ def fit_privately(
     return session.guarantee()
 
 
-@dataclass(kw_only=True)
-class _Settings:
-    """What both estimators ask for."""
+@dataclass
+class _PrivateEstimator:
+    """What both estimators share: the constants of the plan and how the model is run.
+
+    Args:
+        model: The network; trained in place.
+        epsilon: Target; the guarantee never exceeds it.
+        delta: Probability with which the bound may fail.
+        dataset_size: Declared, public size of the data set; sets the sampling rate and the number of steps. It need not
+            be exact, and it is never read off the data.
+        epochs: Expected number of times each record is used.
+        batch_size: Expected logical batch size.
+        adjacency: Which two data sets must not be told apart.
+        unit: What one item of the data set stands for.
+        optimizer: Makes the optimizer from the parameters; SGD with rate 0.5 and momentum 0.9 by default.
+        clipping_norm: Bound on one record's gradient.
+        physical_batch_size: How many examples go through the model at once.
+        folder: Where to keep ledger and checkpoints; None keeps nothing.
+        engine: How per-example gradients are computed.
+        seed: Makes the run repeatable and NOT PRIVATE.
+    """
 
     model: nn.Module
+    _: KW_ONLY
     epsilon: float
     delta: float
     dataset_size: int
@@ -88,12 +110,11 @@ class _Settings:
     folder: str | Path | None = None
     engine: Engine | None = None
     seed: int | None = None
+    _guarantee: Guarantee | None = field(default=None, init=False, repr=False)
 
     def plan(self) -> Plan:
-        """The calibrated plan; its guarantee is known before ``fit`` reads any data."""
-        sampling = Poisson.for_dataset(
-            dataset_size=self.dataset_size, batch_size=self.batch_size, epochs=self.epochs
-        )
+        """Return the calibrated plan; its guarantee is known before ``fit`` reads any data."""
+        sampling = Poisson.for_dataset(dataset_size=self.dataset_size, batch_size=self.batch_size, epochs=self.epochs)
         return Plan(
             sampling=sampling,
             clipping=Threshold(norm=self.clipping_norm),
@@ -103,10 +124,16 @@ class _Settings:
             unit=self.unit,
         ).calibrated(epsilon=self.epsilon)
 
-    def train(self, dataset: MapDataset, losses: Losses) -> Guarantee:
-        """Fit the model in place."""
+    @property
+    def guarantee_(self) -> Guarantee:
+        """The guarantee of the trained model, from the ledger."""
+        if self._guarantee is None:
+            raise LoopError(f"This {type(self).__name__} has not been trained. Call fit(...) first.")
+        return self._guarantee
+
+    def _train(self, dataset: MapDataset, losses: Losses) -> None:
         optimizer = self.optimizer([p for p in self.model.parameters() if p.requires_grad])
-        return fit_privately(
+        self._guarantee = fit_privately(
             self.model,
             optimizer,
             dataset,
@@ -119,21 +146,20 @@ class _Settings:
         )
 
     @torch.no_grad()
-    def outputs(self, inputs: ArrayLike | Tensor | MapDataset) -> Tensor:
-        """The model's outputs in evaluation mode, computed in pieces."""
-        tensor = _inputs_of(inputs)
+    def _outputs(self, inputs: Inputs) -> Tensor:
+        """Run the model in evaluation mode, some inputs at a time."""
         device = next(self.model.parameters()).device
         was_training = self.model.training
         self.model.eval()
         try:
-            parts = [self.model(part.to(device)).cpu() for part in tensor.split(max(1, self.physical_batch_size))]
+            pieces = torch.split(_inputs_of(inputs), self.physical_batch_size)
+            return torch.cat([self.model(piece.to(device)).cpu() for piece in pieces])
         finally:
             self.model.train(was_training)
-        return torch.cat(parts)
 
 
-class PrivateClassifier:
-    """A classifier trained with differential privacy.
+class PrivateClassifier(_PrivateEstimator):
+    """A classifier trained with differential privacy; its model maps a batch to one logit per class.
 
     Example:
         >>> import torch, privet as pv
@@ -146,171 +172,72 @@ class PrivateClassifier:
         True
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        epsilon: float,
-        delta: float,
-        dataset_size: int,
-        epochs: int,
-        batch_size: int,
-        adjacency: Adjacency,
-        unit: Unit,
-        optimizer: MakeOptimizer | None = None,
-        clipping_norm: float = 1.0,
-        physical_batch_size: int = 256,
-        folder: str | Path | None = None,
-        engine: Engine | None = None,
-        seed: int | None = None,
-    ) -> None:
-        """Keep the settings; ``plan()`` shows what they cost before any data is read.
-
-        Args:
-            model: Maps a batch of inputs to one logit per class. Trained in place.
-            epsilon: Target; the guarantee never exceeds it.
-            delta: Probability with which the bound may fail.
-            dataset_size: Declared, public size of the data set; sets the sampling rate and the number of steps. It need
-                not be exact, and it is never read off the data.
-            epochs: Expected number of times each record is used.
-            batch_size: Expected logical batch size.
-            adjacency: Which two data sets must not be told apart.
-            unit: What one item of the data set stands for.
-            optimizer: Makes the optimizer from the parameters; SGD with rate 0.5 and momentum 0.9 by default.
-            clipping_norm: Bound on one record's gradient.
-            physical_batch_size: How many examples go through the model at once.
-            folder: Where to keep ledger and checkpoints; None keeps nothing.
-            engine: How per-example gradients are computed.
-            seed: Makes the run repeatable and NOT PRIVATE.
-        """
-        self._settings = _Settings(
-            model=model, epsilon=epsilon, delta=delta, dataset_size=dataset_size, epochs=epochs, batch_size=batch_size,
-            adjacency=adjacency, unit=unit, optimizer=optimizer or sgd(learning_rate=0.5, momentum=0.9),
-            clipping_norm=clipping_norm, physical_batch_size=physical_batch_size, folder=folder, engine=engine, seed=seed,
-        )  # fmt: skip
-
-    def plan(self) -> Plan:
-        """Return the calibrated plan."""
-        return self._settings.plan()
-
-    def fit(self, inputs: ArrayLike | Tensor | MapDataset, labels: ArrayLike | Tensor | None = None) -> Self:
+    def fit(self, inputs: Inputs, labels: Targets | None = None) -> Self:
         """Train on arrays of inputs and integer labels, or on a data set of such pairs."""
-        dataset = _dataset_of(inputs, labels, torch.long)
-        self._guarantee = self._settings.train(
-            dataset, lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="none")
+        self._train(
+            _dataset_of(inputs, labels, torch.long),
+            lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="none"),
         )
         return self
 
-    @property
-    def guarantee_(self) -> Guarantee:
-        """The guarantee of the trained model, from the ledger."""
-        return _fitted(getattr(self, "_guarantee", None), self)
-
-    def predict_proba(self, inputs: ArrayLike | Tensor | MapDataset) -> np.ndarray:
+    def predict_proba(self, inputs: Inputs) -> Array:
         """Return class probabilities, one row per input."""
-        return self._settings.outputs(inputs).softmax(1).numpy()
+        return self._outputs(inputs).softmax(1).numpy()
 
-    def predict(self, inputs: ArrayLike | Tensor | MapDataset) -> np.ndarray:
+    def predict(self, inputs: Inputs) -> Array:
         """Return the most probable class of each input."""
-        return self._settings.outputs(inputs).argmax(1).numpy()
+        return self._outputs(inputs).argmax(1).numpy()
 
-    def score(self, inputs: ArrayLike | Tensor | MapDataset, labels: ArrayLike | Tensor | None = None) -> float:
+    def score(self, inputs: Inputs, labels: Targets | None = None) -> float:
         """Return the share of right predictions."""
-        expected = _targets_of(inputs, labels)
-        return float((self.predict(inputs) == expected).mean())
+        return float((self.predict(inputs) == _targets_of(inputs, labels)).mean())
 
 
-class PrivateRegressor:
-    """A regressor trained with differential privacy under squared loss."""
+class PrivateRegressor(_PrivateEstimator):
+    """A regressor trained with differential privacy under squared loss; its model gives one output per target."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        epsilon: float,
-        delta: float,
-        dataset_size: int,
-        epochs: int,
-        batch_size: int,
-        adjacency: Adjacency,
-        unit: Unit,
-        optimizer: MakeOptimizer | None = None,
-        clipping_norm: float = 1.0,
-        physical_batch_size: int = 256,
-        folder: str | Path | None = None,
-        engine: Engine | None = None,
-        seed: int | None = None,
-    ) -> None:
-        """Keep the settings; they mean what they mean for :class:`PrivateClassifier`, with one output per target."""
-        self._settings = _Settings(
-            model=model, epsilon=epsilon, delta=delta, dataset_size=dataset_size, epochs=epochs, batch_size=batch_size,
-            adjacency=adjacency, unit=unit, optimizer=optimizer or sgd(learning_rate=0.1, momentum=0.9),
-            clipping_norm=clipping_norm, physical_batch_size=physical_batch_size, folder=folder, engine=engine, seed=seed,
-        )  # fmt: skip
-
-    def plan(self) -> Plan:
-        """Return the calibrated plan."""
-        return self._settings.plan()
-
-    def fit(self, inputs: ArrayLike | Tensor | MapDataset, targets: ArrayLike | Tensor | None = None) -> Self:
+    def fit(self, inputs: Inputs, targets: Targets | None = None) -> Self:
         """Train on arrays of inputs and real targets, or on a data set of such pairs."""
-        dataset = _dataset_of(inputs, targets, torch.get_default_dtype())
-        self._guarantee = self._settings.train(
-            dataset,
-            lambda outputs, wanted: (outputs.reshape(len(wanted), -1) - wanted.reshape(len(wanted), -1)).square().mean(1),
+        self._train(
+            _dataset_of(inputs, targets, torch.get_default_dtype()),
+            lambda outputs, wanted: (outputs.flatten(1) - wanted.reshape(len(wanted), -1)).square().mean(1),
         )
         return self
 
-    @property
-    def guarantee_(self) -> Guarantee:
-        """The guarantee of the trained model, from the ledger."""
-        return _fitted(getattr(self, "_guarantee", None), self)
-
-    def predict(self, inputs: ArrayLike | Tensor | MapDataset) -> np.ndarray:
+    def predict(self, inputs: Inputs) -> Array:
         """Return the predicted targets; a single target per input comes as a flat array."""
-        outputs = self._settings.outputs(inputs)
+        outputs = self._outputs(inputs)
         return (outputs.squeeze(1) if outputs.dim() == 2 and outputs.shape[1] == 1 else outputs).numpy()
 
-    def score(self, inputs: ArrayLike | Tensor | MapDataset, targets: ArrayLike | Tensor | None = None) -> float:
+    def score(self, inputs: Inputs, targets: Targets | None = None) -> float:
         """Return the coefficient of determination, R squared."""
-        expected = _targets_of(inputs, targets)
-        residual = float(((self.predict(inputs) - expected) ** 2).sum())
-        spread = float(((expected - expected.mean(0)) ** 2).sum())
-        return 1.0 - residual / spread if spread > 0 else 0.0
+        found, expected = self.predict(inputs), _targets_of(inputs, targets)
+        expected = expected.reshape(found.shape)
+        residual, spread = ((found - expected) ** 2).sum(), ((expected - expected.mean(0)) ** 2).sum()
+        return float(1.0 - residual / spread) if spread > 0 else 0.0
 
 
-def _fitted(found: Guarantee | None, estimator: object) -> Guarantee:
-    if found is None:
-        raise LoopError(f"This {type(estimator).__name__} has not been trained. Call fit(...) first.")
-    return found
-
-
-def _dataset_of(
-    inputs: ArrayLike | Tensor | MapDataset, targets: ArrayLike | Tensor | None, dtype: torch.dtype
-) -> MapDataset:
+def _dataset_of(inputs: Inputs, targets: Targets | None, dtype: torch.dtype) -> MapDataset:
     if targets is None:
         if isinstance(inputs, Tensor | np.ndarray):
             raise DataError("fit() got inputs without targets. Pass both arrays, or one data set of pairs.")
-        return inputs  # type: ignore[return-value]
-    features = torch.as_tensor(np.asarray(inputs) if not isinstance(inputs, Tensor) else inputs)
-    if features.is_floating_point():
-        features = features.to(torch.get_default_dtype())
-    wanted = torch.as_tensor(np.asarray(targets) if not isinstance(targets, Tensor) else targets).to(dtype)
+        return inputs
+    features, wanted = _inputs_of(inputs), torch.as_tensor(targets).to(dtype)
     if len(features) != len(wanted):
         raise DataError(f"fit() got {len(features)} inputs and {len(wanted)} targets. They must be pairs.")
     return TensorDataset(features, wanted)
 
 
-def _inputs_of(inputs: ArrayLike | Tensor | MapDataset) -> Tensor:
-    if isinstance(inputs, Tensor):
-        return inputs
-    if isinstance(inputs, np.ndarray | list | tuple):
-        tensor = torch.as_tensor(np.asarray(inputs))
-        return tensor.to(torch.get_default_dtype()) if tensor.is_floating_point() else tensor
-    return torch.stack([torch.as_tensor(inputs[index][0]) for index in range(len(inputs))])  # type: ignore[arg-type,index]
+def _inputs_of(inputs: Inputs) -> Tensor:
+    if not isinstance(inputs, Tensor | np.ndarray):
+        return torch.stack([torch.as_tensor(inputs[index][0]) for index in range(len(inputs))])
+    tensor = torch.as_tensor(inputs)
+    return tensor.to(torch.get_default_dtype()) if tensor.is_floating_point() else tensor
 
 
-def _targets_of(inputs: ArrayLike | Tensor | MapDataset, targets: ArrayLike | Tensor | None) -> np.ndarray:
+def _targets_of(inputs: Inputs, targets: Targets | None) -> Array:
     if targets is not None:
-        return targets.numpy() if isinstance(targets, Tensor) else np.asarray(targets)
-    return np.asarray([inputs[index][1] for index in range(len(inputs))])  # type: ignore[arg-type,index]
+        return np.asarray(targets)
+    if isinstance(inputs, Tensor | np.ndarray):
+        raise DataError("score() got inputs without targets. Pass both arrays, or one data set of pairs.")
+    return np.asarray([inputs[index][1] for index in range(len(inputs))])

@@ -71,8 +71,8 @@ class RunFolder:
             raise CheckpointError(f"The checkpoint in {self.path} was made under another plan. Start in a new folder.")
         if not ledger.contains(checkpoint.head):
             raise CheckpointError(
-                f"The checkpoint in {self.path} names a ledger row that the ledger does not have: the ledger was rolled "
-                "back or belongs to another run. Restore the newest ledger; never an older one."
+                f"The checkpoint in {self.path} names a ledger row that the ledger does not have: the ledger was "
+                "rolled back or belongs to another run. Restore the newest ledger; never an older one."
             )
         checkpoint.restore(model, optimizer)
 

@@ -38,8 +38,8 @@ def check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
         )
     if foreign:
         raise PlanError(
-            f"The optimizer holds {foreign} parameter(s) that are not part of the model. Every parameter it moves must go "
-            "through the private step: make one session per model and optimizer."
+            f"The optimizer holds {foreign} parameter(s) that are not part of the model. Every parameter it moves must "
+            "go through the private step: make one session per model and optimizer."
         )
 
 
@@ -90,8 +90,8 @@ class BufferGuard:
         changed = sorted(name for name, version in now.items() if version != self._versions[name])
         if changed:
             raise UnsupportedModel(
-                f"The forward pass changed the buffers {changed}, which carries private data past the noise. Put the layers "
-                "that own them into eval() mode, or replace them."
+                f"The forward pass changed the buffers {changed}, which carries private data past the noise. Put the "
+                "layers that own them into eval() mode, or replace them."
             )
 
     def accept(self) -> None:

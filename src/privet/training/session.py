@@ -1,7 +1,7 @@
 """The private training loop: one visible order of events, from the charged round to the optimizer's step.
 
-    reserve the round (durable) -> draw indices -> physical batches -> user's forward -> clipped sums
-    -> noise once -> compare with the reserved round -> p.grad -> optimizer.step()
+Reserve the round (durable), draw indices, cut physical batches, run the user's forward, add clipped sums, add noise
+once, compare with the reserved round, write p.grad, step the optimizer.
 """
 
 from __future__ import annotations
@@ -77,13 +77,16 @@ def privatize(
     Raises:
         UnsupportedModel, PlanError, DataError: before any data is read, saying what to change.
     """
+    run_folder = None
+    if folder is not None:
+        run_folder = RunFolder(Path(folder), every=checks.count("checkpoint_every", checkpoint_every))
     return Session(
         model=model,
         optimizer=optimizer,
         dataset=check_dataset(dataset),
         plan=plan,
         physical_batch_size=checks.count("physical_batch_size", physical_batch_size),
-        folder=None if folder is None else RunFolder(Path(folder), every=checks.count("checkpoint_every", checkpoint_every)),
+        folder=run_folder,
         engine=engine or BookKeeping(),
         collate=collate,
         telemetry=telemetry,
@@ -193,8 +196,8 @@ class Session:
                 yield step
                 if not step.is_done:
                     raise LoopError(
-                        f"Step {step.index} was not completed: call step.update() in every pass of the loop over steps(). "
-                        "Its round stays charged."
+                        f"Step {step.index} was not completed: call step.update() in every pass of the loop over "
+                        "steps(). Its round stays charged."
                     )
                 self._open_step = None
                 if self._folder is not None and self._folder.is_due(step.index + 1):
@@ -259,7 +262,8 @@ class Step:
     def microbatches(self) -> Iterator[Any]:
         """Yield the step's examples in physical batches: none, one or many.
 
-        An empty logical batch yields nothing, and its ``update()`` releases noise alone. Call ``backward`` once for each.
+        An empty logical batch yields nothing, and its ``update()`` releases noise alone. Call ``backward`` once for
+        each.
         """
         if self._stage is not _Stage.FRESH:
             raise LoopError("step.microbatches() can be walked through once per step.")
