@@ -116,7 +116,7 @@ class Plan:
         return (
             *self.sampling.assumptions,
             "sampled indices and noise are secret and drawn from generators seeded by the operating system",
-            "noise is an ideal real-valued Gaussian (drawn in double precision)",
+            "noise is treated as an ideal real-valued Gaussian",
             "plan constants are public and were not chosen by looking at the private data",
         )
 

@@ -145,4 +145,4 @@ def finite_or_infinite(epsilon: float) -> float:
     """Return an accountant's result, or refuse it: a NaN or negative epsilon must never reach a report."""
     if not epsilon >= 0:
         raise AccountingError(f"The accountant returned {epsilon!r}, which is no epsilon. This is a defect of privet.")
-    return epsilon
+    return float(epsilon)

@@ -21,6 +21,9 @@ Whatever fails wherever, the rows on disk charge at least what was released. Eig
 Repeating rounds with the *same* noise would not be cheaper but ruinous: any small difference between the two runs
 (another summation order, another world size) would be released with the noise cancelled.
 
+The chain shows damage and any edit of a part. It cannot stop someone who may write the file from writing another whole
+one; the head kept in checkpoints and reports is what gives that away.
+
 What a row looks like is told in ``ledger_rows``, what rows add up to in ``ledger_tally``, how they reach the disk in
 ``ledger_store``.
 """

@@ -72,8 +72,11 @@ class Sketch:
         return math.sqrt(variance)
 
     def tilt(self) -> float:
-        """Return the order whose tilted mean sits where the upper tail has probability of about 1e-6."""
-        low, high = math.log(1e-3 / self.std), math.log(1e4 / self.std)
+        """Return the order whose tilted mean sits where the upper tail has probability of about 1e-2.
+
+        At most four over the standard deviation: bounded losses have no such tail, and a Gaussian one needs three.
+        """
+        low, high = math.log(1e-3 / self.std), math.log(4 / self.std)
         for _ in range(30):
             middle = (low + high) / 2
             order = math.exp(middle)
@@ -85,7 +88,7 @@ class Sketch:
         """Return losses outside which the tilted composition has negligible mass (Chernoff's bound, both sides)."""
         base, mean = self.log_moment(tilt)
         low, high = -math.inf, math.inf
-        for size in np.geomspace(0.1, 1e3, 24) / self.std:
+        for size in (np.geomspace(0.1, 1e3, 24) / self.std).tolist():
             above = (self.log_moment(tilt + size)[0] - base - _LOG_WRAPPED_MASS) / size
             below = -(self.log_moment(tilt - size)[0] - base - _LOG_WRAPPED_MASS) / size
             low, high = max(low, below), min(high, above)

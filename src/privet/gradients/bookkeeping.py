@@ -7,19 +7,20 @@ per-example gradient is written out unless that is the cheapest way.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from privet.errors import LoopError, UnsupportedModel
-from privet.gradients.capture import Capture, Function, Recording, Use
-from privet.gradients.engine import check_losses, clip_and_add
+from privet.gradients.capture import Capture, Function, Recording, Source, Use
+from privet.gradients.engine import Clipper, check_losses
 from privet.gradients.example_axis import ExampleAxis, candidates, fits, half_of
 from privet.gradients.layer_rules import RULES, Rule, by_vmap
-from privet.gradients.per_example import Explicit, PerExample, Sum
+from privet.gradients.per_example import Explicit, PerExample, joined
+from privet.gradients.strategies import Planner
 from privet.gradients.support import check_coverage, quiet_vmap
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
@@ -50,6 +51,7 @@ class RunningBookKeeping:
     rules: Mapping[Function, Rule]
     parameters: Sequence[nn.Parameter]
     layout: Layout
+    planner: Planner = field(default_factory=Planner)
     _capture: Capture | None = None
     _axes: dict[Signature, tuple[ExampleAxis, ...]] = field(default_factory=dict)
     _covered: set[Signature] = field(default_factory=set)
@@ -84,22 +86,24 @@ class RunningBookKeeping:
         if recording is None:
             raise LoopError("step.backward(losses) was called outside step.microbatches().")
         losses = check_losses(losses, recording.batch_size)
-        signature = tuple((use.name, use.output.dim()) for use in recording.uses)
+        signature = tuple((use.name, len(use.output_shape)) for use in recording.uses)
         if signature not in self._covered:
             check_coverage(losses, recording, self.parameters, self.layout)
             self._covered.add(signature)
         axes = self._example_axes(losses, recording, signature)
-        _backward(losses.sum(), recording, keep_graph=False)
+        clipper = Clipper(into, recording.batch_size, self.planner)
+        collector = _Collector(recording, axes, self.rules, self.parameters, clipper)
+        _backward(losses.sum(), recording, keep_graph=False, receive=collector.receive)
         with torch.no_grad():
-            gradients = self._per_parameter(recording, axes)
-            return clip_and_add(gradients, rule, into, recording.batch_size)
+            collector.finish()
+            return clipper.finish(rule)
 
     def _example_axes(self, losses: Tensor, recording: Recording, signature: Signature) -> Sequence[ExampleAxis]:
         """Find each use's example axis, once per program; with a single example every reading is right."""
         size = recording.batch_size
         if signature in self._axes:
             return self._axes[signature]
-        options = [list(candidates(use.output.shape, size)) for use in recording.uses]
+        options = [list(candidates(use.output_shape, size)) for use in recording.uses]
         if size > 1:
             absent = half_of(size, losses.device)
             for left_out in (absent, ~absent):
@@ -113,26 +117,56 @@ class RunningBookKeeping:
             self._axes[signature] = tuple(choices[0] for choices in options)
         return tuple(choices[0] for choices in options)
 
-    def _per_parameter(self, recording: Recording, axes: Sequence[ExampleAxis]) -> dict[int, PerExample]:
-        parts: dict[int, list[PerExample]] = defaultdict(list)
-        for use, axis in zip(recording.uses, axes, strict=True):
-            if use.out_grad is None:
-                continue
-            _check_unchanged(use)
-            operands = self.rules.get(use.function, by_vmap)(use, axis, recording.batch_size)
-            for source, part in operands:
-                if source.derived:
-                    for position, pulled in _pull_back(source.tensor, part, source.parameters, self.parameters):
-                        parts[position].append(pulled)
+
+class _Collector:
+    """Turns output gradients into per-example gradients while the backward pass runs, so that they can be freed early."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        axes: Sequence[ExampleAxis],
+        rules: Mapping[Function, Rule],
+        parameters: Sequence[nn.Parameter],
+        clipper: Clipper,
+    ) -> None:
+        """Count how often each parameter is used: one that is used once can be handed on at once."""
+        self._batch_size, self._rules = recording.batch_size, rules
+        self._parameters, self._clipper = parameters, clipper
+        self._axes = dict(zip(map(id, recording.uses), axes, strict=True))
+        self._uses = Counter(place for use in recording.uses for source in use.sources for place in source.parameters)
+        self._waiting: dict[int, list[PerExample]] = defaultdict(list)
+        self._derived: list[tuple[Source, PerExample]] = []
+
+    def receive(self, use: Use) -> None:
+        """Apply the rule of a use whose output gradient has arrived, then let go of the gradient."""
+        _check_unchanged(use)
+        rule = self._rules.get(use.function, by_vmap)
+        for source, part in rule(use, self._axes[id(use)], self._batch_size):
+            if source.derived:
+                self._derived.append((source, part))
+            else:
+                (position,) = source.parameters
+                if self._uses[position] == 1:
+                    self._clipper.take(position, part)
                 else:
-                    parts[next(iter(source.parameters))].append(part)
-        return {position: found[0] if len(found) == 1 else Sum(parts=tuple(found)) for position, found in parts.items()}
+                    self._waiting[position].append(part)
+        use.out_grad = None
+
+    def finish(self) -> None:
+        """Carry derived gradients back, and join the uses of every parameter that had several."""
+        for source, part in self._derived:
+            for position, pulled in _pull_back(source.tensor, part, source.parameters, self._parameters):
+                self._waiting[position].append(pulled)
+        for position, parts in self._waiting.items():
+            self._clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
 
 
-def _backward(loss: Tensor, recording: Recording, *, keep_graph: bool) -> None:
+def _backward(
+    loss: Tensor, recording: Recording, *, keep_graph: bool, receive: Callable[[Use], None] | None = None
+) -> None:
     """Send gradients to every noted output, and no further."""
     for use in recording.uses:
-        use.out_grad = None
+        use.out_grad, use.receive = None, receive
     edges = [use.edge for use in recording.uses if use.is_root]
     torch.autograd.grad(loss, edges, retain_graph=keep_graph, allow_unused=True)
 
@@ -171,7 +205,7 @@ def _mixes_examples(use: Use, recording: Recording, layout: Layout) -> Unsupport
     names = sorted({layout.names[position] for source in use.sources for position in source.parameters})
     return UnsupportedModel(
         f"Something after operation '{use.name}' on {names} mixes the examples of a batch (its output has shape "
-        f"{tuple(use.output.shape)} for {recording.batch_size} examples), so no per-example gradient exists. Usual "
+        f"{tuple(use.output_shape)} for {recording.batch_size} examples), so no per-example gradient exists. Usual "
         "causes: batch normalisation, a loss averaged over the batch, or in-batch negatives. Make each example's loss "
         "depend on that example alone."
     )

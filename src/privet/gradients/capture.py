@@ -69,10 +69,11 @@ class Use:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     sources: Sequence[Source]
-    output: Tensor
+    output_shape: torch.Size
     edge: GradientEdge
     is_root: bool  # nothing upstream of it needs gradients: backward may stop here
     out_grad: Tensor | None = None
+    receive: Callable[[Use], None] | None = None
     versions: tuple[tuple[Tensor, int], ...] = ()
 
     @property
@@ -165,7 +166,7 @@ class Capture(TorchFunctionMode):
             args=args,
             kwargs=kwargs,
             sources=sources,
-            output=output,
+            output_shape=output.shape,
             edge=get_gradient_edge(output),
             is_root=is_root,
             versions=tuple((tensor, tensor._version) for tensor in tensors_in((args, kwargs)) if is_batch(tensor)),
@@ -182,8 +183,9 @@ class Capture(TorchFunctionMode):
 
 
 def _keep(use: Use, gradient: Tensor) -> None:
-    # an output used again after an in-place change can be visited once only; autograd has already summed its paths
     use.out_grad = gradient
+    if use.receive is not None:
+        use.receive(use)
 
 
 def _writes(func: Function) -> bool:

@@ -6,7 +6,7 @@ another physical batch size cannot change a guarantee.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from privet.errors import LossError
 from privet.gradients.capture import is_batch
 from privet.gradients.per_example import Explicit, PerExample
+from privet.gradients.strategies import Planner
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
@@ -82,30 +83,70 @@ def check_losses(losses: object, batch_size: int) -> Tensor:
     return losses
 
 
-def clip_and_add(gradients: Mapping[int, PerExample], rule: ClippingRule, into: ClippedSum, batch_size: int) -> Tensor:
-    """Measure, clip and sum per-example gradients; ``gradients`` maps a parameter's position in the layout to them.
+class Clipper:
+    """Measures, clips and sums the per-example gradients of one physical batch.
 
-    Guarantee:
-        As in :meth:`RunningEngine.add_clipped`. Parameters that are absent contribute zero.
+    Gradients are taken one parameter at a time, in any order, as soon as they are known; norms are measured at once, so
+    that whatever is not needed for the sum can be freed. Small written-out gradients wait and are handled together.
     """
-    layout = into.layout
-    if into.keep is not None:
-        gradients = {position: _masked(part, into, position) for position, part in gradients.items()}
-    squares = into.flat.new_zeros(layout.num_groups, batch_size)
-    for position, part in gradients.items():
-        squares[layout.groups[position]] += part.square_norms()
-    norms = squares.mT.sqrt()
-    bad = norms.isfinite().all(1).logical_not()
-    factors = rule.factors(norms).masked_fill(bad.unsqueeze(1), 0)
-    if bool(bad.any()):
-        gradients = {position: part.without(bad) for position, part in gradients.items()}
-    for position, part in gradients.items():
-        total = part.weighted_sum(factors[:, layout.groups[position]])
-        into.flat[layout.slices[position]] += total.reshape(-1)
-    return norms
 
+    # Written-out gradients up to this many elements (all examples together) are pooled into one matrix.
+    _POOLED = 1 << 21
 
-def _masked(part: PerExample, into: ClippedSum, position: int) -> PerExample:
-    assert into.keep is not None
-    kept = into.keep[into.layout.slices[position]].view(into.layout.shapes[position])
-    return Explicit(gradients=torch.where(kept, part.in_full(), 0))
+    def __init__(self, into: ClippedSum, batch_size: int, planner: Planner) -> None:
+        """Start with nothing taken."""
+        self._into, self._planner = into, planner
+        self._squares = into.flat.new_zeros(into.layout.num_groups, batch_size)
+        self._kept: dict[int, PerExample] = {}
+        self._pool: dict[int, Tensor] = {}
+
+    def take(self, position: int, part: PerExample) -> None:
+        """Measure the gradients of the parameter at ``position`` of the layout. Each parameter is taken once."""
+        if self._into.keep is not None:
+            part = self._masked(position, part)
+        if isinstance(part, Explicit) and part.gradients.numel() <= self._POOLED:
+            self._pool[position] = part.gradients.flatten(1).to(self._squares.dtype)
+            return
+        squares, kept = self._planner.measure(part)
+        self._squares[self._into.layout.groups[position]] += squares
+        self._kept[position] = kept
+
+    def _masked(self, position: int, part: PerExample) -> PerExample:
+        assert self._into.keep is not None
+        kept = self._into.keep[self._into.layout.slices[position]].view(self._into.layout.shapes[position])
+        return Explicit(gradients=torch.where(kept, part.in_full(), 0))
+
+    def finish(self, rule: ClippingRule) -> Tensor:
+        """Clip, add the sum to the buffer and return the norms ``[batch, group]``.
+
+        Guarantee:
+            As in :meth:`RunningEngine.add_clipped`. Parameters that were never taken contribute zero.
+        """
+        layout, flat = self._into.layout, self._into.flat
+        pools = self._pools()
+        norms = self._squares.mT.sqrt()
+        bad = norms.isfinite().all(1).logical_not()
+        factors = rule.factors(norms).masked_fill(bad.unsqueeze(1), 0)
+        if bool(bad.any()):
+            # zero times NaN is NaN: the contributions themselves must go, not only their weights
+            self._kept = {position: part.without(bad) for position, part in self._kept.items()}
+            pools = [(positions, group, rows.masked_fill(bad.unsqueeze(1), 0)) for positions, group, rows in pools]
+        for position, part in self._kept.items():
+            weights = factors[:, layout.groups[position]]
+            part.add_weighted_sum(weights, flat[layout.slices[position]].view(layout.shapes[position]))
+        for positions, group, rows in pools:
+            sums = factors[:, group] @ rows
+            places = [flat[layout.slices[position]] for position in positions]
+            torch._foreach_add_(places, sums.split([len(place) for place in places]))
+        return norms
+
+    def _pools(self) -> list[tuple[list[int], int, Tensor]]:
+        """Join pooled gradients per group, adding their squared norms."""
+        pools: list[tuple[list[int], int, Tensor]] = []
+        for group in range(self._into.layout.num_groups):
+            positions = [place for place in self._pool if self._into.layout.groups[place] == group]
+            if positions:
+                rows = torch.cat([self._pool[position] for position in positions], 1)
+                self._squares[group] += torch.linalg.vector_norm(rows, dim=1).square_()
+                pools.append((positions, group, rows))
+        return pools

@@ -16,8 +16,9 @@ from torch.utils.hooks import RemovableHandle
 
 from privet.errors import LoopError, UnsupportedModel
 from privet.gradients.capture import is_batch, mark_batch, tensors_in
-from privet.gradients.engine import check_losses, clip_and_add
+from privet.gradients.engine import Clipper, check_losses
 from privet.gradients.per_example import Explicit
+from privet.gradients.strategies import Planner
 from privet.gradients.support import parameters_behind, quiet_vmap
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
@@ -47,6 +48,7 @@ class RunningFunctional:
     ) -> None:
         """Hook the model's forward."""
         self._model, self._parameters, self._layout, self._chunk_size = model, parameters, layout, chunk_size
+        self._planner = Planner()
         self._batch_size: int | None = None
         self._calls: list[tuple[tuple[Any, ...], dict[str, Any], Any]] = []
         self._handle: RemovableHandle = model.register_forward_hook(self._note, with_kwargs=True)
@@ -92,9 +94,10 @@ class RunningFunctional:
         self._check_only_through(losses, outputs)
         cotangents = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
         with torch.no_grad():
-            per_example = self._gradients(args, kwargs, cotangents)
-            gradients = {position: Explicit(gradients=part) for position, part in enumerate(per_example)}
-            return clip_and_add(gradients, rule, into, batch_size)
+            clipper = Clipper(into, batch_size, self._planner)
+            for position, gradients in enumerate(self._gradients(args, kwargs, cotangents)):
+                clipper.take(position, Explicit(gradients=gradients))
+            return clipper.finish(rule)
 
     def _check_only_through(self, losses: Tensor, outputs: Sequence[Tensor]) -> None:
         stop = {tensor.grad_fn for tensor in outputs}

@@ -222,7 +222,7 @@ def broadcast_sum(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]
         return by_vmap(use, axis, batch_size)
     gradients = axis.in_front(_grad(use), batch_size)
     source = use.sources[0]
-    if source.tensor.dim() == use.output.dim() and isinstance(axis, WholeAxis):
+    if source.tensor.dim() == len(use.output_shape) and isinstance(axis, WholeAxis):
         # the operand has an example axis of its own, which must be of length one
         shape = list(source.tensor.shape)
         if shape.pop(axis.axis) != 1:
@@ -235,10 +235,10 @@ def broadcast_sum(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]
 def repeat(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """A parameter tiled once per example (and perhaps along its own axes): sum the copies within each example."""
     source = use.sources[0]
-    own = (1,) * (use.output.dim() - source.tensor.dim()) + tuple(source.tensor.shape)
+    own = (1,) * (len(use.output_shape) - source.tensor.dim()) + tuple(source.tensor.shape)
     gradients = axis.in_front(_grad(use), batch_size)
     split: list[int] = [batch_size]
-    for total, size in zip(use.output.shape[1:], own[1:], strict=True):
+    for total, size in zip(use.output_shape[1:], own[1:], strict=True):
         split += [total // size, size]
     copies = list(range(1, len(split), 2))
     summed = gradients.reshape(split).sum(copies) if copies else gradients.reshape(split)

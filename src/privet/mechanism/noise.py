@@ -13,10 +13,18 @@ from privet.mechanism.sums import ClippedSum, PrivateSum
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
-    from torch import Generator, Tensor
+    from torch import Tensor
 
-# Noise is drawn in double precision, twice the memory of the sum it joins; this many coordinates at a time bound that.
+# Masked noise is drawn apart from the sum it joins; this many coordinates at a time bound the extra memory.
 _CHUNK = 1 << 22
+
+
+class NormalSource(Protocol):
+    """Where noise comes from: a keyed stream of standard normal numbers."""
+
+    def add_normal(self, flat: Tensor, std: float) -> None:
+        """Add a fresh N(0, std^2) draw, made in double precision, to every element of a vector in place."""
+        ...
 
 
 @runtime_checkable
@@ -36,7 +44,7 @@ class Noise(Protocol):
         """Return the same noise at another ratio of standard deviation to sensitivity."""
         ...
 
-    def add(self, clipped: ClippedSum, generator: Generator) -> PrivateSum:
+    def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
         """Turn a clipped sum into a private one; the event of the result is built from what was really added."""
         ...
 
@@ -71,16 +79,16 @@ class Gaussian:
         """Return a copy with this multiplier."""
         return replace(self, noise_multiplier=noise_multiplier)
 
-    def add(self, clipped: ClippedSum, generator: Generator) -> PrivateSum:
+    def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
         """Add noise to ``clipped.flat`` in place and hand it on as a private sum.
 
         Guarantee:
-            Every kept coordinate gets an independent N(0, (noise_multiplier * sensitivity)^2) draw from ``generator``,
+            Every kept coordinate gets an independent N(0, (noise_multiplier * sensitivity)^2) draw from ``source``,
             in double precision: single-precision generators never draw beyond 5.8 standard deviations, which alone can
             cost more than delta. Masked coordinates stay exactly zero. An empty batch releases noise alone.
         """
         std = self._multiplier() * clipped.sensitivity.total
-        add_normal(clipped.flat, std=std, generator=generator, keep=clipped.keep)
+        add_normal(clipped.flat, std=std, source=source, keep=clipped.keep)
         bounds = clipped.sensitivity.bounds
         return PrivateSum(
             flat=clipped.flat,
@@ -96,11 +104,13 @@ class Gaussian:
         return self.noise_multiplier
 
 
-def add_normal(flat: Tensor, *, std: float, generator: Generator, keep: Tensor | None) -> None:
-    """Add N(0, std^2), drawn in double precision, to the kept coordinates of ``flat`` in place."""
+def add_normal(flat: Tensor, *, std: float, source: NormalSource, keep: Tensor | None) -> None:
+    """Add N(0, std^2) to the kept coordinates of ``flat`` in place."""
+    if keep is None:
+        source.add_normal(flat, std)
+        return
     for start in range(0, flat.numel(), _CHUNK):
         part = flat[start : start + _CHUNK]
-        draw = part.new_empty(part.shape).double().normal_(0.0, std, generator=generator)
-        if keep is not None:
-            draw.masked_fill_(keep[start : start + _CHUNK].logical_not(), 0.0)
-        part.add_(draw)
+        draw = part.new_zeros(part.shape).double()
+        source.add_normal(draw, std)
+        part.add_(draw.masked_fill_(keep[start : start + _CHUNK].logical_not(), 0.0))

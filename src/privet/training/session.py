@@ -218,7 +218,7 @@ class Session:
             adjacency=plan.adjacency,
             unit=plan.unit,
             released=plan.release,
-            assumptions=plan.assumptions,
+            assumptions=(*plan.assumptions, f"noise came from {self._streams.noise.description}"),
             not_private_because=() if self._seed is None else ("its random streams were seeded by the user",),
         )
 
@@ -333,6 +333,7 @@ class Step:
             built from the noise and bound actually used is the one that was reserved.
         """
         session = self._session
+        session._streams.check_process()
         if self._stage is _Stage.DONE:
             raise LoopError("step.update() was already called for this step.")
         if self._awaits_losses:

@@ -1,0 +1,77 @@
+"""From a recipe's words to the torch objects they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from privet.datasets.arrays import ArrayDataset
+from privet.datasets.info import DatasetInfo
+from privet.errors import RecipeError
+from privet.experiments.recipe import AdamSettings, AdamWSettings, OptimizerSettings, Recipe, SgdSettings
+from privet.models import find_model
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the named device; ``auto`` takes a GPU if there is one.
+
+    Raises:
+        RecipeError: this machine has no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    found = {
+        "cpu": 1,
+        "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "mps": int(torch.backends.mps.is_available()),
+    }
+    if (device.index or 0) >= found[device.type]:
+        raise RecipeError(f"training.device is '{name}', which this machine does not have. Use 'auto' or 'cpu'.")
+    return device
+
+
+def build_model(recipe: Recipe, device: torch.device) -> nn.Module:
+    """Return the recipe's network, freshly initialised; from the seed if there is one."""
+    spec, info = find_model(recipe.model), recipe.info
+    with torch.random.fork_rng(devices=[], enabled=recipe.training.seed is not None):
+        if recipe.training.seed is not None:
+            torch.manual_seed(recipe.training.seed)
+        return spec.build(info.input_shape, num_outputs(info)).to(device)
+
+
+def num_outputs(info: DatasetInfo) -> int:
+    """Return how many numbers a network must give for one example."""
+    return info.num_classes or 1
+
+
+def build_optimizer(settings: OptimizerSettings, parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """Return the optimizer that the settings describe."""
+    match settings:
+        case SgdSettings():
+            return SGD(
+                parameters,
+                lr=settings.learning_rate,
+                momentum=settings.momentum,
+                weight_decay=settings.weight_decay,
+            )
+        case AdamSettings():
+            return Adam(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+        case AdamWSettings():
+            return AdamW(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+
+
+def losses_of(info: DatasetInfo, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return one loss per example: cross entropy for classes, squared error for numbers."""
+    if info.num_classes is not None:
+        return functional.cross_entropy(outputs, targets, reduction="none")
+    return (outputs - targets.reshape(outputs.shape)).square().mean(1)
+
+
+def on_device(dataset: ArrayDataset, device: torch.device) -> ArrayDataset:
+    """Return the same examples on a device; small data sets live there for the whole run."""
+    return ArrayDataset(features=dataset.features.to(device), labels=dataset.labels.to(device))

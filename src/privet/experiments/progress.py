@@ -1,0 +1,75 @@
+"""What a run tells while it works, and to whom."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from privet.accounting.guarantee import Guarantee
+from privet.experiments.results import CurvePoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepUpdate:
+    """Where a run stands after a step. All public, except the loss.
+
+    Attributes:
+        step: Steps taken, by this process and those before it.
+        num_steps: Steps planned.
+        epsilon: Spent by now, at most.
+        epsilon_planned: Spent at the end.
+        expected_batch_size: Examples per step, by the plan; the true number is private.
+        loss: Mean loss of the step's examples: not covered by the guarantee, and None unless it may be shown.
+    """
+
+    step: int
+    num_steps: int
+    epsilon: float
+    epsilon_planned: float
+    expected_batch_size: float
+    loss: float | None
+
+
+class Progress(Protocol):
+    """Receives what a run tells. Implementations decide how often to show it."""
+
+    def started(self, promised: Guarantee, *, step: int, num_steps: int) -> None:
+        """The run begins, or goes on, after this many steps."""
+        ...
+
+    def stepped(self, update: StepUpdate) -> None:
+        """A step was taken."""
+        ...
+
+    def evaluated(self, point: CurvePoint) -> None:
+        """The model was measured on public test data."""
+        ...
+
+    def ended(self) -> None:
+        """No more steps follow."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silent:
+    """Shows nothing."""
+
+    def started(self, promised: Guarantee, *, step: int, num_steps: int) -> None:
+        """See ``Progress``."""
+
+    def stepped(self, update: StepUpdate) -> None:
+        """See ``Progress``."""
+
+    def evaluated(self, point: CurvePoint) -> None:
+        """See ``Progress``."""
+
+    def ended(self) -> None:
+        """See ``Progress``."""
+
+
+def epsilon_after(table: Sequence[tuple[int, float]], num_rounds: int) -> float:
+    """Return the epsilon to show after this many rounds: that of the next row, which is never too small."""
+    place = bisect_left(table, num_rounds, key=lambda row: row[0])
+    return table[min(place, len(table) - 1)][1]

@@ -1,0 +1,255 @@
+"""A recipe: one experiment as plain values, from which the plan follows without data and without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from privet.datasets.info import DatasetInfo
+from privet.datasets.known import KNOWN_DATASETS, describe
+from privet.errors import PrivetError, RecipeError
+from privet.experiments.model_sizes import MODEL_SIZES
+from privet.mechanism import codec
+from privet.mechanism.sampling import Poisson
+from privet.plan import Plan
+
+_DECLARED_SIZE = ("dataset_size", "batch_size", "epochs", "steps")
+# Nothing of these can change what is learned or what it costs, so a run may be resumed with other values.
+FREE_ON_RESUME = (
+    "training.physical_batch_size",
+    "training.device",
+    "training.checkpoint_every",
+    "training.evaluate_every",
+    "name",
+    "description",
+)
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Table(BaseModel):
+    """One table of a recipe: immutable, no unknown keys, and no value taken for another type."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class SgdSettings(_Table):
+    """Stochastic gradient descent."""
+
+    kind: Literal["sgd"]
+    learning_rate: Positive
+    momentum: Share = 0.0
+    weight_decay: NotNegative = 0.0
+
+
+class AdamSettings(_Table):
+    """Adam."""
+
+    kind: Literal["adam"]
+    learning_rate: Positive
+    weight_decay: NotNegative = 0.0
+
+
+class AdamWSettings(_Table):
+    """Adam with decoupled weight decay."""
+
+    kind: Literal["adamw"]
+    learning_rate: Positive
+    weight_decay: NotNegative = 0.01
+
+
+OptimizerSettings = SgdSettings | AdamSettings | AdamWSettings
+
+
+class TrainingSettings(_Table):
+    """How the plan is carried out. None of it can change the guarantee, except that a seed takes it away.
+
+    Attributes:
+        optimizer: Turns noisy gradients into updates.
+        physical_batch_size: How many examples go through the network at once.
+        device: ``auto`` takes a GPU if there is one.
+        checkpoint_every: Steps between checkpoints.
+        evaluate_every: Steps between looks at the test data; only for public data. None looks once, at the end.
+        seed: Makes the run repeatable and NOT PRIVATE.
+    """
+
+    optimizer: Annotated[OptimizerSettings, Field(discriminator="kind")]
+    physical_batch_size: Count = 256
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,3})?)$")] = "auto"
+    checkpoint_every: Count = 100
+    evaluate_every: Count | None = None
+    seed: Annotated[int, Field(ge=0)] | None = None
+
+
+class PrivacySettings(_Table):
+    """The terms of the guarantee and the pieces of a step; the pieces are read by the plan itself.
+
+    Attributes:
+        epsilon: Target. With it the noise has no multiplier of its own and is calibrated; without it the noise says
+            how much there is.
+        sampling: A sampling piece, or Poisson sampling by a declared ``dataset_size``, a ``batch_size`` and either
+            ``epochs`` or ``steps``.
+    """
+
+    epsilon: Positive | None = None
+    delta: float
+    adjacency: str
+    unit: str
+    release: str | None = None
+    sampling: dict[str, Any]
+    clipping: dict[str, Any]
+    noise: dict[str, Any]
+    grouping: dict[str, Any] | None = None
+    mask: dict[str, Any] | None = None
+
+    def plan(self) -> Plan:
+        """Return the plan, calibrated if there is a target."""
+        multiplier = self.noise.get("noise_multiplier")
+        if self.epsilon is not None and multiplier is not None:
+            raise RecipeError(
+                f"privacy.epsilon is {self.epsilon:g} and privacy.noise.noise_multiplier is {multiplier!r}: only one of "
+                "them can be chosen, the other follows. Remove one."
+            )
+        if self.epsilon is None and multiplier is None:
+            raise RecipeError("privacy has neither an epsilon nor a noise.noise_multiplier. Give one of them.")
+        pieces = self.model_dump(exclude_none=True, exclude={"epsilon"})
+        try:
+            pieces["sampling"] = _sampling(self.sampling)
+            plan = Plan.from_dict(pieces, where="privacy")
+            return plan if self.epsilon is None else plan.calibrated(epsilon=self.epsilon)
+        except RecipeError:
+            raise
+        except PrivetError as error:
+            raise RecipeError(f"privacy: {error}") from error
+
+
+class Recipe(_Table):
+    """One experiment: data, network, privacy, training."""
+
+    name: str | None = None
+    description: str | None = None
+    dataset: str
+    model: str
+    data_is_public: bool | None = None
+    normalisation: str | None = None
+    privacy: PrivacySettings
+    training: TrainingSettings
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Recipe:
+        """Check plain values, such as those of a TOML file, and return the recipe they describe.
+
+        Raises:
+            RecipeError: naming the dotted path of the value that is unknown, missing or impossible.
+        """
+        _refuse_unknown(data)
+        try:
+            recipe = cls.model_validate(dict(data))
+        except ValidationError as error:
+            raise RecipeError(_told(error)) from None
+        recipe._check_names()
+        return recipe
+
+    def _check_names(self) -> None:
+        if self.dataset not in KNOWN_DATASETS:
+            raise RecipeError(f"dataset is {self.dataset!r}. {codec.suggestion(self.dataset, list(KNOWN_DATASETS))}")
+        if self.model not in MODEL_SIZES:
+            raise RecipeError(f"model is {self.model!r}. {codec.suggestion(self.model, list(MODEL_SIZES))}")
+        known = [normalisation.name for normalisation in self.info.normalisations]
+        if self.normalisation is not None and self.normalisation not in known:
+            raise RecipeError(f"normalisation is {self.normalisation!r}. {codec.suggestion(self.normalisation, known)}")
+        if self.training.evaluate_every is not None and not self.is_public:
+            raise RecipeError(
+                "training.evaluate_every looks at test data during the run, which is not covered by the guarantee. It is "
+                "for public data: remove it, or set data_is_public = true if the data are."
+            )
+
+    @property
+    def info(self) -> DatasetInfo:
+        """The public facts about the data set."""
+        return describe(self.dataset)
+
+    @property
+    def is_public(self) -> bool:
+        """Whether losses and counts of these data may be shown."""
+        return self.info.public if self.data_is_public is None else self.data_is_public
+
+    @property
+    def title(self) -> str:
+        """The recipe's name, or what it trains on what."""
+        return self.name or f"{self.model} on {self.dataset}"
+
+    def plan(self) -> Plan:
+        """Return the calibrated plan. Reads no data and loads no torch.
+
+        Raises:
+            RecipeError: for pieces that do not fit together or an epsilon that cannot be reached.
+        """
+        return self.privacy.plan()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the recipe as plain values, without what was not given."""
+        return self.model_dump(exclude_none=True)
+
+    def to_toml(self) -> str:
+        """Return the recipe as a TOML file; reading it back gives an equal recipe."""
+        return tomli_w.dumps(self.to_dict())
+
+
+def _sampling(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Turn a declared data set size into a rate; leave everything else to the codec."""
+    if given.get("kind") != "poisson" or not {"dataset_size", "batch_size", "epochs"} & set(given):
+        return given
+    for key in given:
+        if key not in (*_DECLARED_SIZE, "kind"):
+            raise RecipeError(
+                f"privacy.sampling.{key} does not go with a declared size. {codec.suggestion(key, list(_DECLARED_SIZE))}"
+            )
+    missing = [key for key in ("dataset_size", "batch_size") if key not in given]
+    if missing:
+        raise RecipeError(
+            f"privacy.sampling lacks {', '.join(missing)}. The size is declared, never read off the data: under "
+            "add-or-remove the true number of records is itself private."
+        )
+    piece = Poisson.for_dataset(
+        dataset_size=given["dataset_size"],
+        batch_size=given["batch_size"],
+        steps=given.get("steps"),
+        epochs=given.get("epochs"),
+    )
+    return codec.encode_piece(piece, codec.SAMPLING, where="privacy.sampling")
+
+
+def _refuse_unknown(data: Mapping[str, Any]) -> None:
+    tables: list[tuple[str, Any, type[BaseModel]]] = [
+        ("", data, Recipe),
+        ("privacy.", data.get("privacy"), PrivacySettings),
+        ("training.", data.get("training"), TrainingSettings),
+    ]
+    for prefix, table, schema in tables:
+        if not isinstance(table, Mapping):
+            continue
+        for key in table:
+            if key not in schema.model_fields:
+                known = list(schema.model_fields)
+                raise RecipeError(f"{prefix}{key} is not part of a recipe. {codec.suggestion(str(key), known)}")
+
+
+def _told(error: ValidationError) -> str:
+    """Say the first fault with its dotted path, in the words of the schema."""
+    fault = error.errors(include_url=False)[0]
+    # A union reports the branch it took as part of the path; in the file that level does not exist.
+    path = ".".join(str(part) for part in fault["loc"] if part not in ("sgd", "adam", "adamw"))
+    if fault["type"] == "missing":
+        return f"{path} is missing. A recipe needs it."
+    if fault["type"] == "extra_forbidden":
+        return f"{path} is not an option here. Remove it."
+    found = fault["input"]
+    shown = repr(found) if isinstance(found, str | int | float | bool) else type(found).__name__
+    return f"{path} is {shown[:80]}: {fault['msg'][:1].lower()}{fault['msg'][1:]}."

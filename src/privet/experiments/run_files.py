@@ -1,0 +1,179 @@
+"""The files of a run folder: written whole or not at all, read with care."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from privet.errors import CheckpointError
+
+MAX_TEXT_BYTES = 64_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFiles:
+    """The named files of one run folder. A run folder is the unit: copy it, and everything about the run is copied.
+
+    Edge cases: links and anything but regular files are refused on reading, so that a folder from somebody else cannot
+    lead out of itself.
+    """
+
+    folder: Path
+
+    @property
+    def recipe(self) -> Path:
+        """The resolved recipe."""
+        return self.folder / "recipe.toml"
+
+    @property
+    def plan(self) -> Path:
+        """The calibrated plan and its guarantee."""
+        return self.folder / "plan.json"
+
+    @property
+    def ledger(self) -> Path:
+        """What was charged."""
+        return self.folder / "ledger.jsonl"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The newest checkpoint."""
+        return self.folder / "checkpoint.safetensors"
+
+    @property
+    def model(self) -> Path:
+        """The final weights."""
+        return self.folder / "model.safetensors"
+
+    @property
+    def metrics(self) -> Path:
+        """What the model is worth on test data."""
+        return self.folder / "metrics.json"
+
+    @property
+    def unprotected(self) -> Path:
+        """Values that the guarantee does not cover; there only for public data or when asked for."""
+        return self.folder / "unprotected.jsonl"
+
+    @property
+    def environment(self) -> Path:
+        """Versions and device of every process that worked on the run."""
+        return self.folder / "env.json"
+
+    @property
+    def status(self) -> Path:
+        """How the newest process left the run."""
+        return self.folder / "status.json"
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a run was started here."""
+        return self.recipe.exists() or self.ledger.exists()
+
+    def prepare(self) -> None:
+        """Make the folder for a new run.
+
+        Raises:
+            CheckpointError: it cannot be made, or it holds something that is not a run.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            strangers = [entry.name for entry in self.folder.iterdir() if not entry.name.endswith(".new")]
+        except OSError as error:
+            raise CheckpointError(f"The run folder {self.folder} cannot be used: {error.strerror}.") from None
+        if strangers and not self.is_run:
+            raise CheckpointError(
+                f"{self.folder} holds files that are not a run's ({min(strangers)!r}). Name a new or an empty folder."
+            )
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Swap a file's contents in atomically and durably.
+
+    Raises:
+        CheckpointError: the disk refuses; the previous contents are untouched.
+    """
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    fresh = path.with_name(path.name + ".new")
+    try:
+        with open(fresh, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise CheckpointError(
+            f"Could not write {path}: {error.strerror}. What was there before is intact, and the ledger holds what was "
+            "spent. Free space or fix the folder's permissions, then run the same command again to resume."
+        ) from error
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write plain values as JSON, whole or not at all."""
+    write_whole(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
+
+
+def read_text(path: Path) -> str:
+    """Read a text file of a run folder.
+
+    Raises:
+        CheckpointError: it is missing, a link, not a regular file, too large, or not UTF-8.
+    """
+    try:
+        if path.is_symlink() or not path.is_file():
+            what = "a link" if path.is_symlink() else "not there" if not path.exists() else "not a regular file"
+            raise CheckpointError(f"{path} is {what}. A run folder holds the files that privet train wrote.")
+        if path.stat().st_size > MAX_TEXT_BYTES:
+            raise CheckpointError(f"{path} is larger than {MAX_TEXT_BYTES:,} bytes, which privet never writes.")
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{path} is not UTF-8 text: it is damaged. Restore it from a copy.") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object of a run folder; refuses duplicate keys, NaN and anything but an object."""
+    try:
+        data = json.loads(read_text(path), object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path} is not the JSON that privet wrote: {error}. Restore it from a copy.") from None
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path} must hold one JSON object, got {type(data).__name__}.")
+    return data
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a file of lines; an unfinished last line is left out."""
+    for line in read_text(path).split("\n")[:-1]:
+        try:
+            row = json.loads(line, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            raise CheckpointError(f"{path} holds a line that is not JSON. Restore it from a copy.") from None
+        if isinstance(row, dict):
+            yield row
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a key appears twice")
+    return result
+
+
+def _no_constant(word: str) -> float:
+    raise ValueError(f"{word} is not a number")

@@ -1,0 +1,295 @@
+"""Running a recipe: one folder in, one folder out, and a guarantee before and after."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from privet import checks
+from privet.accounting.guarantee import Guarantee, rounded_up
+from privet.datasets import load
+from privet.datasets.arrays import Split
+from privet.errors import BudgetExceeded, CheckpointError, LedgerMismatch, PrivetError
+from privet.experiments.building import build_model, build_optimizer, choose_device, losses_of, on_device
+from privet.experiments.environment import describe_environment
+from privet.experiments.evaluation import measure_model
+from privet.experiments.progress import Progress, Silent, StepUpdate, epsilon_after
+from privet.experiments.recipe import Recipe
+from privet.experiments.results import CurvePoint, Metrics
+from privet.experiments.resuming import plan_of_run, stored_recipe, write_beginnings
+from privet.experiments.run_files import RunFiles, read_json, write_json, write_whole
+from privet.experiments.unprotected_file import UnprotectedFile
+from privet.plan import Plan
+from privet.training.checkpoint import load_checkpoint
+from privet.training.session import Session, privatize
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """How a run ended.
+
+    Attributes:
+        promised: The guarantee of the plan, known before any data was read.
+        spent: The guarantee of what the ledger says was charged.
+        metrics: What the model is worth on test data; None when that may not be shown or the run is not finished.
+        steps_done: Steps charged so far, by all processes of the run.
+        num_steps: Steps planned.
+        was_resumed: Whether an earlier process had begun the run.
+        is_finished: Whether the plan is used up.
+        seconds: How long this process trained.
+    """
+
+    promised: Guarantee
+    spent: Guarantee
+    metrics: Metrics | None
+    steps_done: int
+    num_steps: int
+    was_resumed: bool
+    is_finished: bool
+    seconds: float
+
+
+def _never() -> bool:
+    return False
+
+
+def train(
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    progress: Progress | None = None,
+    unprotected: bool = False,
+    max_epsilon: float | None = None,
+    should_stop: Callable[[], bool] = _never,
+) -> RunOutcome:
+    """Run a recipe in a folder, or go on with the run that is there.
+
+    Args:
+        recipe: What to run.
+        folder: The run's folder. A folder that holds this run is resumed.
+        progress: Who is told on the way.
+        unprotected: Show and keep losses and clipped shares although the data are not public.
+        max_epsilon: Refuse a plan that spends more.
+        should_stop: Asked after every step; True ends the run cleanly. It can be resumed.
+
+    Guarantee:
+        The plan is accounted and compared with ``max_epsilon`` before any data is read. When the plan is used up, the
+        guarantee computed from the ledger equals that of the plan, or ``LedgerMismatch`` is raised.
+
+    Raises:
+        BudgetExceeded: the plan spends more than ``max_epsilon``.
+        LedgerMismatch: the folder's run has another plan, or what ran is not what was planned.
+        PrivetError: for everything else that can go wrong, before or between steps; the run can be resumed.
+    """
+    files = RunFiles(folder=Path(folder))
+    was_resumed = files.is_run
+    plan = plan_of_run(recipe, files)
+    promised = plan.guarantee()
+    _check_budget(promised, max_epsilon)
+    device = choose_device(recipe.training.device)
+    split = load(recipe.dataset, normalisation=recipe.normalisation)
+    if not was_resumed:
+        files.prepare()
+        write_beginnings(recipe, plan, promised, files)
+    run = _Run(
+        recipe=recipe,
+        plan=plan,
+        promised=promised,
+        files=files,
+        device=device,
+        split=split,
+        progress=progress or Silent(),
+        shows_unprotected=unprotected or recipe.is_public,
+        was_resumed=was_resumed,
+    )
+    return run.carry_out(should_stop)
+
+
+def evaluate(folder: str | Path, *, device: str = "auto") -> Metrics:
+    """Measure a run's model on the test split: the final one, or the newest checkpoint of a run that is not finished.
+
+    Not covered by the guarantee: exact functions of the test data.
+    """
+    files = RunFiles(folder=Path(folder))
+    recipe = stored_recipe(files)
+    model = build_model(recipe, choose_device(device))
+    _load_weights(model, files)
+    split = load(recipe.dataset, normalisation=recipe.normalisation)
+    return Metrics(measures=measure_model(model, split.test, recipe.info), curve=stored_curve(files))
+
+
+def stored_curve(files: RunFiles) -> tuple[CurvePoint, ...]:
+    """Return the points that a run measured on its way."""
+    return Metrics.from_dict(read_json(files.metrics)).curve if files.metrics.exists() else ()
+
+
+def _check_budget(promised: Guarantee, max_epsilon: float | None) -> None:
+    if max_epsilon is not None and promised.epsilon > checks.positive("max_epsilon", max_epsilon):
+        raise BudgetExceeded(
+            f"The plan spends epsilon {rounded_up(promised.epsilon)}, allowed are {max_epsilon:g}. Nothing was run. Lower "
+            "privacy.epsilon, or allow more."
+        )
+
+
+def _load_weights(model: nn.Module, files: RunFiles) -> None:
+    try:
+        if files.model.exists():
+            model.load_state_dict(safetensors.torch.load_file(files.model))
+            return
+        checkpoint = load_checkpoint(files.checkpoint)
+        if checkpoint is None:
+            raise CheckpointError(f"{files.folder} holds no model yet. Train it first: privet train.")
+        prefix = "model."
+        model.load_state_dict(
+            {name.removeprefix(prefix): value for name, value in checkpoint.tensors.items() if name.startswith(prefix)}
+        )
+    except (SafetensorError, RuntimeError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(f"The model in {files.folder} cannot be read: {reason}. Restore it from a copy.") from None
+
+
+class _Run:
+    """One process's part of a run."""
+
+    def __init__(
+        self,
+        *,
+        recipe: Recipe,
+        plan: Plan,
+        promised: Guarantee,
+        files: RunFiles,
+        device: torch.device,
+        split: Split,
+        progress: Progress,
+        shows_unprotected: bool,
+        was_resumed: bool,
+    ) -> None:
+        self._recipe, self._plan, self._promised, self._files = recipe, plan, promised, files
+        self._device, self._progress = device, progress
+        self._was_resumed = was_resumed
+        self._train, self._test = on_device(split.train, device), on_device(split.test, device)
+        self._model = build_model(recipe, device)
+        self._notes = UnprotectedFile(files.unprotected) if shows_unprotected else None
+        self._curve: list[CurvePoint] = []
+
+    def carry_out(self, should_stop: Callable[[], bool]) -> RunOutcome:
+        settings = self._recipe.training
+        optimizer = build_optimizer(settings.optimizer, self._model.parameters())
+        session = privatize(
+            self._model,
+            optimizer,
+            self._train,
+            self._plan,
+            physical_batch_size=settings.physical_batch_size,
+            folder=self._files.folder,
+            checkpoint_every=settings.checkpoint_every,
+            telemetry=self._notes,
+            seed=settings.seed,
+        )
+        began = time.monotonic()
+        # From here the ledger is held, so no other process writes to the folder.
+        self._curve = list(stored_curve(self._files))
+        self._write_environment()
+        self._write_status("running", session)
+        try:
+            self._walk(session, should_stop)
+        except KeyboardInterrupt:
+            # The session has already given up the step, written a checkpoint and closed the ledger.
+            pass
+        except PrivetError as error:
+            with suppress(PrivetError):
+                self._write_status("failed", session, type(error).__name__)
+            raise
+        finally:
+            self._progress.ended()
+            if self._notes is not None:
+                self._notes.close()
+        return self._outcome(session, time.monotonic() - began)
+
+    def _walk(self, session: Session, should_stop: Callable[[], bool]) -> None:
+        self._progress.started(self._promised, step=session.steps_done, num_steps=self._plan.num_steps)
+        table, per_round = self._plan.epsilon_by_round, self._plan.sampling.steps_per_round
+        every, info, model = self._recipe.training.evaluate_every, self._recipe.info, self._model
+        model.train()
+        with session:
+            for step in session.steps():
+                step.accumulate(lambda features, labels: losses_of(info, model(features), labels))
+                step.update()
+                done = step.index + 1
+                epsilon = epsilon_after(table, -(-done // per_round))
+                self._progress.stepped(
+                    StepUpdate(
+                        step=done,
+                        num_steps=self._plan.num_steps,
+                        epsilon=epsilon,
+                        epsilon_planned=self._promised.epsilon,
+                        expected_batch_size=self._plan.sampling.expected_batch_size,
+                        loss=None if self._notes is None else self._notes.newest_loss,
+                    )
+                )
+                if every is not None and done % every == 0:
+                    self._look(done, epsilon)
+                if should_stop():
+                    break
+
+    def _look(self, done: int, epsilon: float) -> None:
+        measures = measure_model(self._model, self._test, self._recipe.info)
+        if not measures:
+            return
+        point = CurvePoint(step=done, epsilon=epsilon, measure=measures[0])
+        self._curve.append(point)
+        self._write_metrics(Metrics(measures=(), curve=tuple(self._curve)))
+        self._progress.evaluated(point)
+
+    def _outcome(self, session: Session, seconds: float) -> RunOutcome:
+        spent = session.guarantee()
+        is_finished = session.ledger.charged_rounds >= self._plan.num_rounds
+        if is_finished and spent.epsilon != self._promised.epsilon:
+            raise LedgerMismatch(
+                f"The plan promised epsilon {self._promised.epsilon!r}, the ledger says {spent.epsilon!r}. What the ledger "
+                "says holds; please report this run."
+            )
+        metrics = None
+        if is_finished:
+            self._write_model()
+            if self._notes is not None:
+                measures = measure_model(self._model, self._test, self._recipe.info)
+                metrics = Metrics(measures=measures, curve=tuple(self._curve))
+                self._write_metrics(metrics)
+        self._write_status("finished" if is_finished else "interrupted", session)
+        return RunOutcome(
+            promised=self._promised,
+            spent=spent,
+            metrics=metrics,
+            steps_done=session.steps_done,
+            num_steps=self._plan.num_steps,
+            was_resumed=self._was_resumed,
+            is_finished=is_finished,
+            seconds=seconds,
+        )
+
+    def _write_model(self) -> None:
+        weights = {
+            name: value.detach().to("cpu", copy=True).contiguous() for name, value in self._model.state_dict().items()
+        }
+        write_whole(self._files.model, safetensors.torch.save(weights))
+
+    def _write_metrics(self, metrics: Metrics) -> None:
+        write_json(self._files.metrics, metrics.to_dict())
+
+    def _write_environment(self) -> None:
+        path = self._files.environment
+        earlier = read_json(path).get("processes", []) if path.exists() else []
+        write_json(path, {"processes": [*earlier, describe_environment(self._device)]})
+
+    def _write_status(self, state: str, session: Session, error: str | None = None) -> None:
+        found = {"state": state, "steps_done": session.steps_done, "num_steps": self._plan.num_steps}
+        write_json(self._files.status, found | ({} if error is None else {"error": error}))
