@@ -119,7 +119,7 @@ class RunningBookKeeping:
 
 
 class _Collector:
-    """Turns output gradients into per-example gradients while the backward pass runs, so that they can be freed early."""
+    """Turns output gradients into per-example gradients while the backward pass runs, so they can be freed early."""
 
     def __init__(
         self,

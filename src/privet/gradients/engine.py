@@ -137,7 +137,7 @@ class Clipper:
         for positions, group, rows in pools:
             sums = factors[:, group] @ rows
             places = [flat[layout.slices[position]] for position in positions]
-            torch._foreach_add_(places, sums.split([len(place) for place in places]))
+            torch._foreach_add_(places, torch.split(sums, [len(place) for place in places]))
         return norms
 
     def _pools(self) -> list[tuple[list[int], int, Tensor]]:

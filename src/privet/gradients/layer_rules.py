@@ -72,7 +72,8 @@ def linear(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
         inputs = _positions(_rounded_like(given["input"], use), axis, batch_size)
         found.append((weight, Outer(inputs=inputs, out_grads=out_grads)))
     if bias := _source(use, given.get("bias")):
-        found.append((bias, Explicit(gradients=out_grads.sum(1))))
+        sums = out_grads.squeeze(1) if out_grads.shape[1] == 1 else out_grads.sum(1)
+        found.append((bias, Explicit(gradients=sums)))
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -52,15 +52,16 @@ def _sum_of_products(products: Tensor) -> Tensor:
     return products.sum((1, 2)).maximum(floor)
 
 
-def _in_pieces(part: PerExample, elements_per_example: int, measure: Any) -> Tensor:
+def _in_pieces(part: PerExample, elements_per_example: int, measure: Callable[[Any], Tensor]) -> Tensor:
     rows = max(1, _MAX_SCRATCH // max(1, elements_per_example))
     if len(part) <= rows:
-        return measure(part)  # type: ignore[no-any-return]
+        return measure(part)
     return torch.cat([measure(part[start : start + rows]) for start in range(0, len(part), rows)])
 
 
 def _square_sums(gradients: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(gradients.flatten(1), dim=1).square_()
+    norms: Tensor = torch.linalg.vector_norm(gradients.flatten(1), dim=1)
+    return norms.square_()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,7 @@ class Gram:
     def fits(self, part: Outer) -> bool:
         """While the products between positions are not far more work than the gradient itself."""
         length, width_in, width_out = part.inputs.shape[1], part.inputs.shape[2], part.out_grads.shape[2]
-        return 1 < length and length * (width_in + width_out) < 8 * width_in * width_out and length <= 4096
+        return length > 1 and length * (width_in + width_out) < 8 * width_in * width_out and length <= 4096
 
     def measure(self, part: Outer) -> tuple[Tensor, PerExample]:
         """Sum the elementwise product of the two Gram matrices."""

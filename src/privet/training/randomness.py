@@ -71,7 +71,7 @@ class KeystreamNoise:
         self._cipher.update_into(self._zeros[: 16 * count], self._bytes)
         # 52 random bits behind the exponent of one: uniform doubles in [1, 2) without a conversion
         bits = self._integers[: 2 * count].bitwise_and_(self._MANTISSA).bitwise_or_(self._ONE)
-        radius, angle = bits.view(torch.float64).split(count)
+        radius, angle = bits.view(torch.float64).view(2, count)
         torch.sub(2.0, radius, out=radius).log_().mul_(-2.0).sqrt_()  # 2 - u is in (0, 1]: its logarithm is finite
         angle.mul_(2.0 * math.pi)
         cosine = torch.cos(angle, out=self._cosines[:count])

@@ -1,0 +1,90 @@
+"""The command ``privet``: verbs, each loaded only when it is used.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or recipe, 3 budget exceeded or ledger mismatch, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+
+import click
+
+from privet import __version__
+
+# Verb to (module, command, help line). The help lines live here so that `privet --help` loads no verb.
+_VERBS: Mapping[str, tuple[str, str, str]] = {
+    "plan": ("privet.cli.plan", "plan", "Say what a recipe guarantees, before any data is read."),
+    "train": ("privet.cli.train", "train", "Run a recipe, or go on with a run."),
+    "evaluate": ("privet.cli.evaluate", "evaluate", "Measure a run's model on test data."),
+    "report": ("privet.cli.report", "report", "Write a run's report: one HTML file."),
+    "account": ("privet.cli.account", "account", "Compute a guarantee, or read one off a ledger."),
+    "doctor": ("privet.cli.doctor", "doctor", "Say whether a model can be trained privately."),
+    "recipes": ("privet.cli.recipes", "recipes", "List, show or copy the recipes that come along."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and imports a command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs in the order of use."""
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one verb."""
+        if cmd_name not in _VERBS:
+            return None
+        module, name, _ = _VERBS[cmd_name]
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs with their help lines, importing none of them."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, line) for verb, (_, _, line) in _VERBS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Suggest the nearest verb for one that does not exist."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            import difflib
+
+            close = difflib.get_close_matches(args[0], list(_VERBS), n=1)
+            hint = f" Did you mean '{close[0]}'?" if close else f" Verbs: {', '.join(_VERBS)}."
+            raise click.UsageError(f"There is no verb '{args[0]}'.{hint}", ctx) from None
+
+
+@click.command(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 budget exceeded or ledger mismatch, 130 interrupted.",
+)
+@click.version_option(__version__, prog_name="privet")
+@click.option("--debug", is_flag=True, help="Show the full trace of an error.")
+@click.pass_context
+def privet(ctx: click.Context, debug: bool) -> None:
+    """Train neural networks with differential privacy, and prove what was spent.
+
+    \b
+    Begin with:
+      privet plan demo
+      privet train demo -o runs/demo
+      privet report runs/demo
+    """
+    ctx.obj = {"debug": debug}
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    from privet.cli.console import run
+
+    sys.exit(run(privet))

@@ -1,0 +1,19 @@
+"""Arguments and options that several verbs share."""
+
+from __future__ import annotations
+
+import click
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
+
+recipe_argument = click.argument("recipe")
+run_argument = click.argument("run_folder", metavar="RUN", type=click.Path(path_type=None))
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+quick_option = click.option("--quick", is_flag=True, help="Use the recipe's small version.")
+set_option = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change one value of the recipe, such as privacy.epsilon=2. May be repeated; an empty value removes the key.",
+)

@@ -1,0 +1,68 @@
+"""``privet train``: run a recipe, with the guarantee before and after."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from privet.cli.console import BUDGET, INTERRUPTED, OK, show_heading
+from privet.cli.options import CONTEXT, quick_option, recipe_argument, set_option
+
+if TYPE_CHECKING:
+    from privet.experiments.runner import RunOutcome
+
+
+@click.command(context_settings=CONTEXT)
+@recipe_argument
+@click.option("-o", "--output", required=True, metavar="RUN", type=click.Path(), help="The run's folder.")
+@set_option
+@quick_option
+@click.option("--max-epsilon", type=float, help="Refuse a plan that spends more (exit code 3).")
+@click.option("--device", help="auto, cpu, cuda, cuda:1 or mps.")
+@click.option(
+    "--unprotected-telemetry",
+    is_flag=True,
+    help="Show and keep losses of private data. They are not covered by the guarantee.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
+def train(
+    recipe: str,
+    output: str,
+    overrides: tuple[str, ...],
+    quick: bool,
+    max_epsilon: float | None,
+    device: str | None,
+    unprotected_telemetry: bool,
+    quiet: bool,
+) -> int:
+    """Run RECIPE in the folder RUN, or go on with the run that is there.
+
+    The guarantee is printed before any data is read, and again, from the
+    ledger, at the end. Ctrl-C stops after the step and leaves a run that the
+    same command resumes (exit code 130).
+
+    \b
+    Example:
+      privet train demo -o runs/demo
+    """
+    from privet.cli.progress_line import progress_for
+    from privet.cli.stopping import stopping_on_signals
+    from privet.experiments.recipe_files import load_recipe
+
+    chosen = [*overrides, *([] if device is None else [f'training.device="{device}"'])]
+    loaded = load_recipe(recipe, chosen, quick=quick)
+    from privet.experiments.runner import train as run_recipe
+
+    with stopping_on_signals() as should_stop:
+        outcome = run_recipe(
+            loaded,
+            output,
+            progress=progress_for(sys.stderr, quiet=quiet),
+            unprotected=unprotected_telemetry,
+            max_epsilon=max_epsilon,
+            should_stop=should_stop,
+        )
+    _print(outcome, output, is_public=loaded.is_public)
+    return OK if outcome.is_finished else INTERRUPTED
