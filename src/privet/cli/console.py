@@ -14,8 +14,6 @@ from privet.errors import BudgetExceeded, LedgerMismatch, PrivetError, RecipeErr
 
 OK, FAILED, USAGE, BUDGET, INTERRUPTED = 0, 1, 2, 3, 130
 
-_HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
-
 
 def exit_code(error: PrivetError) -> int:
     """Return the exit code of an error: CI can gate on 3."""

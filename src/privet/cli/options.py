@@ -7,7 +7,7 @@ import click
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 
 recipe_argument = click.argument("recipe")
-run_argument = click.argument("run_folder", metavar="RUN", type=click.Path(path_type=None))
+run_argument = click.argument("run_folder", metavar="RUN", type=click.Path())
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 quick_option = click.option("--quick", is_flag=True, help="Use the recipe's small version.")
 set_option = click.option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import BUDGET, INTERRUPTED, OK, show_heading
+from privet.cli.console import INTERRUPTED, OK, show_facts
 from privet.cli.options import CONTEXT, quick_option, recipe_argument, set_option
 
 if TYPE_CHECKING:
@@ -47,12 +47,13 @@ def train(
     Example:
       privet train demo -o runs/demo
     """
-    from privet.cli.progress_line import progress_for
-    from privet.cli.stopping import stopping_on_signals
     from privet.experiments.recipe_files import load_recipe
 
     chosen = [*overrides, *([] if device is None else [f'training.device="{device}"'])]
+    # The recipe first: a mistake in it is told at once, not after the seconds that torch takes to load.
     loaded = load_recipe(recipe, chosen, quick=quick)
+    from privet.cli.progress_line import progress_for
+    from privet.cli.stopping import stopping_on_signals
     from privet.experiments.runner import train as run_recipe
 
     with stopping_on_signals() as should_stop:
@@ -66,3 +67,21 @@ def train(
         )
     _print(outcome, output, is_public=loaded.is_public)
     return OK if outcome.is_finished else INTERRUPTED
+
+
+def _print(outcome: RunOutcome, folder: str, *, is_public: bool) -> None:
+    facts = {"promised": str(outcome.promised), "spent": str(outcome.spent)}
+    facts["steps"] = f"{outcome.steps_done:,} of {outcome.num_steps:,}, {outcome.seconds:,.1f} s"
+    for measure in outcome.metrics.measures if outcome.metrics is not None else ():
+        star = "" if is_public else "*"
+        facts[f"test {measure.name}"] = (
+            f"{measure.value:.4f}{star}  ({measure.low:.4f} to {measure.high:.4f}, {measure.interval}, "
+            f"n = {measure.num_examples:,})"
+        )
+    show_facts(facts)
+    if outcome.metrics is not None and not is_public:
+        click.echo("  * not covered by the guarantee")
+    if outcome.is_finished:
+        click.echo(f"Next: privet report {folder}", err=True)
+    else:
+        click.echo("Interrupted. The same command resumes the run.", err=True)

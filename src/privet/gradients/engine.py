@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from privet.errors import LossError
 from privet.gradients.capture import is_batch
 from privet.gradients.per_example import Explicit, PerExample
-from privet.gradients.strategies import Planner
+from privet.gradients.planner import Planner
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum

@@ -18,7 +18,7 @@ from privet.errors import LoopError, UnsupportedModel
 from privet.gradients.capture import is_batch, mark_batch, tensors_in
 from privet.gradients.engine import Clipper, check_losses
 from privet.gradients.per_example import Explicit
-from privet.gradients.strategies import Planner
+from privet.gradients.planner import Planner
 from privet.gradients.support import parameters_behind, quiet_vmap
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout

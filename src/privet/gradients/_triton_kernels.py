@@ -1,0 +1,147 @@
+# mypy: ignore-errors
+"""The device code of :mod:`privet.gradients.kernels`; imported only where triton is present."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def gram_kernel(
+    inputs, grads, sums, diagonal, length, width_in, width_out,
+    in_b, in_t, in_d, gr_b, gr_t, gr_p, num_pairs, num_rows,
+    BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program per tile pair (row >= column) and example: products of inputs times products of gradients."""
+    pair = tl.program_id(0)
+    example = tl.program_id(1).to(tl.int64)
+    # invert pair = row (row + 1) / 2 + column; the square root may be off by one either way
+    row = ((tl.sqrt(8.0 * pair + 1.0) - 1.0) * 0.5).to(tl.int32)
+    row = tl.where((row + 1) * (row + 2) // 2 <= pair, row + 1, row)
+    row = tl.where(row * (row + 1) // 2 > pair, row - 1, row)
+    column = pair - row * (row + 1) // 2
+    left = row * BLOCK_T + tl.arange(0, BLOCK_T)
+    right = column * BLOCK_T + tl.arange(0, BLOCK_T)
+    inner = tl.arange(0, BLOCK_K)
+
+    base = inputs + example * in_b
+    products = tl.zeros((BLOCK_T, BLOCK_T), tl.float32)
+    for start in range(0, width_in, BLOCK_K):
+        place = start + inner
+        a = tl.load(
+            base + left[:, None] * in_t + place[None, :] * in_d,
+            mask=(left < length)[:, None] & (place < width_in)[None, :], other=0.0,
+        )  # fmt: skip
+        b = tl.load(
+            base + right[None, :] * in_t + place[:, None] * in_d,
+            mask=(right < length)[None, :] & (place < width_in)[:, None], other=0.0,
+        )  # fmt: skip
+        products = tl.dot(a, b, products, input_precision=PRECISION)
+
+    base = grads + example * gr_b
+    weights = tl.zeros((BLOCK_T, BLOCK_T), tl.float32)
+    for start in range(0, width_out, BLOCK_K):
+        place = start + inner
+        a = tl.load(
+            base + left[:, None] * gr_t + place[None, :] * gr_p,
+            mask=(left < length)[:, None] & (place < width_out)[None, :], other=0.0,
+        )  # fmt: skip
+        b = tl.load(
+            base + right[None, :] * gr_t + place[:, None] * gr_p,
+            mask=(right < length)[None, :] & (place < width_out)[:, None], other=0.0,
+        )  # fmt: skip
+        weights = tl.dot(a, b, weights, input_precision=PRECISION)
+
+    products *= weights
+    total = tl.sum(tl.sum(products, 1), 0)
+    tl.store(sums + example * num_pairs + pair, tl.where(row == column, total, 2.0 * total))
+    if row == column:
+        same = tl.sum(tl.sum(tl.where(left[:, None] == right[None, :], products, 0.0), 1), 0)
+        tl.store(diagonal + example * num_rows + row, same)
+
+
+@triton.jit
+def conv_kernel(
+    inputs, grads, stored, squares, in_channels, height, width, rows, out_h, out_w, columns,
+    tiles_o, tiles_n, groups, num_tiles, stride_h, stride_w, pad_h, pad_w, dil_h, dil_w,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STORE: tl.constexpr,
+    BLOCK_O: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One program per tile of one example's weight gradient: grads [o, t] times patches [t, n]."""
+    tile = tl.program_id(0)
+    example = tl.program_id(1).to(tl.int64)
+    tile_n = tile % tiles_n
+    tile_o = (tile // tiles_n) % tiles_o
+    group = tile // (tiles_n * tiles_o)
+    out = tile_o * BLOCK_O + tl.arange(0, BLOCK_O)
+    column = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    channel = column // (KERNEL_H * KERNEL_W)
+    down = ((column // KERNEL_W) % KERNEL_H) * dil_h - pad_h
+    along = (column % KERNEL_W) * dil_w - pad_w
+    positions = out_h * out_w
+    grad_base = grads + (example * groups + group) * rows * positions
+    input_base = inputs + (example * groups + group) * in_channels * height * width
+    accumulated = tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
+    for start in range(0, positions, BLOCK_T):
+        place = start + tl.arange(0, BLOCK_T)
+        inside = place < positions
+        g = tl.load(
+            grad_base + out[:, None] * positions + place[None, :],
+            mask=(out < rows)[:, None] & inside[None, :], other=0.0,
+        )  # fmt: skip
+        y = (place // out_w)[:, None] * stride_h + down[None, :]
+        x = (place % out_w)[:, None] * stride_w + along[None, :]
+        valid = inside[:, None] & (column < columns)[None, :] & (y >= 0) & (y < height) & (x >= 0) & (x < width)
+        patch = tl.load(input_base + channel[None, :] * (height * width) + y * width + x, mask=valid, other=0.0)
+        accumulated = tl.dot(g, patch, accumulated, input_precision=PRECISION)
+    if STORE:
+        row = group * rows + out
+        tl.store(
+            stored + (example * groups * rows + row[:, None]) * columns + column[None, :], accumulated,
+            mask=(out < rows)[:, None] & (column < columns)[None, :],
+        )  # fmt: skip
+    tl.store(squares + example * num_tiles + tile, tl.sum(tl.sum(accumulated * accumulated, 1), 0))
+
+
+@triton.jit
+def row_affine_kernel(
+    inputs, mean, rstd, grads, scale, shift, length, width, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr
+):
+    """One program per example and stretch of columns; walks over positions."""
+    example = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
+    scale_sum = tl.zeros((BLOCK_D,), tl.float32)
+    shift_sum = tl.zeros((BLOCK_D,), tl.float32)
+    for start in range(0, length, BLOCK_T):
+        place = start + tl.arange(0, BLOCK_T)
+        valid = (place < length)[:, None] & (column < width)[None, :]
+        offset = (example * length + place)[:, None] * width + column[None, :]
+        g = tl.load(grads + offset, mask=valid, other=0.0).to(tl.float32)
+        x = tl.load(inputs + offset, mask=valid, other=0.0).to(tl.float32)
+        m = tl.load(mean + example * length + place, mask=place < length, other=0.0).to(tl.float32)
+        r = tl.load(rstd + example * length + place, mask=place < length, other=0.0).to(tl.float32)
+        scale_sum += tl.sum(g * (x - m[:, None]) * r[:, None], 0)
+        shift_sum += tl.sum(g, 0)
+    tl.store(scale + example * width + column, scale_sum, mask=column < width)
+    tl.store(shift + example * width + column, shift_sum, mask=column < width)
+
+
+@triton.jit
+def channel_affine_kernel(
+    inputs, mean, rstd, grads, scale, shift, positions, channels, per_group, num_groups, BLOCK: tl.constexpr
+):
+    """One program per example and channel."""
+    program = tl.program_id(0).to(tl.int64)
+    group = (program // channels) * num_groups + (program % channels) // per_group
+    m = tl.load(mean + group).to(tl.float32)
+    r = tl.load(rstd + group).to(tl.float32)
+    scale_sum = tl.zeros((BLOCK,), tl.float32)
+    shift_sum = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, positions, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        g = tl.load(grads + program * positions + place, mask=place < positions, other=0.0).to(tl.float32)
+        x = tl.load(inputs + program * positions + place, mask=place < positions, other=0.0).to(tl.float32)
+        scale_sum += g * (x - m) * r
+        shift_sum += g
+    # positions past the end carry a zero gradient, so they add nothing to either sum
+    tl.store(scale + program, tl.sum(scale_sum, 0))
+    tl.store(shift + program, tl.sum(shift_sum, 0))

@@ -1,0 +1,170 @@
+"""Ways to measure the norms of a convolution's per-example weight gradients."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from privet.gradients import kernels
+from privet.gradients.per_example import Convolution, Explicit, Outer, PerExample
+from privet.gradients.strategies import MAX_STORED, NormOnly, Store, Strategy, in_pieces, sum_of_products
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedStore(Store):
+    """:class:`Store` of a convolution, whose gradients come from one grouped convolution: quick on CPUs."""
+
+    def fits(self, part: PerExample) -> bool:
+        """Not where a kernel does better: grouped convolutions are slow on accelerators, and slow to tune."""
+        return super().fits(part) and not _has_conv_kernel(part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedNormOnly(NormOnly):
+    """:class:`NormOnly` of a convolution by grouped convolutions."""
+
+    def fits(self, part: PerExample) -> bool:
+        """Not where a kernel does better."""
+        return not _has_conv_kernel(part)
+
+
+def _has_conv_kernel(part: PerExample) -> bool:
+    return isinstance(part, Convolution) and part.inputs.dim() == 4 and kernels.available(part.inputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfolded:
+    """A convolution as a linear map over its patches, measured by another strategy."""
+
+    by: Strategy
+    keeps_convolution: bool
+
+    @property
+    def name(self) -> str:
+        """The strategy behind it."""
+        return f"unfold, {self.by.name}"
+
+    def fits(self, part: Convolution) -> bool:
+        """Two-dimensional and ungrouped; on an accelerator only where unfolding is a reshape."""
+        if part.inputs.dim() != 4 or part.geometry.groups != 1:
+            return False
+        if part.inputs.is_cuda and not _is_reshape(part):
+            return False
+        patches = math.prod(part.out_grads.shape[2:]) * math.prod(part.geometry.weight_shape[1:])
+        if len(part) * patches > MAX_STORED:
+            return False
+        return self.by.fits(_patches(part[:1], shape_only=True))
+
+    def measure(self, part: Convolution) -> tuple[Tensor, PerExample]:
+        """Unfold and measure; keep the convolution itself where its own weight gradient is the better sum."""
+        squares, kept = self.by.measure(_patches(part))
+        if self.keeps_convolution:
+            return squares, part
+        assert isinstance(kept, Explicit), "only stored gradients replace the convolution"
+        return squares, Explicit(gradients=kept.gradients.view(-1, *part.geometry.weight_shape))
+
+
+def _is_reshape(part: Convolution) -> bool:
+    geometry = part.geometry
+    kernel = geometry.weight_shape[2:]
+    return set(geometry.padding) == {0} and (geometry.stride == tuple(kernel) or set(kernel) == {1})
+
+
+def _patches(part: Convolution, *, shape_only: bool = False) -> Outer:
+    geometry = part.geometry
+    out_grads = part.out_grads.flatten(2).mT
+    if shape_only:
+        width = math.prod(geometry.weight_shape[1:])
+        return Outer(inputs=out_grads.new_empty(1).expand(*out_grads.shape[:2], width), out_grads=out_grads)
+    columns = functional.unfold(
+        part.inputs, geometry.weight_shape[2:], geometry.dilation, geometry.padding, geometry.stride
+    )
+    return Outer(inputs=columns.mT, out_grads=out_grads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelGram:
+    """Ghost norm of a convolution from products between pixels.
+
+    The products between patches are sums, over the taps of the kernel, of shifted products between pixels, so the large
+    patches are never formed. Best for many channels and few pixels.
+    """
+
+    name: str = "pixel gram"
+
+    def fits(self, part: Convolution) -> bool:
+        """Two-dimensional, ungrouped, undilated, and cheaper than a few weight gradients."""
+        geometry = part.geometry
+        if part.inputs.dim() != 4 or geometry.groups != 1 or set(geometry.dilation) != {1}:
+            return False
+        out_channels, in_channels, *kernel = geometry.weight_shape
+        positions = math.prod(part.out_grads.shape[2:])
+        pixels = _padded_pixels(part)
+        work = pixels**2 * in_channels + positions**2 * (out_channels + math.prod(kernel))
+        return work <= 4 * positions * math.prod(geometry.weight_shape) and pixels <= 4096
+
+    def measure(self, part: Convolution) -> tuple[Tensor, PerExample]:
+        """Sum the elementwise product of the two Gram matrices between output positions."""
+        return in_pieces(part, 2 * _padded_pixels(part) ** 2, self._pairs), part
+
+    def _pairs(self, part: Convolution) -> Tensor:
+        geometry = part.geometry
+        rows, columns = geometry.padding
+        padded = functional.pad(part.inputs, (columns, columns, rows, rows))
+        batch, _, height, width = padded.shape
+        flat = padded.flatten(2)
+        pixels = torch.bmm(flat.mT, flat).view(batch, height, width, height, width)
+        (out_h, out_w), (step_h, step_w) = part.out_grads.shape[2:], geometry.stride
+        patches: Tensor | None = None
+        for down in range(geometry.weight_shape[2]):
+            tall = slice(down, down + step_h * (out_h - 1) + 1, step_h)
+            for right in range(geometry.weight_shape[3]):
+                wide = slice(right, right + step_w * (out_w - 1) + 1, step_w)
+                shifted = pixels[:, tall, wide, tall, wide]
+                patches = shifted.contiguous() if patches is None else patches.add_(shifted)
+        assert patches is not None, "a kernel has at least one tap"
+        grads = part.out_grads.flatten(2)
+        products = torch.bmm(grads.mT, grads)
+        return sum_of_products(products.mul_(patches.view_as(products)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvKernel:
+    """Per-example weight gradients of a 2-D convolution by implicit matrix products, stored or only measured."""
+
+    store: bool
+
+    @property
+    def name(self) -> str:
+        """Whether gradients are stored."""
+        return "conv kernel, store" if self.store else "conv kernel, norm only"
+
+    def fits(self, part: Convolution) -> bool:
+        """Two-dimensional, on a device that runs kernels, within the memory limit if stored."""
+        if part.inputs.dim() != 4 or not kernels.available(part.inputs):
+            return False
+        return not self.store or Store().fits(part)
+
+    def measure(self, part: Convolution) -> tuple[Tensor, PerExample]:
+        """Run the kernel."""
+        geometry = part.geometry
+        squares, stored = kernels.conv_square_norms(
+            part.inputs,
+            part.out_grads,
+            geometry.weight_shape,
+            stride=geometry.stride,
+            padding=geometry.padding,
+            dilation=geometry.dilation,
+            groups=geometry.groups,
+            store=self.store,
+        )
+        return squares, part if stored is None else Explicit(gradients=stored)
+
+
+def _padded_pixels(part: Convolution) -> int:
+    sizes = zip(part.inputs.shape[2:], part.geometry.padding, strict=True)
+    return math.prod(size + 2 * padding for size, padding in sizes)

@@ -1,0 +1,138 @@
+"""Triton kernels for what plain tensor operations cannot do without writing large intermediates to memory.
+
+Each kernel accumulates in float32, reduces in a fixed order (no atomics, so results repeat), and has a counterpart in
+plain torch that passes the same tests. They follow the user's torch setting for tf32. Import this module only where a
+CUDA device and triton are present; :func:`available` says whether that is so.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def available(tensor: Tensor) -> bool:
+    """Whether kernels can run on this tensor: on a CUDA device, or anywhere under triton's interpreter."""
+    if not _has_triton() or tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return False
+    return tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _precision(*, allow_tf32: bool) -> str:
+    return "tf32" if allow_tf32 else "ieee"
+
+
+def _tiles(size: int, block: int) -> int:
+    return (size + block - 1) // block
+
+
+@functools.cache
+def _module() -> Any:
+    # compiled functions live apart so that machines without triton never import it
+    from privet.gradients import _triton_kernels
+
+    return _triton_kernels
+
+
+def gram_square_norms(inputs: Tensor, out_grads: Tensor, *, block: int) -> tuple[Tensor, Tensor]:
+    """Return the sum over position pairs of (inputs_t . inputs_s)(grads_t . grads_s), and the part with t = s.
+
+    Only tiles on and below the diagonal are computed; no Gram matrix is written. Shapes ``[batch, t, d]`` and
+    ``[batch, t, p]``; results ``[batch]``.
+    """
+    batch, length, width_in = inputs.shape
+    rows = _tiles(length, block)
+    pairs = rows * (rows + 1) // 2
+    sums = torch.empty(batch, pairs, device=inputs.device, dtype=torch.float32)
+    diagonal = torch.zeros(batch, rows, device=inputs.device, dtype=torch.float32)
+    _module().gram_kernel[(pairs, batch)](
+        inputs, out_grads, sums, diagonal, length, width_in, out_grads.shape[2],
+        *inputs.stride(), *out_grads.stride(), pairs, rows,
+        BLOCK_T=block, BLOCK_K=32 if inputs.element_size() == 4 else 64,
+        PRECISION=_precision(allow_tf32=torch.backends.cuda.matmul.allow_tf32),
+        num_warps=8 if block >= 128 else 4, num_stages=3,
+    )  # fmt: skip
+    return sums.sum(1), diagonal.sum(1)
+
+
+def conv_square_norms(
+    inputs: Tensor,
+    out_grads: Tensor,
+    weight_shape: tuple[int, ...],
+    *,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+    store: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Return squared norms of the per-example weight gradients of a 2-D convolution, and the gradients if stored.
+
+    The patches are formed by index arithmetic inside the kernel, never in memory.
+    """
+    inputs, out_grads = inputs.contiguous(), out_grads.contiguous()
+    batch, _, height, width = inputs.shape
+    out_channels, in_channels, kernel_h, kernel_w = weight_shape
+    columns = in_channels * kernel_h * kernel_w
+    rows = out_channels // groups
+    block_o = 64 if rows > 32 else 32 if rows > 16 else 16
+    block_n = 128 if columns >= 512 else 64 if columns > 32 else 32
+    tiles_o, tiles_n = _tiles(rows, block_o), _tiles(columns, block_n)
+    num_tiles = tiles_o * tiles_n * groups
+    squares = torch.empty(batch, num_tiles, device=inputs.device, dtype=torch.float32)
+    shape = (batch, out_channels, in_channels, kernel_h, kernel_w) if store else (1,)
+    stored = torch.empty(shape, device=inputs.device, dtype=torch.float32)
+    _module().conv_kernel[(num_tiles, batch)](
+        inputs, out_grads, stored, squares, in_channels, height, width, rows, *out_grads.shape[2:], columns,
+        tiles_o, tiles_n, groups, num_tiles, *stride, *padding, *dilation,
+        KERNEL_H=kernel_h, KERNEL_W=kernel_w, STORE=store, BLOCK_O=block_o, BLOCK_N=block_n, BLOCK_T=32,
+        PRECISION=_precision(allow_tf32=torch.backends.cudnn.allow_tf32),
+        num_warps=8 if block_n == 128 and block_o == 64 else 4, num_stages=3,
+    )  # fmt: skip
+    return squares.sum(1), stored if store else None
+
+
+def row_affine_sums(inputs: Tensor, mean: Tensor, rstd: Tensor, out_grads: Tensor) -> tuple[Tensor, Tensor]:
+    """Return, per example, sum over positions of grad * (x - mean) * rstd, and of grad: a layer norm's parameters.
+
+    Shapes: ``inputs, out_grads [batch, t, d]``; ``mean, rstd [batch, t]``; results ``[batch, d]``.
+    """
+    inputs, out_grads = inputs.contiguous(), out_grads.contiguous()
+    batch, length, width = inputs.shape
+    scale = torch.empty(batch, width, device=inputs.device, dtype=torch.float32)
+    shift = torch.empty_like(scale)
+    _module().row_affine_kernel[(batch, _tiles(width, 128))](
+        inputs, mean.contiguous(), rstd.contiguous(), out_grads, scale, shift, length, width,
+        BLOCK_T=32, BLOCK_D=128, num_warps=4,
+    )  # fmt: skip
+    return scale, shift
+
+
+def channel_affine_sums(
+    inputs: Tensor, mean: Tensor, rstd: Tensor, out_grads: Tensor, num_groups: int
+) -> tuple[Tensor, Tensor]:
+    """Return, per example and channel, the same two sums over positions: a group norm's parameters.
+
+    Shapes: ``inputs, out_grads [batch, channels, positions]``; ``mean, rstd [batch, num_groups]``; results
+    ``[batch, channels]``.
+    """
+    inputs, out_grads = inputs.contiguous(), out_grads.contiguous()
+    batch, channels, positions = inputs.shape
+    scale = torch.empty(batch, channels, device=inputs.device, dtype=torch.float32)
+    shift = torch.empty_like(scale)
+    block = min(1024, 1 << max(4, (positions - 1).bit_length()))
+    _module().channel_affine_kernel[(batch * channels,)](
+        inputs, mean.contiguous(), rstd.contiguous(), out_grads, scale, shift,
+        positions, channels, channels // num_groups, num_groups, BLOCK=block, num_warps=4 if block >= 512 else 1,
+    )  # fmt: skip
+    return scale, shift

@@ -1,0 +1,85 @@
+"""Compare every kernel with plain torch; run as a script, on a GPU if there is one, else under the interpreter."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
+from privet.gradients import kernels
+from privet.gradients.conv_strategies import ConvKernel
+from privet.gradients.per_example import ConvGeometry, Convolution, Outer
+from privet.gradients.strategies import Gram, GramKernel
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CONVOLUTIONS = [
+    # channels in, out, size, kernel, stride, padding, dilation, groups
+    (1, 16, 12, 4, 2, 1, 1, 1),
+    (3, 20, 9, 3, 1, 1, 1, 1),
+    (8, 8, 7, 3, 1, 1, 2, 1),
+    (8, 12, 6, 3, 1, 0, 1, 4),
+    (6, 6, 6, 3, 2, 1, 1, 6),
+    (40, 70, 4, 3, 1, 1, 1, 1),
+]
+
+
+def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 2e-6) -> None:
+    error = float((found.double() - expected.double()).norm() / expected.double().norm())
+    assert error <= tolerance, f"relative error {error}"
+
+
+def main() -> None:
+    """Check all kernels on ragged shapes."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.manual_seed(0)
+    for length, width_in, width_out in ((5, 7, 9), (70, 40, 33), (33, 64, 100), (130, 96, 65)):
+        part = Outer(
+            inputs=torch.randn(3, length, width_in, device=DEVICE),
+            out_grads=torch.randn(3, length, width_out, device=DEVICE),
+        )
+        full = part.in_full().double().square().sum((1, 2))
+        for block in (64, 128):
+            close(GramKernel(block=block).measure(part)[0], full)
+        close(Gram().measure(part)[0], full)
+    for channels, out, size, kernel, stride, padding, dilation, groups in CONVOLUTIONS:
+        inputs = torch.randn(3, channels, size, size, device=DEVICE)
+        weight = torch.randn(out, channels // groups, kernel, kernel, device=DEVICE)
+        output = torch.nn.functional.conv2d(inputs, weight, None, stride, padding, dilation, groups)
+        geometry = ConvGeometry(
+            weight_shape=tuple(weight.shape), stride=(stride,) * 2, padding=(padding,) * 2, dilation=(dilation,) * 2,
+            groups=groups,
+        )  # fmt: skip
+        convolution = Convolution(inputs=inputs, out_grads=torch.randn_like(output), geometry=geometry)
+        truth = Convolution(
+            inputs=inputs.double(), out_grads=convolution.out_grads.double(), geometry=geometry
+        ).in_full()
+        for store in (True, False):
+            squares, kept = ConvKernel(store=store).measure(convolution)
+            close(squares, truth.square().flatten(1).sum(1))
+            if store:
+                close(kept.in_full(), truth)
+    check_affine()
+    print("all kernels agree")
+
+
+def check_affine() -> None:
+    """Layer-norm and group-norm sums."""
+    x, g = torch.randn(3, 37, 130, device=DEVICE), torch.randn(3, 37, 130, device=DEVICE)
+    mean, rstd = x.mean(2), x.var(2, unbiased=False).add(1e-5).rsqrt()
+    scale, shift = kernels.row_affine_sums(x, mean, rstd, g)
+    close(scale, (g * (x - mean[..., None]) * rstd[..., None]).sum(1))
+    close(shift, g.sum(1))
+    x, g = torch.randn(3, 12, 50, device=DEVICE), torch.randn(3, 12, 50, device=DEVICE)
+    grouped = x.view(3, 4, -1)
+    mean, rstd = grouped.mean(2), grouped.var(2, unbiased=False).add(1e-5).rsqrt()
+    scale, shift = kernels.channel_affine_sums(x, mean, rstd, g, 4)
+    normalised = ((grouped - mean[..., None]) * rstd[..., None]).view_as(x)
+    close(scale, (g * normalised).sum(2))
+    close(shift, g.sum(2))
+
+
+if __name__ == "__main__":
+    main()
