@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypeAlias
 
 from dp_accounting import dp_event
 
@@ -12,6 +13,8 @@ from privet.accounting.accountants import PLD, RDP, tightest
 from privet.errors import CalibrationError
 from privet.mechanism.events import DpEvent
 from privet.mechanism.terms import Adjacency
+
+Measure: TypeAlias = Callable[[DpEvent, float, Adjacency], float]
 
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-2, 1e6
 MOST_STEPS = 10**9
@@ -47,15 +50,10 @@ def calibrate_noise(
     target = checks.positive("epsilon", epsilon)
     tolerance = checks.probability("rel_tol", rel_tol)
 
-    def spent(log_multiplier: float) -> float:
-        return spent_epsilon(make_event(math.exp(log_multiplier)), delta=delta, adjacency=adjacency)
+    def spent_by(measure: Measure) -> Callable[[float], float]:
+        return lambda log_multiplier: measure(make_event(math.exp(log_multiplier)), delta, adjacency)
 
-    def spent_nearly(log_multiplier: float) -> float:
-        return _spent_nearly(make_event(math.exp(log_multiplier)), delta, adjacency)
-
-    def spent_rdp(log_multiplier: float) -> float:
-        return RDP().epsilon(make_event(math.exp(log_multiplier)), delta=delta, adjacency=adjacency)
-
+    spent = spent_by(_spent)
     low, high = math.log(SMALLEST_MULTIPLIER), math.log(LARGEST_MULTIPLIER)
     if spent(low) <= target:
         return math.exp(low)
@@ -65,14 +63,22 @@ def calibrate_noise(
             "Allow a larger epsilon or delta, or release less."
         )
     # From cheap to exact: each answer is an upper end close to the next one.
-    bracket = _bisect(spent_rdp, target, low, high, 1e-3)
-    nearby = _refine(spent_nearly, target, low, bracket, tolerance)
+    bracket = _bisect(spent_by(_spent_rdp), target, low, high, 1e-3)
+    nearby = _refine(spent_by(_spent_nearly), target, low, bracket, tolerance)
     return math.exp(_refine(spent, target, low, nearby, tolerance))
 
 
 def spent_epsilon(event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
     """Return the epsilon that a guarantee for this event would report."""
+    return _spent(event, delta, adjacency)
+
+
+def _spent(event: DpEvent, delta: float, adjacency: Adjacency) -> float:
     return tightest(event, adjacency, delta).epsilon(event, delta=delta, adjacency=adjacency)
+
+
+def _spent_rdp(event: DpEvent, delta: float, adjacency: Adjacency) -> float:
+    return RDP().epsilon(event, delta=delta, adjacency=adjacency)
 
 
 def _spent_nearly(event: DpEvent, delta: float, adjacency: Adjacency) -> float:
@@ -96,9 +102,10 @@ def _refine(spent: Callable[[float], float], target: float, low: float, high: fl
     that it lands on the safe side; whenever it leaves the bracket or converges slowly, the bracket is halved.
     """
     at_high, slope = spent(high), -1.5
+    stride = tolerance
     while at_high > target:
-        # RDP and the reporting accountant may differ in the last digits; step up until the end is safe.
-        low, high = high, high + tolerance
+        # The cheaper measure that gave this end may differ in the last digits: step up until the end is safe.
+        low, high, stride = high, high + stride, stride * 2
         at_high = spent(high)
     aim = target * (1 - tolerance / 2)
     previous: tuple[float, float] | None = None
@@ -129,10 +136,10 @@ def calibrate_steps(make_event: Callable[[int], DpEvent], *, epsilon: float, del
     target = checks.positive("epsilon", epsilon)
 
     def fits(steps: int) -> bool:
-        return spent_epsilon(make_event(steps), delta=delta, adjacency=adjacency) <= target
+        return _spent(make_event(steps), delta, adjacency) <= target
 
     def fits_rdp(steps: int) -> bool:
-        return RDP().epsilon(make_event(steps), delta=delta, adjacency=adjacency) <= target
+        return _spent_rdp(make_event(steps), delta, adjacency) <= target
 
     low = _last_fitting(fits_rdp, 0, 1)
     return _last_fitting(fits, low, max(low // 16, 1))
@@ -176,10 +183,7 @@ def epsilon_table(
     table = [(total, bound)]
     for index, count in enumerate(reversed(rounds[:-1]), start=1):
         event = dp_event.SelfComposedDpEvent(round_event, count)
-        if index % every == 0:
-            here = _spent_nearly(event, delta, adjacency)
-        else:
-            here = RDP().epsilon(event, delta=delta, adjacency=adjacency)
+        here = (_spent_rdp if index % every else _spent_nearly)(event, delta, adjacency)
         # A later round's bound holds for an earlier one too: fewer releases reveal no more.
         bound = min(bound, here)
         table.append((count, bound))

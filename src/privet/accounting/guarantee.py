@@ -211,11 +211,7 @@ def guarantee(
     curve = accountant.curve(event, adjacency)
     epsilon = curve.epsilon(delta)
     cross_check = None if accountant == RDP() else RDP().epsilon(event, delta=delta, adjacency=adjacency)
-    if cross_check is not None and epsilon > cross_check * (1 + _BRACKET_RELATIVE) + _BRACKET_ABSOLUTE:
-        raise AccountingError(
-            f"{accountant.name} gives epsilon {epsilon!r}, but RDP, which is looser, gives {cross_check!r}. "
-            "One of them is wrong, so neither is reported. Please report this event."
-        )
+    _check_bracket(accountant.name, epsilon, cross_check)
     return Guarantee(
         epsilon=epsilon,
         delta=checks.probability("delta", delta),
@@ -231,6 +227,14 @@ def guarantee(
         is_upper_bound=True,
         not_private_because=tuple(not_private_because),
     )
+
+
+def _check_bracket(name: str, epsilon: float, looser: float | None) -> None:
+    if looser is not None and epsilon > looser * (1 + _BRACKET_RELATIVE) + _BRACKET_ABSOLUTE:
+        raise AccountingError(
+            f"{name} gives epsilon {epsilon!r}, but RDP, which is looser, gives {looser!r}. "
+            "One of them is wrong, so neither is reported. Please report this event."
+        )
 
 
 def rounded_up(value: float, digits: int = 4) -> str:

@@ -18,9 +18,10 @@ from privet.errors import LoopError, UnsupportedModel
 from privet.gradients.capture import Capture, Function, Recording, Source, Use
 from privet.gradients.engine import Clipper, check_losses
 from privet.gradients.example_axis import ExampleAxis, candidates, fits, half_of
-from privet.gradients.layer_rules import RULES, Rule, by_vmap
+from privet.gradients.layer_rules import RULES, by_vmap
 from privet.gradients.per_example import Explicit, PerExample, joined
 from privet.gradients.planner import Planner
+from privet.gradients.rule_tools import Rule
 from privet.gradients.support import check_coverage, quiet_vmap
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout

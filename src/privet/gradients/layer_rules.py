@@ -7,7 +7,7 @@ tracked operand, that operand's per-example gradients in the cheapest exact form
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,63 +15,33 @@ from torch import Tensor
 from torch.nn import functional
 
 from privet.errors import UnsupportedModel
-from privet.gradients.capture import Function, Source, Use, is_batch, tensors_in
+from privet.gradients.capture import Function, Use, is_batch, tensors_in
 from privet.gradients.example_axis import ExampleAxis, WholeAxis
+from privet.gradients.norm_rules import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from privet.gradients.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer, PerExample
+from privet.gradients.rule_tools import (
+    Operand,
+    Rule,
+    by_position,
+    exact,
+    named_arguments,
+    out_grad_of,
+    rounded_like,
+    source_of,
+    summed_to,
+)
 from privet.gradients.support import quiet_vmap
-
-Operand = tuple[Source, PerExample]
-Rule = Callable[[Use, ExampleAxis, int], list[Operand]]
-
-
-def _operands(use: Use, *names: str) -> dict[str, Any]:
-    """Name the positional arguments of a use."""
-    bound = dict(zip(names, use.args, strict=False))
-    return {**bound, **use.kwargs}
-
-
-def _source(use: Use, tensor: Tensor | None) -> Source | None:
-    return next((source for source in use.sources if source.tensor is tensor), None)
-
-
-def _grad(use: Use) -> Tensor:
-    assert use.out_grad is not None, "a rule is asked only for uses that gradients reached"
-    return _exact(use.out_grad)
-
-
-def _exact(tensor: Tensor) -> Tensor:
-    # half-precision products would round norms and sums by up to half a percent: more than the bound allows
-    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
-
-
-def _rounded_like(tensor: Tensor, use: Use) -> Tensor:
-    # under autocast the operation itself saw a rounded copy of this input; the gradient belongs to that copy
-    assert use.out_grad is not None
-    return _exact(tensor.to(use.out_grad.dtype)) if tensor.is_floating_point() else tensor
-
-
-def _positions(tensor: Tensor, axis: ExampleAxis, batch_size: int) -> Tensor:
-    """Bring ``[..., width]`` into ``[batch, positions, width]``."""
-    return axis.in_front(tensor, batch_size).reshape(batch_size, -1, tensor.shape[-1])
-
-
-def _summed_to(gradient: Tensor, shape: torch.Size) -> Tensor:
-    """Undo broadcasting: sum ``[batch, ...]`` down to ``[batch, *shape]``."""
-    extra = gradient.dim() - 1 - len(shape)
-    summed = gradient.flatten(1, extra).sum(1) if extra > 0 else gradient
-    axes = [i + 1 for i, size in enumerate(shape) if size == 1 and summed.shape[i + 1] != 1]
-    return summed.sum(axes, keepdim=True) if axes else summed
 
 
 def linear(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """Weight: outer products. Bias: output gradients summed over positions."""
-    given = _operands(use, "input", "weight", "bias")
-    out_grads = _positions(_grad(use), axis, batch_size)
+    given = named_arguments(use, "input", "weight", "bias")
+    out_grads = by_position(out_grad_of(use), axis, batch_size)
     found: list[Operand] = []
-    if weight := _source(use, given["weight"]):
-        inputs = _positions(_rounded_like(given["input"], use), axis, batch_size)
+    if weight := source_of(use, given["weight"]):
+        inputs = by_position(rounded_like(given["input"], use), axis, batch_size)
         found.append((weight, Outer(inputs=inputs, out_grads=out_grads)))
-    if bias := _source(use, given.get("bias")):
+    if bias := source_of(use, given.get("bias")):
         sums = out_grads.squeeze(1) if out_grads.shape[1] == 1 else out_grads.sum(1)
         found.append((bias, Explicit(gradients=sums)))
     return found
@@ -79,16 +49,16 @@ def linear(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
 
 def convolution(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """Weight: correlation of input and output gradient per example. Bias: output gradients summed over positions."""
-    given = _operands(use, "input", "weight", "bias", "stride", "padding", "dilation", "groups")
-    weight, inputs, out_grads = given["weight"], given["input"], _grad(use)
+    given = named_arguments(use, "input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    weight, inputs, out_grads = given["weight"], given["input"], out_grad_of(use)
     spatial = weight.dim() - 2
     if inputs.dim() != weight.dim():
         raise UnsupportedModel(
             f"A convolution ({use.name}) was called on an input without an example axis. Add one with unsqueeze(0)."
         )
     found: list[Operand] = []
-    if source := _source(use, weight):
-        inputs, padding = _padded(_rounded_like(inputs, use), weight, given, spatial)
+    if source := source_of(use, weight):
+        inputs, padding = _padded(rounded_like(inputs, use), weight, given, spatial)
         geometry = ConvGeometry(
             weight_shape=tuple(weight.shape),
             stride=_per_dimension(given.get("stride", 1), spatial),
@@ -101,7 +71,7 @@ def convolution(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
             unfolded = axis.in_front(kernel.in_full(), batch_size)
             kernel = Explicit(gradients=unfolded.sum(1))
         found.append((source, kernel))
-    if source := _source(use, given.get("bias")):
+    if source := source_of(use, given.get("bias")):
         sums = axis.in_front(out_grads.flatten(2).sum(2), batch_size)
         found.append((source, Explicit(gradients=sums.reshape(batch_size, -1, sums.shape[-1]).sum(1))))
     return found
@@ -128,17 +98,19 @@ def _padded(inputs: Tensor, weight: Tensor, given: Mapping[str, Any], spatial: i
 
 def embedding(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """Rows of the table, one output gradient per look-up."""
-    given = _operands(use, "input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+    given = named_arguments(
+        use, "input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse"
+    )
     if given.get("max_norm") is not None or given.get("scale_grad_by_freq"):
         raise UnsupportedModel(
             "An embedding with max_norm or scale_grad_by_freq rescales rows by what the whole batch looks up, so one "
             "example changes another's gradient. Set max_norm=None and scale_grad_by_freq=False."
         )
     ids, weight = given["input"], given["weight"]
-    source = _source(use, weight)
+    source = source_of(use, weight)
     if source is None:
         return []
-    out_grads = _positions(_grad(use), axis, batch_size)
+    out_grads = by_position(out_grad_of(use), axis, batch_size)
     rows = axis.in_front(ids, batch_size).reshape(batch_size, -1)
     padding = given.get("padding_idx")
     if padding is not None:
@@ -147,97 +119,27 @@ def embedding(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     return [(source, Lookup(ids=rows, out_grads=out_grads, num_rows=weight.shape[0]))]
 
 
-def _affine(use: Use, given: Mapping[str, Any], normalised: Tensor, axis: ExampleAxis, batch_size: int,
-            channel_axis: int | None) -> list[Operand]:  # fmt: skip
-    """Gradients of an elementwise scale and shift after a per-example normalisation."""
-    out_grads = _grad(use)
-    found: list[Operand] = []
-    for name, product in (("weight", out_grads * normalised), ("bias", out_grads)):
-        source = _source(use, given.get(name))
-        if source is None:
-            continue
-        if channel_axis is not None:  # [examples, channels, positions...] -> [examples, channels]
-            product = product.flatten(2).sum(2) if product.dim() > 2 else product
-        gradients = axis.in_front(product, batch_size)
-        found.append((source, Explicit(gradients=_summed_to(gradients, source.tensor.shape))))
-    return found
-
-
-def layer_norm(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
-    """Scale and shift of a layer norm."""
-    given = _operands(use, "input", "normalized_shape", "weight", "bias", "eps")
-    inputs = _exact(given["input"].detach())
-    normalised = functional.layer_norm(inputs, given["normalized_shape"], None, None, given.get("eps", 1e-5))
-    return _affine(use, given, normalised, axis, batch_size, None)
-
-
-def rms_norm(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
-    """Scale of a root-mean-square norm."""
-    given = _operands(use, "input", "normalized_shape", "weight", "eps")
-    normalised = functional.rms_norm(_exact(given["input"].detach()), given["normalized_shape"], None, given.get("eps"))
-    return _affine(use, given, normalised, axis, batch_size, None)
-
-
-def group_norm(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
-    """Scale and shift of a group norm."""
-    given = _operands(use, "input", "num_groups", "weight", "bias", "eps")
-    inputs = _exact(given["input"].detach())
-    normalised = functional.group_norm(inputs, given["num_groups"], None, None, given.get("eps", 1e-5))
-    return _affine(use, given, normalised, axis, batch_size, 1)
-
-
-def instance_norm(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
-    """Scale and shift of an instance norm that keeps no running statistics."""
-    given = _operands(
-        use, "input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps"
-    )
-    inputs, eps = _exact(given["input"].detach()), given.get("eps", 1e-5)
-    if given.get("use_input_stats", True):
-        normalised = functional.instance_norm(inputs, eps=eps)
-    else:
-        normalised = _by_constants(inputs, given["running_mean"], given["running_var"], eps)
-    return _affine(use, given, normalised, axis, batch_size, 1)
-
-
-def batch_norm(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
-    """Scale and shift of a batch norm in evaluation mode, which is an elementwise map by constants."""
-    given = _operands(use, "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-    if given.get("training") or given.get("running_mean") is None:
-        raise UnsupportedModel(
-            "A batch norm in training mode mixes the examples of a batch, so no per-example gradient exists. "
-            "Replace it with nn.GroupNorm, or put it into eval() mode."
-        )
-    inputs = _exact(given["input"].detach())
-    normalised = _by_constants(inputs, given["running_mean"], given["running_var"], given.get("eps", 1e-5))
-    return _affine(use, given, normalised, axis, batch_size, 1)
-
-
-def _by_constants(inputs: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:
-    shape = (1, -1) + (1,) * (inputs.dim() - 2)
-    return (inputs - mean.view(shape)) * torch.rsqrt(variance.view(shape) + eps)
-
-
 def broadcast_sum(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """A parameter added to, or copied for, every example: its gradient is what came back, summed over broadcasting."""
     if len(use.sources) != 1 or use.kwargs.get("alpha", 1) != 1:
         return by_vmap(use, axis, batch_size)
-    gradients = axis.in_front(_grad(use), batch_size)
+    gradients = axis.in_front(out_grad_of(use), batch_size)
     source = use.sources[0]
     if source.tensor.dim() == len(use.output_shape) and isinstance(axis, WholeAxis):
         # the operand has an example axis of its own, which must be of length one
         shape = list(source.tensor.shape)
         if shape.pop(axis.axis) != 1:
             return by_vmap(use, axis, batch_size)
-        summed = _summed_to(gradients, torch.Size(shape))
+        summed = summed_to(gradients, torch.Size(shape))
         return [(source, Explicit(gradients=summed.reshape(batch_size, *source.tensor.shape)))]
-    return [(source, Explicit(gradients=_summed_to(gradients, source.tensor.shape)))]
+    return [(source, Explicit(gradients=summed_to(gradients, source.tensor.shape)))]
 
 
 def repeat(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """A parameter tiled once per example (and perhaps along its own axes): sum the copies within each example."""
     source = use.sources[0]
     own = (1,) * (len(use.output_shape) - source.tensor.dim()) + tuple(source.tensor.shape)
-    gradients = axis.in_front(_grad(use), batch_size)
+    gradients = axis.in_front(out_grad_of(use), batch_size)
     split: list[int] = [batch_size]
     for total, size in zip(use.output_shape[1:], own[1:], strict=True):
         split += [total // size, size]
@@ -285,7 +187,7 @@ def by_vmap(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
             )
     except (RuntimeError, ValueError, StopIteration) as error:
         raise _no_rule(use, str(error).splitlines()[0] if str(error) else type(error).__name__) from error
-    return [(source, Explicit(gradients=_exact(g))) for source, g in zip(use.sources, gradients, strict=True)]
+    return [(source, Explicit(gradients=exact(g))) for source, g in zip(use.sources, gradients, strict=True)]
 
 
 def _no_rule(use: Use, reason: str) -> UnsupportedModel:

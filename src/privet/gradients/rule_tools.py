@@ -1,0 +1,59 @@
+"""What rules share: naming a use's arguments, its gradient, and bringing tensors into example-first form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from privet.gradients.capture import Source, Use
+from privet.gradients.example_axis import ExampleAxis
+from privet.gradients.per_example import PerExample
+
+Operand = tuple[Source, PerExample]
+Rule = Callable[[Use, ExampleAxis, int], list[Operand]]
+
+
+def named_arguments(use: Use, *names: str) -> dict[str, Any]:
+    """Name the positional arguments of a use."""
+    bound = dict(zip(names, use.args, strict=False))
+    return {**bound, **use.kwargs}
+
+
+def source_of(use: Use, tensor: Tensor | None) -> Source | None:
+    """Return the tracked source behind an argument, or None if the argument is not tracked."""
+    return next((source for source in use.sources if source.tensor is tensor), None)
+
+
+def out_grad_of(use: Use) -> Tensor:
+    """Return the gradient that came back to the use's output, in at least single precision."""
+    assert use.out_grad is not None, "a rule is asked only for uses that gradients reached"
+    return exact(use.out_grad)
+
+
+def exact(tensor: Tensor) -> Tensor:
+    """Return the tensor in at least single precision."""
+    # half-precision products would round norms and sums by up to half a percent: more than the bound allows
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+def rounded_like(tensor: Tensor, use: Use) -> Tensor:
+    """Return an input as the operation saw it, in at least single precision."""
+    # under autocast the operation itself saw a rounded copy of this input; the gradient belongs to that copy
+    assert use.out_grad is not None
+    return exact(tensor.to(use.out_grad.dtype)) if tensor.is_floating_point() else tensor
+
+
+def by_position(tensor: Tensor, axis: ExampleAxis, batch_size: int) -> Tensor:
+    """Bring ``[..., width]`` into ``[batch, positions, width]``."""
+    return axis.in_front(tensor, batch_size).reshape(batch_size, -1, tensor.shape[-1])
+
+
+def summed_to(gradient: Tensor, shape: torch.Size) -> Tensor:
+    """Undo broadcasting: sum ``[batch, ...]`` down to ``[batch, *shape]``."""
+    extra = gradient.dim() - 1 - len(shape)
+    summed = gradient.flatten(1, extra).sum(1) if extra > 0 else gradient
+    axes = [i + 1 for i, size in enumerate(shape) if size == 1 and summed.shape[i + 1] != 1]
+    return summed.sum(axes, keepdim=True) if axes else summed
