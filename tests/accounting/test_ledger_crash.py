@@ -88,9 +88,12 @@ class SimulatedDisk:
             self.is_off = isinstance(error, PowerLossError)
             raise error
 
+    def tick(self) -> None:
+        with self.call():
+            pass
+
     def _name(self, names: dict[str, Inode]) -> None:
-        self.names = names
-        self.pending_names.append(names)
+        self.names, self.pending_names = names, [*self.pending_names, names]
 
     def _handle(self, inode: Inode) -> int:
         handle = len(self.handles) + 3
@@ -101,9 +104,8 @@ class SimulatedDisk:
         with self.call():
             if str(path) in self.names:
                 raise FileExistsError(errno.EEXIST, "exists")
-            inode = Inode()
-            self._name({**self.names, str(path): inode})
-            return self._handle(inode)
+            self._name({**self.names, str(path): Inode()})
+            return self._handle(self.names[str(path)])
         raise AssertionError("unreachable")
 
     def open(self, path: Path, *, writable: bool) -> int:
@@ -112,8 +114,7 @@ class SimulatedDisk:
         return self._handle(self.names[str(path)])
 
     def lock(self, handle: int) -> None:
-        key = id(self.handles[handle])
-        if self.locked.setdefault(key, handle) != handle:
+        if self.locked.setdefault(id(self.handles[handle]), handle) != handle:
             raise BlockingIOError(errno.EWOULDBLOCK, "locked")
 
     def unlock(self, handle: int) -> None:
@@ -185,11 +186,9 @@ class World:
     saved_at_hand: int = 0
 
     def release(self, disk: SimulatedDisk) -> None:
-        with disk.call():
-            pass
+        disk.tick()
         self.released += 1
-        with disk.call():
-            pass
+        disk.tick()
 
 
 Run = Callable[[SimulatedDisk, World], None]
@@ -249,14 +248,12 @@ def close_before_the_last_release(disk: SimulatedDisk, world: World) -> None:
 
 class WithoutSync(SimulatedDisk):
     def sync(self, handle: int) -> None:
-        with self.call():
-            pass
+        self.tick()
 
 
 class WithoutSyncOfNames(SimulatedDisk):
     def sync_names(self, path: Path) -> None:
-        with self.call():
-            pass
+        self.tick()
 
 
 class WithoutSyncOfTheFirstRow(SimulatedDisk):
@@ -291,10 +288,6 @@ class Findings:
     under_counts: int = 0
     unusable: int = 0
 
-    @property
-    def num_bad(self) -> int:
-        return self.under_counts + self.unusable
-
     def look(self, disk: SimulatedDisk, world: World) -> bool:
         """Compare the disk with the world; return whether a run could go on from here."""
         self.num_scenarios += 1
@@ -309,7 +302,6 @@ class Findings:
 
 def enumerate_power_losses(run: Run, disk_type: type[SimulatedDisk], *, losses: int = 2) -> Findings:
     findings = Findings()
-    # A disk, the world so far, and how often the power may still fail.
     todo = [(disk_type(), World(), losses)]
     seen: set[tuple[object, ...]] = set()
     while todo:
@@ -337,10 +329,8 @@ def enumerate_power_losses(run: Run, disk_type: type[SimulatedDisk], *, losses: 
 
 def _without_chance(contents: bytes | None) -> object:
     """Two disks that differ only in random words lead to the same future."""
-    if contents is None:
-        return None
-    *rows, tail = contents.split(b"\n")
-    return tuple(row.split(b',"crc"')[0] for row in rows), len(tail), tail.strip(b"\0") != tail
+    rows = (contents or b"").split(b"\n")
+    return tuple(row.split(b',"crc"')[0] for row in rows[:-1]), len(rows[-1]), b"\0" in rows[-1]
 
 
 def test_charged_is_at_least_released_after_every_two_power_losses() -> None:
@@ -387,7 +377,7 @@ def test_a_failure_at_any_call_leaves_a_ledger_that_can_be_resumed(
             write_ahead(found, world_after := replace(world))
             assert findings.look(found, world_after)
     assert findings.num_scenarios > whole.num_calls
-    assert findings.num_bad == 0
+    assert findings.under_counts == 0
 
 
 def test_an_interrupt_at_any_call_never_breaks_the_chain_for_the_same_process() -> None:
@@ -405,5 +395,5 @@ def test_an_interrupt_at_any_call_never_breaks_the_chain_for_the_same_process() 
             ledger.close()
         findings = Findings()
         assert findings.look(disk.again(None), world)
-        assert findings.num_bad == 0
+        assert findings.under_counts == 0
         assert world.released >= 4

@@ -211,7 +211,7 @@ FORGERIES: dict[str, tuple[int, Callable[[dict[str, object]], None]]] = {
     "two creations": (1, lambda row: row.update(kind="create", body={"format": 1, "plan": {}})),
     "row after close": (4, lambda row: row.update(process="{first}")),
     "void by another process": (2, lambda row: row.update(process="f" * 16)),
-    "back to a replaced process": (5, lambda row: row.update(process="{first}")),
+    "back to a replaced process": (6, lambda row: row.update(process="{first}")),
 }
 
 
@@ -226,6 +226,40 @@ def test_rows_that_make_no_sense_are_refused_even_with_a_perfect_chain(lived: Pa
         rows[place]["process"] = rows[0]["process"]
     lived.write_bytes(resealed([json.dumps(row).encode() for row in rows]))
     with pytest.raises(LedgerCorrupt, match=f"Row {place} "):
+        reopen(lived)
+
+
+def test_a_known_row_after_the_closing_row_of_its_process_is_refused(lived: Path) -> None:
+    lines = lived.read_bytes().splitlines()
+    lived.write_bytes(resealed([*lines[:4], lines[1]]))
+    with pytest.raises(LedgerCorrupt, match=r"Row 4 .*closing"):
+        reopen(lived)
+
+
+def with_right_crc(row: dict[str, object]) -> bytes:
+    row.pop("crc")
+    return canonical({**row, "crc": f"{zlib.crc32(canonical(row)):08x}"})
+
+
+@pytest.mark.parametrize("change", [{"prev": "1" * 64}, {"seq": 7}, {"seq": 0}], ids=str)
+@pytest.mark.parametrize("place", [1, 2])
+def test_a_row_that_does_not_continue_the_chain_is_refused_though_its_checksum_is_right(
+    lived: Path, place: int, change: dict[str, object]
+) -> None:
+    lines = lived.read_bytes().splitlines()[: place + 1]
+    lines[place] = with_right_crc({**json.loads(lines[place]), **change})
+    lived.write_bytes(b"\n".join(lines) + b"\n")
+    with pytest.raises(LedgerCorrupt, match=f"Row {place} "):
+        reopen(lived)
+
+
+def test_an_edited_row_is_noticed_by_the_row_after_it_though_its_checksum_is_right(lived: Path) -> None:
+    lines = lived.read_bytes().splitlines()
+    row = json.loads(lines[1])
+    row["body"]["count"] = 2
+    lines[1] = with_right_crc(row)
+    lived.write_bytes(b"\n".join(lines) + b"\n")
+    with pytest.raises(LedgerCorrupt, match=r"Row 2 .*chain"):
         reopen(lived)
 
 

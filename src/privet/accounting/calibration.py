@@ -39,11 +39,9 @@ def calibrate_noise(
         epsilon: The budget, positive and finite.
         delta: In (0, 1).
         adjacency: Which two data sets are meant to look alike.
-        rel_tol: The answer's epsilon lies between ``epsilon * (1 - rel_tol)`` and ``epsilon``, unless the search
-            interval became smaller than ``rel_tol`` first.
+        rel_tol: How far below the budget the answer may stay, or how far above the smallest possible noise.
 
-    Guarantee: the event of the returned multiplier was accounted with the accountant that reports guarantees, and its
-    epsilon is at most the budget.
+    Guarantee: the event of the returned multiplier was accounted as for a report, and its epsilon is within the budget.
     Edge cases: a budget that any noise meets gives the smallest multiplier searched, 0.01; one that multiplier 1e6
     still exceeds (other releases spent it) raises ``CalibrationError``.
     """
