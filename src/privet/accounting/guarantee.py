@@ -59,6 +59,7 @@ class Guarantee:
         assumptions: What must hold besides, in words.
         proven: False for heuristics.
         is_upper_bound: False for comparison figures, which promise nothing.
+        witness: Epsilon of the dp-accounting library, where it was asked (:mod:`privet.accounting.witness`).
         not_private_because: Reasons why no promise is made after all, such as a seed chosen by the user.
     """
 
@@ -74,12 +75,13 @@ class Guarantee:
     assumptions: tuple[str, ...]
     proven: bool
     is_upper_bound: bool
+    witness: float | None = None
     not_private_because: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be a guarantee: NaN, negative, or a delta that is no probability."""
         checks.probability("delta", self.delta)
-        for name in ("epsilon", "mu", "lower", "cross_check"):
+        for name in ("epsilon", "mu", "lower", "cross_check", "witness"):
             value = getattr(self, name)
             if (value is not None or name == "epsilon") and checks.number(name, value) < 0:
                 raise ArgumentError(f"{name} must be zero or more, got {value!r}.")
@@ -134,8 +136,13 @@ class Guarantee:
             f"{_ATTACK_RATE:.0%} of cases, is right in at most {self._attack_success():.1%} of the cases in which it "
             f"was. "
             f"One {unit} is what is protected: {_who(self.unit)} "
-            f"The figures were computed with the {self.accountant} accountant."
+            f"The figures were computed with the {self.accountant} accountant{self._confirmation()}."
         )
+
+    def _confirmation(self) -> str:
+        if self.witness is None:
+            return ""
+        return f" and confirmed by the dp-accounting library, which gives {rounded_up(self.witness)}"
 
     def _attack_success(self) -> float:
         """Upper bound on the true-positive rate at 1 % false positives, rounded up to 0.1 %."""
@@ -156,6 +163,7 @@ class Guarantee:
             "accountant": self.accountant,
             "lower": _number_out(self.lower),
             "cross_check": _number_out(self.cross_check),
+            "witness": _number_out(self.witness),
             "assumptions": list(self.assumptions),
             "proven": self.proven,
             "is_upper_bound": self.is_upper_bound,
@@ -186,6 +194,7 @@ class Guarantee:
             assumptions=_words_in("assumptions", data["assumptions"]),
             proven=_flag_in("proven", data["proven"]),
             is_upper_bound=_flag_in("is_upper_bound", data["is_upper_bound"]),
+            witness=None if data["witness"] is None else _number_in("witness", data["witness"]),
             not_private_because=_words_in("not_private_because", data["not_private_because"]),
         )
 

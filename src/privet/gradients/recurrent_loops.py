@@ -1,0 +1,223 @@
+"""The recurrences of LSTM, GRU and plain RNN layers, each as one differentiable operation over all time steps.
+
+An ordinary autograd graph of a recurrence has a node per step and sums the hidden weight's gradient as it goes, so
+per-example gradients are lost. Here the gradient of the *gates* of all steps comes out in one tensor, from which both
+weight matrices' gradients follow as those of two linear maps.
+
+Shapes: ``gates [time, batch, gates * width]`` (what the inputs contribute), states ``[batch, width]``. ``sizes[t]`` is
+the number of sequences that are still running at step ``t``; they are the first rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import Function, once_differentiable
+
+_SIGMOID_BACKWARD = torch.ops.aten.sigmoid_backward.grad_input
+_TANH_BACKWARD = torch.ops.aten.tanh_backward.grad_input
+
+
+def _rows(tensor: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+    """Split off the time axis; keep the running sequences of each step."""
+    steps = tensor.unbind(0)
+    if sizes[-1] == tensor.shape[1]:
+        return steps
+    return [step[:size] for step, size in zip(steps, sizes, strict=True)]
+
+
+def _carry(states: Tensor, step: int, size: int) -> None:
+    # a sequence that has ended keeps its last state, so the final state of all is the last row
+    if size < states.shape[1]:
+        states[step + 1, size:] = states[step, size:]
+
+
+def _hidden_weight_gradients(
+    ctx: Any, place: int, gate_grads: Tensor, before: Tensor, *, with_bias: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """The hidden weight's and bias's summed gradients, only where somebody asked autograd for them."""
+    found: list[Tensor | None] = [None, None]
+    flat = gate_grads.flatten(0, 1)
+    for offset in range(2 if with_bias else 1):
+        node = ctx.next_functions[place + offset][0] if ctx.needs_input_grad[place + offset] else None
+        if node is not None and torch._C._will_engine_execute_node(node):
+            found[offset] = flat.sum(0) if offset else flat.mT @ before.flatten(0, 1)
+    return found[0], found[1]
+
+
+class LstmLoop(Function):
+    """Hidden states ``[time + 1, batch, width]`` (the first is the initial one) and the last cell state."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gates: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor, sizes: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """Run all steps, keeping the activated gates."""
+        steps, batch, width = len(sizes), gates.shape[1], hidden.shape[1]
+        states, cells = gates.new_empty(steps + 1, batch, width), gates.new_empty(steps + 1, batch, width)
+        squashed, active = gates.new_empty(steps, batch, width), torch.empty_like(gates)
+        states[0], cells[0] = hidden, cell
+        both, fresh, out = active[..., : 2 * width], active[..., 2 * width : 3 * width], active[..., 3 * width :]
+        views = [_rows(view, sizes) for view in (gates, active, both, fresh, out, squashed, states[1:], cells[1:])]
+        across, keep = weight.t(), slice(width, 2 * width)
+        state, memory = states[0], cells[0]
+        for step, (given, total, both_t, fresh_t, out_t, squashed_t, new_state, new_cell) in enumerate(
+            zip(*views, strict=True)
+        ):
+            size = sizes[step]
+            torch.addmm(given, state[:size], across, out=total)
+            both_t.sigmoid_()
+            fresh_t.tanh_()
+            out_t.sigmoid_()
+            torch.mul(both_t[:, keep], memory[:size], out=new_cell)
+            new_cell.addcmul_(both_t[:, :width], fresh_t)
+            torch.tanh(new_cell, out=squashed_t)
+            torch.mul(out_t, squashed_t, out=new_state)
+            _carry(states, step, size)
+            _carry(cells, step, size)
+            state, memory = new_state, new_cell
+        ctx.sizes = sizes
+        ctx.save_for_backward(active, states, cells, squashed, weight)
+        ctx.set_materialize_grads(False)
+        return states, cells[steps].clone()
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, state_grads: Tensor | None, cell_grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Run the steps backwards; everything that does not depend on later steps is computed at once before."""
+        active, states, cells, squashed, weight = ctx.saved_tensors
+        sizes, width = ctx.sizes, states.shape[2]
+        steps, batch = len(sizes), states.shape[1]
+        grads = active.new_zeros(active.shape) if sizes[-1] < batch else torch.empty_like(active)
+        gate, let, fresh, out = active.view(steps, batch, 4, width).unbind(2)
+        slopes = grads.view(steps, batch, 4, width)
+        through = torch.empty_like(squashed)
+        _SIGMOID_BACKWARD(fresh, gate, grad_input=slopes[:, :, 0])
+        _SIGMOID_BACKWARD(cells[:-1], let, grad_input=slopes[:, :, 1])
+        _TANH_BACKWARD(gate, fresh, grad_input=slopes[:, :, 2])
+        _SIGMOID_BACKWARD(squashed, out, grad_input=slopes[:, :, 3])
+        _TANH_BACKWARD(out, squashed, grad_input=through)
+        if state_grads is None:
+            state_grads = torch.zeros_like(states)
+        state = state_grads[steps].clone()
+        cell = torch.zeros_like(state) if cell_grad is None else cell_grad.clone()
+        flat, first, last = grads.unbind(0), slopes[:, :, :3].unbind(0), slopes[:, :, 3].unbind(0)
+        through_t, let_t, arriving = through.unbind(0), let.unbind(0), state_grads.unbind(0)
+        for step in range(steps - 1, -1, -1):
+            size = sizes[step]
+            state_now, cell_now = state[:size], cell[:size]
+            cell_now.addcmul_(state_now, through_t[step][:size])
+            first[step][:size].mul_(cell_now.unsqueeze(1))
+            last[step][:size].mul_(state_now)
+            cell_now.mul_(let_t[step][:size])
+            if size == batch:
+                state = torch.addmm(arriving[step], flat[step], weight)
+            else:
+                flat[step][size:].zero_()
+                state[:size] = flat[step][:size] @ weight
+                state += arriving[step]
+        by_weight, _ = _hidden_weight_gradients(ctx, 3, grads, states[:-1], with_bias=False)
+        return grads, state, cell, by_weight, None
+
+
+class GruLoop(Function):
+    """Hidden states ``[time + 1, batch, width]``; the first is the initial one."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gates: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sequence[int]
+    ) -> Tensor:
+        """Run all steps, keeping the activated gates and the new content's hidden part."""
+        steps, batch, width = len(sizes), gates.shape[1], hidden.shape[1]
+        states, recalled = gates.new_empty(steps + 1, batch, width), gates.new_empty(steps, batch, width)
+        active = torch.empty_like(gates)
+        states[0] = hidden
+        across, offset = weight.t(), gates.new_zeros(3 * width) if bias is None else bias
+        views = [_rows(view, sizes) for view in (gates, active, recalled, states[1:])]
+        state = states[0]
+        for step, (given, total, recalled_t, new_state) in enumerate(zip(*views, strict=True)):
+            size = sizes[step]
+            before = state[:size]
+            inner = torch.addmm(offset, before, across)
+            both, fresh = total[:, : 2 * width], total[:, 2 * width :]
+            torch.add(given[:, : 2 * width], inner[:, : 2 * width], out=both)
+            both.sigmoid_()
+            recalled_t.copy_(inner[:, 2 * width :])
+            torch.addcmul(given[:, 2 * width :], both[:, :width], recalled_t, out=fresh)
+            fresh.tanh_()
+            torch.lerp(fresh, before, both[:, width:], out=new_state)
+            _carry(states, step, size)
+            state = new_state
+        ctx.sizes = sizes
+        ctx.save_for_backward(active, states, recalled, weight)
+        return states
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, state_grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Run the steps backwards."""
+        active, states, recalled, weight = ctx.saved_tensors
+        sizes, width, steps = ctx.sizes, states.shape[2], len(ctx.sizes)
+        reset, update, fresh = active.view(steps, -1, 3, width).unbind(2)
+        grads = torch.zeros_like(active)
+        inner = torch.zeros_like(active)  # gradients of what the hidden state contributed
+        by_reset, by_update, by_fresh = grads.view(steps, -1, 3, width).unbind(2)
+        _SIGMOID_BACKWARD(recalled, reset, grad_input=by_reset)
+        _SIGMOID_BACKWARD(states[:-1] - fresh, update, grad_input=by_update)
+        _TANH_BACKWARD(1 - update, fresh, grad_input=by_fresh)
+        state = state_grads[steps].clone()
+        for step in range(steps - 1, -1, -1):
+            size = sizes[step]
+            now, part = state[:size], inner[step, :size]
+            grads[step, size:] = 0
+            by_fresh[step, :size].mul_(now)
+            by_update[step, :size].mul_(now)
+            by_reset[step, :size].mul_(by_fresh[step, :size])
+            part.copy_(grads[step, :size])
+            part[:, 2 * width :].mul_(reset[step, :size])
+            now.mul_(update[step, :size]).addmm_(part, weight)
+            state += state_grads[step]
+        by_weight, by_bias = _hidden_weight_gradients(ctx, 2, inner, states[:-1], with_bias=True)
+        return grads, state, by_weight, by_bias, None
+
+
+class RnnLoop(Function):
+    """Hidden states ``[time + 1, batch, width]`` of a tanh or, with ``rectified``, of a ReLU recurrence."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gates: Tensor, hidden: Tensor, weight: Tensor, rectified: bool, sizes: Sequence[int]
+    ) -> Tensor:
+        """Run all steps."""
+        states = gates.new_empty(len(sizes) + 1, *hidden.shape)
+        states[0] = hidden
+        across, state = weight.t(), states[0]
+        for step, (given, new_state) in enumerate(zip(_rows(gates, sizes), _rows(states[1:], sizes), strict=True)):
+            torch.addmm(given, state[: sizes[step]], across, out=new_state)
+            new_state.relu_() if rectified else new_state.tanh_()
+            _carry(states, step, sizes[step])
+            state = new_state
+        ctx.sizes, ctx.rectified = sizes, rectified
+        ctx.save_for_backward(states, weight)
+        return states
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, state_grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Run the steps backwards."""
+        states, weight = ctx.saved_tensors
+        sizes, steps, after = ctx.sizes, len(ctx.sizes), states[1:]
+        grads = (after > 0).to(after.dtype) if ctx.rectified else 1 - after.square()
+        state = state_grads[steps].clone()
+        for step in range(steps - 1, -1, -1):
+            size = sizes[step]
+            now = state[:size]
+            grads[step, :size].mul_(now)
+            grads[step, size:] = 0
+            torch.mm(grads[step, :size], weight, out=now)
+            state += state_grads[step]
+        by_weight, _ = _hidden_weight_gradients(ctx, 2, grads, states[:-1], with_bias=False)
+        return grads, state, by_weight, None, None
