@@ -16,6 +16,7 @@ from privet.errors import LossError
 from privet.gradients.capture import is_batch
 from privet.gradients.per_example import Explicit, PerExample
 from privet.gradients.planner import Planner
+from privet.gradients.strategies import square_sums
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
@@ -96,7 +97,8 @@ class Clipper:
     def __init__(self, into: ClippedSum, batch_size: int, planner: Planner) -> None:
         """Start with nothing taken."""
         self._into, self._planner = into, planner
-        self._squares = into.flat.new_zeros(into.layout.num_groups, batch_size)
+        self._batch_size = batch_size
+        self._squares: list[list[Tensor]] = [[] for _ in range(into.layout.num_groups)]
         self._kept: dict[int, PerExample] = {}
         self._pool: dict[int, Tensor] = {}
 
@@ -105,10 +107,10 @@ class Clipper:
         if self._into.keep is not None:
             part = self._masked(position, part)
         if isinstance(part, Explicit) and part.gradients.numel() <= self._POOLED:
-            self._pool[position] = part.gradients.flatten(1).to(self._squares.dtype)
+            self._pool[position] = part.gradients.flatten(1).to(self._into.flat.dtype)
             return
         squares, kept = self._planner.measure(part)
-        self._squares[self._into.layout.groups[position]] += squares
+        self._squares[self._into.layout.groups[position]].append(squares)
         self._kept[position] = kept
 
     def _masked(self, position: int, part: PerExample) -> PerExample:
@@ -124,7 +126,7 @@ class Clipper:
         """
         layout, flat = self._into.layout, self._into.flat
         pools = self._pools()
-        norms = self._squares.mT.sqrt()
+        norms = torch.stack([self._total(squares) for squares in self._squares], 1).sqrt_()
         bad = norms.isfinite().all(1).logical_not()
         factors = rule.factors(norms).masked_fill(bad.unsqueeze(1), 0)
         if bool(bad.any()):
@@ -140,6 +142,11 @@ class Clipper:
             torch._foreach_add_(places, torch.split(sums, [len(place) for place in places]))
         return norms
 
+    def _total(self, squares: list[Tensor]) -> Tensor:
+        if not squares:
+            return self._into.flat.new_zeros(self._batch_size)
+        return squares[0] if len(squares) == 1 else torch.stack(squares).sum(0)
+
     def _pools(self) -> list[tuple[list[int], int, Tensor]]:
         """Join pooled gradients per group, adding their squared norms."""
         pools: list[tuple[list[int], int, Tensor]] = []
@@ -147,6 +154,6 @@ class Clipper:
             positions = [place for place in self._pool if self._into.layout.groups[place] == group]
             if positions:
                 rows = torch.cat([self._pool[position] for position in positions], 1)
-                self._squares[group] += torch.linalg.vector_norm(rows, dim=1).square_()
+                self._squares[group].append(square_sums(rows))
                 pools.append((positions, group, rows))
         return pools

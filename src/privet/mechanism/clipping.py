@@ -96,7 +96,8 @@ class ThresholdRule:
             As in :class:`ClippingRule`. A zero gradient gets factor 1 (it contributes nothing either way); an empty
             batch gives an empty result.
         """
-        bounds = norms.new_tensor(self.sensitivity.bounds)
-        # clamp before the division: 0/0 would be NaN, and a denormal norm would overflow the quotient
-        factors = bounds / norms.maximum(bounds)
-        return factors.where(norms.isfinite(), norms.new_zeros(()))
+        bounds = self.sensitivity.bounds
+        # a plain number needs no copy to the device; quotients that overflow (norm zero, huge bound) are cut to one,
+        # and a bound that underflows to zero lets nothing through
+        quotients = bounds[0] / norms if len(set(bounds)) == 1 else norms.new_tensor(bounds) / norms
+        return quotients.nan_to_num_(nan=0.0).clamp_max_(1.0).masked_fill_(norms.isfinite().logical_not(), 0.0)
