@@ -14,6 +14,7 @@ from privet.errors import ArgumentError
 from privet.models.dp_cnn import dp_cnn
 from privet.models.lenet import lenet5, tutorial_cnn
 from privet.models.mlp import logistic_regression, mlp_64_64, mlp_1000
+from privet.models.oriented_edges import oriented_edges
 from privet.models.small_cnn import clipping_mnist_cnn, dp_cnn_small
 
 
@@ -102,6 +103,14 @@ _SPECS = (
         num_classes=1,
         num_parameters=4_801,
         description="Two hidden layers of 64, ReLU, for tables",
+    ),
+    ModelSpec(
+        name="oriented_edges",
+        build=oriented_edges,
+        input_shape=(1, 28, 28),
+        num_classes=10,
+        num_parameters=4_420,
+        description="Fixed edge features, then one linear layer: little to train, so little noise",
     ),
     ModelSpec(
         name="logistic_regression",
