@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import _pop_mode, _push_mode
 
 from privet.errors import LoopError, UnsupportedModel
 from privet.gradients.capture import Capture, Function, Recording, Source, Use
@@ -78,7 +79,7 @@ class RunningBookKeeping:
         capture, self._capture = self._capture, None
         if capture is None:
             return None
-        capture.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        _leave(capture)
         return capture.recording
 
     def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
@@ -105,16 +106,18 @@ class RunningBookKeeping:
         if signature in self._axes:
             return self._axes[signature]
         options = [list(candidates(use.output_shape, size)) for use in recording.uses]
+        # one broken example must not decide whether training runs: its loss is left out, its rows prove nothing
+        finite = losses.detach().isfinite()
         if size > 1:
             absent = half_of(size, losses.device)
             for left_out in (absent, ~absent):
-                _backward(losses[~left_out].sum(), recording, keep_graph=True)
+                _backward(losses[~left_out & finite].sum(), recording, keep_graph=True)
                 for use, choices in zip(recording.uses, options, strict=True):
                     choices[:] = [axis for axis in choices if fits(axis, use.out_grad, left_out)]
         for use, choices in zip(recording.uses, options, strict=True):
             if not choices:
                 raise _mixes_examples(use, recording, self.layout)
-        if size > 1 and all(len(choices) == 1 for choices in options):
+        if size > 1 and bool(finite.all()) and all(len(choices) == 1 for choices in options):
             self._axes[signature] = tuple(choices[0] for choices in options)
         return tuple(choices[0] for choices in options)
 
@@ -160,6 +163,15 @@ class _Collector:
                 self._waiting[position].append(pulled)
         for position, parts in self._waiting.items():
             self._clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
+
+
+def _leave(capture: Capture) -> None:
+    """Take one mode out of torch's stack, wherever it lies: two sessions may have physical batches open at once."""
+    above = []
+    while (top := _pop_mode()) is not capture:  # type: ignore[no-untyped-call]
+        above.append(top)
+    for mode in reversed(above):
+        _push_mode(mode)  # type: ignore[no-untyped-call]
 
 
 def _backward(

@@ -68,7 +68,8 @@ def fits(axis: ExampleAxis, gradient: Tensor | None, absent: Tensor) -> bool:
     if gradient is None:
         return True
     rows = axis.in_front(gradient, len(absent))
-    return not bool(rows[absent].ne(0).any())
+    found = rows[absent]
+    return not bool((found.ne(0) & found.isnan().logical_not()).any())  # zero times infinity says nothing
 
 
 def half_of(batch_size: int, device: torch.device) -> Tensor:

@@ -50,6 +50,7 @@ class PrivateSum:
             ``divisor`` is a public constant of the plan. Dividing by the number of examples really drawn would reveal
             that number through the size of the noise.
         """
-        self.flat.div_(checks.positive("divisor", divisor))
+        # memory of their own: a view of ``flat`` would show the next step's sum before its noise
+        gradients = self.flat / checks.positive("divisor", divisor)
         for parameter, where, shape in zip(parameters, self.layout.slices, self.layout.shapes, strict=True):
-            parameter.grad = self.flat[where].view(shape).to(parameter.dtype)
+            parameter.grad = gradients[where].view(shape).to(parameter.dtype)

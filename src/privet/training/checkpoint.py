@@ -41,7 +41,20 @@ class Checkpoint:
     optimizer: Mapping[str, Any]
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Load weights and optimizer state."""
+        """Load weights and optimizer state.
+
+        Raises:
+            CheckpointError: if the checkpoint was made with another model or optimizer.
+        """
+        try:
+            self._restore(model, optimizer)
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"The checkpoint does not fit this model and optimizer: {str(error).splitlines()[0]} Build the model "
+                "and the optimizer as they were when the run began, or start in a new folder."
+            ) from error
+
+    def _restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         model.load_state_dict(
             {name[len("model.") :]: t for name, t in self.tensors.items() if name.startswith("model.")}
         )
@@ -55,7 +68,8 @@ class Checkpoint:
 
 
 def _tuples(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) for key, value in group.items() if isinstance(value, list) and key != "params"}
+    kept = ("params", "param_names")  # the entries that are lists to torch as well
+    return {key: tuple(value) for key, value in group.items() if isinstance(value, list) and key not in kept}
 
 
 def save_checkpoint(
@@ -75,6 +89,9 @@ def save_checkpoint(
                 tensors[f"optimizer.{index}.{key}"] = value
             else:
                 state.setdefault(str(index), {})[key] = value
+    foreign = sorted(name for name, value in tensors.items() if not isinstance(value, Tensor))
+    if foreign:
+        raise CheckpointError(f"The model's state {foreign} is not a tensor and cannot be saved. Keep it in a buffer.")
     tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
     try:
         described = json.dumps({"state": state, "param_groups": saved["param_groups"]}, default=_number)

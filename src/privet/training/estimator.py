@@ -55,6 +55,7 @@ def fit_privately(
     seed: int | None = None,
 ) -> Guarantee:
     """Run a whole plan on data sets of (input, target) pairs and return the guarantee of what ran."""
+    model.train()
     session = privatize(
         model,
         optimizer,
@@ -65,7 +66,6 @@ def fit_privately(
         engine=engine,
         seed=seed,
     )
-    model.train()
     with session:
         for step in session.steps():
             step.accumulate(lambda inputs, targets: losses(model(inputs), targets))
@@ -132,6 +132,11 @@ class _PrivateEstimator:
         return self._guarantee
 
     def _train(self, dataset: MapDataset, losses: Losses) -> None:
+        if self._guarantee is not None and self.folder is None:
+            raise LoopError(
+                "This model has been trained already, and training it further would cost more than guarantee_ says. "
+                "Make a new estimator with a fresh model."
+            )
         optimizer = self.optimizer([p for p in self.model.parameters() if p.requires_grad])
         self._guarantee = fit_privately(
             self.model,
@@ -222,6 +227,11 @@ def _dataset_of(inputs: Inputs, targets: Targets | None, dtype: torch.dtype) -> 
         if isinstance(inputs, Tensor | np.ndarray):
             raise DataError("fit() got inputs without targets. Pass both arrays, or one data set of pairs.")
         return inputs
+    if not isinstance(inputs, Tensor | np.ndarray):
+        raise DataError(
+            f"fit() got targets beside a {type(inputs).__name__}. Pass two arrays (numpy or torch), or one data set of "
+            "pairs."
+        )
     features, wanted = _inputs_of(inputs), torch.as_tensor(targets).to(dtype)
     if len(features) != len(wanted):
         raise DataError(f"fit() got {len(features)} inputs and {len(wanted)} targets. They must be pairs.")

@@ -78,16 +78,17 @@ class BufferGuard:
 
     def __init__(self, model: nn.Module) -> None:
         """Remember the version of every buffer."""
-        self._buffers = dict(model.named_buffers())
+        self._model = model
         self._versions = self._now()
 
-    def _now(self) -> dict[str, int]:
-        return {name: buffer._version for name, buffer in self._buffers.items()}
+    def _now(self) -> dict[str, tuple[int, int]]:
+        # a buffer can be changed in place, or another tensor put in its place
+        return {name: (id(buffer), buffer._version) for name, buffer in self._model.named_buffers()}
 
     def check(self) -> None:
         """Raise if a buffer changed since the last check."""
         now = self._now()
-        changed = sorted(name for name, version in now.items() if version != self._versions[name])
+        changed = sorted(name for name in now.keys() | self._versions if now.get(name) != self._versions.get(name))
         if changed:
             raise UnsupportedModel(
                 f"The forward pass changed the buffers {changed}, which carries private data past the noise. Put the "

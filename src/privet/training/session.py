@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
@@ -131,25 +131,32 @@ class Session:
         self._engine_choice, self._folder = engine, folder
         self._planned_round = plan.round_event  # raises for a plan without noise, before a ledger exists
         self.ledger = Ledger.in_memory(plan.hash) if folder is None else folder.open_ledger(plan)
-        self._entered = False
+        self._entered = self._is_open = False
+        self._open_step: Step | None = None
+        self._noise_words: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
         """Attach to the optimizer and draw the run's keys; restore the newest checkpoint if there is one."""
         if self._entered:
             raise LoopError("A session can be entered once. Call privatize() again for another run.")
         self._entered = True
-        if self._folder is not None:
-            self._folder.restore(self.ledger, self.plan, self.model, self.optimizer)
-        self._guard = StepGuard(self.optimizer)
-        self._buffers = BufferGuard(self.model)
-        self._engine = self._engine_choice.start(self.model, self._parameters, self._layout)
+        with ExitStack() as undo:
+            undo.callback(self.ledger.close)
+            if self._folder is not None:
+                self._folder.restore(self.ledger, self.plan, self.model, self.optimizer)
+            self._guard = StepGuard(self.optimizer)
+            undo.callback(self._guard.close)
+            self._buffers = BufferGuard(self.model)
+            self._engine = self._engine_choice.start(self.model, self._parameters, self._layout)
+            undo.pop_all()
+        self._is_open = True
         self._streams = Streams.new(self._device, seed=self._seed)
+        self._noise_words = (f"noise came from {self._streams.noise.description}",)
         self._flat = torch.zeros(
             self._layout.num_coordinates,
             device=self._device,
             dtype=torch.promote_types(self._parameters[0].dtype, torch.float32),
         )
-        self._open_step: Step | None = None
         for parameter in self._parameters:
             parameter.grad = None
         return self
@@ -160,6 +167,7 @@ class Session:
         """Give everything back, verify what ran against the plan, and close the ledger."""
         self._engine.close()
         self._guard.close()
+        self._is_open = False
         unfinished = self._open_step
         self._open_step = None
         try:
@@ -185,8 +193,15 @@ class Session:
         Each step's round is charged, durably, before a single example is read. A loop body that does not call
         ``step.update()`` is an error: its round is paid for, so it must be used.
         """
+        if not self._is_open:
+            raise LoopError("session.steps() belongs inside the session's with block.")
+        if self._open_step is not None and not self._open_step.is_done:
+            raise LoopError(
+                f"Step {self._open_step.index} is still open. Finish it with step.update() before asking for more "
+                "steps; one walk over session.steps() at a time."
+            )
         sampling, num_rounds = self.plan.sampling, self.plan.num_rounds
-        done = self.ledger.charged_rounds
+        done = self.ledger.charged_rounds - self.ledger.available
         while done < num_rounds:
             self._reserve(num_rounds - done)
             batches = sampling.round_batches(len(self._dataset), self._streams.sampling)
@@ -218,7 +233,7 @@ class Session:
             adjacency=plan.adjacency,
             unit=plan.unit,
             released=plan.release,
-            assumptions=(*plan.assumptions, f"noise came from {self._streams.noise.description}"),
+            assumptions=plan.assumptions + self._noise_words,
             not_private_because=() if self._seed is None else ("its random streams were seeded by the user",),
         )
 
@@ -227,6 +242,7 @@ class _Stage(Enum):
     """Where a step stands; it only moves forward."""
 
     FRESH = "fresh"
+    WALKING = "walking"
     SUMMED = "summed"
     DONE = "done"
 
@@ -259,16 +275,22 @@ class Step:
         """Whether the step's round was charged, begun, and never compared with what was done."""
         return self._opens_round and not self._was_compared
 
+    def _check_open(self) -> None:
+        if self._session._open_step is not self:
+            raise LoopError(f"Step {self.index} is over. Only the step that steps() handed out last can be used.")
+
     def microbatches(self) -> Iterator[Any]:
         """Yield the step's examples in physical batches: none, one or many.
 
         An empty logical batch yields nothing, and its ``update()`` releases noise alone. Call ``backward`` once for
         each.
         """
+        self._check_open()
         if self._stage is not _Stage.FRESH:
             raise LoopError("step.microbatches() can be walked through once per step.")
-        self._stage = _Stage.SUMMED
+        self._stage = _Stage.WALKING
         yield from self._batches()
+        self._stage = _Stage.SUMMED
 
     def _batches(self) -> Iterator[Any]:
         session = self._session
@@ -280,6 +302,8 @@ class Step:
                 session._engine.begin(len(part))
                 self._awaits_losses = True
                 yield batch
+                self._check_open()
+                session._buffers.check()
                 if self._awaits_losses:
                     raise LoopError("A physical batch was handed out but step.backward(losses) was not called for it.")
         finally:
@@ -292,6 +316,7 @@ class Step:
             losses: One loss per example of the physical batch, in any order-preserving computation; never a mean.
         """
         session = self._session
+        self._check_open()
         if not self._awaits_losses:
             raise LoopError("step.backward(losses) belongs inside the loop over step.microbatches(), once per batch.")
         session._buffers.check()
@@ -308,15 +333,17 @@ class Step:
         If the device runs out of memory the step starts over with half the physical batch size and the same examples;
         nothing is redrawn and nothing is charged twice. ``loss_function`` is called with the batch's items.
         """
+        self._check_open()
         if self._stage is not _Stage.FRESH:
             raise LoopError("step.accumulate() must be the only pass over the step's examples.")
-        self._stage = _Stage.SUMMED
+        self._stage = _Stage.WALKING
         session = self._session
         while True:
             try:
                 for batch in self._batches():
                     parts = batch if isinstance(batch, tuple | list) else (batch,)
                     self.backward(loss_function(*parts))
+                self._stage = _Stage.SUMMED
                 return
             except torch.OutOfMemoryError:
                 if session.physical_batch_size == 1:
@@ -334,6 +361,12 @@ class Step:
         """
         session = self._session
         session._streams.check_process()
+        self._check_open()
+        if self._stage is _Stage.WALKING and not self._awaits_losses:
+            raise LoopError(
+                "The walk over step.microbatches() was broken off, so the sum is not the whole batch's. Walk through "
+                "all of them; the step's round stays charged."
+            )
         if self._stage is _Stage.DONE:
             raise LoopError("step.update() was already called for this step.")
         if self._awaits_losses:

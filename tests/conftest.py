@@ -1,0 +1,45 @@
+"""What every test shares: one thread, and the rules by which marked tests skip themselves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Before torch is imported anywhere: small matrices are slower, and sums less repeatable, when threads share a core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+import torch
+
+torch.set_num_threads(1)
+# The same examples on every run: a failure seen once is seen again.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+
+
+def _wants_slow(config: pytest.Config) -> bool:
+    return bool(config.getoption("--slow")) or "slow" in str(config.getoption("markexpr"))
+
+
+def _has_data() -> bool:
+    folder = os.environ.get("PRIVET_DATA")
+    return folder is not None and Path(folder).is_dir()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    reasons = {
+        "slow": None if _wants_slow(config) else "slow: give --slow or -m slow to run it",
+        "gpu": None if torch.cuda.is_available() else "needs a CUDA device",
+        "data": None if _has_data() else "needs the folder named by PRIVET_DATA",
+    }
+    for item in items:
+        for name, reason in reasons.items():
+            if reason is not None and item.get_closest_marker(name) is not None:
+                item.add_marker(pytest.mark.skip(reason=reason))

@@ -1,0 +1,123 @@
+"""From indices to tensors: every road to a batch leads to the same batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from privet.training.batching import fetch, split, tensors_of
+from privet.training.session import privatize
+from tests.training.tools import CPU, examples, flat, full_batch, losses_of, network, plain_sgd, poisson, run
+
+
+class Batched:
+    """Hands out many items at once, and refuses to be asked for one."""
+
+    def __init__(self) -> None:
+        self.inputs, self.labels = examples().tensors
+        self.takes = 0
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, index: int) -> Any:
+        raise AssertionError("items were asked for one by one")
+
+    def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        self.takes += 1
+        return self.inputs[indices], self.labels[indices]
+
+
+@pytest.mark.parametrize("physical_batch_size", [1, 3, 256])
+def test_taking_many_at_once_equals_taking_one_by_one(physical_batch_size: int) -> None:
+    by_items, at_once, data = network(), network(), Batched()
+    for model, dataset in ((by_items, examples()), (at_once, data)):
+        session = privatize(
+            model, plain_sgd(model), dataset, poisson(6), physical_batch_size=physical_batch_size, seed=1
+        )
+        with session:
+            run(session, model)
+    assert data.takes > 0
+    assert torch.equal(flat(by_items), flat(at_once))
+
+
+def test_a_collate_function_is_used_even_where_many_could_be_taken_at_once() -> None:
+    class Both(Batched):
+        def __getitem__(self, index: int) -> Any:
+            return self.inputs[index], self.labels[index]
+
+    def doubled(items: list[Any]) -> dict[str, Tensor]:
+        return {"inputs": 2 * torch.stack([x for x, _ in items]), "labels": torch.stack([y for _, y in items])}
+
+    model, data = network(), Both()
+    with privatize(model, plain_sgd(model), data, full_batch(1), collate=doubled) as session:
+        for step in session.steps():
+            for batch in step.microbatches():
+                assert torch.equal(batch["inputs"], 2 * data.inputs)
+                step.backward(losses_of(model)(batch["inputs"], batch["labels"]))
+            step.update()
+    assert data.takes == 0
+
+
+def test_accumulate_hands_a_batch_that_is_one_tensor_to_the_loss_whole() -> None:
+    model = nn.Linear(3, 1)
+    shapes = []
+
+    def losses(batch: Tensor) -> Tensor:
+        shapes.append(tuple(batch.shape))
+        return model(batch).square().squeeze(1)
+
+    with privatize(model, plain_sgd(model), list(torch.randn(8, 3)), full_batch(1)) as session:
+        for step in session.steps():
+            step.accumulate(losses)
+            step.update()
+    assert shapes == [(8, 3)]
+
+
+@settings(deadline=None, max_examples=50)
+@given(num=st.integers(0, 40), size=st.integers(1, 50))
+def test_splitting_keeps_every_index_once_and_in_order(num: int, size: int) -> None:
+    indices = np.arange(num, dtype=np.int64)
+    parts = list(split(indices, size))
+    assert [index for part in parts for index in part] == list(range(num))
+    assert all(0 < len(part) <= size for part in parts)
+    assert len(parts) == -(-num // size)
+
+
+def test_fetched_examples_are_the_asked_ones_in_the_asked_order() -> None:
+    inputs, labels = fetch(examples(), np.array([5, 0, 3]), None, CPU)
+    assert torch.equal(inputs, examples().tensors[0][[5, 0, 3]])
+    assert torch.equal(labels, examples().tensors[1][[5, 0, 3]])
+
+
+def test_all_tensors_of_a_batch_are_found_in_any_container() -> None:
+    a, b, c = torch.zeros(1), torch.ones(2), torch.ones(3)
+    found = tensors_of({"a": a, "rest": [b, ("text", c, 3)]})
+    assert [id(tensor) for tensor in found] == [id(a), id(b), id(c)]
+
+
+@pytest.mark.parametrize("failing", ["item", "collate"])
+def test_data_that_cannot_be_read_ends_the_step_charged_and_changes_nothing(failing: str) -> None:
+    def fail(*_: object) -> Any:
+        raise OSError("unreadable")
+
+    class Broken:
+        def __len__(self) -> int:
+            return 8
+
+        __getitem__ = fail
+
+    model = network()
+    before = flat(model)
+    dataset = Broken() if failing == "item" else examples()
+    session = privatize(model, plain_sgd(model), dataset, full_batch(2), collate=fail if failing == "collate" else None)
+    with pytest.raises(OSError, match="unreadable"), session:
+        run(session, model)
+    assert session.ledger.charged_rounds == 1
+    assert torch.equal(flat(model), before)
