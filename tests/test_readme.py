@@ -48,7 +48,9 @@ def test_make_targets_named_exist() -> None:
 
 
 def test_linked_files_exist() -> None:
-    for link in re.findall(r"\]\((?!http)([^)]+)\)", README) + re.findall(r"`((?:examples|docs)/[^`]+|[A-Z]+\.md)`", README):
+    for link in re.findall(r"\]\((?!http)([^)]+)\)", README) + re.findall(
+        r"`((?:examples|docs)/[^`]+|[A-Z]+\.md)`", README
+    ):
         assert (ROOT / link).exists(), link
 
 

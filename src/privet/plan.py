@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from privet import checks
 from privet.accounting.calibration import calibrate_noise, epsilon_table
 from privet.accounting.guarantee import Guarantee, guarantee
-from privet.errors import PlanError, RecipeError
+from privet.errors import ArgumentError, PlanError, RecipeError
 from privet.mechanism import codec
 from privet.mechanism.clipping import Clipping
 from privet.mechanism.events import compose
@@ -65,8 +65,10 @@ class Plan:
         """Refuse pieces of the wrong kind and combinations without a proof."""
         object.__setattr__(self, "delta", checks.probability("delta", self.delta))
         for name, protocol in _PROTOCOLS.items():
-            if not isinstance(getattr(self, name), protocol):
-                raise PlanError(f"{name} must be a {protocol.__name__} piece, got {getattr(self, name)!r}.")
+            piece = getattr(self, name)
+            if isinstance(piece, type) or not isinstance(piece, protocol):
+                hint = f" Did you mean {piece.__name__}(...)?" if isinstance(piece, type) else ""
+                raise PlanError(f"{name} must be a {protocol.__name__} piece, got {piece!r}.{hint}")
         for name, kind in _ENUMS.items():
             if not isinstance(getattr(self, name), kind):
                 choices = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
@@ -175,7 +177,10 @@ class Plan:
         missing += [] if "delta" in data else ["delta"]
         if missing:
             raise RecipeError(f"{where} lacks {', '.join(missing)}. A guarantee has no meaning without them.")
-        return cls(delta=data["delta"], **values)
+        try:
+            return cls(delta=data["delta"], **values)
+        except ArgumentError as error:
+            raise RecipeError(f"{where}.{error}") from error
 
     @property
     def hash(self) -> str:

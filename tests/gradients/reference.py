@@ -14,6 +14,7 @@ from privet.mechanism.clipping import Threshold
 from privet.mechanism.grouping import Grouping, OneGroup
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
+from privet.training.batching import with_gradients
 
 LossFunction = Callable[[nn.Module, Tensor], Tensor]
 
@@ -69,8 +70,11 @@ def engine_clipped_sum(
     running = engine.start(model, parameters, layout)
     try:
         for part in inputs.split(physical_batch_size or max(1, len(inputs))):
+            leaves: Sequence[Tensor] = ()
+            if running.wants_input_gradients:
+                part, leaves = with_gradients(part, len(part))
             part = part.clone()
-            running.begin(len(part))
+            running.begin(len(part), leaves)
             mark_batch([part])
             running.add_clipped(loss(model, part), rule, into)
     finally:

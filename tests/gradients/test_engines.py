@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
-from tests.gradients.reference import engine_clipped_sum, loop_clipped_sum, median_norm, relative_error
-from tests.gradients.zoo import CASES, Case, squared
+from torch import Tensor, nn
 
 from privet.gradients.bookkeeping import BookKeeping
 from privet.gradients.engine import Engine
 from privet.gradients.functional import Functional
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.grouping import OneGroup, PerLayer, PerParameter
+from tests.gradients.reference import engine_clipped_sum, loop_clipped_sum, median_norm, relative_error
+from tests.gradients.zoo import CASES, Case, squared
 
 BATCH = 9
 PAIRS = [
@@ -22,14 +25,24 @@ PAIRS = [
 ]
 
 
+@functools.cache
+def by_loop(case: Case) -> tuple[nn.Module, Tensor, Threshold, Tensor]:
+    """A model, its inputs, a bound that clips about half of them, and the clipped sum by the loop."""
+    torch.manual_seed(0)
+    model, inputs = case.build(), case.inputs(BATCH)
+    clipping = Threshold(norm=median_norm(model, squared, inputs))
+    return model, inputs, clipping, loop_clipped_sum(model, squared, inputs, clipping)
+
+
+def test_the_zoo_is_large_and_its_names_are_unique() -> None:
+    assert len({case.name for case in CASES}) == len(CASES) >= 75
+
+
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @pytest.mark.parametrize(("engine", "case"), PAIRS)
 @pytest.mark.parametrize("physical_batch_size", [1, 7, None])
 def test_clipped_sum_equals_the_per_example_loop(engine: Engine, case: Case, physical_batch_size: int | None) -> None:
-    torch.manual_seed(0)
-    model, inputs = case.build(), case.inputs(BATCH)
-    clipping = Threshold(norm=median_norm(model, squared, inputs))
-    expected = loop_clipped_sum(model, squared, inputs, clipping)
+    model, inputs, clipping, expected = by_loop(case)
     for dtype, tolerance in ((torch.float64, 1e-6), (torch.float32, 1e-5)):
         typed = inputs.to(dtype) if inputs.is_floating_point() else inputs
         found = engine_clipped_sum(

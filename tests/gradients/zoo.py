@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
+from tests.gradients.zoo_layers import LAYERS
+from tests.gradients.zoo_recurrent import RECURRENT
+
 
 def squared(model: nn.Module, inputs: Tensor) -> Tensor:
     """A loss with a different gradient for every example and output."""
@@ -216,6 +219,7 @@ CASES = [
     Case("weight_norm", lambda: parametrizations.weight_norm(nn.Linear(6, 4)), floats(6)),
     Case("frozen_middle", frozen_middle, floats(6)),
     Case("transformer_layer", lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True), floats(5, 6)),
+    *(Case(name, build, inputs, functional=False) for name, build, inputs in (*LAYERS, *RECURRENT)),
 ]
 
 

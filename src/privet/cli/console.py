@@ -39,10 +39,6 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True, color=_colour(sys.stderr))
         return exit_code(error)
-    except BrokenPipeError:
-        # The reader of a pipe has seen enough; nothing is wrong. Python would complain once more when it exits.
-        sys.stderr.close()
-        return OK
     except OSError as error:
         if wants_trace:
             traceback.print_exc()

@@ -25,6 +25,17 @@ _VERBS: Mapping[str, tuple[str, str, str]] = {
     "recipes": ("privet.cli.recipes", "recipes", "List, show or copy the recipes that come along."),
 }
 
+_EPILOG = """\b
+Begin with:
+  privet plan demo
+  privet train demo -o runs/demo
+  privet report runs/demo
+
+\b
+Exit codes: 0 done, 1 failed, 2 wrong usage or recipe,
+3 budget exceeded or ledger mismatch, 130 interrupted.
+"""
+
 
 class LazyGroup(click.Group):
     """A group that knows its commands' names and imports a command when it is called."""
@@ -64,20 +75,13 @@ class LazyGroup(click.Group):
 @click.command(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 budget exceeded or ledger mismatch, 130 interrupted.",
+    epilog=_EPILOG,
 )
 @click.version_option(__version__, prog_name="privet")
 @click.option("--debug", is_flag=True, help="Show the full trace of an error.")
 @click.pass_context
 def privet(ctx: click.Context, debug: bool) -> None:
-    """Train neural networks with differential privacy, and prove what was spent.
-
-    \b
-    Begin with:
-      privet plan demo
-      privet train demo -o runs/demo
-      privet report runs/demo
-    """
+    """Train neural networks with differential privacy, and prove what was spent."""
     ctx.obj = {"debug": debug}
     if os.environ.get("NO_COLOR"):
         ctx.color = False

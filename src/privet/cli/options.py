@@ -6,6 +6,12 @@ import click
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 
+
+def examples(*lines: str) -> str:
+    """Return the end of a help page that shows how a verb is called; the mark keeps its lines as they are."""
+    return "\b\n" + "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
+
+
 recipe_argument = click.argument("recipe")
 run_argument = click.argument("run_folder", metavar="RUN", type=click.Path())
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

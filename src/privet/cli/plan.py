@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet.cli.console import paragraphs, show_facts, show_heading, show_json, show_table
-from privet.cli.options import CONTEXT, json_option, quick_option, recipe_argument, set_option
+from privet.cli.options import CONTEXT, examples, json_option, quick_option, recipe_argument, set_option
 
 if TYPE_CHECKING:
     from privet.experiments.recipe import Recipe
@@ -18,7 +18,7 @@ _BYTES = 4
 _COPIES = 3
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(context_settings=CONTEXT, epilog=examples("privet plan demo --set privacy.epsilon=1"))
 @recipe_argument
 @set_option
 @quick_option
@@ -27,10 +27,6 @@ def plan(recipe: str, overrides: tuple[str, ...], quick: bool, as_json: bool) ->
     """Say what RECIPE guarantees, before any data is read.
 
     RECIPE is the name of a packaged recipe or the path of a TOML file.
-
-    \b
-    Example:
-      privet plan demo --set privacy.epsilon=1
     """
     from privet.experiments.recipe_files import load_recipe
 
@@ -119,7 +115,9 @@ def _print(recipe: Recipe, plan: Plan, found: dict[str, Any]) -> None:
     count, memory, multiplier = found["parameters"], found["memory_bytes"], _multiplier(plan)
     shown = "not known before the network is built"
     if memory is not None:
-        shown = f"{_size(memory['model_and_optimizer'])} for the model and its optimizer, {_size(memory['data'])} for data"
+        shown = (
+            f"{_size(memory['model_and_optimizer'])} for the model and its optimizer, {_size(memory['data'])} for data"
+        )
     facts = {
         "noise multiplier": "" if multiplier is None else f"{multiplier:.4f}",
         "steps": f"{plan.num_steps:,}",
@@ -129,7 +127,9 @@ def _print(recipe: Recipe, plan: Plan, found: dict[str, Any]) -> None:
     }
     clt = found["clt_approximation_not_a_bound"]
     if clt is not None:
-        facts["for comparison"] = f"\N{GREEK SMALL LETTER EPSILON} {clt:.3f} by the central limit (approximation, not a bound)"
+        facts["for comparison"] = (
+            f"\N{GREEK SMALL LETTER EPSILON} {clt:.3f} by the central limit (approximation, not a bound)"
+        )
     show_facts(facts)
     click.echo()
     rows = [

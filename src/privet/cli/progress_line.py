@@ -32,7 +32,6 @@ class ProgressLine:
         self._first_step = 0
         self._newest: StepUpdate | None = None
         self._width = 0
-        self._accuracy = ""
 
     def started(self, promised: Guarantee, *, step: int, num_steps: int) -> None:
         """Start the clock."""
@@ -48,8 +47,7 @@ class ProgressLine:
             self._show()
 
     def evaluated(self, point: CurvePoint) -> None:
-        """Add the newest measure to what is shown."""
-        self._accuracy = f"{point.measure.name} {point.measure.value:.3f}*"
+        """Show nothing: the line has room for the run, the report for its results."""
 
     def ended(self) -> None:
         """Show the last step and leave the line."""
@@ -82,8 +80,6 @@ class ProgressLine:
         ]
         if update.loss is not None:
             parts.append(f"loss {update.loss:.2f}*")
-        if self._accuracy:
-            parts.append(self._accuracy)
         parts.append(f"{_short(steps * update.expected_batch_size / elapsed)} ex/s")
         parts.append(f"{_clock_time(left)} left")
         return _SEPARATOR.join(parts)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from privet.cli.console import INTERRUPTED, OK, show_facts
-from privet.cli.options import CONTEXT, quick_option, recipe_argument, set_option
+from privet.cli.options import CONTEXT, examples, quick_option, recipe_argument, set_option
 
 if TYPE_CHECKING:
     from privet.experiments.runner import RunOutcome
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(context_settings=CONTEXT, epilog=examples("privet train demo -o runs/demo"))
 @recipe_argument
 @click.option("-o", "--output", required=True, metavar="RUN", type=click.Path(), help="The run's folder.")
 @set_option
@@ -42,10 +42,6 @@ def train(
     The guarantee is printed before any data is read, and again, from the
     ledger, at the end. Ctrl-C stops after the step and leaves a run that the
     same command resumes (exit code 130).
-
-    \b
-    Example:
-      privet train demo -o runs/demo
     """
     from privet.experiments.recipe_files import load_recipe
 
@@ -64,14 +60,15 @@ def train(
             unprotected=unprotected_telemetry,
             max_epsilon=max_epsilon,
             should_stop=should_stop,
+            announce=lambda promised: click.echo(f"promised  {promised}"),
         )
     _print(outcome, output, is_public=loaded.is_public)
     return OK if outcome.is_finished else INTERRUPTED
 
 
 def _print(outcome: RunOutcome, folder: str, *, is_public: bool) -> None:
-    facts = {"promised": str(outcome.promised), "spent": str(outcome.spent)}
-    facts["steps"] = f"{outcome.steps_done:,} of {outcome.num_steps:,}, {outcome.seconds:,.1f} s"
+    click.echo(f"spent     {outcome.spent}")
+    facts = {"steps": f"{outcome.steps_done:,} of {outcome.num_steps:,}, {outcome.seconds:,.1f} s in this process"}
     for measure in outcome.metrics.measures if outcome.metrics is not None else ():
         star = "" if is_public else "*"
         facts[f"test {measure.name}"] = (

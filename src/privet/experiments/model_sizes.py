@@ -38,6 +38,7 @@ MODEL_SIZES: Mapping[str, Mapping[Task, int]] = MappingProxyType(
             _WINE: 4_993,
             _CENSUS: 11_266,
         },
+        "oriented_edges": {_GREY_IMAGES: 4_420, _COLOUR_IMAGES: 17_290},
         "logistic_regression": {_GREY_IMAGES: 7_850, _COLOUR_IMAGES: 30_730, _HOUSING: 9, _WINE: 12, _CENSUS: 218},
     }
 )

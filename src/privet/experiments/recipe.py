@@ -113,8 +113,8 @@ class PrivacySettings(_Table):
         multiplier = self.noise.get("noise_multiplier")
         if self.epsilon is not None and multiplier is not None:
             raise RecipeError(
-                f"privacy.epsilon is {self.epsilon:g} and privacy.noise.noise_multiplier is {multiplier!r}: only one of "
-                "them can be chosen, the other follows. Remove one."
+                f"privacy.epsilon is {self.epsilon:g} and privacy.noise.noise_multiplier is {multiplier!r}: only one "
+                "of them can be chosen, the other follows. Remove one."
             )
         if self.epsilon is None and multiplier is None:
             raise RecipeError("privacy has neither an epsilon nor a noise.noise_multiplier. Give one of them.")
@@ -166,8 +166,8 @@ class Recipe(_Table):
             raise RecipeError(f"normalisation is {self.normalisation!r}. {codec.suggestion(self.normalisation, known)}")
         if self.training.evaluate_every is not None and not self.is_public:
             raise RecipeError(
-                "training.evaluate_every looks at test data during the run, which is not covered by the guarantee. It is "
-                "for public data: remove it, or set data_is_public = true if the data are."
+                "training.evaluate_every looks at test data during the run, which is not covered by the guarantee. It "
+                "is for public data: remove it, or set data_is_public = true if the data are."
             )
 
     @property
@@ -209,7 +209,8 @@ def _sampling(given: Mapping[str, Any]) -> Mapping[str, Any]:
     for key in given:
         if key not in (*_DECLARED_SIZE, "kind"):
             raise RecipeError(
-                f"privacy.sampling.{key} does not go with a declared size. {codec.suggestion(key, list(_DECLARED_SIZE))}"
+                f"privacy.sampling.{key} does not go with a declared size. "
+                f"{codec.suggestion(key, list(_DECLARED_SIZE))}"
             )
     missing = [key for key in ("dataset_size", "batch_size") if key not in given]
     if missing:

@@ -64,7 +64,7 @@ class CurvePoint:
     measure: Measure
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+    def from_dict(cls, data: Any) -> Self:
         """Read what ``to_dict`` wrote."""
         if not isinstance(data, Mapping) or not {"step", "epsilon", "measure"} <= set(data):
             raise ArgumentError("This is not a point of a curve: it needs step, epsilon and measure.")
@@ -142,6 +142,4 @@ def mean(name: str, total: float, total_of_squares: float, num_examples: int) ->
     value = total / n if n else 0.0
     variance = max(0.0, total_of_squares / n - value**2) * n / (n - 1) if n > 1 else 0.0
     half = float(ndtri((1 + CONFIDENCE) / 2)) * math.sqrt(variance / n) if n else 0.0
-    return Measure(
-        name=name, value=value, low=value - half, high=value + half, num_examples=n, interval="95 % normal"
-    )
+    return Measure(name=name, value=value, low=value - half, high=value + half, num_examples=n, interval="95 % normal")

@@ -69,6 +69,7 @@ def train(
     unprotected: bool = False,
     max_epsilon: float | None = None,
     should_stop: Callable[[], bool] = _never,
+    announce: Callable[[Guarantee], None] | None = None,
 ) -> RunOutcome:
     """Run a recipe in a folder, or go on with the run that is there.
 
@@ -79,6 +80,7 @@ def train(
         unprotected: Show and keep losses and clipped shares although the data are not public.
         max_epsilon: Refuse a plan that spends more.
         should_stop: Asked after every step; True ends the run cleanly. It can be resumed.
+        announce: Told what the plan promises, before any data is read.
 
     Guarantee:
         The plan is accounted and compared with ``max_epsilon`` before any data is read. When the plan is used up, the
@@ -94,6 +96,8 @@ def train(
     plan = plan_of_run(recipe, files)
     promised = plan.guarantee()
     _check_budget(promised, max_epsilon)
+    if announce is not None:
+        announce(promised)
     device = choose_device(recipe.training.device)
     split = load(recipe.dataset, normalisation=recipe.normalisation)
     if not was_resumed:
@@ -134,8 +138,8 @@ def stored_curve(files: RunFiles) -> tuple[CurvePoint, ...]:
 def _check_budget(promised: Guarantee, max_epsilon: float | None) -> None:
     if max_epsilon is not None and promised.epsilon > checks.positive("max_epsilon", max_epsilon):
         raise BudgetExceeded(
-            f"The plan spends epsilon {rounded_up(promised.epsilon)}, allowed are {max_epsilon:g}. Nothing was run. Lower "
-            "privacy.epsilon, or allow more."
+            f"The plan spends epsilon {rounded_up(promised.epsilon)}, allowed are {max_epsilon:g}. Nothing was run. "
+            "Lower privacy.epsilon, or allow more."
         )
 
 
@@ -153,7 +157,9 @@ def _load_weights(model: nn.Module, files: RunFiles) -> None:
         )
     except (SafetensorError, RuntimeError, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise CheckpointError(f"The model in {files.folder} cannot be read: {reason}. Restore it from a copy.") from None
+        raise CheckpointError(
+            f"The model in {files.folder} cannot be read: {reason}. Restore it from a copy."
+        ) from None
 
 
 class _Run:
@@ -199,19 +205,19 @@ class _Run:
         self._curve = list(stored_curve(self._files))
         self._write_environment()
         self._write_status("running", session)
+        failed = True
         try:
-            self._walk(session, should_stop)
-        except KeyboardInterrupt:
-            # The session has already given up the step, written a checkpoint and closed the ledger.
-            pass
-        except PrivetError as error:
-            with suppress(PrivetError):
-                self._write_status("failed", session, type(error).__name__)
-            raise
+            # An interrupt is a clean end: the session has given up the step, written a checkpoint, closed the ledger.
+            with suppress(KeyboardInterrupt):
+                self._walk(session, should_stop)
+            failed = False
         finally:
             self._progress.ended()
             if self._notes is not None:
                 self._notes.close()
+            if failed:
+                with suppress(PrivetError):
+                    self._write_status("failed", session)
         return self._outcome(session, time.monotonic() - began)
 
     def _walk(self, session: Session, should_stop: Callable[[], bool]) -> None:
@@ -254,8 +260,8 @@ class _Run:
         is_finished = session.ledger.charged_rounds >= self._plan.num_rounds
         if is_finished and spent.epsilon != self._promised.epsilon:
             raise LedgerMismatch(
-                f"The plan promised epsilon {self._promised.epsilon!r}, the ledger says {spent.epsilon!r}. What the ledger "
-                "says holds; please report this run."
+                f"The plan promised epsilon {self._promised.epsilon!r}, the ledger says {spent.epsilon!r}. What the "
+                "ledger says holds; please report this run."
             )
         metrics = None
         if is_finished:
@@ -290,6 +296,7 @@ class _Run:
         earlier = read_json(path).get("processes", []) if path.exists() else []
         write_json(path, {"processes": [*earlier, describe_environment(self._device)]})
 
-    def _write_status(self, state: str, session: Session, error: str | None = None) -> None:
+    def _write_status(self, state: str, session: Session) -> None:
+        # No reason is written down: what went wrong may depend on a private record.
         found = {"state": state, "steps_done": session.steps_done, "num_steps": self._plan.num_steps}
-        write_json(self._files.status, found | ({} if error is None else {"error": error}))
+        write_json(self._files.status, found)

@@ -35,7 +35,8 @@ class UnprotectedFile:
                 raise OSError(28, "No space left on device")
         except OSError as error:
             raise CheckpointError(
-                f"Could not write {self._path}: {error.strerror}. Free space, then run the same command again to resume."
+                f"Could not write {self._path}: {error.strerror}. Free space, then run the same command "
+                "again to resume."
             ) from error
 
     def _open(self) -> int:

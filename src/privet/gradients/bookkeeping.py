@@ -8,27 +8,27 @@ per-example gradient is written out unless that is the cheapest way.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import _pop_mode, _push_mode
 
 from privet.errors import LoopError, UnsupportedModel
-from privet.gradients.capture import Capture, Function, Recording, Source, Use
+from privet.gradients.capture import Capture, Function, Recording, Source, Use, leave, send_back
 from privet.gradients.engine import Clipper, check_losses
-from privet.gradients.example_axis import ExampleAxis, candidates, fits, half_of
+from privet.gradients.example_axis import ExampleAxis, candidates
 from privet.gradients.layer_rules import RULES, by_vmap
 from privet.gradients.per_example import Explicit, PerExample, joined
 from privet.gradients.planner import Planner
-from privet.gradients.rule_tools import Rule
-from privet.gradients.support import check_coverage, quiet_vmap
+from privet.gradients.rule_tools import Rule, resolved
+from privet.gradients.support import quiet_vmap
+from privet.gradients.trial import check_sums, hold, single_example_axes
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
 
-Signature = tuple[tuple[str, int], ...]
+Signature = tuple[tuple[str, tuple[ExampleAxis, ...]], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,31 +55,39 @@ class RunningBookKeeping:
     layout: Layout
     planner: Planner = field(default_factory=Planner)
     _capture: Capture | None = None
+    _inputs: Sequence[Tensor] = ()
     _axes: dict[Signature, tuple[ExampleAxis, ...]] = field(default_factory=dict)
-    _covered: set[Signature] = field(default_factory=set)
+    _expansions: dict[int, bool] = field(default_factory=dict)
 
-    def begin(self, batch_size: int) -> None:
+    @property
+    def wants_input_gradients(self) -> bool:
+        """Until a program has passed its trial, examples are handed out as leaves that require gradients."""
+        return not self._axes
+
+    def begin(self, batch_size: int, inputs: Sequence[Tensor] = ()) -> None:
         """Enter the capture mode; it stays on until the losses come back."""
         if self._capture is not None:
             raise LoopError(
                 "A physical batch is still open: call step.backward(losses) before asking for the next one."
             )
-        self._capture = Capture(self.parameters, batch_size)
+        self._inputs = inputs
+        self._capture = Capture(self.parameters, batch_size, self._expansions)
         self._capture.__enter__()  # type: ignore[no-untyped-call]
 
     def abandon(self) -> None:
         """Leave the capture mode and drop what it noted."""
-        self._finish()
+        if recording := self._finish():
+            recording.release()
 
     def close(self) -> None:
         """Leave the capture mode if an error left it on."""
-        self._finish()
+        self.abandon()
 
     def _finish(self) -> Recording | None:
         capture, self._capture = self._capture, None
         if capture is None:
             return None
-        _leave(capture)
+        leave(capture)
         return capture.recording
 
     def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
@@ -87,39 +95,49 @@ class RunningBookKeeping:
         recording = self._finish()
         if recording is None:
             raise LoopError("step.backward(losses) was called outside step.microbatches().")
-        losses = check_losses(losses, recording.batch_size)
-        signature = tuple((use.name, len(use.output_shape)) for use in recording.uses)
-        if signature not in self._covered:
-            check_coverage(losses, recording, self.parameters, self.layout)
-            self._covered.add(signature)
-        axes = self._example_axes(losses, recording, signature)
-        clipper = Clipper(into, recording.batch_size, self.planner)
+        try:
+            losses = check_losses(losses, recording.batch_size)
+            # norms and sums in half precision would break the bound, whatever the forward pass ran in
+            with torch.autocast(losses.device.type, enabled=False):
+                return self._add_clipped(losses, recording, rule, into)
+        finally:
+            self._inputs = ()
+            recording.release()
+
+    def _add_clipped(self, losses: Tensor, recording: Recording, rule: ClippingRule, into: ClippedSum) -> Tensor:
+        size = recording.batch_size
+        signature = tuple((use.name, tuple(candidates(use.output_shape, size))) for use in recording.uses)
+        verdict = None
+        if size == 1:
+            axes: Sequence[ExampleAxis] = single_example_axes(recording)
+        elif signature in self._axes:
+            axes = self._axes[signature]
+        else:
+            verdict = hold(losses, recording, self._inputs, self.layout)
+            axes = verdict.axes
+        clipper = Clipper(into, size, self.planner)
         collector = _Collector(recording, axes, self.rules, self.parameters, clipper)
-        _backward(losses.sum(), recording, keep_graph=False, receive=collector.receive)
+        send_back(losses.sum(), recording, (), keep_graph=verdict is not None, receive=collector.receive)
         with torch.no_grad():
             collector.finish()
-            return clipper.finish(rule)
+            norms = clipper.finish(rule)
+            if verdict is not None:
+                self._check_sums(losses, rule.factors(norms), norms, clipper, into, is_half=verdict.is_half)
+                if verdict.is_clean and verdict.is_unambiguous:
+                    self._axes[signature] = verdict.axes
+            return norms
 
-    def _example_axes(self, losses: Tensor, recording: Recording, signature: Signature) -> Sequence[ExampleAxis]:
-        """Find each use's example axis, once per program; with a single example every reading is right."""
-        size = recording.batch_size
-        if signature in self._axes:
-            return self._axes[signature]
-        options = [list(candidates(use.output_shape, size)) for use in recording.uses]
-        # one broken example must not decide whether training runs: its loss is left out, its rows prove nothing
-        finite = losses.detach().isfinite()
-        if size > 1:
-            absent = half_of(size, losses.device)
-            for left_out in (absent, ~absent):
-                _backward(losses[~left_out & finite].sum(), recording, keep_graph=True)
-                for use, choices in zip(recording.uses, options, strict=True):
-                    choices[:] = [axis for axis in choices if fits(axis, use.out_grad, left_out)]
-        for use, choices in zip(recording.uses, options, strict=True):
-            if not choices:
-                raise _mixes_examples(use, recording, self.layout)
-        if size > 1 and bool(finite.all()) and all(len(choices) == 1 for choices in options):
-            self._axes[signature] = tuple(choices[0] for choices in options)
-        return tuple(choices[0] for choices in options)
+    def _check_sums(
+        self, losses: Tensor, factors: Tensor, norms: Tensor, clipper: Clipper, into: ClippedSum, *, is_half: bool
+    ) -> None:
+        """Compare with autograd, all examples clipped so that a huge one cannot drown the others in rounding."""
+        sound = norms.isfinite().all(1) & losses.detach().isfinite()
+        weights = factors.amin(1).masked_fill(~sound, 0)
+        lengths = torch.linalg.vector_norm(norms, dim=1).masked_fill(~sound, 0)
+        check_sums(
+            clipper.weighted_sum, losses, weights, lengths, self.parameters, self.layout,
+            keep=into.keep, is_half=is_half,
+        )  # fmt: skip
 
 
 class _Collector:
@@ -145,7 +163,8 @@ class _Collector:
         """Apply the rule of a use whose output gradient has arrived, then let go of the gradient."""
         _check_unchanged(use)
         rule = self._rules.get(use.function, by_vmap)
-        for source, part in rule(use, self._axes[id(use)], self._batch_size):
+        for found in rule(use, self._axes[id(use)], self._batch_size):
+            source, part = resolved(*found)
             if source.derived:
                 self._derived.append((source, part))
             else:
@@ -163,25 +182,6 @@ class _Collector:
                 self._waiting[position].append(pulled)
         for position, parts in self._waiting.items():
             self._clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
-
-
-def _leave(capture: Capture) -> None:
-    """Take one mode out of torch's stack, wherever it lies: two sessions may have physical batches open at once."""
-    above = []
-    while (top := _pop_mode()) is not capture:  # type: ignore[no-untyped-call]
-        above.append(top)
-    for mode in reversed(above):
-        _push_mode(mode)  # type: ignore[no-untyped-call]
-
-
-def _backward(
-    loss: Tensor, recording: Recording, *, keep_graph: bool, receive: Callable[[Use], None] | None = None
-) -> None:
-    """Send gradients to every noted output, and no further."""
-    for use in recording.uses:
-        use.out_grad, use.receive = None, receive
-    edges = [use.edge for use in recording.uses if use.is_root]
-    torch.autograd.grad(loss, edges, retain_graph=keep_graph, allow_unused=True)
 
 
 def _check_unchanged(use: Use) -> None:
@@ -212,13 +212,3 @@ def _pull_back(
         for position, gradients in zip(order, pulled, strict=True)
         if gradients is not None
     ]
-
-
-def _mixes_examples(use: Use, recording: Recording, layout: Layout) -> UnsupportedModel:
-    names = sorted({layout.names[position] for source in use.sources for position in source.parameters})
-    return UnsupportedModel(
-        f"Something after operation '{use.name}' on {names} mixes the examples of a batch (its output has shape "
-        f"{tuple(use.output_shape)} for {recording.batch_size} examples), so no per-example gradient exists. Usual "
-        "causes: batch normalisation, a loss averaged over the batch, or in-batch negatives. Make each example's loss "
-        "depend on that example alone."
-    )

@@ -22,9 +22,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+
+from privet.errors import UnsupportedModel
+from privet.gradients.recurrent import COMPOSITES, Composite, remember_order
+from privet.gradients.recurrent_cells import CELLS
+from privet.gradients.views import Undo, undo_of
 
 _MARK = "_privet_batch"
+_REACHED = "_privet_reached"  # set on batch tensors that descend from a noted use
 
 Function = Callable[..., Any]
 
@@ -59,6 +65,8 @@ class Source:
     tensor: Tensor
     parameters: frozenset[int]  # positions in the layout
     derived: bool
+    made_from: Source | None = None  # for a view or copy of a single source
+    undo: Undo | None = None  # turns gradients of this tensor into those of that source
 
 
 @dataclass(kw_only=True, eq=False)
@@ -70,11 +78,12 @@ class Use:
     kwargs: dict[str, Any]
     sources: Sequence[Source]
     output_shape: torch.Size
-    edge: GradientEdge
+    edge: GradientEdge | None
     is_root: bool  # nothing upstream of it needs gradients: backward may stop here
     out_grad: Tensor | None = None
     receive: Callable[[Use], None] | None = None
     versions: tuple[tuple[Tensor, int], ...] = ()
+    output_index: int = 0  # which of the operation's outputs, where it has several
 
     @property
     def name(self) -> str:
@@ -89,15 +98,30 @@ class Recording:
     batch_size: int
     uses: list[Use] = field(default_factory=list)
     tracked: dict[int, Source] = field(default_factory=dict)
-    creates_batch_axis: bool = False  # an expand() of a parameter was read as one copy per example
+
+    def release(self) -> None:
+        """Let go of everything: hooks and graph hold each other in a ring that nothing else would break."""
+        for use in self.uses:
+            use.args, use.kwargs, use.sources, use.versions = (), {}, (), ()
+            use.out_grad = use.receive = use.edge = None
+        self.uses.clear()
+        self.tracked.clear()
 
 
 class Capture(TorchFunctionMode):
     """The mode that is active while a physical batch is out."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], batch_size: int) -> None:
-        """Track these parameters; a physical batch holds ``batch_size`` examples."""
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], batch_size: int, expansions: dict[int, bool] | None = None
+    ) -> None:
+        """Track these parameters; a physical batch holds ``batch_size`` examples.
+
+        ``expansions`` is a memory shared between batches of one model: which expand() of a parameter, counted through a
+        forward pass, has been seen not to follow the batch size.
+        """
         super().__init__()
+        self._expansions = {} if expansions is None else expansions
+        self._num_expansions = 0
         self.recording = Recording(batch_size=batch_size)
         for position, parameter in enumerate(parameters):
             source = Source(tensor=parameter, parameters=frozenset([position]), derived=False)
@@ -114,42 +138,72 @@ class Capture(TorchFunctionMode):
         return result
 
     def _run(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        composite = COMPOSITES.get(func)
+        if composite is not None and any(map(is_batch, tensors_in(args))):
+            return self._run_composite(composite, func, args)
         decomposed = _DECOMPOSED.get(func)
         if decomposed is None:
             return func(*args, **kwargs)
         with self:  # let the mode see the parts of a composite operation
             return decomposed(*args, **kwargs)
 
+    def _run_composite(self, composite: Composite, func: Function, args: tuple[Any, ...]) -> Any:
+        noted: set[int] = set()
+
+        def note(part: Function, part_args: tuple[Any, ...], output: Tensor) -> None:
+            noted.update(map(id, tensors_in(part_args)))
+            self._note_part(part, part_args, output)
+
+        result = composite(note, *args)
+        if any(id(tensor) in self.recording.tracked and id(tensor) not in noted for tensor in tensors_in(args)):
+            raise UnsupportedModel(
+                f"Operation '{func.__name__}' was given a state that is computed from parameters alone. Make one copy "
+                "per example of it, for instance start.expand(-1, batch_size, -1)."
+            )
+        return result
+
     def _note(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         tracked = self.recording.tracked
         sources: list[Source] = []
-        private = needs_grad = False
+        private = needs_grad = reached = False
         for tensor in tensors_in((args, kwargs)):
             source = tracked.get(id(tensor))
             if source is not None:
                 sources.append(source)
             elif is_batch(tensor):
                 private = True
-                needs_grad = needs_grad or tensor.requires_grad
+                reached = reached or getattr(tensor, _REACHED, False)
+                needs_grad = needs_grad or (tensor.requires_grad and getattr(tensor, _REACHED, False))
         if private:
-            mark_batch(tensors_in(result))
-            if _writes(func):
-                mark_batch(tensors_in(args[:1]))
-                mark_batch(tensors_in(kwargs.get("out")))
-        if not sources or func in _DECOMPOSED:
+            changed = (result, args[:1], kwargs.get("out")) if _writes(func) else result
+            mark_batch(tensors_in(changed))
+            if reached or sources:
+                _mark_reached(tensors_in(changed))
+            remember_order(func, args, kwargs, result)
+        if not sources or func in _DECOMPOSED or (private and func in COMPOSITES):
             return
-        for output in tensors_in(result):
+        if func is Tensor.__setitem__ and torch.is_grad_enabled():
+            raise UnsupportedModel(
+                "A parameter is written into a part of another tensor (x[...] = parameter), which cannot be followed. "
+                "Build the tensor with torch.cat, torch.stack or torch.where instead."
+            )
+        # an assignment into a tensor returns nothing: what it changed is its output
+        written = args[:1] if result is None and _writes(func) else result
+        for index, output in enumerate(tensors_in(written)):
             if not output.requires_grad or id(output) in tracked:
                 continue
             if private:
-                self._note_use(func, args, kwargs, sources, output, is_root=not needs_grad)
+                self._note_use(func, args, kwargs, sources, output, is_root=not needs_grad, output_index=index)
             elif self._makes_batch_axis(func, sources, output):
-                self.recording.creates_batch_axis = True
                 mark_batch([output])
+                _mark_reached([output])
                 self._note_use(func, args, kwargs, sources, output, is_root=True)
             else:
                 parameters = frozenset().union(*(source.parameters for source in sources))
-                tracked[id(output)] = Source(tensor=output, parameters=parameters, derived=True)
+                undo = undo_of(func, sources[0].tensor, output) if len(sources) == 1 else None
+                tracked[id(output)] = Source(
+                    tensor=output, parameters=parameters, derived=True, made_from=sources[0], undo=undo
+                )
 
     def _note_use(
         self,
@@ -160,6 +214,7 @@ class Capture(TorchFunctionMode):
         output: Tensor,
         *,
         is_root: bool,
+        output_index: int = 0,
     ) -> None:
         use = Use(
             function=func,
@@ -169,23 +224,91 @@ class Capture(TorchFunctionMode):
             output_shape=output.shape,
             edge=get_gradient_edge(output),
             is_root=is_root,
+            output_index=output_index,
             versions=tuple((tensor, tensor._version) for tensor in tensors_in((args, kwargs)) if is_batch(tensor)),
         )
         output.register_hook(lambda gradient: _keep(use, gradient))  # type: ignore[no-untyped-call]
         self.recording.uses.append(use)
 
+    def _note_part(self, func: Function, args: tuple[Any, ...], output: Tensor) -> None:
+        """Note a part of a composite operation: its tracked arguments' gradients follow from ``output``'s."""
+        tracked = self.recording.tracked
+        sources = [tracked[id(tensor)] for tensor in tensors_in(args) if id(tensor) in tracked]
+        if sources:
+            flows = any(self._follows_a_use(tensor) for tensor in tensors_in(args) if id(tensor) not in tracked)
+            self._note_use(func, args, {}, sources, output, is_root=not flows)
+
+    def _follows_a_use(self, tensor: Tensor) -> bool:
+        """Whether backward from here comes to a noted use; inside a composite operation no mark says so."""
+        noted = {use.edge.node for use in self.recording.uses if use.edge is not None}
+        seen: set[Any] = set()
+        queue: list[Any] = [tensor.grad_fn]
+        while queue:
+            node = queue.pop()
+            if node in noted:
+                return True
+            if node is not None and node not in seen:
+                seen.add(node)
+                queue.extend(child for child, _ in node.next_functions)
+        return False
+
     def _makes_batch_axis(self, func: Function, sources: Sequence[Source], output: Tensor) -> bool:
         # parameter.expand(batch, ...): the one common way in which a parameter grows an example axis by itself
-        if func not in _EXPANDING or output.dim() == 0 or output.shape[0] != self.recording.batch_size:
+        if func not in _EXPANDING or output.dim() == 0:
             return False
-        source = sources[0].tensor
-        return source.dim() < output.dim() or source.shape[0] == 1
+        number, self._num_expansions = self._num_expansions, self._num_expansions + 1
+        follows = self._follows_batch(sources[0].tensor, output)
+        # a length that happens to equal this batch's size has differed from another batch's
+        self._expansions[number] = follows and self._expansions.get(number, True)
+        return self._expansions[number]
+
+    def _follows_batch(self, source: Tensor, output: Tensor) -> bool:
+        size = self.recording.batch_size
+        if output.shape[0] == size and (source.dim() < output.dim() or source.shape[0] == 1):
+            return True
+        # initial states of recurrent layers and attention's extra keys: [rows, 1, width] -> [rows, batch, width]
+        return source.dim() == 3 and source.shape == (output.shape[0], 1, *output.shape[2:]) and output.shape[1] == size
+
+
+def _mark_reached(tensors: Iterable[Tensor]) -> None:
+    for tensor in tensors:
+        setattr(tensor, _REACHED, True)
 
 
 def _keep(use: Use, gradient: Tensor) -> None:
     use.out_grad = gradient
     if use.receive is not None:
         use.receive(use)
+
+
+def leave(capture: Capture) -> None:
+    """Take one mode out of torch's stack, wherever it lies: two sessions may have physical batches open at once."""
+    above = []
+    while (top := _pop_mode()) is not capture:  # type: ignore[no-untyped-call]
+        above.append(top)
+    for mode in reversed(above):
+        _push_mode(mode)  # type: ignore[no-untyped-call]
+
+
+def send_back(
+    loss: Tensor,
+    recording: Recording,
+    inputs: Sequence[Tensor],
+    *,
+    keep_graph: bool,
+    receive: Callable[[Use], None] | None = None,
+) -> Sequence[Tensor | None]:
+    """Send gradients to every noted output, and to ``inputs``; return the latter's."""
+    for use in recording.uses:
+        use.out_grad, use.receive = None, receive
+    edges = [use.edge for use in recording.uses if use.is_root and use.edge is not None]
+    if not edges and not inputs:
+        return ()
+    targets: Any = [*edges, *inputs]  # torch takes edges and tensors together, though its signature does not say so
+    found: Sequence[Tensor | None] = torch.autograd.grad(loss, targets, retain_graph=keep_graph, allow_unused=True)
+    for use in recording.uses:
+        use.receive = None  # a later look at the graph must not count these gradients again
+    return found[len(edges) :]
 
 
 def _writes(func: Function) -> bool:
@@ -203,6 +326,7 @@ def _decompose(function: Function) -> Function:
 
 
 _DECOMPOSED: dict[Function, Function] = {
+    **CELLS,
     nn.functional.multi_head_attention_forward: _decompose(nn.functional.multi_head_attention_forward),
 }
 

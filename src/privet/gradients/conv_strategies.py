@@ -11,7 +11,15 @@ from torch.nn import functional
 
 from privet.gradients import kernels
 from privet.gradients.per_example import Convolution, Explicit, Outer, PerExample
-from privet.gradients.strategies import MAX_STORED, NormOnly, Store, Strategy, in_pieces, sum_of_products
+from privet.gradients.strategies import (
+    MAX_STORED,
+    NormOnly,
+    Store,
+    Strategy,
+    in_pieces,
+    rounding_floor,
+    sum_of_products,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +38,25 @@ class GroupedNormOnly(NormOnly):
     def fits(self, part: PerExample) -> bool:
         """Not where a kernel does better."""
         return not _has_conv_kernel(part)
+
+    def floor(self, part: Convolution) -> Tensor:
+        """Return the rounding floor of a convolution's gradients."""
+        return _floor(part)
+
+
+_CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+
+
+def _floor(part: Convolution) -> Tensor:
+    geometry = part.geometry
+    kernel = geometry.weight_shape[2:]
+    pixels = part.inputs.square().sum(1, keepdim=True)
+    ones = pixels.new_ones(1, 1, *kernel)
+    # squared length of the patch behind each position, over all channels: an upper bound where there are groups
+    patches = _CONVOLVE[len(kernel)](pixels, ones, None, geometry.stride, geometry.padding, geometry.dilation)
+    out_sizes = part.out_grads.square().sum(1, keepdim=True)
+    sizes = (patches * out_sizes).flatten(1).sum(1)
+    return rounding_floor(sizes, out_sizes[0].numel())
 
 
 def _has_conv_kernel(part: PerExample) -> bool:
@@ -162,7 +189,9 @@ class ConvKernel:
             groups=geometry.groups,
             store=self.store,
         )
-        return squares, part if stored is None else Explicit(gradients=stored)
+        if stored is not None:
+            return squares, Explicit(gradients=stored)
+        return squares.maximum(_floor(part)), part
 
 
 def _padded_pixels(part: Convolution) -> int:

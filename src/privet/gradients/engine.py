@@ -25,8 +25,13 @@ from privet.mechanism.sums import ClippedSum
 class RunningEngine(Protocol):
     """An engine bound to one model for the length of a session."""
 
-    def begin(self, batch_size: int) -> None:
-        """Watch the forward pass of one physical batch of this many examples."""
+    @property
+    def wants_input_gradients(self) -> bool:
+        """Whether the next physical batch should come as leaves that require gradients, for a trial of the program."""
+        ...
+
+    def begin(self, batch_size: int, inputs: Sequence[Tensor] = ()) -> None:
+        """Watch the forward pass of one physical batch of this many examples; ``inputs`` are its gradient leaves."""
         ...
 
     def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
@@ -107,7 +112,7 @@ class Clipper:
         if self._into.keep is not None:
             part = self._masked(position, part)
         if isinstance(part, Explicit) and part.gradients.numel() <= self._POOLED:
-            self._pool[position] = part.gradients.flatten(1).to(self._into.flat.dtype)
+            self._pool[position] = part.gradients.reshape(len(part), -1).to(self._into.flat.dtype)
             return
         squares, kept = self._planner.measure(part)
         self._squares[self._into.layout.groups[position]].append(squares)
@@ -117,6 +122,14 @@ class Clipper:
         assert self._into.keep is not None
         kept = self._into.keep[self._into.layout.slices[position]].view(self._into.layout.shapes[position])
         return Explicit(gradients=torch.where(kept, part.in_full(), 0))
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the sum of all gradients taken, with these weights instead of the clipping factors. Private."""
+        layout, total = self._into.layout, torch.zeros_like(self._into.flat)
+        parts = self._kept | {place: Explicit(gradients=rows) for place, rows in self._pool.items()}
+        for position, part in parts.items():
+            part.add_weighted_sum(weights, total[layout.slices[position]].view(layout.shapes[position]))
+        return total
 
     def finish(self, rule: ClippingRule) -> Tensor:
         """Clip, add the sum to the buffer and return the norms ``[batch, group]``.
@@ -132,6 +145,7 @@ class Clipper:
         if bool(bad.any()):
             # zero times NaN is NaN: the contributions themselves must go, not only their weights
             self._kept = {position: part.without(bad) for position, part in self._kept.items()}
+            self._pool = {place: rows.masked_fill(bad.unsqueeze(1), 0) for place, rows in self._pool.items()}
             pools = [(positions, group, rows.masked_fill(bad.unsqueeze(1), 0)) for positions, group, rows in pools]
         for position, part in self._kept.items():
             weights = factors[:, layout.groups[position]]

@@ -70,12 +70,3 @@ def fits(axis: ExampleAxis, gradient: Tensor | None, absent: Tensor) -> bool:
     rows = axis.in_front(gradient, len(absent))
     found = rows[absent]
     return not bool((found.ne(0) & found.isnan().logical_not()).any())  # zero times infinity says nothing
-
-
-def half_of(batch_size: int, device: torch.device) -> Tensor:
-    """Return a random boolean vector with both values in it: which examples to leave out of a trial."""
-    # any public randomness will do: the choice decides only which rows are compared with zero
-    order = torch.randperm(batch_size, device="cpu", generator=torch.Generator().manual_seed(batch_size))
-    half = torch.zeros(batch_size, dtype=torch.bool)
-    half[order[: batch_size // 2]] = True
-    return half.to(device)

@@ -5,7 +5,7 @@ Needs memory for batch size times parameters and a second forward pass; all othe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,12 @@ from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from privet.errors import LoopError, UnsupportedModel
-from privet.gradients.capture import is_batch, mark_batch, tensors_in
+from privet.gradients.capture import Capture, is_batch, leave, tensors_in
 from privet.gradients.engine import Clipper, check_losses
 from privet.gradients.per_example import Explicit
 from privet.gradients.planner import Planner
 from privet.gradients.support import parameters_behind, quiet_vmap
+from privet.gradients.trial import check_isolation
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
@@ -49,27 +50,37 @@ class RunningFunctional:
         """Hook the model's forward."""
         self._model, self._parameters, self._layout, self._chunk_size = model, parameters, layout, chunk_size
         self._planner = Planner()
-        self._batch_size: int | None = None
+        self._capture: Capture | None = None
+        self._inputs: Sequence[Tensor] = ()
         self._calls: list[tuple[tuple[Any, ...], dict[str, Any], Any]] = []
         self._handle: RemovableHandle = model.register_forward_hook(self._note, with_kwargs=True)
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if self._batch_size is not None and torch.is_grad_enabled():
-            mark_batch(tensors_in(output))
+        if self._capture is not None and torch.is_grad_enabled():
             self._calls.append((args, kwargs, output))
 
-    def begin(self, batch_size: int) -> None:
-        """Note the next call of the model."""
-        if self._batch_size is not None:
+    @property
+    def wants_input_gradients(self) -> bool:
+        """This engine is the reference: it puts every physical batch on trial."""
+        return True
+
+    def begin(self, batch_size: int, inputs: Sequence[Tensor] = ()) -> None:
+        """Note the next call of the model; a mode without parameters follows which tensors descend from examples."""
+        if self._capture is not None:
             raise LoopError(
                 "A physical batch is still open: call step.backward(losses) before asking for the next one."
             )
-        self._batch_size = batch_size
+        self._inputs = inputs
+        self._capture = Capture((), batch_size)
+        self._capture.__enter__()  # type: ignore[no-untyped-call]
 
     def abandon(self) -> None:
         """Forget the noted call."""
-        self._batch_size = None
+        capture, self._capture = self._capture, None
+        if capture is not None:
+            leave(capture)
         self._calls.clear()
+        self._inputs = ()
 
     def close(self) -> None:
         """Remove the hook."""
@@ -78,11 +89,10 @@ class RunningFunctional:
 
     def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
         """Recompute every example's gradient and add the clipped sum; see :meth:`RunningEngine.add_clipped`."""
-        batch_size, calls = self._batch_size, list(self._calls)
-        self.abandon()
-        if batch_size is None:
+        if self._capture is None:
             raise LoopError("step.backward(losses) was called outside step.microbatches().")
-        mark_batch(tensors_in(losses))  # no mode follows operations here
+        batch_size, calls, inputs = self._capture.recording.batch_size, list(self._calls), self._inputs
+        self.abandon()
         losses = check_losses(losses, batch_size)
         if len(calls) != 1:
             raise UnsupportedModel(
@@ -90,14 +100,22 @@ class RunningFunctional:
                 "Use the book-keeping engine."
             )
         args, kwargs, output = calls[0]
-        outputs = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
-        self._check_only_through(losses, outputs)
-        cotangents = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
-        with torch.no_grad():
-            clipper = Clipper(into, batch_size, self._planner)
-            for position, gradients in enumerate(self._gradients(args, kwargs, cotangents)):
-                clipper.take(position, Explicit(gradients=gradients))
-            return clipper.finish(rule)
+        outputs = [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
+        live = [index for index, tensor in enumerate(outputs) if tensor.requires_grad]
+        self._check_only_through(losses, [outputs[index] for index in live])
+        with torch.autocast(losses.device.type, enabled=False):
+            check_isolation(losses, [outputs[index] for index in live], inputs)
+            found: Sequence[Tensor | None] = torch.autograd.grad(
+                losses.sum(), [outputs[index] for index in live], allow_unused=True
+            )
+            cotangents = {index: value for index, value in zip(live, found, strict=True) if value is not None}
+            with torch.no_grad():
+                clipper = Clipper(into, batch_size, self._planner)
+                gradients, replayed = self._gradients(args, kwargs, cotangents)
+                _check_replay(replayed, [outputs[index] for index in cotangents], losses)
+                for position, part in enumerate(gradients):
+                    clipper.take(position, Explicit(gradients=part))
+                return clipper.finish(rule)
 
     def _check_only_through(self, losses: Tensor, outputs: Sequence[Tensor]) -> None:
         stop = {tensor.grad_fn for tensor in outputs}
@@ -110,16 +128,16 @@ class RunningFunctional:
             )
 
     def _gradients(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], cotangents: Sequence[Tensor | None]
-    ) -> tuple[Tensor, ...]:
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], cotangents: Mapping[int, Tensor]
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Return every parameter's per-example gradients, and the outputs of the replayed model."""
         fixed = {name: value.detach() for name, value in self._model.named_parameters(remove_duplicate=False)}
         fixed |= dict(self._model.named_buffers(remove_duplicate=False))
         leaves, spec = pytree.tree_flatten((args, kwargs))
         moving = [index for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and is_batch(leaf)]
-        reached = [index for index, value in enumerate(cotangents) if value is not None]
         by_name = _names_of(self._model, self._parameters)
 
-        def one(examples: tuple[Tensor, ...], cotangent: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        def one(examples: tuple[Tensor, ...], cotangent: tuple[Tensor, ...]) -> tuple[Any, Any]:
             filled = list(leaves)
             for index, example in zip(moving, examples, strict=True):
                 filled[index] = example.unsqueeze(0)
@@ -131,22 +149,38 @@ class RunningFunctional:
                     values.update(dict.fromkeys(names, value))
                 result = torch.func.functional_call(self._model, values, inner_args, inner_kwargs)
                 found = [tensor for tensor in tensors_in(result) if tensor.is_floating_point()]
-                return tuple(found[index] for index in reached)
+                return tuple(found[index] for index in cotangents)
 
-            pull = torch.func.vjp(forward, *(parameter.detach() for parameter in self._parameters))[1]
-            return tuple(pull(tuple(value.unsqueeze(0) for value in cotangent)))
+            outputs, pull = torch.func.vjp(forward, *(parameter.detach() for parameter in self._parameters))[:2]
+            return tuple(pull(tuple(value.unsqueeze(0) for value in cotangent))), tuple(out[0] for out in outputs)
 
         examples = tuple(leaves[index].detach() for index in moving)
-        wanted = tuple(value for value in cotangents if value is not None)
         try:
             with quiet_vmap():
-                mapped = torch.func.vmap(one, chunk_size=self._chunk_size, randomness="error")(examples, wanted)
-        except RuntimeError as error:
+                mapped = torch.func.vmap(one, chunk_size=self._chunk_size, randomness="error")
+                return mapped(examples, tuple(cotangents.values()))
+        except (RuntimeError, ValueError) as error:
             raise UnsupportedModel(
-                f"The model does not run one example at a time under vmap: {str(error).splitlines()[0]} "
-                "Use the book-keeping engine, or move random layers (dropout) to eval()."
+                f"The model does not run one example at a time under vmap: {str(error).splitlines()[0]} Either it "
+                "mixes the examples of a batch, or vmap does not know one of its operations. Use the book-keeping "
+                "engine, or move random layers (dropout) to eval()."
             ) from error
-        return tuple(mapped)
+
+
+def _check_replay(replayed: Sequence[Tensor], outputs: Sequence[Tensor], losses: Tensor) -> None:
+    """Refuse a model that gives most examples another output alone than in company: it mixes examples.
+
+    Most, not one: a single wild example may round differently, and must not decide whether training runs.
+    """
+    known = losses.detach().isfinite()
+    for alone, together in zip(replayed, outputs, strict=True):
+        alike = torch.isclose(alone, together, rtol=1e-2, atol=1e-3) if alone.shape == together.shape else known & False
+        differing = known & alike.reshape(len(known), -1).all(1).logical_not()
+        if 2 * int(differing.sum()) > int(known.sum()):
+            raise UnsupportedModel(
+                "The model mixes the examples of a batch, or draws randomness: it gives examples another output alone "
+                "than within their batch. Use layers that treat examples one by one, or the book-keeping engine."
+            )
 
 
 def _names_of(model: nn.Module, parameters: Sequence[nn.Parameter]) -> list[list[str]]:

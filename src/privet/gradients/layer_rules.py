@@ -7,7 +7,7 @@ tracked operand, that operand's per-example gradients in the cheapest exact form
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,10 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from privet.errors import UnsupportedModel
+from privet.gradients import recurrent, recurrent_rules
+from privet.gradients.bag_rules import embedding_bag
 from privet.gradients.capture import Function, Use, is_batch, tensors_in
 from privet.gradients.example_axis import ExampleAxis, WholeAxis
 from privet.gradients.norm_rules import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from privet.gradients.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer, PerExample
+from privet.gradients.product_rules import product_rules
 from privet.gradients.rule_tools import (
     Operand,
     Rule,
@@ -50,26 +53,38 @@ def linear(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
 def convolution(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """Weight: correlation of input and output gradient per example. Bias: output gradients summed over positions."""
     given = named_arguments(use, "input", "weight", "bias", "stride", "padding", "dilation", "groups")
-    weight, inputs, out_grads = given["weight"], given["input"], out_grad_of(use)
-    spatial = weight.dim() - 2
-    if inputs.dim() != weight.dim():
-        raise UnsupportedModel(
-            f"A convolution ({use.name}) was called on an input without an example axis. Add one with unsqueeze(0)."
-        )
+    weight, out_grads = given["weight"], out_grad_of(use)
+    _check_example_axis(use, given)
+    inputs, padding = _padded(rounded_like(given["input"], use), weight, given, weight.dim() - 2)
+    part = Convolution(inputs=inputs, out_grads=out_grads, geometry=_geometry(given, padding))
+    return _convolution_operands(use, given, part, out_grads, axis, batch_size)
+
+
+def transposed_convolution(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
+    """A convolution run backwards: its input and its output gradient have exchanged their roles."""
+    given = named_arguments(use, "input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+    weight, out_grads = given["weight"], out_grad_of(use)
+    _check_example_axis(use, given)
+    geometry = _geometry(given, _per_dimension(given.get("padding", 0), weight.dim() - 2))
+    inputs, sides = rounded_like(given["input"], use), []
+    for place in reversed(range(weight.dim() - 2)):
+        # more output padding than a stride: the convolution would look at places that no input had
+        reach = out_grads.shape[2 + place] + 2 * geometry.padding[place]
+        reach -= geometry.dilation[place] * (weight.shape[2 + place] - 1) + 1
+        sides += [0, reach // geometry.stride[place] + 1 - inputs.shape[2 + place]]
+    inputs = functional.pad(inputs, sides) if any(sides) else inputs
+    part = Convolution(inputs=out_grads, out_grads=inputs, geometry=geometry)
+    return _convolution_operands(use, given, part, out_grads, axis, batch_size)
+
+
+def _convolution_operands(
+    use: Use, given: Mapping[str, Any], part: Convolution, out_grads: Tensor, axis: ExampleAxis, batch_size: int
+) -> list[Operand]:
     found: list[Operand] = []
-    if source := source_of(use, weight):
-        inputs, padding = _padded(rounded_like(inputs, use), weight, given, spatial)
-        geometry = ConvGeometry(
-            weight_shape=tuple(weight.shape),
-            stride=_per_dimension(given.get("stride", 1), spatial),
-            padding=padding,
-            dilation=_per_dimension(given.get("dilation", 1), spatial),
-            groups=given.get("groups", 1),
-        )
-        kernel: PerExample = Convolution(inputs=inputs, out_grads=out_grads, geometry=geometry)
+    if source := source_of(use, given["weight"]):
+        kernel: PerExample = part
         if axis != WholeAxis(axis=0):
-            unfolded = axis.in_front(kernel.in_full(), batch_size)
-            kernel = Explicit(gradients=unfolded.sum(1))
+            kernel = Explicit(gradients=axis.in_front(part.in_full(), batch_size).sum(1))
         found.append((source, kernel))
     if source := source_of(use, given.get("bias")):
         sums = axis.in_front(out_grads.flatten(2).sum(2), batch_size)
@@ -77,8 +92,27 @@ def convolution(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     return found
 
 
+def _check_example_axis(use: Use, given: Mapping[str, Any]) -> None:
+    if given["input"].dim() != given["weight"].dim():
+        raise UnsupportedModel(
+            f"A convolution ({use.name}) was called on an input without an example axis. Add one with unsqueeze(0)."
+        )
+
+
+def _geometry(given: Mapping[str, Any], padding: tuple[int, ...]) -> ConvGeometry:
+    weight = given["weight"]
+    return ConvGeometry(
+        weight_shape=tuple(weight.shape),
+        stride=_per_dimension(given.get("stride", 1), weight.dim() - 2),
+        padding=padding,
+        dilation=_per_dimension(given.get("dilation", 1), weight.dim() - 2),
+        groups=given.get("groups", 1),
+    )
+
+
 def _per_dimension(value: Any, spatial: int) -> tuple[int, ...]:
-    return (int(value),) * spatial if isinstance(value, int) else tuple(int(item) for item in value)
+    items = (value,) if isinstance(value, int) else tuple(int(item) for item in value)
+    return items * spatial if len(items) == 1 else items
 
 
 def _padded(inputs: Tensor, weight: Tensor, given: Mapping[str, Any], spatial: int) -> tuple[Tensor, tuple[int, ...]]:
@@ -138,10 +172,12 @@ def broadcast_sum(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]
 def repeat(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """A parameter tiled once per example (and perhaps along its own axes): sum the copies within each example."""
     source = use.sources[0]
-    own = (1,) * (len(use.output_shape) - source.tensor.dim()) + tuple(source.tensor.shape)
+    own = [1] * (len(use.output_shape) - source.tensor.dim()) + list(source.tensor.shape)
+    if not isinstance(axis, WholeAxis) or own.pop(axis.axis) != 1:
+        return by_vmap(use, axis, batch_size)
     gradients = axis.in_front(out_grad_of(use), batch_size)
     split: list[int] = [batch_size]
-    for total, size in zip(use.output_shape[1:], own[1:], strict=True):
+    for total, size in zip(gradients.shape[1:], own, strict=True):
         split += [total // size, size]
     copies = list(range(1, len(split), 2))
     summed = gradients.reshape(split).sum(copies) if copies else gradients.reshape(split)
@@ -151,43 +187,62 @@ def repeat(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
 def by_vmap(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """Redo the operation one example at a time under vmap and pull its output gradient back to each tracked operand.
 
-    Exact for every operation that has its examples on the first axis of all batch operands and draws no randomness.
+    Exact for every operation that has its examples on the same axis of output and all batch operands and draws no
+    randomness.
     """
     batch_operands = [tensor for tensor in tensors_in((use.args, use.kwargs)) if is_batch(tensor)]
-    positions = {id(tensor): index for index, tensor in enumerate(batch_operands)}
-    if axis != WholeAxis(axis=0) or any(t.dim() == 0 or t.shape[0] != batch_size for t in batch_operands):
-        raise _no_rule(use, "its examples are not on the first axis of every operand")
-    tracked = {id(source.tensor): index for index, source in enumerate(use.sources)}
-    out_grad = use.out_grad
-    assert out_grad is not None, "a rule is asked only for uses that gradients reached"
-
-    def one(gradient: Tensor, *examples: Tensor) -> tuple[Tensor, ...]:
-        def forward(*parameters: Tensor) -> Tensor:
-            def swap(value: Any) -> Any:
-                if isinstance(value, Tensor):
-                    if id(value) in tracked:
-                        return parameters[tracked[id(value)]]
-                    return examples[positions[id(value)]].unsqueeze(0) if id(value) in positions else value
-                if isinstance(value, list | tuple):
-                    return type(value)(swap(item) for item in value)
-                return value
-
-            result = use.function(*swap(use.args), **{key: swap(item) for key, item in use.kwargs.items()})
-            if isinstance(result, Tensor):
-                return result
-            return next(part for part in tensors_in(result) if part.shape[1:] == gradient.shape)
-
-        pull = torch.func.vjp(forward, *(source.tensor.detach() for source in use.sources))[1]
-        return tuple(pull(gradient.unsqueeze(0)))
-
+    out_grad, operands = out_grad_of(use), [exact(tensor.detach()) for tensor in batch_operands]
     try:
-        with quiet_vmap():
-            gradients = torch.func.vmap(one, randomness="error")(
-                out_grad, *(tensor.detach() for tensor in batch_operands)
-            )
-    except (RuntimeError, ValueError, StopIteration) as error:
+        with quiet_vmap(), torch.autocast(out_grad.device.type, enabled=False):
+            if batch_size == 1:  # nothing to tell apart, wherever the example lies
+                alone = _pulled_back(use, batch_operands, out_grad, operands)
+                gradients = tuple(found.unsqueeze(0) for found in alone)
+            else:
+                place = _common_axis(use, axis, batch_size, batch_operands)
+
+                def one(gradient: Tensor, *examples: Tensor) -> tuple[Tensor, ...]:
+                    rows = [example.unsqueeze(place) for example in examples]
+                    return _pulled_back(use, batch_operands, gradient.unsqueeze(place), rows)
+
+                gradients = torch.func.vmap(one, in_dims=place, randomness="error")(out_grad, *operands)
+    except (RuntimeError, ValueError, IndexError) as error:
+        if isinstance(error, UnsupportedModel):
+            raise
         raise _no_rule(use, str(error).splitlines()[0] if str(error) else type(error).__name__) from error
     return [(source, Explicit(gradients=exact(g))) for source, g in zip(use.sources, gradients, strict=True)]
+
+
+def _common_axis(use: Use, axis: ExampleAxis, batch_size: int, operands: Sequence[Tensor]) -> int:
+    """Return the axis on which output and all operands hold their examples."""
+    place = axis.axis if isinstance(axis, WholeAxis) else -1
+    alike = place == 0 or all(operand.dim() == len(use.output_shape) for operand in operands)
+    if place < 0 or not alike or any(operand.shape[place : place + 1] != (batch_size,) for operand in operands):
+        raise _no_rule(use, "its examples are not on the same axis of output and operands")
+    return place
+
+
+def _pulled_back(
+    use: Use, batch_operands: Sequence[Tensor], gradient: Tensor, examples: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Gradients of the tracked operands when ``examples`` stand in for the batch operands."""
+    tracked = {id(source.tensor): index for index, source in enumerate(use.sources)}
+    positions = {id(tensor): index for index, tensor in enumerate(batch_operands)}
+
+    def forward(*parameters: Tensor) -> Tensor:
+        def swap(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                if id(value) in tracked:
+                    return parameters[tracked[id(value)]]
+                return examples[positions[id(value)]] if id(value) in positions else exact(value)
+            if isinstance(value, list | tuple):
+                return type(value)(swap(item) for item in value)
+            return value
+
+        result = use.function(*swap(use.args), **{key: swap(item) for key, item in use.kwargs.items()})
+        return result if isinstance(result, Tensor) else list(tensors_in(result))[use.output_index]
+
+    pull = torch.func.vjp(forward, *(exact(source.tensor.detach()) for source in use.sources))[1]
+    return tuple(pull(gradient))
 
 
 def _no_rule(use: Use, reason: str) -> UnsupportedModel:
@@ -199,16 +254,23 @@ def _no_rule(use: Use, reason: str) -> UnsupportedModel:
 
 
 RULES: Mapping[Function, Rule] = {
+    **product_rules(by_vmap),
     functional.linear: linear,
     functional.conv1d: convolution,
     functional.conv2d: convolution,
     functional.conv3d: convolution,
+    functional.conv_transpose1d: transposed_convolution,
+    functional.conv_transpose2d: transposed_convolution,
+    functional.conv_transpose3d: transposed_convolution,
     functional.embedding: embedding,
+    functional.embedding_bag: embedding_bag,
     functional.layer_norm: layer_norm,
     functional.rms_norm: rms_norm,
     functional.group_norm: group_norm,
     functional.instance_norm: instance_norm,
     functional.batch_norm: batch_norm,
+    recurrent.summed_gates: recurrent_rules.summed_gates,
+    recurrent.reset_gates: recurrent_rules.reset_gates,
     torch.add: broadcast_sum,
     Tensor.add: broadcast_sum,
     Tensor.__add__: broadcast_sum,

@@ -9,7 +9,7 @@ sum over examples to a buffer without doing so. How norms are measured is a matt
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -82,7 +82,7 @@ class Explicit:
 
     def add_weighted_sum(self, weights: Tensor, into: Tensor) -> None:
         """One matrix-vector product."""
-        into.view(-1).addmv_(self.gradients.flatten(1).mT, weights)
+        into.view(-1).addmv_(self.gradients.reshape(len(weights), -1).mT, weights)
 
     def without(self, bad: Tensor) -> Explicit:
         """Zero the marked rows."""
@@ -93,11 +93,13 @@ class Explicit:
 class Outer:
     """``gradient_b = sum over t of out_grad[b, t] x inputs[b, t]``: the weight of a linear map.
 
-    Shapes: ``inputs [batch, t, d]``, ``out_grads [batch, t, p]``; the gradient is ``[p, d]``.
+    Shapes: ``inputs [batch, t, d]``, ``out_grads [batch, t, p]``; the gradient is ``[p, d]``, or the same elements as
+    ``shape``.
     """
 
     inputs: Tensor
     out_grads: Tensor
+    shape: tuple[int, ...] | None = None
 
     @property
     def shape_key(self) -> Hashable:
@@ -110,11 +112,12 @@ class Outer:
 
     def __getitem__(self, rows: slice) -> Outer:
         """Return some rows of both factors."""
-        return Outer(inputs=self.inputs[rows], out_grads=self.out_grads[rows])
+        return replace(self, inputs=self.inputs[rows], out_grads=self.out_grads[rows])
 
     def in_full(self) -> Tensor:
         """One batched product."""
-        return self.out_grads.mT @ self.inputs
+        gradients = self.out_grads.mT @ self.inputs
+        return gradients if self.shape is None else gradients.view(len(self), *self.shape)
 
     def add_weighted_sum(self, weights: Tensor, into: Tensor) -> None:
         """One matrix product over batch and positions together; the narrower factor carries the weights."""
@@ -123,11 +126,12 @@ class Outer:
             inputs = _scale(inputs, weights)
         else:
             out_grads = _scale(out_grads, weights)
-        into.addmm_(out_grads.flatten(0, 1).mT, inputs.flatten(0, 1))
+        matrix = into.view(out_grads.shape[2], inputs.shape[2])
+        matrix.addmm_(out_grads.flatten(0, 1).mT, inputs.flatten(0, 1))
 
     def without(self, bad: Tensor) -> Outer:
         """Zero both factors: zero times NaN would still be NaN."""
-        return Outer(inputs=_zero_rows(self.inputs, bad), out_grads=_zero_rows(self.out_grads, bad))
+        return replace(self, inputs=_zero_rows(self.inputs, bad), out_grads=_zero_rows(self.out_grads, bad))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -164,6 +168,46 @@ class Lookup:
     def without(self, bad: Tensor) -> Lookup:
         """Zero the output gradients of the marked examples."""
         return Lookup(ids=self.ids, out_grads=_zero_rows(self.out_grads, bad), num_rows=self.num_rows)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TiedTable:
+    """One matrix as an embedding table and as the weight of a linear map: ``gradient_b`` is the sum of both uses."""
+
+    lookup: Lookup
+    outer: Outer
+
+    @property
+    def out_grads(self) -> Tensor:
+        """Output gradients of the linear map."""
+        return self.outer.out_grads
+
+    @property
+    def shape_key(self) -> Hashable:
+        """Shapes of both uses."""
+        return (self.lookup.shape_key, self.outer.shape_key)
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.lookup)
+
+    def __getitem__(self, rows: slice) -> TiedTable:
+        """Return some rows of both uses."""
+        return TiedTable(lookup=self.lookup[rows], outer=self.outer[rows])
+
+    def in_full(self) -> Tensor:
+        """Write out the linear map's gradients and scatter the look-ups into them."""
+        table, ids = self.outer.in_full(), self.lookup.ids
+        return table.scatter_add_(1, ids.unsqueeze(2).expand(-1, -1, table.shape[2]), self.lookup.out_grads)
+
+    def add_weighted_sum(self, weights: Tensor, into: Tensor) -> None:
+        """Add one use after the other."""
+        self.lookup.add_weighted_sum(weights, into)
+        self.outer.add_weighted_sum(weights, into)
+
+    def without(self, bad: Tensor) -> TiedTable:
+        """Zero both uses of the marked examples."""
+        return TiedTable(lookup=self.lookup.without(bad), outer=self.outer.without(bad))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,19 +284,35 @@ def joined(parts: Sequence[PerExample]) -> PerExample:
     The uses must be joined before norms are taken: adding their norms would forget the products between them.
     """
     outers = [part for part in parts if isinstance(part, Outer)]
-    if len(outers) == len(parts):
-        return Outer(
-            inputs=torch.cat([part.inputs for part in outers], 1),
-            out_grads=torch.cat([part.out_grads for part in outers], 1),
-        )
     lookups = [part for part in parts if isinstance(part, Lookup)]
+    alike = len({(part.inputs.shape[2], part.out_grads.shape[2], part.shape) for part in outers}) == 1
+    if len(outers) == len(parts) and alike:
+        return _joined_outers(outers)
     if len(lookups) == len(parts):
-        return Lookup(
-            ids=torch.cat([part.ids for part in lookups], 1),
-            out_grads=torch.cat([part.out_grads for part in lookups], 1),
-            num_rows=lookups[0].num_rows,
-        )
+        return _joined_lookups(lookups)
+    if len(outers) + len(lookups) == len(parts) and alike and outers[0].shape is None:
+        return TiedTable(lookup=_joined_lookups(lookups), outer=_joined_outers(outers))
     total = parts[0].in_full().clone()
     for part in parts[1:]:
         total += part.in_full()
     return Explicit(gradients=total)
+
+
+def _joined_outers(parts: Sequence[Outer]) -> Outer:
+    if len(parts) == 1:
+        return parts[0]
+    return replace(
+        parts[0],
+        inputs=torch.cat([part.inputs for part in parts], 1),
+        out_grads=torch.cat([part.out_grads for part in parts], 1),
+    )
+
+
+def _joined_lookups(parts: Sequence[Lookup]) -> Lookup:
+    if len(parts) == 1:
+        return parts[0]
+    return replace(
+        parts[0],
+        ids=torch.cat([part.ids for part in parts], 1),
+        out_grads=torch.cat([part.out_grads for part in parts], 1),
+    )

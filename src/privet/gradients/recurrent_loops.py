@@ -35,6 +35,13 @@ def _carry(states: Tensor, step: int, size: int) -> None:
         states[step + 1, size:] = states[step, size:]
 
 
+def _is_wanted(node: Any) -> bool:
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # torch cannot tell for a parameter that is itself asked for: then it is wanted
+        return True
+
+
 def _hidden_weight_gradients(
     ctx: Any, place: int, gate_grads: Tensor, before: Tensor, *, with_bias: bool
 ) -> tuple[Tensor | None, Tensor | None]:
@@ -43,7 +50,7 @@ def _hidden_weight_gradients(
     flat = gate_grads.flatten(0, 1)
     for offset in range(2 if with_bias else 1):
         node = ctx.next_functions[place + offset][0] if ctx.needs_input_grad[place + offset] else None
-        if node is not None and torch._C._will_engine_execute_node(node):
+        if node is not None and _is_wanted(node):
             found[offset] = flat.sum(0) if offset else flat.mT @ before.flatten(0, 1)
     return found[0], found[1]
 
@@ -60,38 +67,34 @@ class LstmLoop(Function):
         states, cells = gates.new_empty(steps + 1, batch, width), gates.new_empty(steps + 1, batch, width)
         squashed, active = gates.new_empty(steps, batch, width), torch.empty_like(gates)
         states[0], cells[0] = hidden, cell
-        both, fresh, out = active[..., : 2 * width], active[..., 2 * width : 3 * width], active[..., 3 * width :]
-        views = [_rows(view, sizes) for view in (gates, active, both, fresh, out, squashed, states[1:], cells[1:])]
-        across, keep = weight.t(), slice(width, 2 * width)
-        state, memory = states[0], cells[0]
-        for step, (given, total, both_t, fresh_t, out_t, squashed_t, new_state, new_cell) in enumerate(
-            zip(*views, strict=True)
-        ):
-            size = sizes[step]
-            torch.addmm(given, state[:size], across, out=total)
+        gate, let, fresh, out = active.view(steps, batch, 4, width).unbind(2)
+        both, across = active[..., : 2 * width], weight.t()
+        views = (gates, active, both, gate, let, fresh, out, squashed, states[1:], cells[1:], states[:-1], cells[:-1])
+        for step, rows in enumerate(zip(*(_rows(view, sizes) for view in views), strict=True)):
+            given, total, both_t, gate_t, let_t, fresh_t, out_t, squashed_t, state, cell, old, old_cell = rows
+            torch.addmm(given, old, across, out=total)
             both_t.sigmoid_()
             fresh_t.tanh_()
             out_t.sigmoid_()
-            torch.mul(both_t[:, keep], memory[:size], out=new_cell)
-            new_cell.addcmul_(both_t[:, :width], fresh_t)
-            torch.tanh(new_cell, out=squashed_t)
-            torch.mul(out_t, squashed_t, out=new_state)
-            _carry(states, step, size)
-            _carry(cells, step, size)
-            state, memory = new_state, new_cell
+            torch.mul(let_t, old_cell, out=cell)
+            cell.addcmul_(gate_t, fresh_t)
+            torch.tanh(cell, out=squashed_t)
+            torch.mul(out_t, squashed_t, out=state)
+            _carry(states, step, sizes[step])
+            _carry(cells, step, sizes[step])
         ctx.sizes = sizes
         ctx.save_for_backward(active, states, cells, squashed, weight)
         ctx.set_materialize_grads(False)
         return states, cells[steps].clone()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, state_grads: Tensor | None, cell_grad: Tensor | None) -> tuple[Tensor | None, ...]:
         """Run the steps backwards; everything that does not depend on later steps is computed at once before."""
         active, states, cells, squashed, weight = ctx.saved_tensors
         sizes, width = ctx.sizes, states.shape[2]
         steps, batch = len(sizes), states.shape[1]
-        grads = active.new_zeros(active.shape) if sizes[-1] < batch else torch.empty_like(active)
+        grads = torch.empty_like(active)
         gate, let, fresh, out = active.view(steps, batch, 4, width).unbind(2)
         slopes = grads.view(steps, batch, 4, width)
         through = torch.empty_like(squashed)
@@ -104,20 +107,22 @@ class LstmLoop(Function):
             state_grads = torch.zeros_like(states)
         state = state_grads[steps].clone()
         cell = torch.zeros_like(state) if cell_grad is None else cell_grad.clone()
-        flat, first, last = grads.unbind(0), slopes[:, :, :3].unbind(0), slopes[:, :, 3].unbind(0)
-        through_t, let_t, arriving = through.unbind(0), let.unbind(0), state_grads.unbind(0)
+        flat, first, last, through_t, let_t = (
+            _rows(view, sizes) for view in (grads, slopes[:, :, :3], slopes[:, :, 3], through, let)
+        )
+        arriving = state_grads.unbind(0)
         for step in range(steps - 1, -1, -1):
             size = sizes[step]
-            state_now, cell_now = state[:size], cell[:size]
-            cell_now.addcmul_(state_now, through_t[step][:size])
-            first[step][:size].mul_(cell_now.unsqueeze(1))
-            last[step][:size].mul_(state_now)
-            cell_now.mul_(let_t[step][:size])
+            now, cell_now = (state, cell) if size == batch else (state[:size], cell[:size])
+            cell_now.addcmul_(now, through_t[step])
+            first[step].mul_(cell_now.unsqueeze(1))
+            last[step].mul_(now)
+            cell_now.mul_(let_t[step])
             if size == batch:
                 state = torch.addmm(arriving[step], flat[step], weight)
             else:
-                flat[step][size:].zero_()
-                state[:size] = flat[step][:size] @ weight
+                grads[step, size:] = 0
+                torch.mm(flat[step], weight, out=now)
                 state += arriving[step]
         by_weight, _ = _hidden_weight_gradients(ctx, 3, grads, states[:-1], with_bias=False)
         return grads, state, cell, by_weight, None
@@ -156,7 +161,7 @@ class GruLoop(Function):
         return states
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, state_grads: Tensor) -> tuple[Tensor | None, ...]:
         """Run the steps backwards."""
         active, states, recalled, weight = ctx.saved_tensors
@@ -205,7 +210,7 @@ class RnnLoop(Function):
         return states
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, state_grads: Tensor) -> tuple[Tensor | None, ...]:
         """Run the steps backwards."""
         states, weight = ctx.saved_tensors

@@ -48,6 +48,8 @@ def rounded_like(tensor: Tensor, use: Use) -> Tensor:
 
 def by_position(tensor: Tensor, axis: ExampleAxis, batch_size: int) -> Tensor:
     """Bring ``[..., width]`` into ``[batch, positions, width]``."""
+    if batch_size == 1:  # any axis of length one may have been taken for the examples
+        return tensor.reshape(1, -1, tensor.shape[-1])
     return axis.in_front(tensor, batch_size).reshape(batch_size, -1, tensor.shape[-1])
 
 
@@ -57,3 +59,13 @@ def summed_to(gradient: Tensor, shape: torch.Size) -> Tensor:
     summed = gradient.flatten(1, extra).sum(1) if extra > 0 else gradient
     axes = [i + 1 for i, size in enumerate(shape) if size == 1 and summed.shape[i + 1] != 1]
     return summed.sum(axes, keepdim=True) if axes else summed
+
+
+def resolved(source: Source, part: PerExample) -> Operand:
+    """Carry gradients of a view or copy back to what it was made from, as far as that needs no autograd."""
+    while source.undo is not None and source.made_from is not None:
+        carried = source.undo(part)
+        if carried is None:
+            break
+        source, part = source.made_from, carried
+    return source, part

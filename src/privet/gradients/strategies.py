@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from privet.gradients import kernels
-from privet.gradients.per_example import Convolution, Explicit, Lookup, Outer, PerExample
+from privet.gradients.per_example import Convolution, Explicit, Lookup, Outer, PerExample, TiedTable
 
 # Largest number of elements written at once while norms are measured, and kept per layer until factors are known.
 _MAX_SCRATCH = 1 << 24
+_STRETCH = 1024
 MAX_STORED = 1 << 26
 
 
@@ -38,12 +39,20 @@ class Strategy(Protocol):
 def sum_of_products(products: Tensor) -> Tensor:
     """Add up a matrix of inner products per example into a squared norm that rounding cannot make too small.
 
-    When contributions of different positions cancel, their sum is rounding error around zero, and a norm that comes out
-    too small would let too much through. The floor is that error's size; it is reached only by near-total cancellation.
+    See :func:`rounding_floor`.
     """
     sizes = products.diagonal(dim1=1, dim2=2).sum(1)
-    floor = sizes * (16 * torch.finfo(products.dtype).eps * products.shape[1])
-    return products.sum((1, 2)).maximum(floor)
+    return products.sum((1, 2)).maximum(rounding_floor(sizes, products.shape[1]))
+
+
+def rounding_floor(sizes: Tensor, num_positions: int) -> Tensor:
+    """Return the least squared norm that can be told from rounding, given the summed squares of a gradient's terms.
+
+    When the terms of different positions cancel, what is left of them is rounding error, in the measured norm and in
+    the sum that is later added. A norm that comes out too small would let too much through, so it is never taken to be
+    less than some hundred times that error. Only near-total cancellation reaches the floor.
+    """
+    return sizes * (torch.finfo(sizes.dtype).eps * max(1 << 13, 16 * num_positions))
 
 
 def in_pieces(part: PerExample, elements_per_example: int, measure: Callable[[Any], Tensor]) -> Tensor:
@@ -56,8 +65,14 @@ def in_pieces(part: PerExample, elements_per_example: int, measure: Callable[[An
 
 def square_sums(gradients: Tensor) -> Tensor:
     """Return the squared length of each row's gradient."""
-    norms: Tensor = torch.linalg.vector_norm(gradients.flatten(1), dim=1)
-    return norms.square_()
+    rows = gradients.reshape(len(gradients), -1)
+    # torch adds up a whole row in single precision, which comes out short for millions of numbers; stretches do not
+    whole = rows.shape[1] // _STRETCH * _STRETCH
+    rest: Tensor = torch.linalg.vector_norm(rows[:, whole:], dim=1).square_()
+    if whole == 0:
+        return rest
+    stretches: Tensor = torch.linalg.vector_norm(rows[:, :whole].reshape(len(rows), -1, _STRETCH), dim=2)
+    return stretches.square_().sum(1).add_(rest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +118,16 @@ class NormOnly:
 
     def measure(self, part: PerExample) -> tuple[Tensor, PerExample]:
         """Materialise in pieces."""
-        size = parameter_size(part)
-        return in_pieces(part, size, lambda piece: square_sums(piece.in_full())), part
+        squares = in_pieces(part, parameter_size(part), lambda piece: square_sums(piece.in_full()))
+        return squares.maximum(self.floor(part)), part
+
+    def floor(self, part: Any) -> Tensor:
+        """Return the rounding floor of a linear map's gradients."""
+        if isinstance(part, TiedTable):
+            looked_up = part.lookup.out_grads.square().sum((1, 2))
+            return self.floor(part.outer) + rounding_floor(looked_up, part.lookup.ids.shape[1])
+        sizes = (part.inputs.square().sum(2) * part.out_grads.square().sum(2)).sum(1)
+        return rounding_floor(sizes, part.inputs.shape[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +141,9 @@ class RankOne:
         return part.inputs.shape[1] == 1
 
     def measure(self, part: Outer) -> tuple[Tensor, PerExample]:
-        """Multiply the lengths."""
-        return square_sums(part.inputs) * square_sums(part.out_grads), part
+        """Multiply the lengths, in double precision: the squares of tiny inputs would vanish in single."""
+        squares = square_sums(part.inputs.double()) * square_sums(part.out_grads.double())
+        return squares.to(part.inputs.dtype), part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +186,37 @@ class SameRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TableGram:
+    """A table that is also a linear map's weight: products between look-ups, between positions, and across.
+
+    Across, row ``ids[t]`` of the linear map's gradient meets look-up ``t``: a gather, never a table per example.
+    """
+
+    name: str = "table gram"
+
+    def fits(self, part: TiedTable) -> bool:
+        """While the matrices of products stay moderate."""
+        return max(part.outer.inputs.shape[1], part.lookup.ids.shape[1]) <= 4096
+
+    def measure(self, part: TiedTable) -> tuple[Tensor, PerExample]:
+        """Sum the products of all pairs of contributions."""
+        return in_pieces(part, 4 * (part.outer.inputs.shape[1] + part.lookup.ids.shape[1]) ** 2, self._pairs), part
+
+    def _pairs(self, part: TiedTable) -> Tensor:
+        outer, lookup = part.outer, part.lookup
+        length, num_lookups = outer.inputs.shape[1], lookup.ids.shape[1]
+        products = outer.inputs.new_empty(len(part), length + num_lookups, length + num_lookups)
+        between, across = products[:, :length, :length], products[:, :length, length:]
+        torch.mul(outer.inputs @ outer.inputs.mT, outer.out_grads @ outer.out_grads.mT, out=between)
+        same = lookup.ids.unsqueeze(1) == lookup.ids.unsqueeze(2)
+        torch.mul(lookup.out_grads @ lookup.out_grads.mT, same, out=products[:, length:, length:])
+        met = outer.out_grads.gather(2, lookup.ids.unsqueeze(1).expand(-1, length, -1))
+        torch.mul(outer.inputs @ lookup.out_grads.mT, met, out=across)
+        products[:, length:, :length] = across.mT
+        return sum_of_products(products)
+
+
+@dataclass(frozen=True, kw_only=True)
 class GramKernel:
     """:class:`Gram` in one kernel that computes each pair of positions once and writes no matrix."""
 
@@ -179,8 +234,7 @@ class GramKernel:
     def measure(self, part: Outer) -> tuple[Tensor, PerExample]:
         """Sum over pairs of positions."""
         total, sizes = kernels.gram_square_norms(part.inputs, part.out_grads, block=self.block)
-        floor = sizes * (16 * torch.finfo(torch.float32).eps * part.inputs.shape[1])
-        return total.maximum(floor), part
+        return total.maximum(rounding_floor(sizes, part.inputs.shape[1])), part
 
 
 def parameter_size(part: PerExample) -> int:
@@ -189,6 +243,8 @@ def parameter_size(part: PerExample) -> int:
         return part.inputs.shape[2] * part.out_grads.shape[2]
     if isinstance(part, Convolution):
         return math.prod(part.geometry.weight_shape)
+    if isinstance(part, TiedTable):
+        return parameter_size(part.outer)
     if isinstance(part, Lookup):
         return part.num_rows * part.out_grads.shape[2]
     return part.in_full()[0].numel()

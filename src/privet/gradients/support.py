@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from privet.errors import UnsupportedModel
-from privet.gradients.capture import Recording
-from privet.mechanism.layout import Layout
 
 
 @contextmanager
@@ -57,6 +55,15 @@ def find_problems(model: nn.Module) -> list[Finding]:
                 fix = "Replace it, for instance by nn.GroupNorm: privet.replace_batchnorm(model) does."
             problem = "mixes the examples of a batch, so no per-example gradient exists"
             findings.append(Finding(name=name, kind=kind, problem=problem, fix=fix))
+        elif isinstance(module, nn.Embedding | nn.EmbeddingBag) and (module.max_norm or module.scale_grad_by_freq):
+            findings.append(
+                Finding(
+                    name=name,
+                    kind=kind,
+                    problem="rescales rows by what the whole batch looks up, so one example changes another's gradient",
+                    fix="Set max_norm=None and scale_grad_by_freq=False.",
+                )
+            )
         elif isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
             findings.append(
                 Finding(
@@ -123,25 +130,3 @@ def parameters_behind(
             found.add(position[id(variable)])
         queue.extend(child for child, _ in current.next_functions)
     return found
-
-
-def check_coverage(losses: Tensor, recording: Recording, parameters: Sequence[nn.Parameter], layout: Layout) -> None:
-    """Refuse a program in which a parameter reaches the loss unseen, or never reaches it at all.
-
-    An unseen use would only lose signal (norms and sums come from the same notes, so the bound holds), but the gradient
-    would be wrong. A parameter without any use would be moved by noise alone.
-    """
-    noted = {position for use in recording.uses for source in use.sources for position in source.parameters}
-    reached = parameters_behind(losses.grad_fn, parameters)
-    unseen = sorted(layout.names[position] for position in reached - noted)
-    if unseen:
-        raise UnsupportedModel(
-            f"Parameters {unseen} reach the loss through an operation that could not be observed (a compiled region or "
-            "a custom autograd function). Call the model uncompiled, or freeze these parameters."
-        )
-    idle = sorted(layout.names[position] for position in range(len(parameters)) if position not in reached)
-    if idle:
-        raise UnsupportedModel(
-            f"Parameters {idle} took no part in the loss, so training would only add noise to them. Freeze them with "
-            "requires_grad_(False), or remove them."
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from privet.errors import ArgumentError, PlanError
 
@@ -61,6 +61,13 @@ class ByName:
 
     def __post_init__(self) -> None:
         """Refuse empty parts and prefixes that appear twice."""
+        given: Any = self.parts
+        groups = isinstance(given, list | tuple) and all(isinstance(part, list | tuple) for part in given)
+        if not groups or not all(isinstance(prefix, str) for part in self.parts for prefix in part):
+            raise ArgumentError(
+                f'parts must be groups of name prefixes, such as (("body",), ("head",)); got {self.parts!r}.'
+            )
+        object.__setattr__(self, "parts", tuple(tuple(part) for part in self.parts))
         flat = [prefix for part in self.parts for prefix in part]
         if not self.parts or any(not part for part in self.parts) or any(not prefix for prefix in flat):
             raise ArgumentError("parts must hold at least one group, each with at least one non-empty name prefix.")

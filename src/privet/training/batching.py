@@ -61,6 +61,22 @@ def fetch(dataset: MapDataset, indices: NDArray[np.int64], collate: Collate | No
     return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device, non_blocking=True), batch)
 
 
+def with_gradients(batch: Any, size: int) -> tuple[Any, list[torch.Tensor]]:
+    """Return the batch with its real-valued tensors as copies of leaves that require gradients, and those leaves.
+
+    Copies, because a leaf could not be changed in place. Tensors whose first axis is not the examples' are left alone.
+    """
+    leaves: list[torch.Tensor] = []
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point() or tensor.dim() == 0 or len(tensor) != size:
+            return tensor
+        leaves.append(tensor.detach().requires_grad_())
+        return leaves[-1].clone()
+
+    return pytree.tree_map_only(torch.Tensor, copied, batch), leaves
+
+
 def split(indices: NDArray[np.int64], physical_batch_size: int) -> Iterator[NDArray[np.int64]]:
     """Cut a logical batch into physical ones; an empty logical batch has none."""
     for start in range(0, len(indices), physical_batch_size):

@@ -7,7 +7,7 @@ once, compare with the reserved round, write p.grad, step the optimizer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from enum import Enum
 from pathlib import Path
@@ -32,7 +32,7 @@ from privet.mechanism.events import same_event
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
 from privet.plan import Plan
-from privet.training.batching import Collate, MapDataset, check_dataset, fetch, split, tensors_of
+from privet.training.batching import Collate, MapDataset, check_dataset, fetch, split, tensors_of, with_gradients
 from privet.training.folder import RunFolder
 from privet.training.guards import BufferGuard, StepGuard, check_optimizer, trainable_parameters
 from privet.training.randomness import Streams
@@ -297,9 +297,12 @@ class Step:
         try:
             for part in split(self._indices, session.physical_batch_size):
                 batch = fetch(session._dataset, part, session._collate, session._device)
+                leaves: Sequence[Tensor] = ()
+                if session._engine.wants_input_gradients:
+                    batch, leaves = with_gradients(batch, len(part))
                 mark_batch(tensors_of(batch))
                 session._buffers.accept()
-                session._engine.begin(len(part))
+                session._engine.begin(len(part), leaves)
                 self._awaits_losses = True
                 yield batch
                 self._check_open()

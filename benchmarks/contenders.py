@@ -1,0 +1,229 @@
+"""Who takes part: plain training and privet's engines. The other libraries are in :mod:`benchmarks.rivals`.
+
+Every contender does the whole of one logical step: forward and backward of each physical batch, clipping, noise, and
+the update of a plain SGD optimizer. What it may not do is skip a part that another one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.models import Batch, losses_of
+from privet.gradients.bookkeeping import BookKeeping
+from privet.gradients.capture import mark_batch
+from privet.gradients.engine import Engine
+from privet.gradients.functional import Functional
+from privet.mechanism.clipping import Threshold
+from privet.mechanism.grouping import OneGroup
+from privet.mechanism.layout import Layout
+from privet.mechanism.noise import Gaussian
+from privet.mechanism.sums import ClippedSum
+from privet.training.randomness import Streams
+
+
+class Role(Enum):
+    """What a contender is compared as."""
+
+    BASELINE = "baseline"
+    PRIVET = "privet"
+    RIVAL = "rival"
+
+
+class Option(Enum):
+    """How a step is launched; like is compared with like."""
+
+    EAGER = "eager"
+    GRAPH = "graph"
+    COMPILE = "compile"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is the same for all contenders of one comparison.
+
+    Attributes:
+        logical_batch: Examples of one step; the divisor of the gradient sum.
+        clip_norm: Bound on each example's gradient.
+        noise_multiplier: Noise over bound; 0 only for comparing clipped sums, where no noise may be added.
+        learning_rate: Small, so that the weights of all contenders stay where they began.
+        autocast: Precision of matrix products under autocast, or None.
+        seed: Seeds the noise; timings do not depend on it.
+    """
+
+    logical_batch: int
+    clip_norm: float = 1.0
+    noise_multiplier: float = 1.0
+    learning_rate: float = 1e-4
+    autocast: torch.dtype | None = None
+    seed: int = 0
+
+    def precision(self, device: torch.device) -> AbstractContextManager[object]:
+        """Return the context a forward pass runs in."""
+        return nullcontext() if self.autocast is None else torch.autocast(device.type, dtype=self.autocast)
+
+
+class Running(Protocol):
+    """A contender bound to one model."""
+
+    def step(self, parts: Sequence[Batch]) -> None:
+        """Do one whole step over the physical batches of one logical batch."""
+        ...
+
+    def clipped_sum(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Return the sum of clipped gradients by the original parameter name; what is not trained is absent."""
+        ...
+
+    def close(self) -> None:
+        """Leave the model."""
+        ...
+
+
+class Contender(Protocol):
+    """A way to do a step."""
+
+    @property
+    def name(self) -> str:
+        """The short name used on the command line and in tables."""
+        ...
+
+    @property
+    def role(self) -> Role:
+        """What it is compared as."""
+        ...
+
+    @property
+    def option(self) -> Option:
+        """How its step is launched."""
+        ...
+
+    @property
+    def noise_dtype(self) -> str:
+        """In what precision it draws noise, or "none"."""
+        ...
+
+    def setup(self, model: nn.Module, settings: Settings) -> Running:
+        """Bind to a model, which the contender may change; raise if the library is missing or refuses the model."""
+        ...
+
+
+class NoClippedSum(TypeError):
+    """The contender does not clip, so there is nothing to compare."""
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return where the model's parameters live."""
+    return next(model.parameters()).device
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonPrivate:
+    """Plain training, the measure of all others."""
+
+    name: str = "non_private"
+    role: Role = Role.BASELINE
+    option: Option = Option.EAGER
+    noise_dtype: str = "none"
+
+    def setup(self, model: nn.Module, settings: Settings) -> RunningNonPrivate:
+        """Make the optimizer."""
+        return RunningNonPrivate(model, settings)
+
+
+class RunningNonPrivate:
+    """:class:`NonPrivate` bound to a model."""
+
+    def __init__(self, model: nn.Module, settings: Settings) -> None:
+        self._model, self._settings, self._device = model, settings, device_of(model)
+        self._optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
+
+    def step(self, parts: Sequence[Batch]) -> None:
+        """Accumulate the gradient of the mean loss and update."""
+        self._optimizer.zero_grad(set_to_none=True)
+        for inputs, labels in parts:
+            with self._settings.precision(self._device):
+                loss = losses_of(self._model(inputs), labels).sum() / self._settings.logical_batch
+            loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+
+    def clipped_sum(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Refuse: plain training clips nothing."""
+        raise NoClippedSum("plain training clips nothing")
+
+    def close(self) -> None:
+        """Nothing was attached."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privet:
+    """A private step as a session does it, with one of privet's engines."""
+
+    name: str
+    engine: Engine
+    role: Role = Role.PRIVET
+    option: Option = Option.EAGER
+    noise_dtype: str = "float64"
+
+    def setup(self, model: nn.Module, settings: Settings) -> RunningPrivet:
+        """Start the engine and lay out the flat gradient."""
+        return RunningPrivet(self.engine, model, settings)
+
+
+class RunningPrivet:
+    """:class:`Privet` bound to a model."""
+
+    def __init__(self, engine: Engine, model: nn.Module, settings: Settings) -> None:
+        named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
+        self._model, self._settings, self._device = model, settings, device_of(model)
+        self._parameters = [value for _, value in named]
+        self._layout = Layout.of([(name, tuple(value.shape)) for name, value in named], OneGroup())
+        self._rule = Threshold(norm=settings.clip_norm).for_groups(self._layout.num_groups)
+        self._running = engine.start(model, self._parameters, self._layout)
+        dtype = torch.promote_types(self._parameters[0].dtype, torch.float32)
+        self._flat = torch.zeros(self._layout.num_coordinates, device=self._device, dtype=dtype)
+        self._generator = Streams.new(self._device, seed=settings.seed).noise
+        self._optimizer = torch.optim.SGD(self._parameters, lr=settings.learning_rate)
+
+    def step(self, parts: Sequence[Batch]) -> None:
+        """Clip and sum every part, add noise once, write the gradients, update."""
+        noise = Gaussian(noise_multiplier=self._settings.noise_multiplier)
+        private = noise.add(self._sum(parts), self._generator)
+        private.write_gradients(self._parameters, divisor=self._settings.logical_batch)
+        self._optimizer.step()
+
+    def _sum(self, parts: Sequence[Batch]) -> ClippedSum:
+        self._flat.zero_()
+        total = ClippedSum(flat=self._flat, layout=self._layout, sensitivity=self._rule.sensitivity)
+        for inputs, labels in parts:
+            mark_batch((inputs, labels))
+            self._running.begin(len(inputs))
+            try:
+                with self._settings.precision(self._device):
+                    losses = losses_of(self._model(inputs), labels)
+                self._running.add_clipped(losses, self._rule, total)
+            finally:
+                self._running.abandon()
+        return total
+
+    def clipped_sum(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Return the sum before noise."""
+        flat = self._sum([batch]).flat.clone()
+        named = zip(self._layout.names, self._layout.slices, self._layout.shapes, strict=True)
+        return {name: flat[where].view(shape) for name, where, shape in named}
+
+    def close(self) -> None:
+        """Detach the engine."""
+        self._running.close()
+
+
+OURS: tuple[Contender, ...] = (
+    NonPrivate(),
+    Privet(name="privet_bookkeeping", engine=BookKeeping()),
+    Privet(name="privet_functional", engine=Functional()),
+)

@@ -1,0 +1,332 @@
+"""Timing: all contenders of a model alive in one process, one round of each in turn.
+
+Machines drift: clocks change, neighbours come and go. Interleaved rounds see the same machine, so ratios within one run
+hold where absolute times do not. Ratios between runs mean nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from benchmarks.check import TOLERANCE, judge, true_clipped_sum
+from benchmarks.contenders import Contender, NoClippedSum, Option, Running, Settings
+from benchmarks.machine import Precision
+from benchmarks.models import Batch, Size, Workload
+from benchmarks.records import Row, with_ratios
+
+_MIN_ROUNDS = 3
+_MAX_REASON = 300
+_SECOND_TIME = "second time"
+
+
+class Clock(Protocol):
+    """A way to time work."""
+
+    def seconds(self, work: Callable[[], None]) -> float:
+        """Return how long the work took, all of it finished."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessClock:
+    """Processor time of this process: blind to neighbours, honest only with one thread."""
+
+    def seconds(self, work: Callable[[], None]) -> float:
+        """Return user and system time."""
+        start = time.process_time()
+        work()
+        return time.process_time() - start
+
+
+@dataclass(frozen=True, kw_only=True)
+class WallClock:
+    """Elapsed time, for several threads."""
+
+    def seconds(self, work: Callable[[], None]) -> float:
+        """Return elapsed time."""
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+
+@dataclass(frozen=True, kw_only=True)
+class CudaClock:
+    """Events on the current stream, synchronised before and after."""
+
+    def seconds(self, work: Callable[[], None]) -> float:
+        """Return the time between the two events."""
+        begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+        begin.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+
+def clock_for(device: torch.device, *, num_threads: int) -> Clock:
+    """Return the clock that is honest on this device."""
+    if device.type == "cuda":
+        return CudaClock()
+    return ProcessClock() if num_threads == 1 else WallClock()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How to measure.
+
+    Attributes:
+        rounds: Timed samples of each contender.
+        warm_up: Untimed steps before them, after the first.
+        min_sample_seconds: A sample repeats the step until it takes this long.
+        check_examples: How many examples of the batch the correctness check uses; 0 leaves the check out.
+        budget_seconds: When this is used up, contenders not yet started fail and rounds stop at three.
+        physical_batch: Examples per forward pass; None for all of a logical batch at once. A logical batch of several
+            physical ones repeats the same examples, so that memory shows the step and not the data.
+    """
+
+    rounds: int = 9
+    warm_up: int = 2
+    min_sample_seconds: float = 0.02
+    check_examples: int = 16
+    budget_seconds: float = float("inf")
+    physical_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured."""
+        if self.rounds < 1 or self.warm_up < 0 or self.check_examples < 0:
+            raise ValueError(
+                f"rounds must be at least 1, warm_up and check_examples at least 0, got {self.rounds}, {self.warm_up} "
+                f"and {self.check_examples}."
+            )
+
+    def num_parts(self, logical_batch: int) -> int:
+        """Return how many physical batches make the logical one."""
+        physical = self.physical_batch or logical_batch
+        if logical_batch % physical:
+            raise ValueError(f"A logical batch of {logical_batch} cannot be made of physical batches of {physical}.")
+        return logical_batch // physical
+
+
+@dataclass(kw_only=True)
+class _Entry:
+    """A contender in the race."""
+
+    row: Row
+    contender: Contender
+    running: Running | None = None
+    seconds: list[float] = field(default_factory=list)
+
+    def fail(self, error: Exception) -> None:
+        """Take it out of the race and say why."""
+        message = " ".join(str(error).split())
+        self.row = replace(self.row, failure=f"{type(error).__name__}: {message}"[:_MAX_REASON])
+        self.leave()
+
+    def leave(self) -> None:
+        """Free what it holds; a contender that broke may break again while it is closed."""
+        running, self.running = self.running, None
+        if running is not None:
+            with contextlib.suppress(Exception):
+                running.close()
+
+
+def measure(
+    workload: Workload,
+    size: Size,
+    contenders: Sequence[Contender],
+    *,
+    device: torch.device,
+    settings: Settings,
+    precision: Precision,
+    clock: Clock,
+    plan: Plan,
+) -> tuple[Row, ...]:
+    """Check, then time all contenders on one model; a contender that fails becomes a row with the reason."""
+    deadline = time.monotonic() + plan.budget_seconds
+    num_parts = plan.num_parts(settings.logical_batch)
+    model, batch = make(size, settings.logical_batch // num_parts, device=device, seed=settings.seed)
+    parts = [batch] * num_parts
+    entries = [_entry(workload, contender, settings) for contender in contenders]
+    if plan.check_examples:
+        _check(entries, model, batch, plan.check_examples)
+    with precision.applied():
+        for entry in entries:
+            _start(entry, model, parts, settings, clock, plan, deadline)
+        _race(entries, parts, clock, plan, deadline)
+    for entry in entries:
+        entry.leave()
+    rows = [replace(entry.row, seconds=tuple(entry.seconds)) for entry in entries]
+    return with_ratios(rows, tolerance=TOLERANCE)
+
+
+def check_only(
+    workload: Workload, size: Size, contenders: Sequence[Contender], *, device: torch.device, num_examples: int
+) -> tuple[Row, ...]:
+    """Compare the clipped sums of all contenders with the loop, and time nothing."""
+    settings = Settings(logical_batch=min(num_examples, size.batch_size))
+    model, batch = make(size, settings.logical_batch, device=device, seed=settings.seed)
+    entries = [_entry(workload, contender, settings) for contender in contenders]
+    _check(entries, model, batch, num_examples)
+    return tuple(entry.row for entry in entries)
+
+
+def make(size: Size, num_examples: int, *, device: torch.device, seed: int) -> tuple[nn.Module, Batch]:
+    """Build the model and draw a batch; the same seed gives the same weights and examples."""
+    inputs, labels = size.data.draw(num_examples, torch.Generator().manual_seed(seed))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = size.build()
+    return model.to(device).train(), (inputs.to(device), labels.to(device))
+
+
+def _entry(workload: Workload, contender: Contender, settings: Settings) -> _Entry:
+    row = Row(
+        model=workload.name,
+        contender=contender.name,
+        role=contender.role.value,
+        option=contender.option.value,
+        batch_size=settings.logical_batch,
+        noise_dtype=contender.noise_dtype,
+    )
+    return _Entry(row=row, contender=contender)
+
+
+def _check(entries: Sequence[_Entry], model: nn.Module, batch: Batch, num_examples: int) -> None:
+    part = batch[0][:num_examples], batch[1][:num_examples]
+    # Reduced products would hide errors of the size that is looked for.
+    with Precision.FP32.applied():
+        truth = true_clipped_sum(model, part)
+        for entry in entries:
+            try:
+                verdict = judge(entry.contender, model, part, truth)
+            except NoClippedSum:
+                continue
+            except Exception as error:  # noqa: BLE001 -- whatever a contender raises is its result
+                entry.fail(error)
+                continue
+            entry.row = replace(
+                entry.row, relative_error=verdict.relative_error, missing_parameters=verdict.missing_parameters
+            )
+    _free(part[0].device)
+
+
+def _start(
+    entry: _Entry,
+    model: nn.Module,
+    parts: Sequence[Batch],
+    settings: Settings,
+    clock: Clock,
+    plan: Plan,
+    deadline: float,
+) -> None:
+    """Set a contender up, take its first step, measure its memory and choose how many steps make a sample."""
+    if entry.row.failure:
+        return
+    device = parts[0][0].device
+    try:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the time budget was used up before this contender's turn")
+        running = _set_up(entry, model, parts, settings)
+        for _ in range(plan.warm_up):
+            running.step(parts)
+        if entry.contender.option is not Option.GRAPH:  # the pool of a graph is taken before its first step
+            # Two parts show what any number of them needs: a second one finds the sums of the first in place.
+            entry.row = replace(entry.row, peak_bytes=peak_bytes(lambda: running.step(parts[:2]), device))
+        once = clock.seconds(lambda: running.step(parts))
+        inner = max(1, math.ceil(plan.min_sample_seconds / max(once, 1e-9)))
+        entry.row = replace(entry.row, inner_steps=inner)
+    except Exception as error:  # noqa: BLE001 -- whatever a contender raises is its result
+        entry.fail(error)
+    if entry.row.failure:  # only now: until the handler ends, the traceback holds the tensors of the failed step
+        _free(device)
+
+
+def _set_up(entry: _Entry, model: nn.Module, parts: Sequence[Batch], settings: Settings) -> Running:
+    device = parts[0][0].device
+    _free(device)
+    start = time.perf_counter()
+    running = entry.running = entry.contender.setup(copy.deepcopy(model), settings)
+    running.step(parts)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    entry.row = replace(entry.row, first_step_seconds=time.perf_counter() - start)
+    return running
+
+
+def _race(entries: Sequence[_Entry], parts: Sequence[Batch], clock: Clock, plan: Plan, deadline: float) -> None:
+    for place in range(plan.rounds):
+        if place >= _MIN_ROUNDS and time.monotonic() > deadline:
+            return
+        for entry in entries:
+            if entry.running is not None:
+                _round(entry, entry.running, parts, clock)
+
+
+def _round(entry: _Entry, running: Running, parts: Sequence[Batch], clock: Clock) -> None:
+    inner = entry.row.inner_steps
+
+    def work() -> None:
+        for _ in range(inner):
+            running.step(parts)
+
+    try:
+        entry.seconds.append(clock.seconds(work) / inner)
+    except Exception as error:  # noqa: BLE001 -- whatever a contender raises is its result
+        entry.fail(error)
+        entry.seconds.clear()
+    if entry.row.failure:
+        _free(parts[0][0].device)
+
+
+def _free(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def peak_bytes(work: Callable[[], None], device: torch.device) -> int:
+    """Return the largest amount of tensor memory that ``work`` holds at once, above what is held before it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        work()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    return _peak_bytes_on_processor(work)
+
+
+def _peak_bytes_on_processor(work: Callable[[], None]) -> int:
+    """Follow every allocation and release of torch's allocator; memory that libraries take for themselves is unseen.
+
+    The work is done twice and the second time counts: the profiler sees the release only of what it saw allocated, and
+    a step begins by releasing the gradients of the step before.
+    """
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
+        work()
+        with record_function(_SECOND_TIME):
+            work()
+    results = profiler.profiler.kineto_results if profiler.profiler is not None else None
+    assert results is not None
+    events = list(results.events())
+    start = next(event.start_ns() for event in events if event.name() == _SECOND_TIME)
+    changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
+    before: int = sum(change for when, change in changes if when < start)
+    held = peak = before
+    for _, change in sorted((item for item in changes if item[0] >= start), key=lambda item: item[0]):
+        held += change
+        peak = max(peak, held)
+    return peak - before

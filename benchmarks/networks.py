@@ -1,0 +1,206 @@
+"""The networks of the benchmark that are not in ``privet.models``: plain modules, default initialisation.
+
+Position embeddings go through ``nn.Embedding`` with one row of ids per example: the one form that every library can
+differentiate per example, so that all of them can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+_NORM_GROUPS = 16
+
+
+def _norm(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(min(_NORM_GROUPS, channels), channels)
+
+
+def _conv(channels: int, width: int, *, kernel: int, stride: int) -> nn.Conv2d:
+    return nn.Conv2d(channels, width, kernel, stride=stride, padding=kernel // 2, bias=False)
+
+
+def _stages(block: type[nn.Module], channels: int, widths: Sequence[int], blocks_per_stage: int) -> nn.Sequential:
+    """Stack residual blocks; every stage but the first halves the image."""
+    blocks: list[nn.Module] = []
+    for stage, width in enumerate(widths):
+        for place in range(blocks_per_stage):
+            blocks.append(block(channels, width, 2 if stage > 0 and place == 0 else 1))
+            channels = width
+    return nn.Sequential(*blocks)
+
+
+class BasicBlock(nn.Module):
+    """Residual block of He et al. (2016a) with group norm and in-place ReLU."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            _conv(channels, width, kernel=3, stride=stride),
+            _norm(width),
+            nn.ReLU(inplace=True),
+            _conv(width, width, kernel=3, stride=1),
+            _norm(width),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels != width:
+            self.shortcut = nn.Sequential(_conv(channels, width, kernel=1, stride=stride), _norm(width))
+        self.activation = nn.ReLU(inplace=True)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Add the transformed images to the shortcut."""
+        return self.activation(self.body(images) + self.shortcut(images))  # type: ignore[no-any-return]
+
+
+class PreActivationBlock(nn.Module):
+    """Residual block of He et al. (2016b), as in wide residual networks, with group norm."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.first_norm = _norm(channels)
+        self.first = _conv(channels, width, kernel=3, stride=stride)
+        self.second_norm = _norm(width)
+        self.second = _conv(width, width, kernel=3, stride=1)
+        changes_shape = stride != 1 or channels != width
+        self.shortcut = _conv(channels, width, kernel=1, stride=stride) if changes_shape else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalise and activate before each convolution."""
+        active = functional.relu(self.first_norm(images))
+        kept = images if self.shortcut is None else self.shortcut(active)
+        return self.second(functional.relu(self.second_norm(self.first(active)))) + kept  # type: ignore[no-any-return]
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 for small images: 3x3 stem, no first pool. 11.17M parameters at width 64."""
+
+    def __init__(self, *, width: int = 64, num_classes: int = 10) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(_conv(3, width, kernel=3, stride=1), _norm(width), nn.ReLU(inplace=True))
+        self.blocks = _stages(BasicBlock, width, [width, 2 * width, 4 * width, 8 * width], blocks_per_stage=2)
+        self.head = nn.Linear(8 * width, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Classify by the mean over positions."""
+        return self.head(self.blocks(self.stem(images)).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+class WideResNet16(nn.Module):
+    """WRN-16 (Zagoruyko and Komodakis 2016) with group norm. 2.75M parameters at widening 4."""
+
+    def __init__(self, *, widening: int = 4, base: int = 16, num_classes: int = 10) -> None:
+        super().__init__()
+        width = base * widening
+        self.stem = _conv(3, base, kernel=3, stride=1)
+        self.blocks = _stages(PreActivationBlock, base, [width, 2 * width, 4 * width], blocks_per_stage=2)
+        self.norm = _norm(4 * width)
+        self.head = nn.Linear(4 * width, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Classify by the mean over positions."""
+        active = functional.relu(self.norm(self.blocks(self.stem(images))))
+        return self.head(active.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+class TransformerBlock(nn.Module):
+    """Pre-norm attention and feed-forward, through ``scaled_dot_product_attention``."""
+
+    def __init__(self, width: int, *, num_heads: int, is_causal: bool) -> None:
+        super().__init__()
+        self.num_heads, self.is_causal = num_heads, is_causal
+        self.attention_norm = nn.LayerNorm(width)
+        self.in_projection = nn.Linear(width, 3 * width)
+        self.out_projection = nn.Linear(width, width)
+        self.feed_forward_norm = nn.LayerNorm(width)
+        self.widen = nn.Linear(width, 4 * width)
+        self.narrow = nn.Linear(4 * width, width)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Attend, then transform each position."""
+        states = states + self.out_projection(self._attend(self.in_projection(self.attention_norm(states))))
+        widened = functional.gelu(self.widen(self.feed_forward_norm(states)))
+        return states + self.narrow(widened)  # type: ignore[no-any-return]
+
+    def _attend(self, projected: Tensor) -> Tensor:
+        split = projected.view(*projected.shape[:2], 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        query, key, value = split.unbind(0)
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=self.is_causal)
+        return attended.transpose(1, 2).flatten(2)
+
+
+def _position_ids(states: Tensor) -> Tensor:
+    """Return 0, 1, 2, ... for every example of ``[batch, length, ...]``, as contiguous memory."""
+    start = states.new_zeros(states.shape[:2], dtype=torch.long)
+    return start + torch.arange(states.shape[1], device=states.device)
+
+
+class VisionTransformer(nn.Module):
+    """ViT with learned positions and mean pooling. The defaults are ViT-S/16 at 224x224, 22.05M parameters."""
+
+    def __init__(
+        self,
+        *,
+        width: int = 384,
+        num_heads: int = 6,
+        num_blocks: int = 12,
+        side: int = 224,
+        patch: int = 16,
+        num_classes: int = 1000,
+    ) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, stride=patch)
+        self.positions = nn.Embedding((side // patch) ** 2, width)
+        blocks = (TransformerBlock(width, num_heads=num_heads, is_causal=False) for _ in range(num_blocks))
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Classify by the mean over patches."""
+        states = self.patches(images).flatten(2).transpose(1, 2)
+        states = states + self.positions(_position_ids(states))
+        return self.head(self.norm(self.blocks(states)).mean(1))  # type: ignore[no-any-return]
+
+
+class LanguageModel(nn.Module):
+    """GPT-2 with an untied head, because two of the rivals refuse tied weights. Defaults: 162.64M parameters."""
+
+    def __init__(
+        self,
+        *,
+        width: int = 768,
+        num_heads: int = 12,
+        num_blocks: int = 12,
+        vocabulary: int = 50257,
+        max_length: int = 512,
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(max_length, width)
+        blocks = (TransformerBlock(width, num_heads=num_heads, is_causal=True) for _ in range(num_blocks))
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the logits of the next token at every position."""
+        states = self.tokens(ids) + self.positions(_position_ids(ids))
+        return self.head(self.norm(self.blocks(states)))  # type: ignore[no-any-return]
+
+
+class SequenceClassifier(nn.Module):
+    """Embedding, one LSTM, mean over time, linear. The defaults have 1.12M parameters."""
+
+    def __init__(self, *, vocabulary: int = 10_000, embedding_width: int = 100, width: int = 128) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, embedding_width)
+        self.lstm = nn.LSTM(embedding_width, width, batch_first=True)
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Classify by the mean over time."""
+        states, _ = self.lstm(self.tokens(ids))
+        return self.head(states.mean(1))  # type: ignore[no-any-return]

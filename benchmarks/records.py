@@ -1,0 +1,207 @@
+"""What a benchmark writes down: rows, the machine they were taken on, JSON and tables."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One contender on one model.
+
+    Attributes:
+        model: Short name of the workload.
+        contender: Short name of the contender.
+        role: "baseline", "privet" or "rival".
+        option: "eager", "graph" or "compile".
+        batch_size: Examples per step.
+        noise_dtype: In what precision noise was drawn.
+        failure: Why there are no numbers; empty if the contender ran.
+        seconds: Time per step of every round.
+        inner_steps: Steps per timed sample.
+        first_step_seconds: Set-up and first step together: what a user waits for before anything moves.
+        peak_bytes: Largest memory of one step above what is held between steps; None where it cannot be seen.
+        relative_error: Of the clipped sum against a float64 loop; None if it was not compared.
+        missing_parameters: How many trained parameters the clipped sum leaves out.
+        ratio: Throughput over that of eager plain training in the same run.
+        ratio_fastest: The same from the fastest rounds.
+        ratio_same_option: Throughput over that of plain training launched the same way.
+        ratio_to_best_rival: Throughput over that of the fastest rival whose sum is right.
+        axis: In a growth record, what grows.
+        value: In a growth record, how large it is.
+    """
+
+    model: str
+    contender: str
+    role: str
+    option: str
+    batch_size: int
+    noise_dtype: str
+    failure: str = ""
+    seconds: tuple[float, ...] = ()
+    inner_steps: int = 0
+    first_step_seconds: float | None = None
+    peak_bytes: int | None = None
+    relative_error: float | None = None
+    missing_parameters: int | None = None
+    ratio: float | None = None
+    ratio_fastest: float | None = None
+    ratio_same_option: float | None = None
+    ratio_to_best_rival: float | None = None
+    axis: str = ""
+    value: int | None = None
+
+    @property
+    def ran(self) -> bool:
+        """Whether there are timings."""
+        return not self.failure and bool(self.seconds)
+
+    @property
+    def median_seconds(self) -> float:
+        """Median time of a step over the rounds."""
+        return statistics.median(self.seconds)
+
+    @property
+    def samples_per_second(self) -> float:
+        """Throughput at the median."""
+        return self.batch_size / self.median_seconds
+
+    def is_right(self, tolerance: float) -> bool:
+        """Whether the clipped sum was compared, is complete and agrees."""
+        compared = self.relative_error is not None and self.missing_parameters == 0
+        return compared and self.relative_error is not None and self.relative_error <= tolerance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A whole benchmark: where it ran, how, and what came out."""
+
+    environment: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    rows: tuple[Row, ...]
+
+    def to_json(self) -> str:
+        """Return the record as text that :meth:`from_json` reads back equal."""
+        content = {
+            "schema": SCHEMA,
+            "environment": dict(self.environment),
+            "settings": dict(self.settings),
+            "rows": [asdict(row) for row in self.rows],
+        }
+        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Record:
+        """Read a record.
+
+        Raises:
+            ValueError: the text is not a record of this schema.
+        """
+        content = json.loads(text)
+        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+            raise ValueError(f"Not a benchmark record of schema {SCHEMA}: run the benchmark again to make one.")
+        known = {field.name for field in fields(Row)}
+        rows = []
+        for entry in content["rows"]:
+            if unknown := sorted(set(entry) - known):
+                raise ValueError(f"A row has fields that schema {SCHEMA} does not know: {unknown}.")
+            rows.append(Row(**{**entry, "seconds": tuple(entry["seconds"])}))
+        return cls(environment=content["environment"], settings=content["settings"], rows=tuple(rows))
+
+    def write(self, path: Path) -> None:
+        """Write the JSON file, making its folder."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.to_json(), encoding="utf-8")
+
+
+def with_ratios(rows: Sequence[Row], *, tolerance: float) -> tuple[Row, ...]:
+    """Fill in the ratios of the rows of one model, all taken in one run."""
+    baselines = {row.option: row for row in rows if row.role == "baseline" and row.ran}
+    plain = baselines.get("eager")
+    # A rival that trains fewer parameters, or sums them wrongly, has not done the work it is timed for.
+    honest = (row for row in rows if row.role == "rival" and row.ran and _acceptable(row, tolerance))
+    best = max((row.samples_per_second for row in honest), default=None)
+    return tuple(_with_ratios(row, plain, baselines.get(row.option), best) for row in rows)
+
+
+def _acceptable(row: Row, tolerance: float) -> bool:
+    return row.relative_error is None or row.is_right(tolerance)
+
+
+def _with_ratios(row: Row, plain: Row | None, alike: Row | None, best_rival: float | None) -> Row:
+    if not row.ran:
+        return row
+    return replace(
+        row,
+        ratio=plain.median_seconds / row.median_seconds if plain else None,
+        ratio_fastest=min(plain.seconds) / min(row.seconds) if plain else None,
+        ratio_same_option=alike.median_seconds / row.median_seconds if alike else None,
+        ratio_to_best_rival=row.samples_per_second / best_rival if best_rival else None,
+    )
+
+
+_COLUMNS = (
+    "model",
+    "contender",
+    "ms/step",
+    "samples/s",
+    "ratio",
+    "fastest",
+    "same option",
+    "x best rival",
+    "peak MB",
+    "first step s",
+    "error",
+    "noise",
+)
+
+
+def markdown(record: Record) -> str:
+    """Return the record as a Markdown document: machine, settings, one table."""
+    lines = [f"- {key}: {value}" for key, value in (*record.environment.items(), *record.settings.items())]
+    lines += ["", _line(_COLUMNS), _line("---" for _ in _COLUMNS)]
+    lines += [_line(_cells(row)) for row in record.rows]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _cells(row: Row) -> list[str]:
+    error = _error_cell(row)
+    if not row.ran:
+        reason = row.failure.replace("|", "/").replace("\n", " ")
+        return [row.model, row.contender, f"failed: {reason}", *[""] * 7, error, row.noise_dtype]
+    return [
+        row.model,
+        row.contender,
+        f"{row.median_seconds * 1e3:.3f}",
+        f"{row.samples_per_second:,.0f}",
+        _number(row.ratio, 2),
+        _number(row.ratio_fastest, 2),
+        _number(row.ratio_same_option, 2),
+        _number(row.ratio_to_best_rival, 2),
+        _number(None if row.peak_bytes is None else row.peak_bytes / 1e6, 1),
+        _number(row.first_step_seconds, 2),
+        error,
+        row.noise_dtype,
+    ]
+
+
+def _error_cell(row: Row) -> str:
+    if row.relative_error is None:
+        return ""
+    missing = f", {row.missing_parameters} parameters missing" if row.missing_parameters else ""
+    return f"{row.relative_error:.0e}{missing}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,295 @@
+"""Other libraries for differentially private training, each used the way its documentation shows.
+
+A library is imported when its contender is set up, so one that is not installed fails alone, with its reason. Where a
+library needs the model changed (an LSTM of its own, no in-place activations), the change its documentation asks for is
+made here: a comparison that only says "refused" would tell nobody how fast the library is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.contenders import Contender, Option, Role, Running, Settings, device_of
+from benchmarks.models import Batch, losses_of
+
+_DPLSTM_NAMES = {
+    "l0.ih.weight": "weight_ih_l0",
+    "l0.hh.weight": "weight_hh_l0",
+    "l0.ih.bias": "bias_ih_l0",
+    "l0.hh.bias": "bias_hh_l0",
+}
+
+
+class MeanLoss(nn.Module):
+    """The benchmark's loss as a criterion with the ``reduction`` switch that Opacus expects."""
+
+    reduction = "mean"
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean, or one loss per example while ``reduction`` is "none"."""
+        losses = losses_of(outputs, labels)
+        return losses if self.reduction == "none" else losses.mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opacus:
+    """Opacus with one of its per-example modes; flat clipping.
+
+    Attributes:
+        mode: "hooks", "functorch", "ew" or "ghost", the library's own names.
+    """
+
+    name: str
+    mode: str
+    role: Role = Role.RIVAL
+    option: Option = Option.EAGER
+    noise_dtype: str = "float32"
+
+    def setup(self, model: nn.Module, settings: Settings) -> Running:
+        """Wrap model and optimizer."""
+        return RunningOpacus(_fit_for_opacus(model), settings, self.mode)
+
+
+def _fit_for_opacus(model: nn.Module) -> nn.Module:
+    """Exchange LSTMs for the library's own and make activations out of place; weights and device are kept."""
+    for module in model.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = False
+    if not any(isinstance(module, nn.LSTM) for module in model.modules()):
+        return model
+    validators = importlib.import_module("opacus.validators")
+    device, dtype = device_of(model), next(model.parameters()).dtype
+    fixed: nn.Module = validators.ModuleValidator.fix(model)
+    return fixed.to(device, dtype).train()
+
+
+class RunningOpacus:
+    """:class:`Opacus` bound to a model."""
+
+    def __init__(self, model: nn.Module, settings: Settings, mode: str) -> None:
+        grad_sample = importlib.import_module("opacus.grad_sample")
+        optimizers = importlib.import_module("opacus.optimizers")
+        self._settings, self._device = settings, device_of(model)
+        self._inner = model
+        plain = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
+        private = {
+            "noise_multiplier": settings.noise_multiplier,
+            "max_grad_norm": settings.clip_norm,
+            "expected_batch_size": settings.logical_batch,
+            "loss_reduction": "mean",
+        }
+        wrapping = {"batch_first": True, "loss_reduction": "mean"}
+        self._criterion: Any = MeanLoss()
+        if mode == "ghost":
+            clipping = importlib.import_module("opacus.utils.fast_gradient_clipping_utils")
+            self._module: Any = grad_sample.GradSampleModuleFastGradientClipping(
+                model, max_grad_norm=settings.clip_norm, use_ghost_clipping=True, **wrapping
+            )
+            self._optimizer: Any = optimizers.DPOptimizerFastGradientClipping(plain, **private)
+            self._criterion = clipping.DPLossFastGradientClipping(
+                self._module, self._optimizer, self._criterion, "mean"
+            )
+            return
+        if mode == "ew":
+            self._module = grad_sample.GradSampleModuleExpandedWeights(model, **wrapping)
+        else:
+            functorch = mode == "functorch"
+            self._module = grad_sample.GradSampleModule(model, force_functorch=functorch, **wrapping)
+        self._optimizer = optimizers.DPOptimizer(plain, **private)
+
+    def _backward(self, batch: Batch) -> None:
+        inputs, labels = batch
+        with self._settings.precision(self._device):
+            loss = self._criterion(self._module(inputs), labels)
+        loss.backward()
+
+    def step(self, parts: Sequence[Batch]) -> None:
+        """Accumulate all parts but the last without an update, as the library's memory manager does."""
+        for place, part in enumerate(parts):
+            self._optimizer.signal_skip_step(do_skip=place < len(parts) - 1)
+            self._backward(part)
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=True)
+
+    def clipped_sum(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Take the gradient that would be given to the plain optimizer, without noise, times the batch size."""
+        self._backward(batch)
+        self._optimizer.pre_step()
+        size = self._settings.logical_batch
+        named = self._inner.named_parameters()
+        found = {_original_name(name): value.grad * size for name, value in named if value.grad is not None}
+        self._optimizer.zero_grad(set_to_none=True)
+        return found
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        with contextlib.suppress(AttributeError, ValueError):
+            self._module.remove_hooks()
+
+
+def _original_name(name: str) -> str:
+    for theirs, ours in _DPLSTM_NAMES.items():
+        name = name.replace(theirs, ours)
+    return name
+
+
+class AccumulationNotSupported(RuntimeError):
+    """The library's step takes one physical batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastDP:
+    """fastDP's book-keeping engine.
+
+    Attributes:
+        mode: "MixOpt", "MixGhostClip" or "ghost", the library's own names.
+        origin: Use its trick of differentiating with respect to the first layer only, which saves weight gradients.
+    """
+
+    name: str
+    mode: str = "MixOpt"
+    origin: bool = False
+    role: Role = Role.RIVAL
+    option: Option = Option.EAGER
+    noise_dtype: str = "float32"
+
+    def setup(self, model: nn.Module, settings: Settings) -> Running:
+        """Attach the engine to an optimizer."""
+        return RunningFastDP(model, settings, mode=self.mode, origin=self.origin)
+
+
+class RunningFastDP:
+    """:class:`FastDP` bound to a model."""
+
+    def __init__(self, model: nn.Module, settings: Settings, *, mode: str, origin: bool) -> None:
+        library = importlib.import_module("fastDP")
+        self._model, self._settings, self._device = model, settings, device_of(model)
+        self._optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
+        with contextlib.redirect_stdout(io.StringIO()):
+            self._engine: Any = library.PrivacyEngine(
+                model,
+                batch_size=settings.logical_batch,
+                sample_size=50_000,
+                epochs=1,
+                max_grad_norm=settings.clip_norm,
+                noise_multiplier=settings.noise_multiplier,
+                clipping_mode=mode,
+                clipping_fn="Abadi",
+                clipping_style="all-layer",
+                loss_reduction="mean",
+                origin_params=_origin(model) if origin else None,
+            )
+            self._engine.attach(self._optimizer)
+
+    def _backward(self, batch: Batch) -> None:
+        inputs, labels = batch
+        self._optimizer.zero_grad(set_to_none=True)
+        with self._settings.precision(self._device):
+            loss = losses_of(self._model(inputs), labels).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def step(self, parts: Sequence[Batch]) -> None:
+        """Run the one part."""
+        if len(parts) != 1:
+            raise AccumulationNotSupported(f"fastDP is run with one physical batch per step, got {len(parts)}")
+        self._backward(parts[0])
+        with contextlib.redirect_stdout(io.StringIO()):
+            self._optimizer.step()
+
+    def clipped_sum(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Take what the engine noted for its own optimizer step."""
+        self._backward(batch)
+        found = {}
+        for name, parameter in self._model.named_parameters():
+            if hasattr(parameter, "private_grad"):
+                found[name] = parameter.private_grad.clone()
+                del parameter.private_grad
+        return found
+
+    def close(self) -> None:
+        """Detach from the optimizer."""
+        with contextlib.suppress(AttributeError, ValueError):
+            self._engine.detach()
+
+
+def _origin(model: nn.Module) -> list[str]:
+    """Name the first parametrised layer, and position embeddings: nothing upstream of them needs gradients."""
+    layers = (name for name, part in model.named_modules() if isinstance(part, nn.Conv2d | nn.Linear | nn.Embedding))
+    positions = [name for name, _ in model.named_children() if name == "positions"]
+    return [f"{name}." for name in (next(layers), *positions)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opake:
+    """Opake: vmap over a functional loss, then its Gaussian noise."""
+
+    name: str = "opake"
+    role: Role = Role.RIVAL
+    option: Option = Option.EAGER
+    noise_dtype: str = "float32"
+
+    def setup(self, model: nn.Module, settings: Settings) -> Running:
+        """Build the clipped-gradient and noise functions."""
+        return RunningOpake(model, settings)
+
+
+class RunningOpake:
+    """:class:`Opake` bound to a model."""
+
+    def __init__(self, model: nn.Module, settings: Settings) -> None:
+        clipping = importlib.import_module("opake.dpsgd.clipping")
+        noise = importlib.import_module("opake.dpsgd.noise")
+        random = importlib.import_module("opake.random")
+        self._settings, self._device = settings, device_of(model)
+        self._parameters = {name: value.detach() for name, value in model.named_parameters()}
+
+        def loss_of_one(parameters: dict[str, Tensor], inputs: Tensor, label: Tensor) -> Tensor:
+            outputs = torch.func.functional_call(model, parameters, (inputs.unsqueeze(0),))
+            return losses_of(outputs, label.unsqueeze(0)).sum()
+
+        self._clipped, self._clip_state = clipping.clipped_grad(
+            loss_of_one, clipping_norm=settings.clip_norm, batch_argnums=(1, 2)
+        )
+        self._noise, self._noise_state = noise.gaussian_noise(
+            noise_multiplier=settings.noise_multiplier, key=random.key(settings.seed)
+        )
+
+    def _sum(self, batch: Batch) -> Any:
+        with self._settings.precision(self._device):
+            total, self._clip_state = self._clipped(self._parameters, *batch, state=self._clip_state)
+        return total
+
+    def step(self, parts: Sequence[Batch]) -> None:
+        """Clip, add noise and update the one part."""
+        if len(parts) != 1:
+            raise AccumulationNotSupported(f"Opake is run with one physical batch per step, got {len(parts)}")
+        noised, self._noise_state = self._noise(self._sum(parts[0]), self._noise_state)
+        scale = -self._settings.learning_rate / self._settings.logical_batch
+        for name, parameter in self._parameters.items():
+            parameter.add_(noised.pytree[name], alpha=scale)
+
+    def clipped_sum(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Return the clipped gradients as the library sums them."""
+        return dict(self._sum(batch).pytree)
+
+    def close(self) -> None:
+        """Nothing was attached."""
+
+
+RIVALS: tuple[Contender, ...] = (
+    Opacus(name="opacus_hooks", mode="hooks"),
+    Opacus(name="opacus_functorch", mode="functorch"),
+    Opacus(name="opacus_ghost", mode="ghost"),
+    Opacus(name="opacus_ew", mode="ew"),
+    FastDP(name="fastdp"),
+    FastDP(name="fastdp_origin", origin=True),
+    Opake(),
+)

@@ -1,0 +1,146 @@
+"""``privet account``: a guarantee from figures, or from what a ledger says was charged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from privet.cli.console import BUDGET, OK, paragraphs, show_facts, show_heading, show_json
+from privet.cli.options import CONTEXT, examples, json_option
+
+if TYPE_CHECKING:
+    from privet.experiments.ledger_check import LedgerCheck
+    from privet.plan import Plan
+
+_ADJACENCIES = click.Choice(["add_or_remove", "replace_one", "zero_out"])
+
+
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "privet account runs/demo",
+        "privet account --rate 0.01 --steps 1000 --noise-multiplier 1 --delta 1e-5",
+        "privet account --rate 0.01 --steps 1000 --epsilon 2 --delta 1e-5",
+    ),
+)
+@click.argument("run_or_ledger", metavar="[RUN]", required=False, type=click.Path())
+@click.option("--rate", type=float, help="Probability that a record joins a step.")
+@click.option("--steps", type=int, help="Number of steps.")
+@click.option("--noise-multiplier", type=float, help="Noise, as a multiple of the clipping bound.")
+@click.option("--epsilon", type=float, help="Find the noise for this epsilon instead.")
+@click.option("--delta", type=float, help="Probability with which the bound may fail.")
+@click.option("--adjacency", type=_ADJACENCIES, default="add_or_remove", show_default=True)
+@click.option("--unit", type=click.Choice(["record", "person"]), default="record", show_default=True)
+@json_option
+def account(
+    run_or_ledger: str | None,
+    rate: float | None,
+    steps: int | None,
+    noise_multiplier: float | None,
+    epsilon: float | None,
+    delta: float | None,
+    adjacency: str,
+    unit: str,
+    as_json: bool,
+) -> int:
+    """Compute a guarantee, or read one off the ledger of RUN.
+
+    RUN is a run's folder or a ledger file. Every row of its hash chain is
+    checked, and what was charged is compared with the plan; exit code 3 says
+    that they differ.
+    """
+    figures = {"--rate": rate, "--steps": steps, "--delta": delta}
+    if run_or_ledger is not None:
+        given = [name for name, value in (*figures.items(), ("--epsilon", epsilon)) if value is not None]
+        if given or noise_multiplier is not None:
+            raise click.UsageError(f"Give a run or figures, not both (got {', '.join(given) or '--noise-multiplier'}).")
+        return _ledger(run_or_ledger, as_json=as_json)
+    missing = [name for name, value in figures.items() if value is None]
+    if missing or (noise_multiplier is None) == (epsilon is None):
+        what = ", ".join(missing) if missing else "exactly one of --noise-multiplier and --epsilon"
+        raise click.UsageError(f"Name a run, or give the figures of one; missing: {what}.")
+    assert rate is not None
+    assert steps is not None
+    assert delta is not None
+    plan = _plan(rate, steps, noise_multiplier, epsilon, delta, adjacency, unit)
+    _show_figures(plan, as_json=as_json)
+    return OK
+
+
+def _plan(
+    rate: float,
+    steps: int,
+    noise_multiplier: float | None,
+    epsilon: float | None,
+    delta: float,
+    adjacency: str,
+    unit: str,
+) -> Plan:
+    from privet.mechanism.clipping import Threshold
+    from privet.mechanism.noise import Gaussian
+    from privet.mechanism.sampling import Poisson
+    from privet.mechanism.terms import Adjacency, Unit
+    from privet.plan import Plan
+
+    plan = Plan(
+        # Neither the bound nor the divisor changes a guarantee, so any will do.
+        sampling=Poisson(rate=rate, steps=steps, expected_batch_size=1.0),
+        clipping=Threshold(norm=1.0),
+        noise=Gaussian(noise_multiplier=noise_multiplier),
+        delta=delta,
+        adjacency=Adjacency(adjacency),
+        unit=Unit(unit),
+    )
+    return plan if epsilon is None else plan.calibrated(epsilon=epsilon)
+
+
+def _show_figures(plan: Plan, *, as_json: bool) -> None:
+    guarantee, multiplier = plan.guarantee(), getattr(plan.noise, "noise_multiplier", None)
+    if as_json:
+        show_json({"noise_multiplier": multiplier, "guarantee": guarantee.to_dict()})
+        return
+    show_heading(str(guarantee))
+    show_facts({"noise multiplier": f"{multiplier:.5g}", "steps": f"{plan.num_steps:,}"})
+
+
+def _ledger(path: str, *, as_json: bool) -> int:
+    from privet.experiments.ledger_check import check_ledger
+
+    check = check_ledger(Path(path))
+    if as_json:
+        show_json(_ledger_facts(check))
+    else:
+        _print_ledger(check)
+    return OK if check.mismatch is None else BUDGET
+
+
+def _ledger_facts(check: LedgerCheck) -> dict[str, Any]:
+    return {
+        "agrees_with_plan": check.mismatch is None,
+        "mismatch": check.mismatch,
+        "rounds_charged": check.rounds_charged,
+        "rounds_planned": check.rounds_planned,
+        "rows": check.num_rows,
+        "voids": check.num_voids,
+        "mismatches": check.num_mismatches,
+        "head": check.head,
+        "plan_hash": check.plan_hash,
+        "guarantee": check.spent.to_dict(),
+    }
+
+
+def _print_ledger(check: LedgerCheck) -> None:
+    show_heading(str(check.spent))
+    click.echo()
+    click.echo(paragraphs(check.spent.statement()))
+    click.echo()
+    show_facts(
+        {
+            "chain": f"intact, {check.num_rows:,} rows",
+            "rounds charged": f"{check.rounds_charged:,} of {check.rounds_planned:,} planned",
+            "rounds given up": f"{check.num_voids:,}",
+            "plan": "agrees with what was charged" if check.mismatch is None else f"MISMATCH: {check.mismatch}",
+        }
+    )

@@ -1,0 +1,75 @@
+"""``privet recipes``: the recipes that come with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from privet.cli.console import show_json, show_table
+from privet.cli.options import CONTEXT, examples, json_option
+
+
+@click.group(context_settings=CONTEXT, epilog=examples("privet recipes copy demo mine.toml"))
+def recipes() -> None:
+    """List, show or copy the recipes that come along."""
+
+
+@recipes.command(context_settings=CONTEXT, epilog=examples("privet recipes ls"))
+@json_option
+def ls(as_json: bool) -> None:
+    """List all recipes."""
+    from privet.experiments.recipe_files import load_recipe, packaged_recipes
+
+    found = {name: load_recipe(name) for name in packaged_recipes()}
+    if as_json:
+        show_json(
+            [
+                {
+                    "name": name,
+                    "dataset": recipe.dataset,
+                    "model": recipe.model,
+                    "epsilon": recipe.privacy.epsilon,
+                    "delta": recipe.privacy.delta,
+                    "description": recipe.description,
+                }
+                for name, recipe in found.items()
+            ]
+        )
+        return
+    show_table(
+        ["name", "epsilon", "what it does"],
+        [
+            [name, "" if recipe.privacy.epsilon is None else f"{recipe.privacy.epsilon:g}", recipe.description or ""]
+            for name, recipe in found.items()
+        ],
+        right=(1,),
+    )
+
+
+@recipes.command(context_settings=CONTEXT, epilog=examples("privet recipes show demo"))
+@click.argument("name")
+def show(name: str) -> None:
+    """Print a recipe."""
+    from privet.experiments.recipe_files import recipe_text
+
+    click.echo(recipe_text(name), nl=False)
+
+
+@recipes.command(context_settings=CONTEXT, epilog=examples("privet recipes copy demo mine.toml"))
+@click.argument("name")
+@click.argument("path", type=click.Path(dir_okay=False))
+def copy(name: str, path: str) -> None:
+    """Copy the recipe NAME to the new file PATH, to change it there."""
+    from privet.errors import RecipeError
+    from privet.experiments.recipe_files import recipe_text
+
+    text = recipe_text(name)
+    try:
+        with Path(path).open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise RecipeError(f"{path} exists and is not overwritten. Name a new file.") from None
+    except OSError as error:
+        raise RecipeError(f"{path} cannot be written: {error.strerror}.") from None
+    click.echo(path)

@@ -1,0 +1,195 @@
+"""The trial of a new program: experiments on its first physical batch that show whether per-example gradients exist.
+
+Nothing is taken on trust. Examples must not reach each other's gradients, which is tested exactly: the gradient of the
+losses of some examples must be zero wherever the others live. And what the rules add up to must be what autograd finds.
+Both tests look at structure; one broken example (a loss that is not finite) is left out and proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from privet.errors import UnsupportedModel
+from privet.gradients.capture import Recording, Use, send_back
+from privet.gradients.example_axis import ExampleAxis, FoldedAxis, WholeAxis, candidates, fits
+from privet.mechanism.layout import Layout
+
+# Rounding may separate two ways of adding up a gradient by this much of its length; and by a little of the length of
+# the whole gradient, since some gradients are zero but for rounding (a bias before a softmax).
+_TOLERANCE = {torch.float64: (1e-7, 1e-9), torch.float32: (2e-3, 1e-4)}
+_HALF_TOLERANCE = (5e-2, 5e-3)
+_HALF = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a trial found."""
+
+    axes: tuple[ExampleAxis, ...]
+    is_clean: bool  # every loss and gradient was finite
+    is_unambiguous: bool  # one reading of each output is left
+    is_half: bool  # parts of the program ran in half precision
+
+
+def single_example_axes(recording: Recording) -> tuple[ExampleAxis, ...]:
+    """With one example everything belongs to it, however it lies."""
+    return tuple(
+        WholeAxis(axis=0) if use.output_shape[:1] == (1,) else FoldedAxis(examples_first=True) for use in recording.uses
+    )
+
+
+def trials(batch_size: int, device: torch.device) -> Iterator[Tensor]:
+    """Yield sets of examples to leave out, so that every two examples are parted by one of them.
+
+    The first halves are usually enough; a reading that survives all of them holds for every example alone.
+    """
+    order = torch.arange(batch_size, device=device)
+    for bit in range((batch_size - 1).bit_length()):
+        absent = (order >> bit) % 2 == 1
+        yield absent
+        yield ~absent
+
+
+def hold(
+    losses: Tensor,
+    recording: Recording,
+    inputs: Sequence[Tensor],
+    layout: Layout,
+) -> Verdict:
+    """Put a program on trial.
+
+    Args:
+        losses: One per example.
+        recording: What the forward pass did with the parameters.
+        inputs: The batch's tensors, as leaves that require gradients, examples first.
+        layout: For names in messages.
+
+    Raises:
+        UnsupportedModel: if examples mix.
+    """
+    known = losses.detach().isfinite()
+    clean = bool(known.all())
+    options = [list(candidates(use.output_shape, recording.batch_size)) for use in recording.uses]
+    for number, absent in enumerate(trials(recording.batch_size, losses.device)):
+        if number >= 2 and number % 2 == 0 and all(len(choices) == 1 for choices in options):
+            break
+        present = ~absent & known
+        if not bool(present.any()):
+            continue
+        reached = send_back(losses[present].sum(), recording, inputs, keep_graph=True)
+        _check_inputs(reached, absent)
+        for use, choices in zip(recording.uses, options, strict=True):
+            clean = clean and (use.out_grad is None or bool(use.out_grad.isfinite().all()))
+            choices[:] = [axis for axis in choices if fits(axis, use.out_grad, absent)]
+            if not choices:
+                raise _mixes_examples(use, recording, layout)
+    return Verdict(
+        axes=tuple(choices[0] for choices in options),
+        is_clean=clean,
+        is_unambiguous=all(len(choices) == 1 for choices in options),
+        is_half=any(use.out_grad is not None and use.out_grad.dtype in _HALF for use in recording.uses),
+    )
+
+
+def check_isolation(losses: Tensor, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+    """Refuse losses in which examples reach each other, between these tensors (examples first) and the losses."""
+    if len(losses) == 1:
+        return
+    known = losses.detach().isfinite()
+    for absent in trials(len(losses), losses.device):
+        present = ~absent & known
+        if bool(present.any()):
+            reached: Sequence[Tensor | None] = torch.autograd.grad(
+                losses[present].sum(), [*outputs, *inputs], retain_graph=True, allow_unused=True
+            )
+            _check_inputs(reached, absent)
+
+
+def _check_inputs(reached: Sequence[Tensor | None], absent: Tensor) -> None:
+    for gradient in reached:
+        if gradient is not None and not fits(WholeAxis(axis=0), gradient, absent):
+            raise UnsupportedModel(
+                "Something mixes the examples of a batch: one example's loss depends on another example, so no "
+                "per-example gradient exists. Usual causes: batch normalisation, centring or scaling by statistics of "
+                "the batch, a loss averaged over the batch, or in-batch negatives. Make each example's loss depend on "
+                "that example alone."
+            )
+
+
+def _mixes_examples(use: Use, recording: Recording, layout: Layout) -> UnsupportedModel:
+    names = sorted({layout.names[position] for source in use.sources for position in source.parameters})
+    if use.name in ("expand", "expand_as", "repeat", "tile", "broadcast_to"):
+        return UnsupportedModel(
+            f"'{use.name}' on {names} made as many copies as there are examples in this physical batch, but they are "
+            "not one per example. Choose a physical_batch_size that differs from the lengths inside the model."
+        )
+    return UnsupportedModel(
+        f"Something after operation '{use.name}' on {names} mixes the examples of a batch (its output has shape "
+        f"{tuple(use.output_shape)} for {recording.batch_size} examples), so no per-example gradient exists. Usual "
+        "causes: batch normalisation, a loss averaged over the batch, or in-batch negatives. Make each example's loss "
+        "depend on that example alone."
+    )
+
+
+def check_sums(
+    weighted_sum: Callable[[Tensor], Tensor], losses: Tensor, weights: Tensor, lengths: Tensor,
+    parameters: Sequence[nn.Parameter], layout: Layout, *, keep: Tensor | None, is_half: bool,
+) -> None:  # fmt: skip
+    """Refuse a program whose per-example gradients do not add up to what autograd finds for the weighted losses.
+
+    Two halves of the batch are compared; a fault of the program shows in both, the rounding of one wild example in one.
+
+    Args:
+        weighted_sum: Gives the flat sum over examples of weight times gradient, from the rules.
+        losses: One per example.
+        weights: One per example, zero for examples that are not finite.
+        lengths: Length of each example's gradient, zero where the weight is.
+        parameters: In the layout's order.
+        layout: Where each parameter lies.
+        keep: The coordinates that take part, or None for all.
+        is_half: Whether parts of the program ran in half precision.
+
+    Raises:
+        UnsupportedModel: naming the parameters that differ, or that have no part in the loss.
+    """
+    wrong = set(layout.names)
+    for half in (slice(0, None, 2), slice(1, None, 2)):
+        chosen = torch.zeros_like(weights)
+        chosen[half] = weights[half]
+        if not bool((chosen > 0).any()):
+            continue
+        truth = _autograd_sum(losses, chosen, parameters, layout)
+        truth = truth if keep is None else truth * keep
+        found = weighted_sum(chosen)
+        relative, absolute = _HALF_TOLERANCE if is_half else _TOLERANCE.get(found.dtype, _HALF_TOLERANCE)
+        slack = absolute * (chosen * lengths).sum()
+        wrong &= {
+            name
+            for name, where in zip(layout.names, layout.slices, strict=True)
+            if bool((found[where] - truth[where]).norm() > relative * truth[where].norm() + slack)
+        }
+    if wrong and bool((weights > 0).any()):
+        raise UnsupportedModel(
+            f"The per-example gradients of {sorted(wrong)} do not add up to autograd's gradient: some operation on "
+            "them could not be observed (a compiled region, a custom autograd function), has no exact rule, or mixes "
+            "the examples of a batch. Call the model uncompiled and without custom functions on these parameters, or "
+            "freeze them."
+        )
+
+
+def _autograd_sum(losses: Tensor, weights: Tensor, parameters: Sequence[nn.Parameter], layout: Layout) -> Tensor:
+    sound = weights > 0
+    with torch.enable_grad():
+        loss = (losses[sound] * weights[sound].to(losses.dtype)).sum()
+    gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+    idle = sorted(name for name, gradient in zip(layout.names, gradients, strict=True) if gradient is None)
+    if idle:
+        raise UnsupportedModel(
+            f"Parameters {idle} took no part in the loss, so training would only add noise to them. Freeze them with "
+            "requires_grad_(False), or remove them."
+        )
+    return torch.cat([gradient.reshape(-1).to(weights.dtype) for gradient in gradients if gradient is not None])

@@ -1,0 +1,111 @@
+"""What a report says, gathered from a run folder. Needs no torch, reads no training data and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from privet.accounting.guarantee import Guarantee
+from privet.errors import CheckpointError, PrivetError
+from privet.experiments.ledger_check import LedgerCheck, check_ledger
+from privet.experiments.recipe import Recipe
+from privet.experiments.results import Metrics
+from privet.experiments.resuming import stored_plan, stored_recipe
+from privet.experiments.run_files import RunFiles, read_json, read_lines, read_text
+from privet.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnprotectedRow:
+    """One step's values outside the guarantee."""
+
+    step: int
+    mean_loss: float | None
+    clipped_share: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContent:
+    """Everything a report shows.
+
+    Attributes:
+        recipe: What was run.
+        recipe_text: The same, as written.
+        plan: What was planned.
+        promised: The plan's guarantee.
+        ledger: What was charged.
+        metrics: What the model is worth, where that may be shown.
+        unprotected: Values outside the guarantee, where there are any.
+        environments: One entry per process that worked on the run.
+    """
+
+    recipe: Recipe
+    recipe_text: str
+    plan: Plan
+    promised: Guarantee
+    ledger: LedgerCheck
+    metrics: Metrics | None
+    unprotected: tuple[UnprotectedRow, ...]
+    environments: tuple[Mapping[str, Any], ...]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the plan is used up."""
+        return self.ledger.rounds_charged >= self.ledger.rounds_planned
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the ledger, the plan in its first row and the plan file all say the same."""
+        return self.ledger.mismatch is None and self.ledger.plan_hash == self.plan.hash
+
+
+def gather(folder: str | Path) -> RunContent:
+    """Read a run folder.
+
+    Raises:
+        PrivetError: the folder is not a run's, a file is damaged, or the ledger's chain is broken.
+    """
+    files = RunFiles(folder=Path(folder))
+    if not files.folder.is_dir() or not files.is_run:
+        raise CheckpointError(f"{folder} is not a run's folder. Name the folder given to: privet train -o.")
+    recipe, plan = stored_recipe(files), stored_plan(files)
+    return RunContent(
+        recipe=recipe,
+        recipe_text=read_text(files.recipe),
+        plan=plan,
+        promised=plan.guarantee(),
+        ledger=check_ledger(files.folder),
+        metrics=_metrics(files),
+        unprotected=_unprotected(files),
+        environments=_environments(files),
+    )
+
+
+def _metrics(files: RunFiles) -> Metrics | None:
+    if not files.metrics.exists():
+        return None
+    try:
+        return Metrics.from_dict(read_json(files.metrics))
+    except PrivetError as error:
+        raise CheckpointError(f"{files.metrics} cannot be read: {error}") from None
+
+
+def _unprotected(files: RunFiles) -> tuple[UnprotectedRow, ...]:
+    if not files.unprotected.exists():
+        return ()
+    rows = []
+    for row in read_lines(files.unprotected):
+        step, loss, clipped = row.get("step"), row.get("mean_loss"), row.get("clipped_share")
+        if not isinstance(step, int) or not all(isinstance(value, float | int | None) for value in (loss, clipped)):
+            raise CheckpointError(f"{files.unprotected} holds a line that privet did not write.")
+        rows.append(UnprotectedRow(step=step, mean_loss=loss, clipped_share=clipped))
+    return tuple(rows)
+
+
+def _environments(files: RunFiles) -> tuple[Mapping[str, Any], ...]:
+    if not files.environment.exists():
+        return ()
+    found = read_json(files.environment).get("processes", [])
+    return tuple(entry for entry in found if isinstance(entry, Mapping)) if isinstance(found, list) else ()

@@ -1,0 +1,274 @@
+"""The plots of a report as inline SVG, each with the numbers it shows.
+
+Text stays text, colours of text and lines follow the page (light or dark), and the same run gives the same bytes.
+Labels are fixed words: nothing that comes from a file is drawn.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privet.accounting.curves import SMALLEST_PLD_DELTA
+from privet.accounting.guarantee import privacy_profile, trade_off
+from privet.experiments.results import CurvePoint
+from privet.mechanism.events import DpEvent
+from privet.mechanism.terms import Adjacency
+from privet.reports.content import UnprotectedRow
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+# Okabe and Ito's palette, told apart by people with any colour vision; readable on white and on near-black.
+BLUE, ORANGE, GREEN = "#3a8fd0", "#d9822b", "#1fa187"
+# Stand-ins that are exchanged for the page's own colours after drawing.
+_INK, _GRID = "#010203", "#040506"
+_WIDTH, _HEIGHT = 4.5, 2.9
+_MOST_POINTS = 400
+
+_STYLE = {
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "axes.labelsize": 9,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.grid": True,
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "grid.color": _GRID,
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.labelcolor": _INK,
+    "lines.linewidth": 1.8,
+    "svg.fonttype": "none",
+    "text.color": _INK,
+    "text.parse_math": False,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """One figure and its numbers.
+
+    Attributes:
+        name: Short name, for the file name of its numbers.
+        title: What is shown.
+        note: How to read it.
+        svg: The picture.
+        columns: Names of the columns of numbers.
+        rows: The numbers.
+    """
+
+    name: str
+    title: str
+    note: str
+    svg: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[float | None, ...], ...]
+
+    @property
+    def cells(self) -> list[list[str]]:
+        """The numbers as short text."""
+        return [["" if value is None else f"{value:.6g}" for value in row] for row in self.rows]
+
+    @property
+    def csv_link(self) -> str:
+        """The numbers as a link that holds them."""
+        lines = [",".join(self.columns), *(",".join(row) for row in self.cells)]
+        return "data:text/csv;base64," + base64.b64encode(("\r\n".join(lines) + "\r\n").encode()).decode()
+
+
+def profile_plot(event: DpEvent, adjacency: Adjacency, *, epsilon: float, delta: float) -> Plot:
+    """Every (epsilon, delta) pair that holds at once, with the reported one marked."""
+    top = max(epsilon * 2, 0.5)
+    profile = privacy_profile(event, adjacency=adjacency, epsilons=np.linspace(0.0, top, 161))
+    # Below this the accountant rounds up, and a flat line would look like a floor of the mechanism.
+    seen = profile.deltas > SMALLEST_PLD_DELTA
+    epsilons, deltas = profile.epsilons[seen], profile.deltas[seen]
+
+    def draw(axes: Axes) -> None:
+        axes.semilogy(epsilons, deltas, color=BLUE)
+        axes.semilogy([epsilon], [delta], "o", color=ORANGE, markersize=8)
+        axes.annotate("reported", (epsilon, delta), xytext=(8, 6), textcoords="offset points")
+        axes.set(xlabel="epsilon", ylabel="delta", xlim=(0, top), ylim=(delta * 1e-4, 1.5))
+        _plain_powers(axes.yaxis)
+
+    return Plot(
+        name="privacy-profile",
+        title="Privacy profile",
+        note="Every point on the line is a guarantee that holds; the dot is the one reported.",
+        svg=_svg("privacy-profile", draw),
+        columns=("epsilon", "delta"),
+        rows=tuple(zip(epsilons.tolist(), deltas.tolist(), strict=True)),
+    )
+
+
+def trade_off_plots(event: DpEvent, adjacency: Adjacency) -> list[Plot]:
+    """What the best attacker can do: the whole trade-off, and its low end on logarithmic axes."""
+    even = np.linspace(0.0, 1.0, 101)
+    low = np.logspace(-4, 0, 81)
+    missed = trade_off(event, adjacency=adjacency, false_positive_rates=even)
+    caught = 1 - trade_off(event, adjacency=adjacency, false_positive_rates=low)
+
+    def draw_trade_off(axes: Axes) -> None:
+        axes.fill_between(even, 0, missed, color=BLUE, alpha=0.15, linewidth=0)
+        axes.plot(even, missed, color=BLUE, label="no attacker gets below")
+        axes.plot([0, 1], [1, 0], color=_INK, linestyle=":", linewidth=1.2, label="guessing")
+        axes.set(xlabel="false accusations", ylabel="members missed", xlim=(0, 1), ylim=(0, 1))
+        axes.legend(loc="upper right")
+
+    def draw_low_end(axes: Axes) -> None:
+        axes.loglog(low, caught, color=BLUE, label="no attacker gets above")
+        axes.loglog(low, low, color=_INK, linestyle=":", linewidth=1.2, label="guessing")
+        axes.set(xlabel="false accusations", ylabel="members found", xlim=(1e-4, 1), ylim=(1e-4, 1.3))
+        _plain_powers(axes.xaxis)
+        _plain_powers(axes.yaxis)
+        axes.legend(loc="lower right")
+
+    return [
+        Plot(
+            name="trade-off",
+            title="Trade-off of every attacker",
+            note="Whatever an attacker knows or computes, the pair of its error rates lies on or above the line.",
+            svg=_svg("trade-off", draw_trade_off),
+            columns=("false_positive_rate", "least_false_negative_rate"),
+            rows=tuple(zip(even.tolist(), missed.tolist(), strict=True)),
+        ),
+        Plot(
+            name="attack-limit",
+            title="Few accusations, on logarithmic axes",
+            note="How many members any attack can find at a given rate of false accusations.",
+            svg=_svg("attack-limit", draw_low_end),
+            columns=("false_positive_rate", "largest_true_positive_rate"),
+            rows=tuple(zip(low.tolist(), caught.tolist(), strict=True)),
+        ),
+    ]
+
+
+def spending_plot(table: Sequence[tuple[int, float]], *, rounds_charged: int, epsilon_spent: float) -> Plot:
+    """Epsilon against rounds, with the place where the ledger stands."""
+    rounds, epsilons = [row[0] for row in table], [row[1] for row in table]
+
+    def draw(axes: Axes) -> None:
+        axes.plot(rounds, epsilons, color=BLUE)
+        axes.plot([rounds_charged], [epsilon_spent], "o", color=ORANGE, markersize=8)
+        ends_late = rounds_charged > rounds[-1] / 2
+        axes.annotate(
+            "charged",
+            (rounds_charged, epsilon_spent),
+            xytext=(0 if ends_late else 10, -26 if ends_late else -10),
+            textcoords="offset points",
+            ha="right" if ends_late else "left",
+        )
+        axes.set(xlabel="charged rounds", ylabel="epsilon spent, at most", ylim=(0, None), xlim=(0, None))
+
+    return Plot(
+        name="epsilon-by-round",
+        title="Budget over the run",
+        note="What the plan spends by each round, and where the ledger stands.",
+        svg=_svg("epsilon-by-round", draw),
+        columns=("round", "epsilon"),
+        rows=tuple((float(a), b) for a, b in table),
+    )
+
+
+def curve_plot(curve: Sequence[CurvePoint], *, is_share: bool) -> Plot:
+    """The measure over steps, with its interval."""
+    steps = [point.step for point in curve]
+    values = [point.measure.value for point in curve]
+    lows, highs = [point.measure.low for point in curve], [point.measure.high for point in curve]
+    label = "test accuracy" if is_share else "test error"
+
+    def draw(axes: Axes) -> None:
+        axes.fill_between(steps, lows, highs, color=GREEN, alpha=0.2, linewidth=0, label="95 % interval")
+        axes.plot(steps, values, color=GREEN, label=label)
+        axes.set(xlabel="step", ylabel=label)
+        axes.legend(loc="lower right" if is_share else "upper right")
+
+    return Plot(
+        name="measure-by-step",
+        title="Accuracy over the run" if is_share else "Test error over the run",
+        note="Measured on public test data during the run.",
+        svg=_svg("measure-by-step", draw),
+        columns=("step", "epsilon", "value", "low", "high", "n"),
+        rows=tuple(
+            (float(p.step), p.epsilon, p.measure.value, p.measure.low, p.measure.high, float(p.measure.num_examples))
+            for p in curve
+        ),
+    )
+
+
+def unprotected_plots(rows: Sequence[UnprotectedRow]) -> list[Plot]:
+    """Loss and share of clipped examples over steps: outside the guarantee."""
+    thin = _thinned(rows)
+    steps = [row.step for row in thin]
+    losses, shares = [row.mean_loss for row in thin], [row.clipped_share for row in thin]
+    return [
+        _by_step("training-loss", "Training loss", "mean loss of the batch", ORANGE, steps, losses),
+        _by_step("clipped-share", "Clipped examples", "share of the batch", BLUE, steps, shares),
+    ]
+
+
+def _by_step(
+    name: str, title: str, label: str, colour: str, steps: Sequence[int], values: Sequence[float | None]
+) -> Plot:
+    def draw(axes: Axes) -> None:
+        axes.plot(steps, [np.nan if value is None else value for value in values], color=colour, linewidth=1.2)
+        axes.set(xlabel="step", ylabel=label, ylim=(0, None))
+
+    return Plot(
+        name=name,
+        title=title,
+        note="Exact values of training batches.",
+        svg=_svg(name, draw),
+        columns=("step", label.replace(" ", "_")),
+        rows=tuple((float(step), value) for step, value in zip(steps, values, strict=True)),
+    )
+
+
+def _plain_powers(axis: Axis) -> None:
+    """Write powers of ten as 1e-05: the usual raised exponents are formulas, which are switched off here."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(base=10, numticks=7))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _thinned(rows: Sequence[UnprotectedRow]) -> list[UnprotectedRow]:
+    """Keep at most a few hundred rows, evenly spread, the last one among them."""
+    stride = -(-len(rows) // _MOST_POINTS)
+    kept = list(rows[::stride])
+    return kept if not rows or kept[-1] is rows[-1] else [*kept, rows[-1]]
+
+
+def _svg(name: str, draw: Callable[[Axes], None]) -> str:
+    """Draw on fresh axes and return an SVG element that takes its colours from the page."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    style: Any = {**_STYLE, "svg.hashsalt": name}
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+        draw(figure.add_subplot())
+        buffer = io.StringIO()
+        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'<svg ([^>]*?)width="[^"]*" height="[^"]*"', r"<svg \1", text, count=1)
+    text = re.sub(r'<svg ([^>]*?)height="[^"]*"([^>]*?)width="[^"]*"', r"<svg \1\2", text, count=1)
+    # Names inside an SVG are names of the whole page: each picture gets its own.
+    text = re.sub(r'id="([^"]+)"', rf'id="{name}-\1"', text)
+    text = re.sub(r'(href="#|url\(#)', rf"\1{name}-", text)
+    return text.replace(_INK, "currentColor").replace(_GRID, "var(--grid)")

@@ -1,0 +1,70 @@
+"""The guarantee of a run in words and figures, the way a reader meets it."""
+
+from __future__ import annotations
+
+from privet.accounting.guarantee import Guarantee, rounded_up, trade_off
+from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
+from privet.plan import Plan
+from privet.reports.content import RunContent
+
+ATTACK_RATES = (0.001, 0.01, 0.1)
+
+
+def terms(content: RunContent) -> list[tuple[str, str]]:
+    """Return the terms of the guarantee as (name, sentence) pairs."""
+    spent, plan = content.ledger.spent, content.plan
+    found = [
+        ("Protected", f"one {spent.unit.value}: {spent.adjacency.words(spent.unit)}"),
+        ("Visible to an attacker", spent.released.value.replace("_", " ")),
+        ("Budget spent", f"epsilon {rounded_up(spent.epsilon)} at delta {rounded_up(spent.delta)}"),
+    ]
+    if spent.mu is not None:
+        found.append(("Gaussian DP", f"mu at most {rounded_up(spent.mu, 3)}"))
+    found += [
+        ("Accountant", _accountant(spent)),
+        ("Sampling that was run", _sampling(plan)),
+        ("Noise", f"multiplier {getattr(plan.noise, 'noise_multiplier', None) or 0:.4f} of the clipping bound"),
+        (
+            "Search for settings",
+            "not counted: this ledger knows one run. Choosing among several runs on the same private data costs extra.",
+        ),
+    ]
+    return found
+
+
+def promise(spent: Guarantee) -> str:
+    """Return the guarantee in plain sentences, without its assumptions, which a report lists below it."""
+    return spent.statement().removesuffix("".join(f" It assumes that {each}." for each in spent.assumptions))
+
+
+def _accountant(spent: Guarantee) -> str:
+    text = f"{spent.accountant}, an upper bound" if spent.is_upper_bound else f"{spent.accountant}, not a bound"
+    if spent.cross_check is not None:
+        text += f"; checked against the independent RDP bound, {rounded_up(spent.cross_check)}"
+    return text
+
+
+def _sampling(plan: Plan) -> str:
+    match plan.sampling:
+        case Poisson(rate=rate, steps=steps):
+            return f"Poisson: every record joins each of {steps:,} steps with probability {rate:.4g}"
+        case FullBatch(steps=steps):
+            return f"every record in each of {steps:,} steps; no amplification"
+        case Shuffle(batches=batches, epochs=epochs):
+            return f"{epochs:,} shuffled epochs of {batches:,} batches; shuffling is given no credit"
+        case other:
+            return type(other).__name__
+
+
+def attack_bounds(content: RunContent) -> list[tuple[float, float]]:
+    """Return (false-positive rate, largest possible true-positive rate) of any membership attack."""
+    spent = content.ledger.spent
+    if content.ledger.rounds_charged == 0:
+        return [(rate, rate) for rate in ATTACK_RATES]
+    misses = trade_off(content.ledger.event, adjacency=spent.adjacency, false_positive_rates=ATTACK_RATES)
+    return [(rate, float(1 - miss)) for rate, miss in zip(ATTACK_RATES, misses, strict=True)]
+
+
+def percent(value: float) -> str:
+    """Return a probability as a percentage with two significant digits, rounded up."""
+    return f"{rounded_up(100 * value, 2)} %"

@@ -1,0 +1,248 @@
+"""Laws of every noise: the size it declares, on every coordinate, independent between coordinates and releases."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from privet.errors import ArgumentError, PlanError
+from privet.mechanism import noise as noise_module
+from privet.mechanism.codec import NOISE, decode_piece, encode_piece
+from privet.mechanism.events import decode_event, encode_event, same_event
+from privet.mechanism.layout import Layout
+from privet.mechanism.noise import Gaussian, Noise, NormalSource
+from privet.mechanism.sensitivity import Sensitivity
+from privet.mechanism.sums import ClippedSum
+from privet.training.randomness import KeystreamNoise, TorchNoise
+from tests.contract import statistics as stats
+
+# One percent of error in the standard deviation needs this many draws to be seen at one in a million.
+DRAWS = 262_144
+BLOCKS = 8
+
+MEMBERS: list[Noise] = [Gaussian(noise_multiplier=0.7), Gaussian(noise_multiplier=2.0)]
+each_member = pytest.mark.parametrize("piece", MEMBERS, ids=repr)
+bounds_of_groups = pytest.mark.parametrize("bounds", [(1.0,), (3.0, 4.0), (0.1, 0.2, 5.0)], ids=str)
+
+
+def multiplier_of(piece: Noise) -> float:
+    return float(encode_event(piece.event())["noise_multiplier"])
+
+
+def zero_sum(
+    bounds: tuple[float, ...], *, size: int = DRAWS, dtype: torch.dtype = torch.float32, keep: Tensor | None = None
+) -> ClippedSum:
+    share = size // len(bounds)
+    sizes = [share] * (len(bounds) - 1) + [size - share * (len(bounds) - 1)]
+    layout = Layout(
+        names=tuple(f"p{i}" for i in range(len(bounds))),
+        shapes=tuple((length,) for length in sizes),
+        groups=tuple(range(len(bounds))),
+    )
+    return ClippedSum(
+        flat=torch.zeros(size, dtype=dtype), layout=layout, sensitivity=Sensitivity(bounds=bounds), keep=keep
+    )
+
+
+def keystream(seed: int) -> NormalSource:
+    return KeystreamNoise(np.random.SeedSequence(seed).generate_state(6, np.uint64).tobytes())
+
+
+def torch_stream(seed: int) -> NormalSource:
+    return TorchNoise(np.random.SeedSequence(seed), torch.device("cpu"))
+
+
+SOURCES = [keystream, torch_stream]
+each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.__name__)
+Source = Callable[[int], NormalSource]
+
+
+def noise_p_values(first: Tensor, second: Tensor) -> dict[str, float]:
+    """Say how odd two releases of noise alone are for independent standard normal draws."""
+    left, right = first.double().numpy(), second.double().numpy()
+    blocks: list[NDArray[np.float64]] = np.split(left, BLOCKS)
+    pairs = [(i, j) for i in range(BLOCKS) for j in range(i)]
+    half = len(left) // 2
+    return {
+        "std": stats.chi_square(float((left**2).sum()), len(left)),
+        "mean": stats.normal(float(left.mean()) * math.sqrt(len(left))),
+        "shape": stats.kolmogorov(left),
+        "steps": stats.correlation(left, right),
+        "sizes of steps": stats.correlation(left**2, right**2),
+        "neighbours": stats.correlation(left[1:], left[:-1]),
+        # pairs made together by one transform must be independent in size as well as in sign
+        "sizes of halves": stats.correlation(left[:half] ** 2, left[half:] ** 2),
+        "blocks": min(1.0, len(pairs) * min(stats.correlation(blocks[i], blocks[j]) for i, j in pairs)),
+        "block stds": min(1.0, BLOCKS * min(stats.chi_square(float((b**2).sum()), len(b)) for b in blocks)),
+    }
+
+
+@each_source
+@each_member
+@bounds_of_groups
+def test_noise_has_the_declared_size_shape_and_independence(
+    piece: Noise, bounds: tuple[float, ...], source: Source
+) -> None:
+    std = multiplier_of(piece) * math.hypot(*bounds)
+    stream = source(2024)
+    found = noise_p_values(*(piece.add(zero_sum(bounds), stream).flat / std for _ in range(2)))
+    assert min(found.values()) > stats.ALPHA, found
+
+
+@each_source
+@pytest.mark.parametrize("size", [1, 2, 3, 65_535, 65_537, 131_073])
+def test_every_coordinate_gets_noise_whatever_the_length(source: Source, size: int) -> None:
+    released = Gaussian(noise_multiplier=1.0).add(zero_sum((1.0,), size=size), source(4)).flat
+    assert bool((released != 0).all())
+    assert len(set(released.tolist())) > 0.99 * size
+    assert stats.chi_square(float(released.double().square().sum()), size) > stats.ALPHA
+
+
+@each_source
+def test_pieces_of_a_masked_vector_get_different_noise(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise_module, "_CHUNK", DRAWS // BLOCKS)
+    piece, stream = Gaussian(noise_multiplier=1.0), source(2025)
+    everything = torch.ones(DRAWS, dtype=torch.bool)
+    found = noise_p_values(*(piece.add(zero_sum((1.0,), keep=everything), stream).flat for _ in range(2)))
+    assert min(found.values()) > stats.ALPHA, found
+
+
+def _normal(seed: int, size: int = DRAWS) -> Tensor:
+    return torch.zeros(size, dtype=torch.float64).normal_(generator=torch.Generator().manual_seed(seed))
+
+
+def _hole(seed: int) -> Tensor:
+    flat = _normal(seed)
+    flat[: DRAWS // BLOCKS // 10] = 0
+    return flat
+
+
+def _uniform(seed: int) -> Tensor:
+    return (torch.rand(DRAWS, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) - 0.5) * 12**0.5
+
+
+MUTANTS: dict[str, Callable[[int], Tensor]] = {
+    "2 percent too small": lambda seed: 0.98 * _normal(seed),
+    "2 percent too large": lambda seed: 1.02 * _normal(seed),
+    "half": lambda seed: 0.5 * _normal(seed),
+    "shifted": lambda seed: _normal(seed) + 0.02,
+    "not normal": _uniform,
+    "same noise in two blocks": lambda seed: _normal(seed, DRAWS // 2).repeat(2),
+    "opposite signs in two halves": lambda seed: torch.cat([_normal(seed, DRAWS // 2), -_normal(seed, DRAWS // 2)]),
+    "same noise every step": lambda seed: _normal(0),
+    "a hole in one block": _hole,
+    "neighbours share": lambda seed: _normal(seed, DRAWS // 2).repeat_interleave(2),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_laws_of_noise_reject_wrong_noise(name: str) -> None:
+    assert min(noise_p_values(MUTANTS[name](1), MUTANTS[name](2)).values()) < stats.CERTAIN
+
+
+@each_member
+@bounds_of_groups
+def test_the_event_built_from_facts_is_the_event_announced(piece: Noise, bounds: tuple[float, ...]) -> None:
+    private = piece.add(zero_sum(bounds, size=30), keystream(0))
+    assert same_event(private.event, piece.event(), rel_tol=1e-12)
+    assert decode_event(json.loads(json.dumps(encode_event(piece.event())))) == piece.event()
+
+
+@each_member
+def test_the_event_follows_the_bound_that_was_really_used(piece: Noise) -> None:
+    class Half(Sensitivity):
+        """A bound whose total is understated, as after a mistaken edit."""
+
+        @property
+        def total(self) -> float:
+            return 0.5 * math.hypot(*self.bounds)
+
+    clipped = zero_sum((1.0,), size=10)
+    clipped.sensitivity = Half(bounds=(1.0,))
+    assert not same_event(piece.add(clipped, keystream(0)).event, piece.event())
+
+
+@each_source
+def test_noise_is_drawn_in_double_precision_even_for_a_single_precision_sum(source: Source) -> None:
+    piece = Gaussian(noise_multiplier=0.7)
+    single, double = (
+        piece.add(zero_sum((1.0,), size=1000, dtype=dtype), source(5)).flat for dtype in (torch.float32, torch.float64)
+    )
+    assert torch.allclose(single.double(), double, rtol=1e-6, atol=0), "one stream, whatever the sum's precision"
+    assert float((double.float().double() == double).double().mean()) < 0.01, "the draws carry more than 24 bits"
+
+
+@pytest.mark.slow
+@each_source
+def test_noise_reaches_beyond_the_tail_of_single_precision_generators(source: Source) -> None:
+    flat, stream, beyond, rounds = torch.zeros(10_000_000), source(11), 0, 100
+    for _ in range(rounds):
+        noise_module.add_normal(flat.zero_(), std=1.0, source=stream, keep=None)
+        beyond += int((flat.abs() > 5.8).sum())
+    assert beyond > 0
+    assert stats.binomial(beyond, rounds * len(flat), math.erfc(5.8 / math.sqrt(2))) > stats.ALPHA
+
+
+@each_member
+def test_noise_is_added_to_the_sum(piece: Noise) -> None:
+    start = torch.linspace(-3, 3, 50, dtype=torch.float64)
+    clipped = zero_sum((1.0,), size=50, dtype=torch.float64)
+    clipped.flat.copy_(start)
+    alone = piece.add(zero_sum((1.0,), size=50, dtype=torch.float64), keystream(3)).flat
+    assert torch.allclose(piece.add(clipped, keystream(3)).flat - start, alone, atol=1e-12)
+
+
+@each_member
+@pytest.mark.parametrize("chunk", [7, 1 << 22])
+def test_masked_coordinates_stay_exactly_zero_and_kept_ones_get_full_noise(
+    piece: Noise, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noise_module, "_CHUNK", chunk)
+    size = 1000
+    keep = _normal(1, size) > 0.5
+    released = piece.add(zero_sum((1.0,), size=size, keep=keep), keystream(2)).flat
+    assert bool((released[~keep] == 0).all())
+    std = multiplier_of(piece)
+    kept = released[keep].double().numpy() / std
+    assert stats.chi_square(float((kept**2).sum()), len(kept)) > stats.ALPHA
+    assert bool((released[keep] != 0).all())
+
+
+@each_member
+def test_two_releases_of_one_stream_differ_and_the_same_key_repeats(piece: Noise) -> None:
+    stream = keystream(9)
+    first, second = (piece.add(zero_sum((1.0,), size=100), stream).flat for _ in range(2))
+    assert not torch.equal(first, second)
+    assert torch.equal(first, piece.add(zero_sum((1.0,), size=100), keystream(9)).flat)
+
+
+@each_member
+def test_pieces_survive_json_and_take_another_multiplier(piece: Noise) -> None:
+    written = json.loads(json.dumps(encode_piece(piece, NOISE, where="noise")))
+    assert decode_piece(written, NOISE, where="noise") == piece
+    assert isinstance(piece, Noise)
+    louder = piece.with_multiplier(3.5)
+    assert type(louder) is type(piece)
+    assert encode_event(louder.event())["noise_multiplier"] == 3.5
+
+
+@pytest.mark.parametrize("value", [0, -1.0, math.inf, math.nan, "1", True])
+def test_noise_that_is_no_positive_number_is_refused(value: object) -> None:
+    with pytest.raises(ArgumentError, match="noise_multiplier"):
+        Gaussian(noise_multiplier=value)  # type: ignore[arg-type]
+
+
+def test_uncalibrated_noise_neither_has_an_event_nor_adds_anything() -> None:
+    clipped = zero_sum((1.0,), size=10)
+    with pytest.raises(PlanError, match="calibrated"):
+        Gaussian().event()
+    with pytest.raises(PlanError, match="calibrated"):
+        Gaussian().add(clipped, keystream(0))
+    assert bool((clipped.flat == 0).all())

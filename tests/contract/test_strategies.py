@@ -1,0 +1,193 @@
+"""Laws of every way to measure norms: the same norms, and never a norm shorter than what is then added to the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from privet.gradients.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer, PerExample
+from privet.gradients.planner import STRATEGIES, Planner
+from privet.gradients.strategies import Strategy
+
+BATCH = 5
+Build = Callable[[torch.dtype], PerExample]
+
+
+def outer(length: int, width_in: int, width_out: int) -> Build:
+    return lambda dtype: Outer(
+        inputs=torch.randn(BATCH, length, width_in, dtype=dtype),
+        out_grads=torch.randn(BATCH, length, width_out, dtype=dtype),
+    )
+
+
+def lookup(length: int, rows: int, width: int) -> Build:
+    return lambda dtype: Lookup(
+        ids=torch.randint(0, rows, (BATCH, length)),
+        out_grads=torch.randn(BATCH, length, width, dtype=dtype),
+        num_rows=rows,
+    )
+
+
+def convolution(weight: tuple[int, ...], size: int, *, stride: int = 1, padding: int = 0, groups: int = 1) -> Build:
+    out_channels, in_channels, *kernel = weight
+    reach = (size + 2 * padding - kernel[0]) // stride + 1
+    spatial = len(kernel)
+    geometry = ConvGeometry(
+        weight_shape=weight,
+        stride=(stride,) * spatial,
+        padding=(padding,) * spatial,
+        dilation=(1,) * spatial,
+        groups=groups,
+    )
+    return lambda dtype: Convolution(
+        inputs=torch.randn(BATCH, in_channels * groups, *(size,) * spatial, dtype=dtype),
+        out_grads=torch.randn(BATCH, out_channels, *(reach,) * spatial, dtype=dtype),
+        geometry=geometry,
+    )
+
+
+FORMS: dict[str, Build] = {
+    "explicit": lambda dtype: Explicit(gradients=torch.randn(BATCH, 4, 3, dtype=dtype)),
+    "explicit scalar": lambda dtype: Explicit(gradients=torch.randn(BATCH, dtype=dtype)),
+    "outer, one position": outer(1, 6, 4),
+    "outer, few positions": outer(4, 16, 12),
+    "outer, many positions": outer(20, 3, 2),
+    "lookup": lookup(7, 5, 3),
+    "conv2d": convolution((8, 6, 3, 3), 5, padding=1),
+    "conv2d, strided": convolution((8, 6, 2, 2), 6, stride=2),
+    "conv2d, many pixels": convolution((2, 1, 3, 3), 9),
+    "conv2d, grouped": convolution((4, 2, 3, 3), 6, groups=2),
+    "conv1d": convolution((3, 2, 3), 9),
+    "conv3d": convolution((2, 2, 2, 2, 2), 4),
+}
+
+
+def pairs() -> list[object]:
+    found: list[object] = []
+    for name, build in FORMS.items():
+        part = build(torch.float32)
+        found += [
+            pytest.param(strategy, build, id=f"{strategy.name}-{name}")
+            for strategy in STRATEGIES[type(part)]
+            if strategy.fits(part)
+        ]
+    return found
+
+
+each_pair = pytest.mark.parametrize(("strategy", "build"), pairs())
+
+
+def weighted_sum(part: PerExample, weights: Tensor) -> Tensor:
+    into = torch.zeros_like(part[:1].in_full()[0])
+    part.add_weighted_sum(weights, into)
+    return into
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_has_a_way_to_be_measured(name: str) -> None:
+    torch.manual_seed(0)
+    part = FORMS[name](torch.float64)
+    squares, kept = Planner().measure(part)
+    assert torch.allclose(squares, part.in_full().reshape(BATCH, -1).square().sum(1), rtol=1e-10)
+    assert len(kept) == BATCH
+
+
+@each_pair
+def test_norms_and_weighted_sums_are_those_of_the_written_out_gradients(strategy: Strategy, build: Build) -> None:
+    torch.manual_seed(1)
+    part = build(torch.float64)
+    full = part.in_full()
+    squares, kept = strategy.measure(part)
+    assert torch.allclose(squares, full.reshape(BATCH, -1).square().sum(1), rtol=1e-10)
+    weights = torch.linspace(-1, 2, BATCH, dtype=torch.float64)
+    assert torch.allclose(weighted_sum(kept, weights), torch.tensordot(weights, full, dims=1), rtol=1e-9, atol=1e-12)
+
+
+@each_pair
+def test_some_examples_can_be_taken_or_emptied(strategy: Strategy, build: Build) -> None:
+    torch.manual_seed(2)
+    part = build(torch.float64)
+    full, (_, kept) = part.in_full(), strategy.measure(part)
+    assert torch.allclose(part[1:3].in_full(), full[1:3])
+    bad = torch.tensor([False, True, False, False, True])
+    emptied = torch.tensordot((~bad).double(), full, dims=1)
+    assert torch.allclose(weighted_sum(kept.without(bad), torch.ones(BATCH, dtype=torch.float64)), emptied)
+
+
+def clipped_length(strategy: Strategy, part: PerExample) -> float:
+    """Length of what one example adds when its factor is one over its measured norm."""
+    squares, kept = strategy.measure(part)
+    weights = squares.sqrt().clamp_min(1e-30).reciprocal()
+    return float(weighted_sum(kept, weights).double().norm())
+
+
+@each_pair
+def test_in_single_precision_a_clipped_example_is_no_longer_than_its_bound(strategy: Strategy, build: Build) -> None:
+    for seed in range(10):
+        torch.manual_seed(seed)
+        assert clipped_length(strategy, build(torch.float32)[:1]) <= 1 + 1e-6
+
+
+def cancelling(part: PerExample, spread: float) -> PerExample:
+    """The same form with positions that pull one way and the other on nearly the same inputs."""
+    if isinstance(part, Outer):
+        signs = torch.ones(part.out_grads.shape[1], 1)
+        signs[1::2] = -1
+        inputs = part.inputs[:, :1] * 1e3 + spread * part.inputs
+        return Outer(inputs=inputs, out_grads=part.out_grads[:, :1] * signs)
+    if isinstance(part, Lookup):
+        signs = torch.ones(part.out_grads.shape[1], 1)
+        signs[1::2] = -1
+        grads = part.out_grads[:, :1] * 1e3 * signs + spread * part.out_grads
+        return Lookup(ids=torch.zeros_like(part.ids), out_grads=grads, num_rows=part.num_rows)
+    assert isinstance(part, Convolution)
+    signs = torch.ones(part.out_grads.shape[-1])
+    signs[1::2] = -1
+    inputs = 1e3 * torch.ones_like(part.inputs) + spread * part.inputs
+    return Convolution(inputs=inputs, out_grads=torch.ones_like(part.out_grads) * signs, geometry=part.geometry)
+
+
+each_cancelling_pair = pytest.mark.parametrize(
+    ("strategy", "build"),
+    [pair for pair in pairs() if not isinstance(pair.values[1](torch.float32), Explicit)],  # type: ignore[attr-defined]
+)
+
+
+@each_cancelling_pair
+@pytest.mark.parametrize("spread", [1e3, 1e2, 10.0, 3.0, 1.0, 0.1])
+def test_near_cancellation_does_not_let_more_through_than_the_bound(
+    strategy: Strategy, build: Build, spread: float
+) -> None:
+    for seed in range(10):
+        torch.manual_seed(seed)
+        part = cancelling(build(torch.float32), spread)[:1]
+        # the sum itself is rounded in proportion to its terms, which are longer than what is left of them
+        assert clipped_length(strategy, part) <= 1 + 1e-4
+
+
+@each_cancelling_pair
+@pytest.mark.parametrize("size", [1e4, 1e7, 1e10, 1e14])
+def test_an_example_that_cancels_itself_does_not_wipe_out_the_others(
+    strategy: Strategy, build: Build, size: float
+) -> None:
+    torch.manual_seed(0)
+    part = build(torch.float32)
+    hostile = cancelling(part, 0.0)
+    scale = size / 1e3
+    if isinstance(part, Lookup):
+        assert isinstance(hostile, Lookup)
+        part.out_grads[2] = hostile.out_grads[2] * scale
+        part.ids[2] = 0
+    else:
+        assert isinstance(part, Outer | Convolution)
+        assert isinstance(hostile, Outer | Convolution)
+        part.inputs[2], part.out_grads[2] = hostile.inputs[2] * scale, hostile.out_grads[2]
+    squares, kept = strategy.measure(part)
+    weights = squares.sqrt().clamp_min(1.0).reciprocal()
+    alone = torch.zeros(BATCH, dtype=torch.bool)
+    alone[2] = True
+    moved = weighted_sum(kept, weights) - weighted_sum(kept.without(alone), weights)
+    assert float(moved.double().norm()) <= 1 + 1e-3

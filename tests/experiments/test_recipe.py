@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privet.errors import RecipeError
+from privet.experiments.model_sizes import MODEL_SIZES, num_parameters
+from privet.experiments.recipe import Recipe
+from privet.experiments.recipe_files import MAX_BYTES, load_recipe, packaged_recipes
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+MINIMAL = """
+dataset = "fashion_mnist_small"
+model = "logistic_regression"
+[privacy]
+delta = 1e-5
+adjacency = "add_or_remove"
+unit = "record"
+sampling = { kind = "poisson", rate = 0.01, steps = 10, expected_batch_size = 100.0 }
+clipping = { kind = "threshold", norm = 1.0 }
+noise = { kind = "gaussian", noise_multiplier = 1.0 }
+[training]
+optimizer = { kind = "sgd", learning_rate = 0.1 }
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "recipe.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(folder: Path, text: str, *overrides: str) -> str:
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(written(folder, text), overrides).plan()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(packaged_recipes()))
+def test_every_packaged_recipe_meets_its_own_epsilon(name: str) -> None:
+    recipe = load_recipe(name)
+    guarantee = recipe.plan().guarantee()
+    assert recipe.privacy.epsilon is not None
+    assert 0.99 * recipe.privacy.epsilon < guarantee.epsilon <= recipe.privacy.epsilon
+    assert recipe.privacy.sampling["dataset_size"] == recipe.info.train_size
+
+
+@pytest.mark.parametrize("name", ["fashion_mnist", "mnist", "cifar10"])
+def test_the_quick_version_of_a_recipe_takes_fewer_steps(name: str) -> None:
+    assert load_recipe(name, quick=True).plan().num_steps < load_recipe(name).plan().num_steps
+
+
+def test_asking_for_the_quick_version_of_a_recipe_without_one_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="no \\[quick\\] table"):
+        load_recipe(written(tmp_path, MINIMAL), quick=True)
+
+
+@pytest.mark.parametrize("name", sorted(packaged_recipes()))
+def test_a_resolved_recipe_reads_back_as_itself(name: str, tmp_path: Path) -> None:
+    recipe = load_recipe(name, ["privacy.epsilon=2.5"])
+    again = load_recipe(written(tmp_path, recipe.to_toml()))
+    assert again == recipe
+    assert again.privacy.epsilon == 2.5
+
+
+def test_planning_needs_no_torch() -> None:
+    code = (
+        "import sys; from privet.experiments.recipe_files import load_recipe; "
+        "load_recipe('demo').plan().guarantee(); print('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(SOURCE)!r}); {code}"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "False"
+
+
+def test_the_table_of_model_sizes_names_exactly_the_models_that_exist_and_counts_them_right() -> None:
+    from privet.datasets import KNOWN_DATASETS
+    from privet.models import MODELS, count_parameters
+
+    assert set(MODEL_SIZES) == set(MODELS)
+    tasks = {(info.input_shape, info.num_classes or 1) for info in KNOWN_DATASETS.values()}
+    for name, sizes in MODEL_SIZES.items():
+        assert set(sizes) <= tasks
+        for (shape, outputs), count in sizes.items():
+            assert count_parameters(MODELS[name].build(shape, outputs)) == count, name
+            assert num_parameters(name, shape, outputs) == count
+
+
+def test_a_declared_size_means_the_same_as_the_rate_and_steps_that_follow_from_it(tmp_path: Path) -> None:
+    declared = '{ kind = "poisson", dataset_size = 1000, batch_size = 100, epochs = 3 }'
+    rated = '{ kind = "poisson", rate = 0.1, steps = 30, expected_batch_size = 100.0 }'
+    plans = [load_recipe(written(tmp_path, MINIMAL), [f"privacy.sampling={text}"]).plan() for text in (declared, rated)]
+    assert plans[0] == plans[1]
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("privacy.epsilo=1.0", "privacy.epsilo is not part of a recipe. Did you mean 'epsilon'?"),
+        ("datset=mnist", "datset is not part of a recipe. Did you mean 'dataset'?"),
+        ("training.optimiser=1", "training.optimiser is not part of a recipe. Did you mean 'optimizer'?"),
+        ("training.optimizer.learning_rat=1", "training.optimizer.learning_rat is not an option"),
+        ("privacy.clipping.norms=1.0", "privacy.clipping.norms is not an option of 'threshold'. Did you mean 'norm'?"),
+        ("dataset=mnst", "dataset is 'mnst'. Did you mean 'mnist'?"),
+        ("model=dp_cn", "model is 'dp_cn'. Did you mean 'dp_cnn'?"),
+        ("normalisation=standard", "normalisation is 'standard'. Did you mean 'standardized'?"),
+        ("privacy.adjacency=add_remove", "privacy.adjacency is 'add_remove'. Did you mean 'add_or_remove'?"),
+        ("privacy.sampling.kind=poison", "privacy.sampling.kind is 'poison'. Did you mean 'poisson'?"),
+        ("privacy.delta=1.0", "delta must lie in (0, 1), got 1.0"),
+        ("privacy.delta=1.5", "delta must lie in (0, 1), got 1.5"),
+        ("privacy.delta=0", "delta must lie in (0, 1), got 0.0"),
+        ("privacy.delta=true", "privacy.delta is True"),
+        ('privacy.delta="1e-5"', "privacy.delta is '1e-5'"),
+        ("privacy.noise.noise_multiplier=-1.0", "noise_multiplier must be positive and finite, got -1.0"),
+        ("privacy.noise.noise_multiplier=0", "noise_multiplier must be positive and finite, got 0.0"),
+        ("privacy.noise.noise_multiplier=true", "noise_multiplier must be a number, got True"),
+        ("privacy.sampling.rate=1.5", "rate must lie in (0, 1], got 1.5"),
+        ("privacy.sampling.steps=2.5", "steps must be a whole number"),
+        ("training.optimizer.learning_rate=0", "training.optimizer.learning_rate is 0"),
+        ('training.optimizer.learning_rate="1"', "training.optimizer.learning_rate is '1'"),
+        ("training.optimizer.kind=lbfgs", "training.optimizer"),
+        ("training.device=tpu", "training.device is 'tpu'"),
+        ("training.physical_batch_size=0", "training.physical_batch_size is 0"),
+        ("training.physical_batch_size=true", "training.physical_batch_size is True"),
+        ("privacy.noise=", "privacy.noise is missing"),
+        ("privacy=", "privacy is missing"),
+        ("privacy.delta=nan", "privacy.delta is nan"),
+        ("privacy.delta=inf", "privacy.delta is inf"),
+        ("training.seed=9007199254740993", "beyond 2**53"),
+        ("privacy.epsilon=1.0", "only one of them can be chosen"),
+        ("privacy.noise.noise_multiplier=", "neither an epsilon nor a noise"),
+        ("privacy.sampling.batch_size=10", "does not go with a declared size"),
+        ('privacy.sampling={kind="poisson", batch_size=10, epochs=1}', "privacy.sampling lacks dataset_size"),
+        ('privacy.sampling={kind="poisson", dataset_size=5, batch_size=10, epochs=1}', "is larger than the declared"),
+        ('privacy.sampling={kind="poisson", dataset_size=50, batch_size=10}', "either steps= or epochs="),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_path_and_what_was_found(tmp_path: Path, override: str, told: str) -> None:
+    assert told in refusal(tmp_path, MINIMAL, override)
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["", "=1", "a", "a b=1", "privacy..delta=1", "privacy.delta=1e-5\nmodel='x'", "model=two words", "model=[1,"],
+)
+def test_an_override_that_is_not_one_key_and_one_value_is_refused(tmp_path: Path, override: str) -> None:
+    assert "--set" in refusal(tmp_path, MINIMAL, override)
+
+
+def test_an_override_may_not_pass_through_a_value(tmp_path: Path) -> None:
+    assert "dataset is a value, not a table" in refusal(tmp_path, MINIMAL, "dataset.name=1")
+
+
+def test_overrides_know_numbers_words_tables_and_removal(tmp_path: Path) -> None:
+    changed = [
+        "privacy.noise={kind='gaussian'}",
+        "privacy.epsilon=4",
+        "privacy.unit=person",
+        "training.seed=7",
+        "name='my run'",
+        "training.seed=",
+    ]
+    recipe = load_recipe(written(tmp_path, MINIMAL), changed)
+    assert recipe.privacy.epsilon == 4.0
+    assert recipe.privacy.unit == "person"
+    assert recipe.name == "my run"
+    assert recipe.training.seed is None
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"dataset = 'a'\ndataset = 'b'\n", "not valid TOML"),
+        (b"dataset = \xff\xfe\n", "not UTF-8"),
+        (b"x = " + b"[" * 5000 + b"]" * 5000, "not valid TOML"),
+        (b"x = " + b"9" * 5000, "not valid TOML"),
+        (b"dataset = ", "not valid TOML"),
+        (b"", "is missing"),
+        (b"#" + b"x" * MAX_BYTES, "larger than"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, content: bytes, told: str) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_bytes(content)
+    with pytest.raises(RecipeError, match=told):
+        load_recipe(path)
+
+
+def test_folders_missing_files_and_impossible_names_are_refused(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "none.toml", "none/such.toml", "a\0b.toml", "x" * 5000 + ".toml"):
+        with pytest.raises(RecipeError):
+            load_recipe(place)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_recipe() -> None:
+    with pytest.raises(RecipeError, match="Did you mean 'demo'"):
+        load_recipe("dmo")
+
+
+def test_looking_at_test_data_during_a_run_is_for_public_data(tmp_path: Path) -> None:
+    told = refusal(tmp_path, MINIMAL, "training.evaluate_every=1", "data_is_public=false")
+    assert "not covered by the guarantee" in told
+
+
+def test_public_data_are_those_of_the_data_set_unless_the_recipe_says_otherwise() -> None:
+    assert load_recipe("demo").is_public
+    assert not load_recipe("demo", ["data_is_public=false", "training.evaluate_every="]).is_public
+
+
+def test_a_recipe_cannot_be_changed_after_it_was_read() -> None:
+    recipe = load_recipe("demo")
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.model = "mlp_1000"  # type: ignore[misc]
+
+
+def test_recipes_are_checked_the_same_without_a_file() -> None:
+    values: dict[str, Any] = tomllib.loads(MINIMAL)
+    assert Recipe.from_dict(values).plan().num_steps == 10
+    with pytest.raises(RecipeError, match="Did you mean 'training'"):
+        Recipe.from_dict(values | {"trainin": {}})

@@ -1,0 +1,65 @@
+"""Exchanging batch norms keeps what can be kept: shape, scale, shift and every other layer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from privet.gradients.support import check_model, replace_batchnorm
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Sequential(nn.Conv2d(6, 35, 3), nn.BatchNorm2d(35))
+    )
+
+
+def test_a_network_without_batch_norm_passes_the_check_and_keeps_its_shape() -> None:
+    model, inputs = network(), torch.randn(5, 1, 9, 9)
+    shape = model(inputs).shape
+    found = replace_batchnorm(model)
+    assert found is model
+    check_model(model)
+    assert model(inputs).shape == shape
+
+
+def test_scale_and_shift_are_carried_over_and_other_layers_untouched() -> None:
+    model = network()
+    nn.init.normal_(model[1].weight)
+    nn.init.normal_(model[1].bias)
+    weight, bias, convolution, width = model[1].weight, model[1].bias, model[0].weight, model[1].eps
+    replace_batchnorm(model)
+    assert isinstance(model[1], nn.GroupNorm)
+    assert model[1].weight is weight
+    assert model[1].bias is bias
+    assert model[0].weight is convolution
+    assert model[1].eps == width
+
+
+@pytest.mark.parametrize(
+    ("channels", "max_groups", "groups"), [(6, 32, 6), (35, 32, 7), (64, 32, 32), (37, 32, 1), (6, 2, 2)]
+)
+def test_the_number_of_groups_is_the_largest_divisor_allowed(channels: int, max_groups: int, groups: int) -> None:
+    norm = replace_batchnorm(nn.BatchNorm2d(channels), max_groups=max_groups)
+    assert isinstance(norm, nn.GroupNorm)
+    assert (norm.num_groups, norm.num_channels) == (groups, channels)
+
+
+def test_a_batch_norm_without_parameters_becomes_a_group_norm_without_parameters() -> None:
+    norm = replace_batchnorm(nn.BatchNorm1d(8, affine=False))
+    assert isinstance(norm, nn.GroupNorm)
+    assert list(norm.parameters()) == []
+
+
+def test_an_exchanged_layer_treats_examples_alone() -> None:
+    model = replace_batchnorm(network())
+    inputs = torch.randn(5, 1, 9, 9)
+    assert torch.allclose(model(inputs)[:1], model(inputs[:1]), atol=1e-6)
+
+
+def test_an_exchanged_layer_keeps_its_precision() -> None:
+    model = replace_batchnorm(nn.Sequential(nn.BatchNorm1d(4).double()))
+    assert model[0].weight.dtype == torch.float64
+    assert model(torch.randn(3, 4, dtype=torch.float64)).dtype == torch.float64

@@ -1,0 +1,89 @@
+"""Pieces in files: what is written is read back, and what cannot be read is refused with its place and a suggestion."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import tomli_w
+
+from privet.errors import RecipeError
+from privet.mechanism.clipping import Threshold
+from privet.mechanism.codec import CLIPPING, GROUPING, MASK, NOISE, SAMPLING, Family, decode_piece, encode_piece
+from privet.mechanism.grouping import ByName, OneGroup, PerLayer, PerParameter
+from privet.mechanism.masking import NoMask
+from privet.mechanism.noise import Gaussian
+from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
+
+PIECES: list[tuple[object, Family]] = [
+    (Poisson(rate=0.1, steps=3, expected_batch_size=2), SAMPLING),
+    (FullBatch(steps=3, expected_batch_size=2), SAMPLING),
+    (Shuffle(batches=2, epochs=3, expected_batch_size=2), SAMPLING),
+    (Threshold(norm=0.1), CLIPPING),
+    (Threshold(norm=(0.1, 2.0)), CLIPPING),
+    (Gaussian(noise_multiplier=1.1), NOISE),
+    (Gaussian(), NOISE),
+    (OneGroup(), GROUPING),
+    (PerLayer(), GROUPING),
+    (PerParameter(), GROUPING),
+    (ByName(parts=(("a", "b"), ("c",))), GROUPING),
+    (NoMask(), MASK),
+]
+
+
+@pytest.mark.parametrize(
+    ("piece", "family"), PIECES, ids=lambda value: repr(value) if not isinstance(value, dict) else ""
+)
+def test_pieces_survive_json_and_toml(piece: object, family: Family) -> None:
+    written = encode_piece(piece, family, where="here")
+    assert decode_piece(json.loads(json.dumps(written)), family, where="here") == piece
+    assert decode_piece(tomllib.loads(tomli_w.dumps(written)), family, where="here") == piece
+
+
+def test_every_class_of_every_family_is_covered_here() -> None:
+    covered = {type(piece) for piece, _ in PIECES}
+    assert {kind for family in (SAMPLING, CLIPPING, NOISE, GROUPING, MASK) for kind in family.values()} == covered
+
+
+def test_unset_fields_are_left_out() -> None:
+    assert encode_piece(Gaussian(), NOISE, where="noise") == {"kind": "gaussian"}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"kind": "poison", "rate": 0.1}, r"plan\.sampling\.kind is 'poison'. Did you mean 'poisson'"),
+        ({"kind": "zebra"}, r"plan\.sampling\.kind is 'zebra'. Known: full_batch, poisson, shuffle"),
+        ({"rate": 0.1}, r"plan\.sampling\.kind is None"),
+        ({"kind": ["poisson"]}, r"plan\.sampling\.kind"),
+        ({"kind": "poisson", "rat": 0.1}, r"plan\.sampling\.rat is not an option of 'poisson'. Did you mean 'rate'"),
+        ({"kind": "poisson", "rate": 0.1}, r"plan\.sampling \('poisson'\) lacks steps, expected_batch_size"),
+        (
+            {"kind": "full_batch", "steps": 0, "expected_batch_size": 1},
+            r"plan\.sampling \('full_batch'\): steps must be",
+        ),
+        ("poisson", r"plan\.sampling must be a table with a 'kind', got str"),
+        (None, r"plan\.sampling must be a table"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_its_place_and_a_suggestion(data: Any, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        decode_piece(data, SAMPLING, where="plan.sampling")
+
+
+def test_a_value_of_the_wrong_shape_is_refused_with_its_place() -> None:
+    for parts in ("head", ["head", "body"], 3, None, [[1]]):
+        with pytest.raises(RecipeError, match=r"plan\.grouping"):
+            decode_piece({"kind": "by_name", "parts": parts}, GROUPING, where="plan.grouping")
+
+
+def test_a_piece_without_a_name_in_files_is_not_written_under_another_name() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Louder(Gaussian):
+        """A subclass may mean another mechanism."""
+
+    with pytest.raises(RecipeError, match="Louder, which has no name in files"):
+        encode_piece(Louder(noise_multiplier=1.0), NOISE, where="noise")
