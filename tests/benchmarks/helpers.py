@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
+
 from benchmarks.contenders import Contender, Option, Privet, Role, Running, Settings
 from benchmarks.machine import Precision
 from benchmarks.measure import Plan, ProcessClock, measure
 from benchmarks.models import WORKLOADS, Batch, Scale
 from benchmarks.records import Row
-from torch import Tensor, nn
-
 from privet.gradients.bookkeeping import BookKeeping
 
 BOOKKEEPING = Privet(name="privet_bookkeeping", engine=BookKeeping())

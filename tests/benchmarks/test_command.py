@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
+
+from benchmarks import __main__ as command
 from benchmarks.contenders import NonPrivate
 from benchmarks.growth import axes, draw, grow
 from benchmarks.machine import Precision, environment
 from benchmarks.measure import Plan, ProcessClock
 from benchmarks.models import WORKLOADS, Scale
 from benchmarks.records import Record
-from click.testing import CliRunner
-
-from benchmarks import __main__ as command
 from tests.benchmarks.helpers import BOOKKEEPING, Flawed
 
 

@@ -6,11 +6,11 @@ import weakref
 
 import pytest
 import torch
+
 from benchmarks.check import judge, true_clipped_sum
 from benchmarks.contenders import OURS, NonPrivate, Privet, Settings
 from benchmarks.measure import Plan, make, peak_bytes
 from benchmarks.models import WORKLOADS, Scale
-
 from privet.gradients.functional import Functional
 from privet.models import mlp
 from tests.benchmarks.helpers import BOOKKEEPING, Flawed, measured

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from benchmarks.models import WORKLOADS, Images, Scale, Tokens, losses_of
 
+from benchmarks.models import WORKLOADS, Images, Scale, Tokens, losses_of
 from privet.models import count_parameters
 
 SIZES = {

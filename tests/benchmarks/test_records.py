@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from benchmarks.records import Record, Row, markdown, with_ratios
 
 

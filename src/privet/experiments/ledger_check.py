@@ -7,6 +7,7 @@ from pathlib import Path
 
 from privet.accounting.guarantee import Guarantee, guarantee
 from privet.accounting.ledger import Ledger
+from privet.accounting.witness import confirmed
 from privet.errors import LedgerMismatch, PrivetError
 from privet.experiments.resuming import stored_recipe
 from privet.experiments.run_files import RunFiles
@@ -66,14 +67,17 @@ def check_ledger(run_or_ledger: Path) -> LedgerCheck:
     return LedgerCheck(
         plan=plan,
         event=view.event,
-        spent=guarantee(
+        spent=confirmed(
+            guarantee(
+                view.event,
+                delta=plan.delta,
+                adjacency=plan.adjacency,
+                unit=plan.unit,
+                released=plan.release,
+                assumptions=plan.assumptions,
+                not_private_because=(SEEDED,) if files is not None and _is_seeded(files) else (),
+            ),
             view.event,
-            delta=plan.delta,
-            adjacency=plan.adjacency,
-            unit=plan.unit,
-            released=plan.release,
-            assumptions=plan.assumptions,
-            not_private_because=(SEEDED,) if files is not None and _is_seeded(files) else (),
         ),
         rounds_charged=view.charged_rounds,
         rounds_planned=plan.num_rounds,

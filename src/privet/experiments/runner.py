@@ -15,6 +15,7 @@ from torch import nn
 
 from privet import checks
 from privet.accounting.guarantee import Guarantee, rounded_up
+from privet.accounting.witness import confirmed
 from privet.datasets import load
 from privet.datasets.arrays import Split
 from privet.errors import BudgetExceeded, CheckpointError, LedgerMismatch, PrivetError
@@ -256,7 +257,7 @@ class _Run:
         self._progress.evaluated(point)
 
     def _outcome(self, session: Session, seconds: float) -> RunOutcome:
-        spent = session.guarantee()
+        spent = confirmed(session.guarantee(), session.ledger.event)
         is_finished = session.ledger.charged_rounds >= self._plan.num_rounds
         if is_finished and spent.epsilon != self._promised.epsilon:
             raise LedgerMismatch(

@@ -1,8 +1,8 @@
 """A linear classifier on fixed edge features: the strongest small model under tight privacy.
 
 Noise grows with the number of trained parameters, so features that need no training are worth a lot (Tramer and Boneh,
-"Differentially private learning needs better features", 2021). The features here are histograms of oriented gradients in
-the manner of Dalal and Triggs (2005): no weights, no data, nothing to protect.
+"Differentially private learning needs better features", 2021). The features here are histograms of oriented gradients
+in the manner of Dalal and Triggs (2005): no weights, no data, nothing to protect.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn import functional
 from privet import checks
 from privet.models.shapes import after_window, image_shape
 
-_NUM_DIRECTIONS = 8
+_NUM_DIRECTIONS = 8  # four filters, each read with both signs
 _CELL = 4
 
 
@@ -28,7 +28,7 @@ class OrientedEdges(nn.Module):
         """Build the fixed filters, the same for every channel."""
         super().__init__()
         slope = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]]) / 4
-        angles = torch.arange(_NUM_DIRECTIONS) * (2 * math.pi / _NUM_DIRECTIONS)
+        angles = torch.arange(_NUM_DIRECTIONS // 2) * (2 * math.pi / _NUM_DIRECTIONS)
         # an edge filter of any direction is a mixture of the horizontal and the vertical one
         filters = angles.cos().view(-1, 1, 1) * slope + angles.sin().view(-1, 1, 1) * slope.mT
         self.channels = channels
@@ -37,8 +37,10 @@ class OrientedEdges(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map ``[batch, channels, height, width]`` to ``[batch, 9 * channels, height / 4, width / 4]``."""
-        edges = functional.conv2d(images, self.filters, padding=1, groups=self.channels).relu()
-        maps = functional.avg_pool2d(torch.cat([images, edges], 1), _CELL)
+        slopes = functional.conv2d(images, self.filters, padding=1, groups=self.channels)
+        rising, size = functional.avg_pool2d(slopes.relu(), _CELL), functional.avg_pool2d(slopes, _CELL)
+        # the mean of the falling part is the mean of the rising part less the mean of all
+        maps = torch.cat([functional.avg_pool2d(images, _CELL), rising, rising - size], 1)
         return functional.layer_norm(maps, maps.shape[2:])
 
 
