@@ -1,13 +1,8 @@
-"""Compare every kernel with plain torch; run as a script, on a GPU if there is one, else under the interpreter."""
+"""Compare every kernel with plain torch; run as a script, on a GPU or with TRITON_INTERPRET=1 set."""
 
 from __future__ import annotations
 
-import os
-
 import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 
 from privet.gradients import kernels
 from privet.gradients.conv_strategies import ConvKernel
