@@ -14,7 +14,8 @@ from click.testing import CliRunner
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-COMMANDS = [line.split("#")[0].split() for line in re.findall(r"^privet .*$", README, re.MULTILINE)]
+CONSOLE = "".join(re.findall(r"```console\n(.*?)```", README, re.DOTALL))
+COMMANDS = [line.split("#")[0].split() for line in re.findall(r"^privet .*$", CONSOLE, re.MULTILINE)]
 
 
 def test_python_snippets_run_in_order_and_print_guarantees(capsys: pytest.CaptureFixture[str]) -> None:
