@@ -11,6 +11,8 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from privet.cli.main import privet
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -29,15 +31,13 @@ def test_python_snippets_run_in_order_and_print_guarantees(capsys: pytest.Captur
 
 
 def test_shown_commands_run_in_the_order_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from privet.cli.main import main
-
     monkeypatch.chdir(tmp_path)
     assert len(COMMANDS) == 5
     for words in COMMANDS:
         arguments = words[1:]
         if arguments[0] == "train":
             arguments += ["--set", "privacy.sampling.epochs=1", "--set", "training.evaluate_every=5", "--quiet"]
-        result = CliRunner().invoke(main, arguments)
+        result = CliRunner().invoke(privet, arguments)
         assert result.exit_code == 0, (words, result.output)
     assert (tmp_path / "runs" / "demo" / "report.html").stat().st_size > 10_000
 
