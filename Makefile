@@ -42,7 +42,7 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-run
 	@touch $@
 
 demo: $(VENV)/.stamp-run
-	$(BIN)/privet train demo -o $(RUN)
+	OMP_NUM_THREADS=1 $(BIN)/privet train demo -o $(RUN)
 	$(BIN)/privet report $(RUN)
 
 test: lint types contracts unit

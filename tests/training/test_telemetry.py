@@ -86,7 +86,7 @@ def test_listening_changes_neither_the_model_nor_what_is_kept(tmp_path: Path) ->
         found[name] = (flat(model), view.charged, view.num_rows, sorted(path.name for path in folder.iterdir()))
     assert torch.equal(found["silent"][0], found["listening"][0])
     assert found["silent"][1:] == found["listening"][1:]
-    assert found["silent"][3] == ["checkpoint.safetensors", "ledger.jsonl"]
+    assert found["silent"][3] == ["checkpoint.safetensors", "checkpoint.safetensors.1", "ledger.jsonl"]
 
 
 def test_the_files_of_a_run_do_not_depend_on_the_data(tmp_path: Path) -> None:

@@ -45,6 +45,11 @@ def check_dataset(dataset: object) -> MapDataset:
             "A DataLoader brings its own sampler, whose batches the plan does not describe. Pass the data set itself; "
             "the plan's sampling piece draws the batches."
         )
+    if isinstance(dataset, tuple) and dataset and all(isinstance(part, torch.Tensor | np.ndarray) for part in dataset):
+        raise DataError(
+            "A tuple of arrays would be read as a data set of that many items. Pass "
+            "torch.utils.data.TensorDataset(*arrays), whose items are examples."
+        )
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, MapDataset):
         raise DataError(
             f"{type(dataset).__name__} cannot be sampled by index. Pass a data set with __len__ and __getitem__."

@@ -49,9 +49,10 @@ class Checkpoint:
         try:
             self._restore(model, optimizer)
         except (RuntimeError, ValueError, KeyError) as error:
+            told = " ".join(str(error).split())[:400]
             raise CheckpointError(
-                f"The checkpoint does not fit this model and optimizer: {str(error).splitlines()[0]} Build the model "
-                "and the optimizer as they were when the run began, or start in a new folder."
+                f"The checkpoint does not fit this model and optimizer: {told} Build the model and the optimizer as "
+                "they were when the run began, or start in a new folder."
             ) from error
 
     def _restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

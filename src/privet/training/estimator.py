@@ -20,7 +20,7 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import TensorDataset
 
 from privet.accounting.guarantee import Guarantee
-from privet.errors import DataError, LoopError
+from privet.errors import ArgumentError, DataError, LoopError
 from privet.gradients.engine import Engine
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
@@ -111,6 +111,14 @@ class _PrivateEstimator:
     engine: Engine | None = None
     seed: int | None = None
     _guarantee: Guarantee | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse an optimizer that is made already: it could not be made for this model's parameters."""
+        if not callable(self.optimizer):
+            raise ArgumentError(
+                f"optimizer must be a function from parameters to an optimizer, got {self.optimizer!r}. For instance "
+                "optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3), or pv.sgd(learning_rate=0.5)."
+            )
 
     def plan(self) -> Plan:
         """Return the calibrated plan; its guarantee is known before ``fit`` reads any data."""

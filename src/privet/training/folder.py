@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ from privet.training.checkpoint import load_checkpoint, save_checkpoint
 
 if TYPE_CHECKING:
     from privet.training.session import Session
+
+_LOG = logging.getLogger("privet")
 
 LEDGER_NAME = "ledger.jsonl"
 CHECKPOINT_NAME = "checkpoint.safetensors"
@@ -63,9 +66,18 @@ class RunFolder:
         return Ledger.create(self.ledger_path, plan=plan.to_dict(), plan_hash=plan.hash)
 
     def restore(self, ledger: Ledger, plan: Plan, model: nn.Module, optimizer: Optimizer) -> None:
-        """Load the newest intact checkpoint, if there is one and it belongs to this ledger."""
+        """Load the newest intact checkpoint, if there is one and it belongs to this ledger.
+
+        What an earlier process charged after that checkpoint is lost; how much is said on the log, in public numbers.
+        """
         checkpoint = load_checkpoint(self.checkpoint_path)
+        charged = ledger.charged_rounds * plan.sampling.steps_per_round
         if checkpoint is None:
+            if charged:
+                _LOG.warning(
+                    "Resuming %s from the start: %d steps were charged, but there is no checkpoint of them. They stay "
+                    "paid for; %d steps are left.", self.path, charged, plan.num_steps - charged,
+                )  # fmt: skip
             return
         if checkpoint.plan_hash != plan.hash:
             raise CheckpointError(f"The checkpoint in {self.path} was made under another plan. Start in a new folder.")
@@ -75,6 +87,11 @@ class RunFolder:
                 "rolled back or belongs to another run. Restore the newest ledger; never an older one."
             )
         checkpoint.restore(model, optimizer)
+        if checkpoint.step < plan.num_steps:
+            _LOG.warning(
+                "Resuming %s from the checkpoint of step %d; %d steps charged after it are lost, %d steps are left.",
+                self.path, checkpoint.step, max(0, charged - checkpoint.step), plan.num_steps - charged,
+            )  # fmt: skip
 
     def is_due(self, steps_done: int) -> bool:
         """Whether a checkpoint is due after this many steps."""
@@ -86,7 +103,7 @@ class RunFolder:
             self.checkpoint_path,
             model=session.model,
             optimizer=session.optimizer,
-            step=session.steps_done,
+            step=(session.ledger.charged_rounds - session.ledger.available) * session.plan.sampling.steps_per_round,
             head=session.ledger.head,
             plan_hash=session.plan.hash,
         )

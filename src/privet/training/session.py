@@ -49,7 +49,7 @@ def privatize(
     *,
     physical_batch_size: int = 256,
     folder: str | Path | None = None,
-    checkpoint_every: int = 100,
+    checkpoint_every: int | None = None,
     engine: Engine | None = None,
     collate: Collate | None = None,
     telemetry: Receiver | None = None,
@@ -68,7 +68,8 @@ def privatize(
         physical_batch_size: How many examples go through the model at once.
         folder: Where to keep the ledger and checkpoints; a folder that has them is resumed. None keeps the ledger in
             memory and writes nothing.
-        checkpoint_every: Steps between checkpoints, when there is a folder.
+        checkpoint_every: Steps between checkpoints, when there is a folder; a tenth of the run, at most 100, by
+            default. Steps after the last checkpoint are lost to a crash, and paid for.
         engine: How per-example gradients are computed; :class:`~privet.gradients.bookkeeping.BookKeeping` by default.
         collate: Turns a list of items into a batch; torch's default otherwise.
         telemetry: Receives exact losses, clipped shares and batch sizes. They are not private.
@@ -79,7 +80,8 @@ def privatize(
     """
     run_folder = None
     if folder is not None:
-        run_folder = RunFolder(Path(folder), every=checks.count("checkpoint_every", checkpoint_every))
+        every = min(100, max(1, plan.num_steps // 10)) if checkpoint_every is None else checkpoint_every
+        run_folder = RunFolder(Path(folder), every=checks.count("checkpoint_every", every))
     return Session(
         model=model,
         optimizer=optimizer,
