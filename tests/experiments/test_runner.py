@@ -26,7 +26,6 @@ from privet.errors import (
     PrivetError,
     RecipeError,
 )
-from privet.experiments import run_files
 from privet.experiments.ledger_check import check_ledger
 from privet.experiments.progress import Silent, StepUpdate, epsilon_after
 from privet.experiments.recipe import Recipe
@@ -276,7 +275,7 @@ def test_a_full_disk_at_the_start_is_told_and_charges_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(run_files.os, "fsync", full)
+        patched.setattr(os, "fsync", full)
         with pytest.raises(CheckpointError, match="No space left on device"):
             train(tiny(), run_folder)
     assert not (run_folder / "ledger.jsonl").exists()

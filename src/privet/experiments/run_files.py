@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from privet.durable import write_durably
 from privet.errors import CheckpointError
 
 MAX_TEXT_BYTES = 64_000_000
@@ -99,21 +98,9 @@ def write_whole(path: Path, content: str | bytes) -> None:
         CheckpointError: the disk refuses; the previous contents are untouched.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
-    fresh = path.with_name(path.name + ".new")
     try:
-        with open(fresh, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_durably(path, data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
         raise CheckpointError(
             f"Could not write {path}: {error.strerror}. What was there before is intact, and the ledger holds what was "
             "spent. Free space or fix the folder's permissions, then run the same command again to resume."

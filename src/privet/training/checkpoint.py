@@ -9,10 +9,8 @@ takes the newest one whose digest is right.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from privet.accounting.ledger import LedgerHead
+from privet.durable import write_durably
 from privet.errors import CheckpointError
 
 _FORMAT = 1
@@ -126,26 +125,9 @@ def _digest(body: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Swap a file's contents in atomically and durably, keeping the previous generation as ``<name>.1``."""
-    fresh, previous = path.with_name(path.name + ".new"), path.with_name(path.name + ".1")
     try:
-        with open(fresh, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            with contextlib.suppress(FileNotFoundError):
-                previous.unlink()
-            os.link(path, previous)
-        os.replace(fresh, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_durably(path, data, keep_previous=True)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
         raise CheckpointError(
             f"Could not write the checkpoint {path}: {error.strerror}. The previous checkpoint is intact; free space "
             "or fix the folder's permissions, then resume."

@@ -1,0 +1,39 @@
+"""Files that are there whole or not at all, even after a crash or on a full disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def write_durably(path: Path, data: bytes, *, keep_previous: bool = False) -> None:
+    """Swap a file's contents in: written beside the old file, synced, renamed, and the folder synced.
+
+    Args:
+        path: The file.
+        data: Its new contents.
+        keep_previous: Keep the old contents as ``<name>.1``.
+
+    Raises:
+        OSError: if the disk refuses; the old contents are untouched and nothing is left beside them.
+    """
+    fresh, previous = path.with_name(path.name + ".new"), path.with_name(path.name + ".1")
+    try:
+        with open(fresh, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if keep_previous and path.exists():
+            previous.unlink(missing_ok=True)
+            os.link(path, previous)
+        os.replace(fresh, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
