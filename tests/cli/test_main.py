@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -42,9 +42,11 @@ def test_help_loads_nothing_heavy(args: tuple[str, ...]) -> None:
 
 
 def test_planning_loads_no_torch_and_answers_in_time() -> None:
-    began = time.monotonic()
+    # processor time: on a busy machine the clock on the wall tells of its other work
+    began = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert "torch" not in loaded_by("plan", "demo")
-    assert time.monotonic() - began < 6
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime < 6
 
 
 @pytest.mark.parametrize(
