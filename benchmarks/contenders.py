@@ -187,6 +187,7 @@ class RunningPrivet:
         self._running = engine.start(model, self._parameters, self._layout)
         dtype = torch.promote_types(self._parameters[0].dtype, torch.float32)
         self._flat = torch.zeros(self._layout.num_coordinates, device=self._device, dtype=dtype)
+        self._gradients = torch.zeros_like(self._flat)
         self._generator = Streams.new(self._device, seed=settings.seed).noise
         self._optimizer = torch.optim.SGD(self._parameters, lr=settings.learning_rate)
 
@@ -194,7 +195,7 @@ class RunningPrivet:
         """Clip and sum every part, add noise once, write the gradients, update."""
         noise = Gaussian(noise_multiplier=self._settings.noise_multiplier)
         private = noise.add(self._sum(parts), self._generator)
-        private.write_gradients(self._parameters, divisor=self._settings.logical_batch)
+        private.write_gradients(self._parameters, divisor=self._settings.logical_batch, memory=self._gradients)
         self._optimizer.step()
 
     def _sum(self, parts: Sequence[Batch]) -> ClippedSum:

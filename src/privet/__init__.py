@@ -17,23 +17,46 @@ _WHERE = {
     "Poisson": "privet.mechanism.sampling",
     "FullBatch": "privet.mechanism.sampling",
     "Shuffle": "privet.mechanism.sampling",
+    "Cyclic": "privet.mechanism.cyclic",
+    "FixedSize": "privet.mechanism.fixed_size",
+    "TruncatedPoisson": "privet.mechanism.truncated",
+    "Truncation": "privet.mechanism.truncated",
     "OneGroup": "privet.mechanism.grouping",
     "PerLayer": "privet.mechanism.grouping",
     "PerParameter": "privet.mechanism.grouping",
     "ByName": "privet.mechanism.grouping",
     "Threshold": "privet.mechanism.clipping",
+    "KeepOrDrop": "privet.mechanism.clipping_rules",
+    "Automatic": "privet.mechanism.clipping_rules",
+    "PerSampleAdaptive": "privet.mechanism.clipping_rules",
+    "AdaptiveQuantile": "privet.mechanism.adaptive_clipping",
+    "Scheduled": "privet.mechanism.scheduled_clipping",
     "Gaussian": "privet.mechanism.noise",
     "NoMask": "privet.mechanism.masking",
     "Guarantee": "privet.accounting.guarantee",
     "Ledger": "privet.accounting.ledger",
+    "StronglyConvexDescent": "privet.mechanism.descent",
     "Plan": "privet.plan",
+    "NoisyCGD": "privet.convex.descent",
+    "ConvexReluClassifier": "privet.convex.estimator",
+    "SufficientStatistics": "privet.convex.statistics",
     "BookKeeping": "privet.gradients.bookkeeping",
     "Functional": "privet.gradients.functional",
     "replace_batchnorm": "privet.gradients.support",
     "privatize": "privet.training.session",
     "Session": "privet.training.session",
-    "Step": "privet.training.session",
+    "Step": "privet.training.step",
     "Unprotected": "privet.training.telemetry",
+    "ExponentialAverage": "privet.training.averaging",
+    "Views": "privet.training.augmentation",
+    "ShiftAndFlip": "privet.training.augmentation",
+    "mean_over_views": "privet.training.augmentation",
+    "DPAdam": "privet.training.optimizers",
+    "DPAdamW": "privet.training.optimizers",
+    "LearningRate": "privet.training.schedules",
+    "Cosine": "privet.training.schedules",
+    "Linear": "privet.training.schedules",
+    "Steps": "privet.training.schedules",
     "PrivateClassifier": "privet.training.estimator",
     "PrivateRegressor": "privet.training.estimator",
     "sgd": "privet.training.estimator",
@@ -56,11 +79,21 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from privet.accounting.guarantee import Guarantee as Guarantee
     from privet.accounting.ledger import Ledger as Ledger
+    from privet.convex.descent import NoisyCGD as NoisyCGD
+    from privet.convex.estimator import ConvexReluClassifier as ConvexReluClassifier
+    from privet.convex.statistics import SufficientStatistics as SufficientStatistics
     from privet.errors import PrivetError as PrivetError
     from privet.gradients.bookkeeping import BookKeeping as BookKeeping
     from privet.gradients.functional import Functional as Functional
     from privet.gradients.support import replace_batchnorm as replace_batchnorm
+    from privet.mechanism.adaptive_clipping import AdaptiveQuantile as AdaptiveQuantile
     from privet.mechanism.clipping import Threshold as Threshold
+    from privet.mechanism.clipping_rules import Automatic as Automatic
+    from privet.mechanism.clipping_rules import KeepOrDrop as KeepOrDrop
+    from privet.mechanism.clipping_rules import PerSampleAdaptive as PerSampleAdaptive
+    from privet.mechanism.cyclic import Cyclic as Cyclic
+    from privet.mechanism.descent import StronglyConvexDescent as StronglyConvexDescent
+    from privet.mechanism.fixed_size import FixedSize as FixedSize
     from privet.mechanism.grouping import ByName as ByName
     from privet.mechanism.grouping import OneGroup as OneGroup
     from privet.mechanism.grouping import PerLayer as PerLayer
@@ -70,14 +103,27 @@ if TYPE_CHECKING:
     from privet.mechanism.sampling import FullBatch as FullBatch
     from privet.mechanism.sampling import Poisson as Poisson
     from privet.mechanism.sampling import Shuffle as Shuffle
+    from privet.mechanism.scheduled_clipping import Scheduled as Scheduled
     from privet.mechanism.terms import Adjacency as Adjacency
     from privet.mechanism.terms import Release as Release
     from privet.mechanism.terms import Unit as Unit
+    from privet.mechanism.truncated import TruncatedPoisson as TruncatedPoisson
+    from privet.mechanism.truncated import Truncation as Truncation
     from privet.plan import Plan as Plan
+    from privet.training.augmentation import ShiftAndFlip as ShiftAndFlip
+    from privet.training.augmentation import Views as Views
+    from privet.training.augmentation import mean_over_views as mean_over_views
+    from privet.training.averaging import ExponentialAverage as ExponentialAverage
     from privet.training.estimator import PrivateClassifier as PrivateClassifier
     from privet.training.estimator import PrivateRegressor as PrivateRegressor
     from privet.training.estimator import sgd as sgd
+    from privet.training.optimizers import DPAdam as DPAdam
+    from privet.training.optimizers import DPAdamW as DPAdamW
+    from privet.training.schedules import Cosine as Cosine
+    from privet.training.schedules import LearningRate as LearningRate
+    from privet.training.schedules import Linear as Linear
+    from privet.training.schedules import Steps as Steps
     from privet.training.session import Session as Session
-    from privet.training.session import Step as Step
     from privet.training.session import privatize as privatize
+    from privet.training.step import Step as Step
     from privet.training.telemetry import Unprotected as Unprotected

@@ -23,6 +23,10 @@ class AccountingError(PrivetError):
     """No accountant can bound the asked event honestly."""
 
 
+class TruncationError(AccountingError):
+    """Batches overflow too often for any epsilon at the asked delta."""
+
+
 class CalibrationError(AccountingError):
     """No noise in the search range reaches the asked guarantee."""
 

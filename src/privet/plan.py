@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from privet import checks
-from privet.accounting.calibration import calibrate_noise, epsilon_table
+from privet.accounting.calibration import calibrate_noise, epsilon_table, spent_epsilon
 from privet.accounting.guarantee import Guarantee, guarantee
+from privet.accounting.last_iterate import ACCOUNTANT, LastIterate, proven_last_iterate
 from privet.errors import ArgumentError, PlanError, RecipeError
 from privet.mechanism import codec
 from privet.mechanism.clipping import Clipping
-from privet.mechanism.events import compose
+from privet.mechanism.clipping_runs import step_event
+from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.events import compose, same_event
 from privet.mechanism.grouping import Grouping, OneGroup
 from privet.mechanism.masking import Mask, NoMask
 from privet.mechanism.noise import Noise
@@ -49,6 +52,7 @@ class Plan:
         grouping: Which parameters share a norm.
         mask: Which coordinates take part.
         release: What an attacker is assumed to see.
+        descent: Proven constants of loss and step size; for ``Release.LAST_ITERATE``, which is refused without them.
     """
 
     sampling: Sampling
@@ -60,6 +64,8 @@ class Plan:
     grouping: Grouping = field(default_factory=OneGroup)
     mask: Mask = field(default_factory=NoMask)
     release: Release = Release.EVERY_ITERATE
+    # shown and hashed only where it is given: the fingerprint of every other plan does not know it
+    descent: StronglyConvexDescent | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse pieces of the wrong kind and combinations without a proof."""
@@ -76,16 +82,36 @@ class Plan:
         refusal = self.sampling.refusal(self.adjacency)
         if refusal is not None:
             raise PlanError(f"This plan has no guarantee: {refusal}")
-        if self.release is not Release.EVERY_ITERATE:
-            raise PlanError(
-                f"release={self.release} needs a proof about the last iterate, which {type(self.sampling).__name__} "
-                "sampling with this clipping does not carry. Use Release.EVERY_ITERATE, which is always covered."
-            )
+        self._check_descent()
         if self.clipping.norm_kind is not self.noise.norm_kind:
             raise PlanError(
                 f"{type(self.noise).__name__} noise hides contributions bounded in {self.noise.norm_kind.name}, but "
                 f"{type(self.clipping).__name__} bounds them in {self.clipping.norm_kind.name}. Choose a matching pair."
             )
+
+    def _check_descent(self) -> None:
+        if self.descent is not None and not isinstance(self.descent, StronglyConvexDescent):
+            raise PlanError(f"descent must be a StronglyConvexDescent piece or None, got {self.descent!r}.")
+        if self.release is Release.EVERY_ITERATE and self.descent is not None:
+            raise PlanError(
+                "descent was given, but release=EVERY_ITERATE shows all iterates, so that contraction hides nothing. "
+                "Remove descent, or set release=Release.LAST_ITERATE."
+            )
+        self._last_iterate  # noqa: B018 (refuses pieces without a proof)
+
+    @cached_property
+    def _last_iterate(self) -> LastIterate | None:
+        if self.release is Release.EVERY_ITERATE:
+            return None
+        return proven_last_iterate(
+            sampling=self.sampling,
+            clipping=self.clipping,
+            noise=self.noise,
+            grouping=self.grouping,
+            mask=self.mask,
+            adjacency=self.adjacency,
+            descent=self.descent,
+        )
 
     @property
     def num_rounds(self) -> int:
@@ -100,7 +126,7 @@ class Plan:
     @property
     def round_event(self) -> DpEvent:
         """What one round costs."""
-        return self.sampling.amplify(self.noise.event())
+        return self.sampling.amplify(step_event(self.clipping, self.noise.event()))
 
     @property
     def segments(self) -> tuple[tuple[DpEvent, int], ...]:
@@ -110,11 +136,22 @@ class Plan:
     @property
     def event(self) -> DpEvent:
         """What the whole run costs."""
-        return compose(self.segments)
+        return self._event_after(self.num_rounds)
+
+    def _event_after(self, rounds: int) -> DpEvent:
+        # the noise says how much it is, or that it is not calibrated yet
+        release = self.round_event
+        if self._last_iterate is None:
+            return compose(((release, rounds),))
+        return self._last_iterate.equivalent(release.noise_multiplier, rounds)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What must hold of a run for the guarantee to be about it."""
+        return (self.descent.assumptions if self.descent is not None else ()) + self._assumptions_of_rounds
+
+    @property
+    def _assumptions_of_rounds(self) -> tuple[str, ...]:
         return (
             *self.sampling.assumptions,
             "sampled indices and noise are secret and drawn from generators seeded by the operating system",
@@ -124,23 +161,72 @@ class Plan:
 
     @cached_property
     def _guarantee(self) -> Guarantee:
-        return guarantee(
-            self.event,
-            delta=self.delta,
-            adjacency=self.adjacency,
-            unit=self.unit,
-            released=self.release,
-            assumptions=self.assumptions,
-        )
+        return self._account(self.event, self.release, self.assumptions, ())
 
     def guarantee(self) -> Guarantee:
         """Account the plan. No data is needed, and the answer is the same before and after training."""
         return self._guarantee
 
+    def spent_event(self, charged: Sequence[tuple[DpEvent, int]], *, is_complete: bool = True) -> DpEvent:
+        """Return what a run reveals whose ledger charged these rounds; see :meth:`account`."""
+        return self.event if self._hides_iterates(charged, is_complete) else compose(charged)
+
+    def account(
+        self,
+        charged: Sequence[tuple[DpEvent, int]],
+        *,
+        is_complete: bool = True,
+        assumptions: tuple[str, ...] = (),
+        not_private_because: tuple[str, ...] = (),
+    ) -> Guarantee:
+        """Account what a ledger says was charged under this plan.
+
+        Args:
+            charged: Events and their numbers of rounds, as the ledger gives them.
+            is_complete: Whether the run came to its planned end.
+            assumptions: What must hold besides what the plan assumes.
+            not_private_because: Reasons why no promise is made after all.
+
+        Guarantee:
+            The proof about the last iterate is used only for a run that came to its planned end with nothing but its
+            planned rounds. Any other run may have ended at a moment that depends on the data, so all its iterates are
+            charged, and the guarantee says ``Release.EVERY_ITERATE``.
+        """
+        hides = self._hides_iterates(charged, is_complete)
+        return self._account(
+            self.event if hides else compose(charged),
+            self.release if hides else Release.EVERY_ITERATE,
+            (self.assumptions if hides else self._assumptions_of_rounds) + assumptions,
+            not_private_because,
+        )
+
+    def _hides_iterates(self, charged: Sequence[tuple[DpEvent, int]], is_complete: bool) -> bool:
+        if self._last_iterate is None or not is_complete or len(charged) != 1:
+            return False
+        event, rounds = charged[0]
+        return rounds == self.num_rounds and same_event(event, self.round_event)
+
+    def _account(
+        self, event: DpEvent, released: Release, assumptions: tuple[str, ...], reasons: tuple[str, ...]
+    ) -> Guarantee:
+        found = guarantee(
+            event,
+            delta=self.delta,
+            adjacency=self.adjacency,
+            unit=self.unit,
+            released=released,
+            assumptions=assumptions,
+            not_private_because=reasons,
+        )
+        if released is Release.EVERY_ITERATE:
+            return found
+        # the equivalent Gaussian is exact about itself, but only an upper bound on the last iterate
+        return replace(found, accountant=ACCOUNTANT, lower=None)
+
     def calibrated(self, *, epsilon: float) -> Self:
         """Return this plan with the least noise that keeps epsilon at or below the target."""
         multiplier = calibrate_noise(
-            lambda value: compose(replace(self, noise=self.noise.with_multiplier(value)).segments),
+            lambda value: replace(self, noise=self.noise.with_multiplier(value)).event,
             epsilon=epsilon,
             delta=self.delta,
             adjacency=self.adjacency,
@@ -149,25 +235,38 @@ class Plan:
 
     @cached_property
     def epsilon_by_round(self) -> list[tuple[int, float]]:
-        """A short table of (rounds run, epsilon spent at most), for progress displays."""
+        """A short table of (rounds run, epsilon spent at most), for progress displays.
+
+        When only the last iterate is released, a row says what a plan of so many rounds would cost.
+        """
+        if self._last_iterate is not None:
+            return self._last_iterate_table
         return epsilon_table(self.round_event, self.num_rounds, delta=self.delta, adjacency=self.adjacency)
+
+    @property
+    def _last_iterate_table(self) -> list[tuple[int, float]]:
+        rows = sorted({max(1, round(self.num_rounds * part / 24)) for part in range(1, 25)})
+        spent = [spent_epsilon(self._event_after(row), delta=self.delta, adjacency=self.adjacency) for row in rows]
+        return [(0, 0.0), *zip(rows, spent, strict=True)]
 
     def to_dict(self) -> dict[str, Any]:
         """Write the plan as plain values that JSON and TOML can hold."""
         pieces = {
             name: codec.encode_piece(getattr(self, name), family, where=name) for name, family in _FAMILIES.items()
         }
+        if self.descent is not None:
+            pieces["descent"] = codec.encode_piece(self.descent, codec.DESCENT, where="descent")
         return pieces | {"delta": self.delta} | {name: getattr(self, name).value for name in _ENUMS}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, where: str = "plan") -> Self:
         """Read a plan; unknown keys, kinds and values are refused with their dotted path."""
-        known = [*_FAMILIES, *_ENUMS, "delta"]
+        known = [*_FAMILIES, *_ENUMS, "delta", "descent"]
         for key in data:
             if key not in known:
                 raise RecipeError(f"{where}.{key} is not part of a plan. {codec.suggestion(key, known)}")
         values: dict[str, Any] = {}
-        for name, family in _FAMILIES.items():
+        for name, family in {**_FAMILIES, "descent": codec.DESCENT}.items():
             if name in data:
                 values[name] = codec.decode_piece(data[name], family, where=f"{where}.{name}")
         for name, kind in _ENUMS.items():
@@ -186,7 +285,8 @@ class Plan:
     def hash(self) -> str:
         """Fingerprint of the plan, stamped on every ledger row."""
         # frozen pieces of numbers print all their fields, so this also covers pieces that have no name in files
-        return hashlib.sha256(repr(self).encode()).hexdigest()
+        told = repr(self) if self.descent is None else f"{self!r} with {self.descent!r}"
+        return hashlib.sha256(told.encode()).hexdigest()
 
 
 def _member(kind: Any, value: object, where: str) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from privet.gradients.capture import mark_batch
 from privet.gradients.engine import Engine
-from privet.mechanism.clipping import Threshold
+from privet.mechanism.clipping import Clipping
 from privet.mechanism.grouping import Grouping, OneGroup
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
@@ -29,7 +29,7 @@ def layout_of(model: nn.Module, grouping: Grouping | None = None) -> Layout:
 
 
 def loop_clipped_sum(
-    model: nn.Module, loss: LossFunction, inputs: Tensor, clipping: Threshold, grouping: Grouping | None = None
+    model: nn.Module, loss: LossFunction, inputs: Tensor, clipping: Clipping, grouping: Grouping | None = None
 ) -> Tensor:
     """Clip and sum the gradients of one example after another, in float64."""
     double = copy.deepcopy(model).double()
@@ -56,7 +56,7 @@ def engine_clipped_sum(
     model: nn.Module,
     loss: LossFunction,
     inputs: Tensor,
-    clipping: Threshold,
+    clipping: Clipping,
     grouping: Grouping | None = None,
     physical_batch_size: int | None = None,
     keep: Tensor | None = None,

@@ -11,19 +11,39 @@ import pytest
 import tomli_w
 
 from privet.errors import RecipeError
+from privet.mechanism.adaptive_clipping import AdaptiveQuantile
 from privet.mechanism.clipping import Threshold
+from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
 from privet.mechanism.codec import CLIPPING, GROUPING, MASK, NOISE, SAMPLING, Family, decode_piece, encode_piece
+from privet.mechanism.cyclic import Cyclic
+from privet.mechanism.fixed_size import FixedSize
 from privet.mechanism.grouping import ByName, OneGroup, PerLayer, PerParameter
 from privet.mechanism.masking import NoMask
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
+from privet.mechanism.scheduled_clipping import Scheduled
+from privet.mechanism.truncated import TruncatedPoisson, Truncation
 
 PIECES: list[tuple[object, Family]] = [
     (Poisson(rate=0.1, steps=3, expected_batch_size=2), SAMPLING),
     (FullBatch(steps=3, expected_batch_size=2), SAMPLING),
     (Shuffle(batches=2, epochs=3, expected_batch_size=2), SAMPLING),
+    (Cyclic(batches=2, epochs=3, expected_batch_size=2, secret_partition=True), SAMPLING),
+    (FixedSize(dataset_size=9, batch_size=3, steps=2), SAMPLING),
+    (TruncatedPoisson(rate=0.1, steps=3, dataset_size=9, max_batch_size=2), SAMPLING),
+    (
+        TruncatedPoisson(
+            rate=0.1, steps=3, dataset_size=9, max_batch_size=2, truncation=Truncation.TOTAL_VARIATION
+        ),
+        SAMPLING,
+    ),
     (Threshold(norm=0.1), CLIPPING),
     (Threshold(norm=(0.1, 2.0)), CLIPPING),
+    (KeepOrDrop(norm=1.0, cutoff=(3.0, 4.0)), CLIPPING),
+    (Automatic(norm=0.1, stability=0.5), CLIPPING),
+    (PerSampleAdaptive(norm=(0.1, 2.0)), CLIPPING),
+    (AdaptiveQuantile(norm=0.1, count_noise_std=5.0), CLIPPING),
+    (Scheduled(parts=(Threshold(norm=(0.1, 2.0)), KeepOrDrop(norm=1.0, cutoff=9.0)), switches=(0.95,)), CLIPPING),
     (Gaussian(noise_multiplier=1.1), NOISE),
     (Gaussian(), NOISE),
     (OneGroup(), GROUPING),
@@ -56,7 +76,7 @@ def test_unset_fields_are_left_out() -> None:
     ("data", "message"),
     [
         ({"kind": "poison", "rate": 0.1}, r"plan\.sampling\.kind is 'poison'. Did you mean 'poisson'"),
-        ({"kind": "zebra"}, r"plan\.sampling\.kind is 'zebra'. Known: full_batch, poisson, shuffle"),
+        ({"kind": "zebra"}, r"plan\.sampling\.kind is 'zebra'. Known: cyclic, fixed_size, full_batch, poisson, shuffle, truncated_poisson"),
         ({"rate": 0.1}, r"plan\.sampling\.kind is None"),
         ({"kind": ["poisson"]}, r"plan\.sampling\.kind"),
         ({"kind": "poisson", "rat": 0.1}, r"plan\.sampling\.rat is not an option of 'poisson'. Did you mean 'rate'"),

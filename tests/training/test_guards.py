@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, Weighte
 
 from privet.errors import ArgumentError, DataError, LoopError, PlanError, UnsupportedModel
 from privet.training.guards import check_optimizer
-from privet.training.session import Step, privatize
+from privet.training.session import privatize
+from privet.training.step import Step
 from tests.training.tools import (
     examples,
     flat,

@@ -11,7 +11,8 @@ from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 
 from privet.errors import LedgerError, LoopError, LossError, PrivetError
-from privet.training.session import Session, Step, privatize
+from privet.training.session import Session, privatize
+from privet.training.step import Step
 from tests.training.tools import (
     Watched,
     examples,

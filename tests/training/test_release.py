@@ -22,7 +22,8 @@ from privet.mechanism.sampling import FullBatch, Poisson
 from privet.mechanism.sums import ClippedSum, PrivateSum
 from privet.plan import Plan
 from privet.training.randomness import Streams
-from privet.training.session import Step, privatize
+from privet.training.session import privatize
+from privet.training.step import Step
 from tests.gradients.reference import loop_clipped_sum
 from tests.training.tools import (
     CPU,

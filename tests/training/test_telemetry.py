@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from privet.accounting.ledger import Ledger
-from privet.training import session as session_module
+from privet.training import step as step_module
 from privet.training.session import privatize
 from privet.training.telemetry import Unprotected
 from tests.training.tools import examples, flat, full_batch, losses_of, network, plain_sgd, poisson, run, walk
@@ -67,7 +67,7 @@ def test_nothing_is_collected_unless_asked_for(monkeypatch: pytest.MonkeyPatch) 
     def refuse(**_: object) -> None:
         raise AssertionError("collected")
 
-    monkeypatch.setattr(session_module, "Unprotected", refuse)
+    monkeypatch.setattr(step_module, "Unprotected", refuse)
     model = network()
     with privatize(model, plain_sgd(model), examples(), poisson(3)) as session:
         assert run(session, model) == 3

@@ -14,9 +14,13 @@ import numpy as np
 from privet import checks
 from privet.accounting import renyi
 from privet.accounting.curves import SMALLEST_PLD_DELTA, GaussianCurve, LossCurves, PrivacyCurve, RenyiCurve
+from privet.accounting.divergences import total_divergences
 from privet.accounting.loss_distribution import COARSEST_SPACING, Grid, Part, compose_losses, plan_grid
 from privet.accounting.loss_pairs import Removal, Replacement, Reversed
+from privet.accounting.mechanisms import SampledPure
+from privet.accounting.pure_composition import MOST_RELEASES, PureCurve
 from privet.accounting.releases import Releases, read_releases
+from privet.accounting.surcharge import surcharged
 from privet.errors import AccountingError, ArgumentError
 from privet.mechanism.events import DpEvent
 from privet.mechanism.terms import Adjacency
@@ -63,18 +67,60 @@ class ExactGaussian:
     def supports(self, event: DpEvent, adjacency: Adjacency) -> str | None:
         """See ``Accountant``."""
         releases = _read(event, adjacency)
-        if releases.unknown:
-            return _unknown(releases)
-        if releases.sampled and not releases.nothing_hidden:
-            return "Sampled releases have no closed form."
-        return None
+        refusal = _refusal(releases, adjacency)
+        if refusal is None and not releases.nothing_hidden:
+            if releases.sampled:
+                return "Sampled releases have no closed form."
+            if releases.others or releases.selections:
+                return "Only Gaussian releases have this closed form."
+        return refusal
 
     def curve(self, event: DpEvent, adjacency: Adjacency) -> PrivacyCurve:
         """See ``Accountant``."""
         _refuse(self.supports(event, adjacency))
         releases = _read(event, adjacency)
         mu = np.inf if releases.nothing_hidden else _factor(adjacency) * releases.signal_to_noise
-        return GaussianCurve(total_mu=float(mu))
+        return surcharged(GaussianCurve(total_mu=float(mu)), releases.total_variation)
+
+    def epsilon(self, event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
+        """See ``Accountant``."""
+        return self.curve(event, adjacency).epsilon(delta)
+
+    def delta(self, event: DpEvent, *, epsilon: float, adjacency: Adjacency) -> float:
+        """See ``Accountant``."""
+        return _delta_at(self.curve(event, adjacency), epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactPure:
+    """Equal pure releases, all on Poisson samples of one rate or all on the whole data set: a finite sum, no error.
+
+    Guarantee: the curve is the exact one of the worst mechanism with these pure guarantees.
+    Edge cases: mixtures of different pure releases, and more than ten million, are refused.
+    """
+
+    name: str = field(default="exact pure composition", init=False)
+
+    def supports(self, event: DpEvent, adjacency: Adjacency) -> str | None:
+        """See ``Accountant``."""
+        releases = _read(event, adjacency)
+        if releases.nothing_hidden or releases.signal_to_noise or releases.sampled or releases.selections:
+            return "Only pure releases have this closed form."
+        if len(releases.others) != 1 or not isinstance(releases.others[0][0], SampledPure):
+            return "Only equal pure releases have this closed form."
+        if releases.others[0][1] > MOST_RELEASES:
+            return f"More than {MOST_RELEASES} pure releases are too many to sum over."
+        return _refusal(releases, adjacency)
+
+    def curve(self, event: DpEvent, adjacency: Adjacency) -> PrivacyCurve:
+        """See ``Accountant``."""
+        _refuse(self.supports(event, adjacency))
+        releases = _read(event, adjacency)
+        mechanism, count = releases.others[0]
+        assert isinstance(mechanism, SampledPure)
+        pair = mechanism.pair(adjacency)
+        drawn = PureCurve(rate=pair.rate, epsilon_each=pair.epsilon, num_releases=count, accountant=self.name)
+        return surcharged(drawn, releases.total_variation)
 
     def epsilon(self, event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
         """See ``Accountant``."""
@@ -103,8 +149,9 @@ class PLD:
     def supports(self, event: DpEvent, adjacency: Adjacency) -> str | None:
         """See ``Accountant``; plans the grid, which costs milliseconds and allocates nothing large."""
         releases = _read(event, adjacency)
-        if releases.unknown:
-            return _unknown(releases)
+        refusal = _refusal(releases, adjacency)
+        if refusal is not None:
+            return refusal
         try:
             self._plans(releases, adjacency)
         except AccountingError as refusal:
@@ -118,6 +165,8 @@ class PLD:
     def _plans(self, releases: Releases, adjacency: Adjacency) -> list[tuple[list[Part], Grid]]:
         if releases.is_empty or releases.nothing_hidden:
             return []
+        if releases.selections:
+            raise AccountingError("A search of random length has no loss distribution. Use RDP.")
         low, high = _PLD_MULTIPLIERS
         multipliers = [step.noise_multiplier for step in releases.sampled]
         if releases.signal_to_noise > 0:
@@ -131,11 +180,14 @@ class PLD:
     def curve(self, event: DpEvent, adjacency: Adjacency) -> PrivacyCurve:
         """See ``Accountant``."""
         releases = _read(event, adjacency)
-        _refuse(_unknown(releases) if releases.unknown else None)
+        _refuse(_refusal(releases, adjacency))
         plans = self._plans(releases, adjacency)
-        if not plans:
-            return GaussianCurve(total_mu=float(np.inf if releases.nothing_hidden else 0), accountant=self.name)
-        return LossCurves(directions=tuple(compose_losses(parts, grid) for parts, grid in plans), accountant=self.name)
+        drawn = (
+            LossCurves(directions=tuple(compose_losses(parts, grid) for parts, grid in plans), accountant=self.name)
+            if plans
+            else _trivial(releases, self.name)
+        )
+        return surcharged(drawn, releases.total_variation)
 
     def epsilon(self, event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
         """See ``Accountant``."""
@@ -158,21 +210,19 @@ class RDP:
 
     def supports(self, event: DpEvent, adjacency: Adjacency) -> str | None:
         """See ``Accountant``."""
-        releases = _read(event, adjacency)
-        return _unknown(releases) if releases.unknown else None
+        return _refusal(_read(event, adjacency), adjacency)
 
     def curve(self, event: DpEvent, adjacency: Adjacency) -> PrivacyCurve:
         """See ``Accountant``."""
         _refuse(self.supports(event, adjacency))
         releases = _read(event, adjacency)
         if releases.is_empty or releases.nothing_hidden:
-            return GaussianCurve(total_mu=float(np.inf if releases.nothing_hidden else 0), accountant=self.name)
-        orders = np.array(renyi.ORDERS)
-        total = renyi.gaussian_divergences(orders, _factor(adjacency) * releases.signal_to_noise)
-        for step in releases.sampled:
-            one = renyi.sampled_divergences(orders, step, replace=adjacency is Adjacency.REPLACE_ONE)
-            total = total + float(step.num_steps) * one
-        return RenyiCurve(orders=orders, divergences=total, accountant=self.name)
+            drawn: PrivacyCurve = _trivial(releases, self.name)
+        else:
+            orders = np.array(renyi.ORDERS)
+            total = total_divergences(orders, releases, adjacency)
+            drawn = RenyiCurve(orders=orders, divergences=total, accountant=self.name)
+        return surcharged(drawn, releases.total_variation)
 
     def epsilon(self, event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
         """See ``Accountant``."""
@@ -184,15 +234,15 @@ class RDP:
 
 
 def tightest(event: DpEvent, adjacency: Adjacency, delta: float, *, pld: Accountant | None = None) -> Accountant:
-    """Return the accountant with the smallest valid bound at delta: exact, else PLD, else RDP.
+    """Return the accountant with the smallest valid bound at delta: an exact one, else PLD, else RDP.
 
     A PLD on another grid may stand in for the usual one.
     Raises ``AccountingError`` with every reason when none supports the event.
     """
     delta = checks.probability("delta", delta)
-    candidates: list[Accountant] = [ExactGaussian(), pld or PLD(), RDP()]
+    candidates: list[Accountant] = [ExactGaussian(), ExactPure(), pld or PLD(), RDP()]
     if delta < SMALLEST_PLD_DELTA:
-        candidates = [ExactGaussian(), RDP()]
+        candidates = [ExactGaussian(), ExactPure(), RDP()]
     reasons = []
     for accountant in candidates:
         reason = accountant.supports(event, adjacency)
@@ -213,12 +263,20 @@ def _directions(releases: Releases, adjacency: Adjacency) -> list[list[Part]]:
         # A Gaussian pair equals its own reverse, so it is the same part in both directions.
         multiplier = 1 / (_factor(adjacency) * releases.signal_to_noise)
         whole = [(Removal(rate=1.0, noise_multiplier=multiplier), 1)]
-    steps = [(step.rate, step.noise_multiplier, step.num_steps) for step in releases.sampled]
-    if adjacency is Adjacency.REPLACE_ONE:
-        return [whole + [(Replacement(rate=q, noise_multiplier=z), n) for q, z, n in steps]]
-    removed = [(Removal(rate=q, noise_multiplier=z), n) for q, z, n in steps]
-    added = [(Reversed(pair=pair), n) for pair, n in removed]
-    return [whole + removed, whole + added] if steps else [whole]  # type: ignore[operator]
+    removed, added = list(whole), list(whole)
+    for step in releases.sampled:
+        q, z, n = step.rate, step.noise_multiplier, step.num_steps
+        if adjacency is Adjacency.REPLACE_ONE:
+            removed.append((Replacement(rate=q, noise_multiplier=z), n))
+            added.append((Replacement(rate=q, noise_multiplier=z), n))
+        else:
+            removed.append((Removal(rate=q, noise_multiplier=z), n))
+            added.append((Reversed(pair=Removal(rate=q, noise_multiplier=z)), n))
+    for mechanism, n in releases.others:
+        when_removed, when_added = mechanism.losses(adjacency)
+        removed.append((when_removed, n))
+        added.append((when_added, n))
+    return [removed] if removed == added else [removed, added]
 
 
 def _read(event: DpEvent, adjacency: Adjacency) -> Releases:
@@ -232,8 +290,18 @@ def _factor(adjacency: Adjacency) -> float:
     return 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
 
 
-def _unknown(releases: Releases) -> str:
-    return f"Events of type {', '.join(releases.unknown)} are not supported."
+def _refusal(releases: Releases, adjacency: Adjacency) -> str | None:
+    if releases.unknown:
+        return f"Events of type {', '.join(releases.unknown)} are not supported."
+    if releases.nothing_hidden:
+        return None
+    reasons = [mechanism.refusal(adjacency) for mechanism, _ in releases.others]
+    reasons += [_refusal(selection.one_run, adjacency) for selection, _ in releases.selections]
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _trivial(releases: Releases, name: str) -> GaussianCurve:
+    return GaussianCurve(total_mu=float(np.inf if releases.nothing_hidden else 0), accountant=name)
 
 
 def _refuse(reason: str | None) -> None:

@@ -85,12 +85,7 @@ class LossCurves:
 
     def mu(self, delta: float) -> float | None:
         """See ``PrivacyCurve``; checked on a grid up to epsilon(delta), each cell by its less favourable corners."""
-        top = self.epsilon(delta)
-        if math.isinf(top):
-            return math.inf
-        grid = np.linspace(0.0, top, _MU_POINTS + 1)
-        # Delta at the left end of a cell must fit under the Gaussian curve at its right end: then all between fits.
-        return gaussian_dp.smallest_mu(grid[1:], self.deltas(grid[:-1]))
+        return covering_mu(self, delta)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +123,16 @@ class RenyiCurve:
         # Bretagnolle and Huber: total variation is at most sqrt(1 - exp(-KL)), and KL is at most every divergence.
         smallest = max(float(self.divergences.min()), _SMALLEST_DIVERGENCE)
         return 0.5 * math.log(-math.expm1(-smallest))
+
+
+def covering_mu(curve: PrivacyCurve, delta: float) -> float:
+    """Return a mu such that delta(e) <= max(delta of mu-GDP at e, delta) for all e >= 0, for any decreasing curve."""
+    top = curve.epsilon(delta)
+    if math.isinf(top):
+        return math.inf
+    grid = np.linspace(0.0, top, _MU_POINTS + 1)
+    # Delta at the left end of a cell must fit under the Gaussian curve at its right end: then all between fits.
+    return gaussian_dp.smallest_mu(grid[1:], curve.deltas(grid[:-1]))
 
 
 def checked(epsilons: Array) -> Array:

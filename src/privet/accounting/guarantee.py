@@ -12,8 +12,10 @@ from scipy.special import ndtr, ndtri
 
 from privet import checks
 from privet.accounting.accountants import RDP, ExactGaussian, tightest
+from privet.accounting.curves import GaussianCurve, PrivacyCurve
 from privet.accounting.profile import Profile, delta_at, privacy_profile, trade_off, true_positive_bound
-from privet.errors import AccountingError, ArgumentError
+from privet.accounting.surcharge import SurchargedCurve
+from privet.errors import AccountingError, ArgumentError, TruncationError
 from privet.mechanism.events import DpEvent
 from privet.mechanism.terms import Adjacency, Release, Unit
 
@@ -219,6 +221,7 @@ def guarantee(
     accountant = tightest(event, adjacency, delta)
     curve = accountant.curve(event, adjacency)
     epsilon = curve.epsilon(delta)
+    _check_surcharge(curve, epsilon, delta)
     cross_check = None if accountant == RDP() else RDP().epsilon(event, delta=delta, adjacency=adjacency)
     _check_bracket(accountant.name, epsilon, cross_check)
     return Guarantee(
@@ -228,14 +231,22 @@ def guarantee(
         adjacency=adjacency,
         unit=unit,
         released=released,
-        accountant=accountant.name,
-        lower=epsilon if accountant == ExactGaussian() else None,
+        accountant=curve.accountant,
+        lower=epsilon if isinstance(curve, GaussianCurve) and accountant == ExactGaussian() else None,
         cross_check=cross_check,
         assumptions=tuple(assumptions),
         proven=True,
         is_upper_bound=True,
         not_private_because=tuple(not_private_because),
     )
+
+
+def _check_surcharge(curve: PrivacyCurve, epsilon: float, delta: float) -> None:
+    if isinstance(curve, SurchargedCurve) and math.isinf(epsilon) and math.isfinite(curve.base.epsilon(delta)):
+        raise TruncationError(
+            f"Batches overflow with probability {curve.total_variation:.2g} over the run, and no epsilon pays for that "
+            f"at delta = {delta:g}. Increase max_batch_size, lower the rate, or use Truncation.TIGHT."
+        )
 
 
 def _check_bracket(name: str, epsilon: float, looser: float | None) -> None:

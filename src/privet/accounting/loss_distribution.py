@@ -26,10 +26,11 @@ from scipy.signal import lfilter
 from scipy.special import ndtri
 
 from privet.accounting.loss_pairs import LossPair
+from privet.accounting.other_pairs import Mixture
 from privet.errors import AccountingError
 
 Array = NDArray[np.float64]
-Part = tuple[LossPair, int]
+Part = tuple[LossPair | Mixture, int]
 
 FINEST_SPACING, COARSEST_SPACING = 1e-7, 1e-4
 MAX_POINTS = 2**20
@@ -88,7 +89,9 @@ class Sketch:
         """Return losses outside which the tilted composition has negligible mass (Chernoff's bound, both sides)."""
         base, mean = self.log_moment(tilt)
         low, high = -math.inf, math.inf
-        for size in (np.geomspace(0.1, 1e3, 24) / self.std).tolist():
+        # Sizes on two scales: rare large losses at a tiny rate have a spread that says nothing of their tail.
+        sizes = np.geomspace(0.1, 1e3, 24)
+        for size in [*(sizes / self.std).tolist(), *sizes.tolist()]:
             above = (self.log_moment(tilt + size)[0] - base - _LOG_WRAPPED_MASS) / size
             below = -(self.log_moment(tilt - size)[0] - base - _LOG_WRAPPED_MASS) / size
             low, high = max(low, below), min(high, above)
@@ -114,12 +117,22 @@ class Grid:
 def sketch(parts: Sequence[Part], stds: float) -> Sketch:
     """Draw the coarse picture of a composition."""
     losses, log_masses = [], []
-    for pair, _ in parts:
-        edges = np.linspace(*pair.ends(stds), _SKETCH_POINTS + 1)
-        masses = pair.upper_mass(edges[:-1], edges[1:])
-        losses.append(pair.loss((edges[:-1] + edges[1:]) / 2))
+    for part, _ in parts:
+        drawn = [(weight, *_draw(pair, stds)) for weight, pair in branches(part)]
+        losses.append(np.concatenate([at for _, at, _ in drawn]))
+        masses = np.concatenate([weight * mass for weight, _, mass in drawn])
         log_masses.append(np.log(np.maximum(masses / masses.sum(), 1e-300)))
     return Sketch(losses=tuple(losses), log_masses=tuple(log_masses), counts=tuple(count for _, count in parts))
+
+
+def branches(part: LossPair | Mixture) -> tuple[tuple[float, LossPair], ...]:
+    """Return the pairs of a mixture with their probabilities; a single pair is certain."""
+    return part.branches if isinstance(part, Mixture) else ((1.0, part),)
+
+
+def _draw(pair: LossPair, stds: float) -> tuple[Array, Array]:
+    edges = np.linspace(*pair.ends(stds), _SKETCH_POINTS + 1)
+    return pair.loss((edges[:-1] + edges[1:]) / 2), pair.upper_mass(edges[:-1], edges[1:])
 
 
 def plan_grid(parts: Sequence[Part], coarsest: float = COARSEST_SPACING) -> Grid:
@@ -134,7 +147,7 @@ def plan_grid(parts: Sequence[Part], coarsest: float = COARSEST_SPACING) -> Grid
         raise AccountingError(f"Losses of {step_std:.1e} per step are too small for a loss distribution. Use RDP.")
     tilt = picture.tilt()
     low, high = picture.reach(tilt)
-    longest = max([high - low, *(float(losses[-1] - losses[0]) for losses in picture.losses)])
+    longest = max([high - low, *(float(np.ptp(losses)) for losses in picture.losses)])
     spacing = max(FINEST_SPACING, min(coarsest, _WANTED_RATIO * step_std), longest / (MAX_POINTS - 16))
     if not spacing <= _WORST_RATIO * step_std:
         raise AccountingError(
@@ -144,8 +157,17 @@ def plan_grid(parts: Sequence[Part], coarsest: float = COARSEST_SPACING) -> Grid
     return Grid(spacing=spacing, low=low, high=high, tilt=tilt, stds=stds)
 
 
-def discretise(pair: LossPair, grid: Grid) -> tuple[int, Array, float]:
+def discretise(part: LossPair | Mixture, grid: Grid) -> tuple[int, Array, float]:
     """Return the first grid index, the masses from there on, and the mass at infinite loss, connecting the dots."""
+    drawn = [(weight, *_connect(pair, grid)) for weight, pair in branches(part)]
+    first = min(start for _, start, _, _ in drawn)
+    masses = np.zeros(max(start + len(found) for _, start, found, _ in drawn) - first)
+    for weight, start, found, _ in drawn:
+        masses[start - first : start - first + len(found)] += weight * found
+    return first, masses, sum(weight * beyond for weight, _, _, beyond in drawn)
+
+
+def _connect(pair: LossPair, grid: Grid) -> tuple[int, Array, float]:
     h = grid.spacing
     ends = np.array(pair.ends(grid.stds))
     first, last = (math.floor(end / h) for end in pair.loss(ends))

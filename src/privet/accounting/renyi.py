@@ -1,18 +1,19 @@
-"""Renyi divergences of the Poisson-sampled Gaussian, by direct integration.
+"""Renyi divergences of single releases, by direct integration.
 
 Independent of the loss-distribution engine in every line: no grid of losses, no Fourier transform. The divergence of
-order a is ``log E_Q[(P/Q)^a] / (a - 1)``, an integral of one smooth function over the real line, for which the plain
-trapezoid rule converges geometrically (Trefethen and Weideman, 2014).
+order a is ``log E_Q[(P/Q)^a] / (a - 1)``. For the Poisson-sampled Gaussian this is an integral of one smooth function
+over the real line, for which the plain trapezoid rule converges geometrically (Trefethen and Weideman, 2014); where the
+range has an end, Gauss-Legendre panels shorter than the distance to the nearest singularity do the same.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from privet.accounting.releases import SampledGaussian
+from scipy.special import logsumexp, ndtr
 
 Array = NDArray[np.float64]
 
@@ -28,6 +29,18 @@ _TAIL_STDS = 12.0
 _MAX_POINTS = 60_000
 # Rounding of the sum, added on the safe side: it stays far below what any report prints, even after 1e9 steps.
 _ROUNDING = 1e-14
+_PANEL_ROUNDING = 1e-13
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+_MAX_PANELS = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledGaussian:
+    """``num_steps`` Gaussian releases, each on its own Poisson sample; 0 < rate < 1, 0 < noise_multiplier < inf."""
+
+    rate: float
+    noise_multiplier: float
+    num_steps: int
 
 
 def gaussian_divergences(orders: Array, signal_to_noise: float) -> Array:
@@ -76,3 +89,72 @@ def _log_moment(order: float, log_p: Array, log_q: Array) -> float:
     exponent = order * log_p + (1 - order) * log_q
     peak = float(exponent.max())
     return peak + math.log(float(np.exp(exponent - peak).sum()))
+
+
+def fixed_size_divergences(orders: Array, *, rate: float, noise_multiplier: float) -> Array:
+    """Return the divergences of Gaussian noise on a fixed-size sample when one record is exchanged.
+
+    Guarantee: they are those of the symmetric closure of the sampled Gaussian with twice the signal; orders that would
+    need too many panels (multipliers below about 0.1) get the divergence without sampling, which is larger.
+    """
+    z = noise_multiplier / 2
+    result = gaussian_divergences(orders, 1 / z)
+    width = min(z, 3 * z * z)
+    feasible = orders[(orders + _TAIL_STDS * z) / width <= _MAX_PANELS]
+    if not len(feasible):
+        return result
+    x, log_weights = _panels(0.5, float(feasible.max()) + _TAIL_STDS * z, width)
+    log_p, log_q = _log_mixture(x, rate, z, 1.0), _log_mixture(x, 0.0, z, 1.0)
+    low = float(ndtr(-0.5 / z))
+    # What neither side of zero loss takes is alike in both distributions.
+    alike = max(0.0, 1 - low - (1 - rate) * low - rate * float(ndtr(0.5 / z)))
+    for index, order in enumerate(orders[: len(feasible)].tolist()):
+        above = float(logsumexp(order * log_p + (1 - order) * log_q + log_weights))
+        below = float(logsumexp(order * log_q + (1 - order) * log_p + log_weights))
+        whole = float(logsumexp([above, below, math.log(alike) if alike > 0 else -math.inf]))
+        result[index] = min(result[index], (max(0.0, whole) + _PANEL_ROUNDING) / (order - 1))
+    return result
+
+
+def laplace_divergences(orders: Array, *, rate: float, noise_multiplier: float) -> Array:
+    """Return the divergences of Laplace noise on a Poisson sample, the larger of the two directions.
+
+    Guarantee: orders that would need too many panels get the largest loss itself, which bounds every divergence.
+    """
+    b, q = noise_multiplier, rate
+    away, into = (-math.inf if q == 1 else math.log1p(-q)), math.log(q)
+    low, high = (float(np.logaddexp(away, into + sign / b)) for sign in (-1, 1))
+    result = np.full_like(orders, high)
+    for index, order in enumerate(orders.tolist()):
+        width = b / (2 + order / 2)
+        if 1 / width > _MAX_PANELS:
+            continue
+        x, log_weights = _panels(0.0, 1.0, width)
+        losses = np.logaddexp(away, into + (2 * x - 1) / b)
+        inside = log_weights - x / b - math.log(2 * b)
+        moments = [
+            float(logsumexp([power * low - math.log(2), power * high - 1 / b - math.log(2), logsumexp(each)]))
+            for power in (order, 1 - order)
+            for each in [power * losses + inside]
+        ]
+        result[index] = min(high, (max(0.0, *moments) + _PANEL_ROUNDING) / (order - 1))
+    return result
+
+
+def pure_divergences(orders: Array, *, rate: float, epsilon: float) -> Array:
+    """Return the divergences of randomised response on a Poisson sample, the larger of the two directions; exact."""
+    away, into = (-math.inf if rate == 1 else math.log1p(-rate)), math.log(rate)
+    low, high = (float(np.logaddexp(away, into + sign * epsilon)) for sign in (-1, 1))
+    log_wrong = -float(np.logaddexp(0.0, epsilon))
+    moments = [
+        np.logaddexp(log_wrong + epsilon + power * low, log_wrong + power * high) for power in (orders, 1 - orders)
+    ]
+    return np.minimum(high, (np.maximum(0.0, np.maximum(*moments)) + _ROUNDING) / (orders - 1))
+
+
+def _panels(low: float, high: float, width: float) -> tuple[Array, Array]:
+    """Return Gauss-Legendre nodes and the logarithms of their weights on panels of at most ``width``."""
+    edges = np.linspace(low, high, math.ceil((high - low) / width) + 1)
+    half = np.diff(edges)[:, None] / 2
+    nodes = edges[:-1, None] + half * (1 + _NODES)
+    return nodes.ravel(), np.log(half * _WEIGHTS).ravel()

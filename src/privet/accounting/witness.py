@@ -15,6 +15,7 @@ from dp_accounting.pld import PLDAccountant
 from privet.accounting.accountants import PLD
 from privet.accounting.curves import SMALLEST_PLD_DELTA
 from privet.accounting.guarantee import Guarantee
+from privet.accounting.mechanisms import TruncatedGaussian
 from privet.accounting.releases import read_releases
 from privet.errors import AccountingError
 from privet.mechanism.events import DpEvent
@@ -34,15 +35,20 @@ _RELATIVE, _ABSOLUTE = 3e-3, 1e-3
 def library_epsilon(event: DpEvent, *, delta: float, adjacency: Adjacency) -> float | None:
     """Return the library's upper bound on epsilon, or None where its loss distributions are out of range.
 
-    Edge cases: delta below 1e-12, no noise, and compositions whose grid would need gigabytes give None.
+    Edge cases: delta below 1e-12, no noise, events the library does not know, and compositions whose grid would need
+    gigabytes give None.
     """
     releases = read_releases(event)
     ours = PLD()
     if releases.unknown or releases.nothing_hidden or releases.is_empty or delta < SMALLEST_PLD_DELTA:
         return None
+    truncated = [mechanism for mechanism, _ in releases.others if isinstance(mechanism, TruncatedGaussian)]
+    if len(truncated) < len(releases.others) or releases.selections or releases.total_variation:
+        return None
     if ours.supports(event, adjacency) is not None or ours.num_points(event, adjacency) > _MAX_POINTS:
         return None
-    steps = [step.rate * math.sqrt(math.expm1(step.noise_multiplier**-2)) for step in releases.sampled]
+    sampled = (*releases.sampled, *truncated)
+    steps = [step.rate * math.sqrt(math.expm1(step.noise_multiplier**-2)) for step in sampled]
     spacing = min(_COARSEST_SPACING, max(_FINEST_SPACING, 0.1 * min(steps, default=1.0)))
     accountant = PLDAccountant(_RELATIONS[adjacency], value_discretization_interval=spacing)
     accountant.compose(event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from privet.datasets.info import DatasetInfo
 from privet.errors import RecipeError
 from privet.experiments.recipe import AdamSettings, AdamWSettings, OptimizerSettings, Recipe, SgdSettings
 from privet.models import find_model
+from privet.training.last_iterate import ProvenLoss
 
 
 def choose_device(name: str) -> torch.device:
@@ -70,6 +71,13 @@ def losses_of(info: DatasetInfo, outputs: Tensor, targets: Tensor) -> Tensor:
     if info.num_classes is not None:
         return functional.cross_entropy(outputs, targets, reduction="none")
     return (outputs - targets.reshape(outputs.shape)).square().mean(1)
+
+
+def loss_function(info: DatasetInfo, model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the function from a batch's features and labels to its losses: the model's own, if it carries one."""
+    if isinstance(model, ProvenLoss):
+        return model.losses
+    return lambda features, labels: losses_of(info, model(features), labels)
 
 
 def on_device(dataset: ArrayDataset, device: torch.device) -> ArrayDataset:

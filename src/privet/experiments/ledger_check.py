@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from privet.accounting.guarantee import Guarantee, guarantee
+from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import Ledger
 from privet.accounting.witness import confirmed
 from privet.errors import LedgerMismatch, PrivetError
@@ -23,7 +23,7 @@ class LedgerCheck:
 
     Attributes:
         plan: The plan in the ledger's first row.
-        event: Everything charged.
+        event: What everything charged amounts to, for the release that the plan describes.
         spent: The guarantee of everything charged.
         rounds_charged: Rounds charged.
         rounds_planned: Rounds of the plan.
@@ -64,20 +64,16 @@ def check_ledger(run_or_ledger: Path) -> LedgerCheck:
         mismatch = None
     except LedgerMismatch as error:
         mismatch = str(error)
+    event = plan.spent_event(view.charged)
     return LedgerCheck(
         plan=plan,
-        event=view.event,
+        event=event,
         spent=confirmed(
-            guarantee(
-                view.event,
-                delta=plan.delta,
-                adjacency=plan.adjacency,
-                unit=plan.unit,
-                released=plan.release,
-                assumptions=plan.assumptions,
+            plan.account(
+                view.charged,
                 not_private_because=(SEEDED,) if files is not None and _is_seeded(files) else (),
             ),
-            view.event,
+            event,
         ),
         rounds_charged=view.charged_rounds,
         rounds_planned=plan.num_rounds,

@@ -39,6 +39,7 @@ MODEL_SIZES: Mapping[str, Mapping[Task, int]] = MappingProxyType(
             _CENSUS: 11_266,
         },
         "oriented_edges": {_GREY_IMAGES: 4_420, _COLOUR_IMAGES: 17_290},
+        "convex_relu": {_GREY_IMAGES: 784_000, _COLOUR_IMAGES: 3_072_000, _CENSUS: 21_600},
         "logistic_regression": {_GREY_IMAGES: 7_850, _COLOUR_IMAGES: 30_730, _HOUSING: 9, _WINE: 12, _CENSUS: 218},
     }
 )

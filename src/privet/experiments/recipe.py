@@ -14,6 +14,7 @@ from privet.errors import PrivetError, RecipeError
 from privet.experiments.model_sizes import MODEL_SIZES
 from privet.mechanism import codec
 from privet.mechanism.sampling import Poisson
+from privet.mechanism.terms import Release
 from privet.plan import Plan
 
 _DECLARED_SIZE = ("dataset_size", "batch_size", "epochs", "steps")
@@ -95,6 +96,7 @@ class PrivacySettings(_Table):
             how much there is.
         sampling: A sampling piece, or Poisson sampling by a declared ``dataset_size``, a ``batch_size`` and either
             ``epochs`` or ``steps``.
+        descent: Proven constants of the loss and the step size, for ``release = "last_iterate"``.
     """
 
     epsilon: Positive | None = None
@@ -107,6 +109,7 @@ class PrivacySettings(_Table):
     noise: dict[str, Any]
     grouping: dict[str, Any] | None = None
     mask: dict[str, Any] | None = None
+    descent: dict[str, Any] | None = None
 
     def plan(self) -> Plan:
         """Return the plan, calibrated if there is a target."""
@@ -169,6 +172,32 @@ class Recipe(_Table):
                 "training.evaluate_every looks at test data during the run, which is not covered by the guarantee. It "
                 "is for public data: remove it, or set data_is_public = true if the data are."
             )
+
+        if self.privacy.release == Release.LAST_ITERATE.value:
+            self._check_last_iterate()
+
+    def _check_last_iterate(self) -> None:
+        """Refuse what the session would refuse, before anything heavy is loaded."""
+        if self.training.evaluate_every is not None:
+            raise RecipeError(
+                "training.evaluate_every looks at models on the way, and privacy.release = 'last_iterate' promises "
+                "that nobody does. Remove it: the final model is measured in any case."
+            )
+        optimizer, descent = self.training.optimizer, self.privacy.descent or {}
+        if not isinstance(optimizer, SgdSettings) or optimizer.momentum:
+            raise RecipeError(
+                "privacy.release = 'last_iterate' is proven for plain gradient descent only. Set training.optimizer to "
+                "{ kind = 'sgd', learning_rate = ..., weight_decay = ... } without momentum."
+            )
+        for name, key, found in (
+            ("learning_rate", "learning_rate", optimizer.learning_rate),
+            ("weight_decay", "ridge", optimizer.weight_decay),
+        ):
+            if descent.get(key) is not None and found != descent[key]:
+                raise RecipeError(
+                    f"training.optimizer.{name} is {found!r} and privacy.descent.{key} is {descent[key]!r}. They are "
+                    "one and the same constant of the proof: make them equal."
+                )
 
     @property
     def info(self) -> DatasetInfo:

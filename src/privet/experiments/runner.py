@@ -19,7 +19,7 @@ from privet.accounting.witness import confirmed
 from privet.datasets import load
 from privet.datasets.arrays import Split
 from privet.errors import BudgetExceeded, CheckpointError, LedgerMismatch, PrivetError
-from privet.experiments.building import build_model, build_optimizer, choose_device, losses_of, on_device
+from privet.experiments.building import build_model, build_optimizer, choose_device, loss_function, on_device
 from privet.experiments.environment import describe_environment
 from privet.experiments.evaluation import measure_model
 from privet.experiments.progress import Progress, Silent, StepUpdate, epsilon_after
@@ -224,11 +224,12 @@ class _Run:
     def _walk(self, session: Session, should_stop: Callable[[], bool]) -> None:
         self._progress.started(self._promised, step=session.steps_done, num_steps=self._plan.num_steps)
         table, per_round = self._plan.epsilon_by_round, self._plan.sampling.steps_per_round
-        every, info, model = self._recipe.training.evaluate_every, self._recipe.info, self._model
-        model.train()
+        every = self._recipe.training.evaluate_every
+        losses = loss_function(self._recipe.info, self._model)
+        self._model.train()
         with session:
             for step in session.steps():
-                step.accumulate(lambda features, labels: losses_of(info, model(features), labels))
+                step.accumulate(losses)
                 step.update()
                 done = step.index + 1
                 epsilon = epsilon_after(table, -(-done // per_round))
@@ -257,8 +258,10 @@ class _Run:
         self._progress.evaluated(point)
 
     def _outcome(self, session: Session, seconds: float) -> RunOutcome:
-        spent = confirmed(session.guarantee(), session.ledger.event)
-        is_finished = session.ledger.charged_rounds >= self._plan.num_rounds
+        spent = confirmed(
+            session.guarantee(), self._plan.spent_event(session.ledger.charged, is_complete=session.is_complete)
+        )
+        is_finished = session.is_complete
         if is_finished and spent.epsilon != self._promised.epsilon:
             raise LedgerMismatch(
                 f"The plan promised epsilon {self._promised.epsilon!r}, the ledger says {spent.epsilon!r}. What the "

@@ -92,6 +92,13 @@ class RunningBookKeeping:
 
     def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
         """Run the backward pass and add the clipped sum; see :meth:`RunningEngine.add_clipped`."""
+        return self._add(losses, rule, into, present=None)
+
+    def add_present(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor) -> Tensor:
+        """Add the clipped sum without consulting the host; see :meth:`ReplayableEngine.add_present`."""
+        return self._add(losses, rule, into, present=present)
+
+    def _add(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, *, present: Tensor | None) -> Tensor:
         recording = self._finish()
         if recording is None:
             raise LoopError("step.backward(losses) was called outside step.microbatches().")
@@ -99,23 +106,27 @@ class RunningBookKeeping:
             losses = check_losses(losses, recording.batch_size)
             # norms and sums in half precision would break the bound, whatever the forward pass ran in
             with torch.autocast(losses.device.type, enabled=False):
-                return self._add_clipped(losses, recording, rule, into)
+                return self._add_recorded(losses, recording, rule, into, present)
         finally:
             self._inputs = ()
             recording.release()
 
-    def _add_clipped(self, losses: Tensor, recording: Recording, rule: ClippingRule, into: ClippedSum) -> Tensor:
+    def _add_recorded(
+        self, losses: Tensor, recording: Recording, rule: ClippingRule, into: ClippedSum, present: Tensor | None
+    ) -> Tensor:
         size = recording.batch_size
         signature = tuple((use.name, tuple(candidates(use.output_shape, size))) for use in recording.uses)
         verdict = None
-        if size == 1:
+        if size == 1 and present is None:
             axes: Sequence[ExampleAxis] = single_example_axes(recording)
         elif signature in self._axes:
             axes = self._axes[signature]
+        elif present is not None:
+            raise LoopError("A program must pass its trial before it can be replayed.")
         else:
             verdict = hold(losses, recording, self._inputs, self.layout)
             axes = verdict.axes
-        clipper = Clipper(into, size, self.planner)
+        clipper = Clipper(into, size, self.planner, present=present)
         collector = _Collector(recording, axes, self.rules, self.parameters, clipper)
         send_back(losses.sum(), recording, (), keep_graph=verdict is not None, receive=collector.receive)
         with torch.no_grad():

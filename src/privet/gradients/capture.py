@@ -14,8 +14,9 @@ Three kinds of tensor are told apart:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import FunctionType
 from typing import Any
 
@@ -46,16 +47,27 @@ def is_batch(value: object) -> bool:
     return getattr(value, _MARK, False) is True
 
 
-def tensors_in(value: object) -> Iterator[Tensor]:
-    """Yield the tensors in an argument, looking into lists, tuples and dictionaries."""
+def tensors_in(value: object) -> list[Tensor]:
+    """Return the tensors in an argument, looking into lists, tuples and dictionaries."""
+    # this runs several times for every operation of a forward pass, so it is written for speed
     if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
+        return [value]
+    found: list[Tensor] = []
+    if isinstance(value, list | tuple):
+        items: Iterable[object] = value
+    elif type(value) not in _PLAIN and isinstance(value, Mapping):
+        items = value.values()
+    else:
+        return found
+    for item in items:
+        if isinstance(item, Tensor):
+            found.append(item)
+        elif type(item) not in _PLAIN:
+            found += tensors_in(item)
+    return found
+
+
+_PLAIN = frozenset([int, float, bool, complex, str, type(None), slice, torch.Size, torch.dtype, torch.device])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +145,7 @@ class Capture(TorchFunctionMode):
         """Run the operation, then note it if it consumed a tracked tensor."""
         kwargs = kwargs or {}
         result = self._run(func, args, kwargs)
-        if isinstance(result, Tensor | tuple | list) or _writes(func):
+        if isinstance(result, Tensor) or type(result) not in _PLAIN or _writes(func):
             self._note(func, args, kwargs, result)
         return result
 
@@ -166,14 +178,18 @@ class Capture(TorchFunctionMode):
         tracked = self.recording.tracked
         sources: list[Source] = []
         private = needs_grad = reached = False
-        for tensor in tensors_in((args, kwargs)):
+        given = tensors_in(args)
+        if kwargs:
+            given += tensors_in(kwargs)
+        for tensor in given:
             source = tracked.get(id(tensor))
             if source is not None:
                 sources.append(source)
             elif is_batch(tensor):
                 private = True
-                reached = reached or getattr(tensor, _REACHED, False)
-                needs_grad = needs_grad or (tensor.requires_grad and getattr(tensor, _REACHED, False))
+                if getattr(tensor, _REACHED, False):
+                    reached = True
+                    needs_grad = needs_grad or tensor.requires_grad
         if private:
             changed = (result, args[:1], kwargs.get("out")) if _writes(func) else result
             mark_batch(tensors_in(changed))
@@ -311,6 +327,7 @@ def send_back(
     return found[len(edges) :]
 
 
+@lru_cache(maxsize=4096)
 def _writes(func: Function) -> bool:
     name = getattr(func, "__name__", "")
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")

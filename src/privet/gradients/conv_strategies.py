@@ -76,10 +76,8 @@ class Unfolded:
         return f"unfold, {self.by.name}"
 
     def fits(self, part: Convolution) -> bool:
-        """Two-dimensional and ungrouped; on an accelerator only where unfolding is a reshape."""
-        if part.inputs.dim() != 4 or part.geometry.groups != 1:
-            return False
-        if part.inputs.is_cuda and not _is_reshape(part):
+        """Ungrouped, while the patches fit the memory limit."""
+        if part.geometry.groups != 1:
             return False
         patches = math.prod(part.out_grads.shape[2:]) * math.prod(part.geometry.weight_shape[1:])
         if len(part) * patches > MAX_STORED:
@@ -95,22 +93,32 @@ class Unfolded:
         return squares, Explicit(gradients=kept.gradients.view(-1, *part.geometry.weight_shape))
 
 
-def _is_reshape(part: Convolution) -> bool:
-    geometry = part.geometry
-    kernel = geometry.weight_shape[2:]
-    return set(geometry.padding) == {0} and (geometry.stride == tuple(kernel) or set(kernel) == {1})
-
-
 def _patches(part: Convolution, *, shape_only: bool = False) -> Outer:
     geometry = part.geometry
     out_grads = part.out_grads.flatten(2).mT
     if shape_only:
         width = math.prod(geometry.weight_shape[1:])
         return Outer(inputs=out_grads.new_empty(1).expand(*out_grads.shape[:2], width), out_grads=out_grads)
-    columns = functional.unfold(
-        part.inputs, geometry.weight_shape[2:], geometry.dilation, geometry.padding, geometry.stride
+    return Outer(inputs=_columns(part).mT, out_grads=out_grads)
+
+
+def _columns(part: Convolution) -> Tensor:
+    """Return the patches ``[batch, taps, positions]`` by one strided copy.
+
+    The library's own unfolding goes through the examples one by one, which on an accelerator is a launch for each.
+    """
+    geometry = part.geometry
+    padding = [amount for size in reversed(geometry.padding) for amount in (size, size)]
+    padded = functional.pad(part.inputs, padding).contiguous() if any(padding) else part.inputs.contiguous()
+    batch, channels, *kernel = (len(part), *geometry.weight_shape[1:])
+    per_example, per_channel, *per_pixel = padded.stride()
+    by_tap = [gap * stride for gap, stride in zip(geometry.dilation, per_pixel, strict=True)]
+    by_position = [step * stride for step, stride in zip(geometry.stride, per_pixel, strict=True)]
+    positions = part.out_grads.shape[2:]
+    patches = padded.as_strided(
+        (batch, channels, *kernel, *positions), (per_example, per_channel, *by_tap, *by_position)
     )
-    return Outer(inputs=columns.mT, out_grads=out_grads)
+    return patches.reshape(batch, channels * math.prod(kernel), math.prod(positions))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ another physical batch size cannot change a guarantee.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -50,6 +51,22 @@ class RunningEngine(Protocol):
 
     def close(self) -> None:
         """Leave the model as it was found."""
+        ...
+
+
+@runtime_checkable
+class ReplayableEngine(RunningEngine, Protocol):
+    """An engine whose work on a physical batch can be recorded once and replayed on other examples."""
+
+    def add_present(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor) -> Tensor:
+        """Do as :meth:`add_clipped` without reading anything back from the device.
+
+        Guarantee:
+            As there; rows that are not ``present`` (boolean ``[batch]``) are padding and add exactly zero.
+
+        Raises:
+            LoopError: if the program was not seen before by :meth:`add_clipped`, which puts it on trial.
+        """
         ...
 
 
@@ -99,8 +116,11 @@ class Clipper:
     # Written-out gradients up to this many elements (all examples together) are pooled into one matrix.
     _POOLED = 1 << 21
 
-    def __init__(self, into: ClippedSum, batch_size: int, planner: Planner) -> None:
-        """Start with nothing taken."""
+    def __init__(
+        self, into: ClippedSum, batch_size: int, planner: Planner, *, present: Tensor | None = None
+    ) -> None:
+        """Start with nothing taken; with ``present`` given, other rows are padding and the host is not consulted."""
+        self._present = present
         self._into, self._planner = into, planner
         self._batch_size = batch_size
         self._squares: list[list[Tensor]] = [[] for _ in range(into.layout.num_groups)]
@@ -140,9 +160,10 @@ class Clipper:
         layout, flat = self._into.layout, self._into.flat
         pools = self._pools()
         norms = torch.stack([self._total(squares) for squares in self._squares], 1).sqrt_()
-        bad = norms.isfinite().all(1).logical_not()
-        factors = rule.factors(norms).masked_fill(bad.unsqueeze(1), 0)
-        if bool(bad.any()):
+        factors = rule.factors(norms)
+        bad = self._bad(norms)
+        if bad is not None:
+            factors = factors.masked_fill(bad.unsqueeze(1), 0)
             # zero times NaN is NaN: the contributions themselves must go, not only their weights
             self._kept = {position: part.without(bad) for position, part in self._kept.items()}
             self._pool = {place: rows.masked_fill(bad.unsqueeze(1), 0) for place, rows in self._pool.items()}
@@ -155,6 +176,14 @@ class Clipper:
             places = [flat[layout.slices[position]] for position in positions]
             torch._foreach_add_(places, torch.split(sums, [len(place) for place in places]))
         return norms
+
+    def _bad(self, norms: Tensor) -> Tensor | None:
+        """Return which examples must not count, or None if all do. Asking the host costs a wait for the device."""
+        if self._present is not None:
+            return norms.isfinite().all(1).logical_and_(self._present).logical_not_()
+        if math.isfinite(float(norms.sum())):  # one number: not finite if any norm is not
+            return None
+        return norms.isfinite().all(1).logical_not_()
 
     def _total(self, squares: list[Tensor]) -> Tensor:
         if not squares:

@@ -103,6 +103,8 @@ class RunningFunctional:
         outputs = [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
         live = [index for index, tensor in enumerate(outputs) if tensor.requires_grad]
         self._check_only_through(losses, [outputs[index] for index in live])
+        for index in live:
+            _rows_of(outputs[index], batch_size)  # refused here if examples do not come first
         with torch.autocast(losses.device.type, enabled=False):
             check_isolation(losses, [outputs[index] for index in live], inputs)
             found: Sequence[Tensor | None] = torch.autograd.grad(
@@ -111,7 +113,7 @@ class RunningFunctional:
             cotangents = {index: value for index, value in zip(live, found, strict=True) if value is not None}
             with torch.no_grad():
                 clipper = Clipper(into, batch_size, self._planner)
-                gradients, replayed = self._gradients(args, kwargs, cotangents)
+                gradients, replayed = self._gradients(args, kwargs, cotangents, batch_size)
                 _check_replay(replayed, [outputs[index] for index in cotangents], losses)
                 for position, part in enumerate(gradients):
                     clipper.take(position, Explicit(gradients=part))
@@ -128,7 +130,7 @@ class RunningFunctional:
             )
 
     def _gradients(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], cotangents: Mapping[int, Tensor]
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], cotangents: Mapping[int, Tensor], batch_size: int
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Return every parameter's per-example gradients, and the outputs of the replayed model."""
         fixed = {name: value.detach() for name, value in self._model.named_parameters(remove_duplicate=False)}
@@ -140,7 +142,7 @@ class RunningFunctional:
         def one(examples: tuple[Tensor, ...], cotangent: tuple[Tensor, ...]) -> tuple[Any, Any]:
             filled = list(leaves)
             for index, example in zip(moving, examples, strict=True):
-                filled[index] = example.unsqueeze(0)
+                filled[index] = example
             inner_args, inner_kwargs = pytree.tree_unflatten(filled, spec)
 
             def forward(*parameters: Tensor) -> tuple[Tensor, ...]:
@@ -152,19 +154,33 @@ class RunningFunctional:
                 return tuple(found[index] for index in cotangents)
 
             outputs, pull = torch.func.vjp(forward, *(parameter.detach() for parameter in self._parameters))[:2]
-            return tuple(pull(tuple(value.unsqueeze(0) for value in cotangent))), tuple(out[0] for out in outputs)
+            return tuple(pull(cotangent)), tuple(outputs)
 
-        examples = tuple(leaves[index].detach() for index in moving)
+        # every example keeps an axis for its rows: usually one, several when the model sees several views of it
+        examples = tuple(_rows_of(leaves[index].detach(), batch_size) for index in moving)
+        arriving = tuple(_rows_of(value, batch_size) for value in cotangents.values())
         try:
             with quiet_vmap():
                 mapped = torch.func.vmap(one, chunk_size=self._chunk_size, randomness="error")
-                return mapped(examples, tuple(cotangents.values()))
+                gradients, replayed = mapped(examples, arriving)
+                return gradients, tuple(out.flatten(0, 1) for out in replayed)
         except (RuntimeError, ValueError) as error:
             raise UnsupportedModel(
                 f"The model does not run one example at a time under vmap: {str(error).splitlines()[0]} Either it "
                 "mixes the examples of a batch, or vmap does not know one of its operations. Use the book-keeping "
                 "engine, or move random layers (dropout) to eval()."
             ) from error
+
+
+def _rows_of(tensor: Tensor, batch_size: int) -> Tensor:
+    """Return the tensor as ``[example, row of the example, ...]``; its first axis holds one example after another."""
+    if tensor.dim() == 0 or len(tensor) % batch_size:
+        raise UnsupportedModel(
+            f"The model works with a tensor of shape {list(tensor.shape)} for a physical batch of {batch_size} "
+            "examples. The functional engine needs the examples on the first axis of what goes in and out of the "
+            "model. Use the book-keeping engine."
+        )
+    return tensor.reshape(batch_size, len(tensor) // batch_size, *tensor.shape[1:])
 
 
 def _check_replay(replayed: Sequence[Tensor], outputs: Sequence[Tensor], losses: Tensor) -> None:

@@ -66,13 +66,15 @@ def in_pieces(part: PerExample, elements_per_example: int, measure: Callable[[An
 def square_sums(gradients: Tensor) -> Tensor:
     """Return the squared length of each row's gradient."""
     rows = gradients.reshape(len(gradients), -1)
-    # torch adds up a whole row in single precision, which comes out short for millions of numbers; stretches do not
-    whole = rows.shape[1] // _STRETCH * _STRETCH
-    rest: Tensor = torch.linalg.vector_norm(rows[:, whole:], dim=1).square_()
+    # on the processor torch adds up a whole row in single precision, which comes out short for millions of numbers;
+    # stretches do not, and devices add in trees
+    whole = 0 if rows.is_cuda else rows.shape[1] // _STRETCH * _STRETCH
     if whole == 0:
-        return rest
+        lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
+        return lengths.square_()
     stretches: Tensor = torch.linalg.vector_norm(rows[:, :whole].reshape(len(rows), -1, _STRETCH), dim=2)
-    return stretches.square_().sum(1).add_(rest)
+    total = stretches.square_().sum(1)
+    return total if whole == rows.shape[1] else total.add_(square_sums(rows[:, whole:]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,9 +143,10 @@ class RankOne:
         return part.inputs.shape[1] == 1
 
     def measure(self, part: Outer) -> tuple[Tensor, PerExample]:
-        """Multiply the lengths, in double precision: the squares of tiny inputs would vanish in single."""
-        squares = square_sums(part.inputs.double()) * square_sums(part.out_grads.double())
-        return squares.to(part.inputs.dtype), part
+        """Multiply the squared lengths, neither taken to be less than what squaring may have lost to underflow."""
+        tiny = 4 * torch.finfo(part.inputs.dtype).tiny
+        into = square_sums(part.inputs).add_(tiny * part.inputs.shape[2])
+        return into.mul_(square_sums(part.out_grads).add_(tiny * part.out_grads.shape[2])), part
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,7 +96,10 @@ def hold(
 
 
 def check_isolation(losses: Tensor, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-    """Refuse losses in which examples reach each other, between these tensors (examples first) and the losses."""
+    """Refuse losses in which examples reach each other, between these tensors (examples first) and the losses.
+
+    The first axis may hold several rows per example, one example's rows after another's.
+    """
     if len(losses) == 1:
         return
     known = losses.detach().isfinite()
@@ -111,7 +114,10 @@ def check_isolation(losses: Tensor, outputs: Sequence[Tensor], inputs: Sequence[
 
 def _check_inputs(reached: Sequence[Tensor | None], absent: Tensor) -> None:
     for gradient in reached:
-        if gradient is not None and not fits(WholeAxis(axis=0), gradient, absent):
+        if gradient is None:
+            continue
+        axis = WholeAxis(axis=0) if len(gradient) == len(absent) else FoldedAxis(examples_first=True)
+        if not fits(axis, gradient, absent):
             raise UnsupportedModel(
                 "Something mixes the examples of a batch: one example's loss depends on another example, so no "
                 "per-example gradient exists. Usual causes: batch normalisation, centring or scaling by statistics of "

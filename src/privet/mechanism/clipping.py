@@ -43,8 +43,36 @@ class Clipping(Protocol):
         ...
 
     def for_groups(self, num_groups: int) -> ClippingRule:
-        """Bind the piece to a model's groups."""
+        """Bind the piece to a model's groups; a piece that changes during a run gives the rule of its first step."""
         ...
+
+
+def positive_bounds(name: str, value: object) -> float | tuple[float, ...]:
+    """Return one positive number, or a tuple of one per group."""
+    if isinstance(value, list | tuple):
+        return tuple(checks.positive(name, bound) for bound in value)
+    return checks.positive(name, value)
+
+
+def shared_bounds(norm: float | tuple[float, ...], num_groups: int, piece: str) -> tuple[float, ...]:
+    """Return one bound per group: an equal share of the square of one number, or the numbers given for each.
+
+    Raises:
+        PlanError: if there are not as many numbers as groups.
+    """
+    if not isinstance(norm, tuple):
+        return (norm / math.sqrt(num_groups),) * num_groups
+    if len(norm) != num_groups:
+        raise PlanError(
+            f"{piece}(norm=...) gives {len(norm)} bounds but the grouping makes {num_groups} groups. "
+            "Give one bound per group, or a single number to share."
+        )
+    return norm
+
+
+def per_group(values: tuple[float, ...], norms: Tensor) -> Tensor | float:
+    """Return numbers that broadcast against norms ``[batch, group]``; equal ones need no copy to the device."""
+    return values[0] if len(set(values)) == 1 else norms.new_tensor(values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +89,7 @@ class Threshold:
 
     def __post_init__(self) -> None:
         """Refuse bounds that are not positive and finite."""
-        if isinstance(self.norm, list | tuple):
-            object.__setattr__(self, "norm", tuple(checks.positive("norm", bound) for bound in self.norm))
-        else:
-            object.__setattr__(self, "norm", checks.positive("norm", self.norm))
+        object.__setattr__(self, "norm", positive_bounds("norm", self.norm))
 
     @property
     def norm_kind(self) -> Norm:
@@ -73,14 +98,7 @@ class Threshold:
 
     def for_groups(self, num_groups: int) -> ThresholdRule:
         """Give every group its bound."""
-        if not isinstance(self.norm, tuple):
-            return ThresholdRule(sensitivity=Sensitivity(bounds=(self.norm / math.sqrt(num_groups),) * num_groups))
-        if len(self.norm) != num_groups:
-            raise PlanError(
-                f"Threshold(norm=...) gives {len(self.norm)} bounds but the grouping makes {num_groups} groups. "
-                "Give one bound per group, or a single number to share."
-            )
-        return ThresholdRule(sensitivity=Sensitivity(bounds=self.norm))
+        return ThresholdRule(sensitivity=Sensitivity(bounds=shared_bounds(self.norm, num_groups, type(self).__name__)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +114,7 @@ class ThresholdRule:
             As in :class:`ClippingRule`. A zero gradient gets factor 1 (it contributes nothing either way); an empty
             batch gives an empty result.
         """
-        bounds = self.sensitivity.bounds
-        # a plain number needs no copy to the device; quotients that overflow (norm zero, huge bound) are cut to one,
-        # and a bound that underflows to zero lets nothing through
-        quotients = bounds[0] / norms if len(set(bounds)) == 1 else norms.new_tensor(bounds) / norms
+        # quotients that overflow (norm zero, huge bound) are cut to one, and a bound that underflows to zero lets
+        # nothing through
+        quotients = per_group(self.sensitivity.bounds, norms) / norms
         return quotients.nan_to_num_(nan=0.0).clamp_max_(1.0).masked_fill_(norms.isfinite().logical_not(), 0.0)

@@ -12,16 +12,37 @@ from collections.abc import Mapping
 from typing import Any
 
 from privet.errors import PrivetError, RecipeError
+from privet.mechanism.adaptive_clipping import AdaptiveQuantile
 from privet.mechanism.clipping import Threshold
+from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
+from privet.mechanism.cyclic import Cyclic
+from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.fixed_size import FixedSize
 from privet.mechanism.grouping import ByName, OneGroup, PerLayer, PerParameter
 from privet.mechanism.masking import NoMask
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
+from privet.mechanism.scheduled_clipping import Scheduled
+from privet.mechanism.truncated import TruncatedPoisson
 
 Family = Mapping[str, type[Any]]
 
-SAMPLING: Family = {"poisson": Poisson, "full_batch": FullBatch, "shuffle": Shuffle}
-CLIPPING: Family = {"threshold": Threshold}
+SAMPLING: Family = {
+    "poisson": Poisson,
+    "truncated_poisson": TruncatedPoisson,
+    "fixed_size": FixedSize,
+    "full_batch": FullBatch,
+    "shuffle": Shuffle,
+    "cyclic": Cyclic,
+}
+CLIPPING: Family = {
+    "threshold": Threshold,
+    "keep_or_drop": KeepOrDrop,
+    "automatic": Automatic,
+    "per_sample_adaptive": PerSampleAdaptive,
+    "adaptive_quantile": AdaptiveQuantile,
+    "scheduled": Scheduled,
+}
 NOISE: Family = {"gaussian": Gaussian}
 GROUPING: Family = {
     "one_group": OneGroup,
@@ -30,6 +51,7 @@ GROUPING: Family = {
     "by_name": ByName,
 }
 MASK: Family = {"none": NoMask}
+DESCENT: Family = {"strongly_convex": StronglyConvexDescent}
 
 
 def suggestion(word: str, known: list[str]) -> str:
@@ -47,11 +69,15 @@ def encode_piece(piece: object, family: Family, *, where: str) -> dict[str, Any]
             "written down."
         )
     values = {field.name: getattr(piece, field.name) for field in dataclasses.fields(piece)}
-    return {"kind": kind} | {name: _plain(value) for name, value in values.items() if value is not None}
+    return {"kind": kind} | {
+        name: _plain(value, family, f"{where}.{name}") for name, value in values.items() if value is not None
+    }
 
 
-def _plain(value: Any) -> Any:
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+def _plain(value: Any, family: Family, where: str) -> Any:
+    if dataclasses.is_dataclass(value):
+        return encode_piece(value, family, where=where)  # a piece made of pieces of its own family
+    return [_plain(item, family, where) for item in value] if isinstance(value, tuple) else value
 
 
 def decode_piece(data: object, family: Family, *, where: str) -> Any:
@@ -67,7 +93,7 @@ def decode_piece(data: object, family: Family, *, where: str) -> Any:
         raise RecipeError(f"{where}.kind is {kind!r}. {suggestion(str(kind), list(family))}")
     piece = family[kind]
     fields = {field.name: field for field in dataclasses.fields(piece)}
-    values = {key: _frozen(value) for key, value in data.items() if key != "kind"}
+    values = {key: _frozen(value, family, f"{where}.{key}") for key, value in data.items() if key != "kind"}
     for key in values:
         if key not in fields:
             raise RecipeError(f"{where}.{key} is not an option of '{kind}'. {suggestion(key, list(fields))}")
@@ -84,5 +110,7 @@ def decode_piece(data: object, family: Family, *, where: str) -> Any:
         raise RecipeError(f"{where} ('{kind}'): {error}") from error
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+def _frozen(value: Any, family: Family, where: str) -> Any:
+    if isinstance(value, Mapping):
+        return decode_piece(value, family, where=where)
+    return tuple(_frozen(item, family, where) for item in value) if isinstance(value, list) else value

@@ -1,8 +1,8 @@
 """The one language between training and accounting: events, their JSON form, and how they add up.
 
-Events are those of ``dp_accounting``. A ``GaussianDpEvent(z)`` always means: the noise on the sum has standard
-deviation ``z * C``, where ``C`` bounds the l2 norm of what one unit adds to the sum. It never means "divided by the
-sensitivity of the chosen adjacency": that factor belongs to the accountant, which knows the adjacency.
+Events are those of ``dp_accounting``, and two of our own. A ``GaussianDpEvent(z)`` always means: the noise on the sum
+has standard deviation ``z * C``, where ``C`` bounds the l2 norm of what one unit adds to the sum. It never means
+"divided by the sensitivity of the chosen adjacency": that factor belongs to the accountant, which knows the adjacency.
 
 The JSON form is read back from files, so it is checked as strictly as a stranger's input: known types only, exactly the
 declared fields, no NaN, ranges, and a limit on depth.
@@ -20,6 +20,7 @@ from dp_accounting import dp_event
 
 from privet import checks
 from privet.errors import AccountingError, ArgumentError
+from privet.mechanism.extra_events import PureDpEvent, TotalVariationDpEvent
 
 DpEvent: TypeAlias = dp_event.DpEvent
 
@@ -148,6 +149,18 @@ _KINDS = (
             "noise_multiplier": _RATIO,
         },
     ),
+    _Kind(
+        name="sampled_without_replacement",
+        build=dp_event.SampledWithoutReplacementDpEvent,
+        fields={"source_dataset_size": _Count(minimum=1), "sample_size": _Count(minimum=1), "event": _Part()},
+    ),
+    _Kind(
+        name="repeat_and_select",
+        build=dp_event.RepeatAndSelectDpEvent,
+        fields={"event": _Part(), "mean": _RATIO, "shape": _RATIO},
+    ),
+    _Kind(name="pure", build=PureDpEvent, fields={"epsilon": _RATIO}),
+    _Kind(name="total_variation", build=TotalVariationDpEvent, fields={"distance": _PROBABILITY}),
     _Kind(
         name="self_composed",
         build=dp_event.SelfComposedDpEvent,

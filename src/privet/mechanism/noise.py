@@ -94,6 +94,7 @@ class Gaussian:
             flat=clipped.flat,
             layout=clipped.layout,
             event=gaussian_event(bounds=bounds, stds=(std,) * len(bounds)),
+            noise_std=std,
         )
 
     def _multiplier(self) -> float:

@@ -37,20 +37,34 @@ class ClippedSum:
 
 @dataclass(kw_only=True, eq=False)
 class PrivateSum:
-    """A clipped sum after noise, with the event built from the noise and the bound that were really used."""
+    """A clipped sum after noise, with the event built from the noise and the bound that were really used.
+
+    Attributes:
+        flat: The noisy sum.
+        layout: Where each parameter lies in it.
+        event: What releasing it costs.
+        noise_std: Standard deviation of the noise on each kept coordinate; None where coordinates differ.
+    """
 
     flat: Tensor
     layout: Layout
     event: DpEvent
+    noise_std: float | None = None
 
-    def write_gradients(self, parameters: Sequence[Parameter], *, divisor: float) -> None:
+    def write_gradients(self, parameters: Sequence[Parameter], *, divisor: float, memory: Tensor | None = None) -> None:
         """Set each parameter's ``.grad`` to its part of the sum over ``divisor``.
+
+        Args:
+            parameters: In the layout's order.
+            divisor: By what the sum is divided.
+            memory: A vector like ``flat`` that holds the gradients from step to step; new memory each time otherwise.
 
         Guarantee:
             ``divisor`` is a public constant of the plan. Dividing by the number of examples really drawn would reveal
-            that number through the size of the noise.
+            that number through the size of the noise. The gradients have memory of their own: a view of ``flat`` would
+            show the next step's sum before its noise.
         """
-        # memory of their own: a view of ``flat`` would show the next step's sum before its noise
-        gradients = self.flat / checks.positive("divisor", divisor)
+        divisor = checks.positive("divisor", divisor)
+        gradients = self.flat / divisor if memory is None else memory.copy_(self.flat).div_(divisor)
         for parameter, where, shape in zip(parameters, self.layout.slices, self.layout.shapes, strict=True):
             parameter.grad = gradients[where].view(shape).to(parameter.dtype)

@@ -1,6 +1,8 @@
 """Networks of the published experiments: plain modules, default initialisation, no layer that mixes examples."""
 
 from privet.models.catalogue import MODELS, ModelFactory, ModelSpec, count_parameters, find_model
+from privet.models.convex_losses import ConvexLoss, OneVsRestLogistic, RadialSquared, SoftmaxCrossEntropy
+from privet.models.convex_relu import BoundedFeatures, ConvexRelu, UnitFeatures, convex_relu
 from privet.models.dp_cnn import dp_cnn
 from privet.models.lenet import lenet5, tutorial_cnn
 from privet.models.mlp import logistic_regression, mlp, mlp_64_64, mlp_1000
@@ -8,9 +10,17 @@ from privet.models.small_cnn import clipping_mnist_cnn, dp_cnn_small
 
 __all__ = [
     "MODELS",
+    "BoundedFeatures",
+    "ConvexLoss",
+    "ConvexRelu",
     "ModelFactory",
     "ModelSpec",
+    "OneVsRestLogistic",
+    "RadialSquared",
+    "SoftmaxCrossEntropy",
+    "UnitFeatures",
     "clipping_mnist_cnn",
+    "convex_relu",
     "count_parameters",
     "dp_cnn",
     "dp_cnn_small",

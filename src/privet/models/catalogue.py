@@ -11,6 +11,7 @@ from typing import Protocol
 from torch import nn
 
 from privet.errors import ArgumentError
+from privet.models.convex_relu import convex_relu
 from privet.models.dp_cnn import dp_cnn
 from privet.models.lenet import lenet5, tutorial_cnn
 from privet.models.mlp import logistic_regression, mlp_64_64, mlp_1000
@@ -119,6 +120,14 @@ _SPECS = (
         num_classes=10,
         num_parameters=7_850,
         description="Linear classifier: a convex problem",
+    ),
+    ModelSpec(
+        name="convex_relu",
+        build=convex_relu,
+        input_shape=(1, 28, 28),
+        num_classes=10,
+        num_parameters=784_000,
+        description="Two-layer ReLU network with 100 fixed random gates: convex, with proven constants",
     ),
 )
 

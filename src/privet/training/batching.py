@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from privet.errors import DataError
 
@@ -61,6 +61,9 @@ def fetch(dataset: MapDataset, indices: NDArray[np.int64], collate: Collate | No
     """Return the examples at ``indices`` as one batch on ``device``."""
     if collate is None and isinstance(dataset, BatchedDataset):
         batch = dataset.take(torch.from_numpy(indices))
+    elif collate is None and type(dataset) is TensorDataset:
+        # the same batch as collating one item after another, without a call for every example
+        batch = [tensor[torch.from_numpy(indices).to(tensor.device)] for tensor in dataset.tensors]
     else:
         batch = (collate or default_collate)([dataset[int(index)] for index in indices])
     return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device, non_blocking=True), batch)

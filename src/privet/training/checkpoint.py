@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ from torch import Tensor, nn
 from privet.accounting.ledger import LedgerHead
 from privet.durable import write_durably
 from privet.errors import CheckpointError
+from privet.mechanism.clipping_runs import State
 
 _FORMAT = 1
 _MAX_BYTES = 1 << 40
+_AVERAGE = "average."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,12 @@ class Checkpoint:
     plan_hash: str
     tensors: Mapping[str, Tensor]
     optimizer: Mapping[str, Any]
+    clipping: State = field(default_factory=dict)
+
+    @property
+    def average(self) -> Mapping[str, Tensor]:
+        """The averaged weights, if the run kept any."""
+        return {name[len(_AVERAGE) :]: value for name, value in self.tensors.items() if name.startswith(_AVERAGE)}
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Load weights and optimizer state.
@@ -73,14 +81,33 @@ def _tuples(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save_checkpoint(
-    path: Path, *, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, head: LedgerHead, plan_hash: str
+    path: Path,
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    head: LedgerHead,
+    plan_hash: str,
+    clipping: State,
+    average: Mapping[str, Tensor],
 ) -> None:
     """Write a checkpoint durably; on failure the previous one is untouched.
+
+    Args:
+        path: The file.
+        model: Whose state is saved.
+        optimizer: Whose state is saved.
+        step: How many steps are in it.
+        head: The newest row of the ledger.
+        plan_hash: Of the plan it was made under.
+        clipping: Released values from which the clipping goes on.
+        average: Averaged weights by parameter name; empty if the run keeps none.
 
     Raises:
         CheckpointError: if the disk refuses, or if the optimizer keeps state that is neither tensor nor number.
     """
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    tensors |= {f"{_AVERAGE}{name}": value for name, value in average.items()}
     saved = optimizer.state_dict()
     state: dict[str, dict[str, Any]] = {}
     for index, values in saved["state"].items():
@@ -103,6 +130,7 @@ def save_checkpoint(
         "head": {"seq": head.seq, "sha256": head.sha256},
         "plan": plan_hash,
         "optimizer": described,
+        "clipping": {name: list(values) for name, values in clipping.items()},
     }
     body = json.dumps(facts, sort_keys=True)
     metadata = {"privet": body, "digest": _digest(body, tensors)}
@@ -174,4 +202,5 @@ def _read(path: Path) -> Checkpoint:
         plan_hash=str(facts["plan"]),
         tensors=tensors,
         optimizer=json.loads(facts["optimizer"]),
+        clipping={str(name): tuple(values) for name, values in facts.get("clipping", {}).items()},
     )

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import nn
-from torch.optim import Optimizer
-
 from privet.accounting.ledger import Ledger
 from privet.errors import CheckpointError, LedgerError
 from privet.plan import Plan
@@ -65,11 +62,12 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         return Ledger.create(self.ledger_path, plan=plan.to_dict(), plan_hash=plan.hash)
 
-    def restore(self, ledger: Ledger, plan: Plan, model: nn.Module, optimizer: Optimizer) -> None:
+    def restore(self, session: Session) -> None:
         """Load the newest intact checkpoint, if there is one and it belongs to this ledger.
 
         What an earlier process charged after that checkpoint is lost; how much is said on the log, in public numbers.
         """
+        ledger, plan = session.ledger, session.plan
         checkpoint = load_checkpoint(self.checkpoint_path)
         charged = ledger.charged_rounds * plan.sampling.steps_per_round
         if checkpoint is None:
@@ -86,16 +84,15 @@ class RunFolder:
                 f"The checkpoint in {self.path} names a ledger row that the ledger does not have: the ledger was "
                 "rolled back or belongs to another run. Restore the newest ledger; never an older one."
             )
-        checkpoint.restore(model, optimizer)
+        checkpoint.restore(session.model, session.optimizer)
+        session._clipping.restore(checkpoint.clipping)
+        if session._average is not None:
+            session._average.restore(checkpoint.average)
         if checkpoint.step < plan.num_steps:
             _LOG.warning(
                 "Resuming %s from the checkpoint of step %d; %d steps charged after it are lost, %d steps are left.",
                 self.path, checkpoint.step, max(0, charged - checkpoint.step), plan.num_steps - charged,
             )  # fmt: skip
-
-    def is_due(self, steps_done: int) -> bool:
-        """Whether a checkpoint is due after this many steps."""
-        return steps_done % self.every == 0
 
     def checkpoint(self, session: Session) -> None:
         """Write a checkpoint of the session as it stands."""
@@ -106,4 +103,6 @@ class RunFolder:
             step=(session.ledger.charged_rounds - session.ledger.available) * session.plan.sampling.steps_per_round,
             head=session.ledger.head,
             plan_hash=session.plan.hash,
+            clipping=session._clipping.state(),
+            average={} if session._average is None else session._average.tensors(),
         )

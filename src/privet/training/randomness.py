@@ -37,9 +37,11 @@ class KeystreamNoise:
     """Normal noise on the CPU from an AES-256 keystream in counter mode, by the Box-Muller transform.
 
     Guarantee:
-        Draws are independent N(0, 1) numbers up to the resolution of 52 random bits per uniform (so none beyond 8.49
-        standard deviations, whose share is 2e-17), computed in double precision from a cryptographic stream. The stream
-        is never rewound. This is also several times faster than torch's own double-precision generator.
+        Draws are independent N(0, 1) numbers from a cryptographic stream that is never rewound. The radius comes from
+        52 random bits and its logarithm is taken in double precision, so the tail reaches 8.49 standard deviations
+        (beyond it lies a share of 2e-17) and no draw is exactly zero more often than it should be. For a
+        single-precision sum the angle (32 bits) and the product are formed in single precision, the rounding the sum
+        itself has; for a double-precision sum everything is double.
     """
 
     # Numbers made per call of the cipher: small enough for the cache, large enough to amortise the calls.
@@ -49,33 +51,43 @@ class KeystreamNoise:
     def __init__(self, key: bytes) -> None:
         """Key the stream with 48 secret bytes that are used for nothing else."""
         self._cipher = Cipher(algorithms.AES(key[:32]), modes.CTR(key[32:48])).encryptor()
-        self._zeros = memoryview(bytes(8 * self._BLOCK))
-        self._bytes = bytearray(8 * self._BLOCK + 16)
-        self._integers = torch.frombuffer(self._bytes, dtype=torch.int64, count=self._BLOCK)
-        self._cosines = torch.empty(self._BLOCK // 2, dtype=torch.float64)
+        pairs = self._BLOCK // 2
+        self._zeros = memoryview(bytes(16 * pairs))
+        self._bytes = bytearray(16 * pairs + 16)
+        self._long = torch.frombuffer(self._bytes, dtype=torch.int64, count=2 * pairs)
+        self._integers = {torch.float32: self._long.view(torch.int32), torch.float64: self._long}
+        self._scratch = {dtype: torch.empty(3, pairs, dtype=dtype) for dtype in self._integers}
 
     @property
     def description(self) -> str:
         """The cipher and the transform."""
-        return "an AES-256 counter-mode keystream keyed by the operating system, in double precision"
+        return "an AES-256 counter-mode keystream keyed by the operating system, its tail in double precision"
 
     def add_normal(self, flat: Tensor, std: float) -> None:
         """Add noise block by block; what is left of the last block is thrown away."""
-        for start in range(0, flat.numel(), self._BLOCK):
-            part = flat[start : start + self._BLOCK]
+        whole = flat if flat.dtype in self._integers else flat.double()
+        for start in range(0, whole.numel(), self._BLOCK):
+            part = whole[start : start + self._BLOCK]
             half = (len(part) + 1) // 2
-            for draw, place in zip(self._pairs(half), (part[:half], part[half:]), strict=True):
-                place.add_(draw[: len(place)].to(place.dtype), alpha=std)
+            radius, cosine, sine = self._polar(half, part.dtype)
+            part[:half].addcmul_(radius, cosine, value=std)
+            part[half:].addcmul_(radius[: len(part) - half], sine[: len(part) - half], value=std)
+        if whole is not flat:
+            flat.copy_(whole)
 
-    def _pairs(self, count: int) -> tuple[Tensor, Tensor]:
-        self._cipher.update_into(self._zeros[: 16 * count], self._bytes)
+    def _polar(self, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """Return so many radii, cosines and sines, in scratch memory."""
+        integers = self._integers[dtype]
+        radius, angle, cosine = self._scratch[dtype][:, :count]
+        width = integers.element_size()
+        self._cipher.update_into(self._zeros[: (8 + width) * count], self._bytes)
         # 52 random bits behind the exponent of one: uniform doubles in [1, 2) without a conversion
-        bits = self._integers[: 2 * count].bitwise_and_(self._MANTISSA).bitwise_or_(self._ONE)
-        radius, angle = bits.view(torch.float64).view(2, count)
-        torch.sub(2.0, radius, out=radius).log_().mul_(-2.0).sqrt_()  # 2 - u is in (0, 1]: its logarithm is finite
-        angle.mul_(2.0 * math.pi)
-        cosine = torch.cos(angle, out=self._cosines[:count])
-        return cosine.mul_(radius), angle.sin_().mul_(radius)
+        uniform = self._long[:count].bitwise_and_(self._MANTISSA).bitwise_or_(self._ONE).view(torch.float64)
+        # 2 - u is in (0, 1]: its logarithm is finite
+        radius.copy_(torch.sub(2.0, uniform, out=uniform).log_()).mul_(-2.0).sqrt_()
+        first = 8 // width * count
+        angle.copy_(integers[first : first + count]).mul_(math.pi * 2.0 ** (1 - 8 * width))
+        return radius, torch.cos(angle, out=cosine), angle.sin_()
 
 
 class TorchNoise:

@@ -1,0 +1,265 @@
+"""Hidden-state accounting: what the last iterate of noisy contractive descent reveals when no earlier one is shown.
+
+The setting is ``X_t = P(phi_t(X_{t-1}) + noise_t)`` with ``noise_t ~ N(0, noise_stds[t]^2 I)``, and two runs on data
+that differ in one record. Every ``phi_t`` is ``contractions[t]``-Lipschitz, and its two versions differ by at most
+``shifts[t]`` anywhere: zero at the steps that do not use the record. The start is the same for both, and ``P`` is a
+projection onto a convex set, or nothing.
+
+For amounts ``a_t >= 0`` with ``z_0 = 0``, ``z_t = c_t z_{t-1} + s_t - a_t >= 0`` and ``z_T = 0``, the last iterate is
+mu-GDP with ``mu^2 = sum (a_t / tau_t)^2``: a third process that starts as one run and is moved towards the other by at
+most ``a_t`` at step ``t`` meets it at the end (the shifted interpolation of Bok, Su and Altschuler, 2024, which extends
+privacy amplification by iteration, Feldman et al., 2018). The best amounts are a taut string: with the weights
+``W_t = prod_{u > t} c_u``, the lengths ``V_t = sum_{u <= t} (W_u tau_u)^2`` and the heights
+``S_t = sum_{u <= t} W_u s_u``, they are the slopes of the greatest convex minorant of the points (0, 0), (V_t, S_t),
+and ``mu^2`` is the sum of rise squared over run along it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privet import checks
+from privet.accounting.gaussian_dp import gdp_delta, gdp_epsilon
+from privet.errors import ArgumentError
+
+Array = NDArray[np.float64]
+# Squares of weights below this underflow; what happened at such steps has been forgotten to 140 digits.
+_FORGOTTEN = 1e-140
+_SEARCH_STEPS = 200
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Path:
+    """The points (V_t, S_t), the origin included, and the weight of each."""
+
+    lengths: Array
+    heights: Array
+    weights: Array
+
+
+def minorant_mu(
+    *,
+    shifts: Sequence[float] | Array,
+    contractions: Sequence[float] | Array,
+    noise_stds: Sequence[float] | Array,
+    start_distance: float = 0.0,
+) -> float:
+    """Return mu such that the last iterate is mu-GDP: the greatest-convex-minorant bound, in time linear in the steps.
+
+    Args:
+        shifts: Per step, how far the two runs' updates may differ at one and the same point; 0 where the record is not
+            used.
+        contractions: Per step, the Lipschitz constant of the update; may exceed 1.
+        noise_stds: Per step, the standard deviation of the noise on the iterate.
+        start_distance: How far apart the two runs may begin.
+
+    Guarantee: a valid mu for both orders of the two data sets, the smallest that this argument can give, whatever the
+    dimension; steps, schedules and batch sizes may vary as long as they do not depend on the data. A projection onto a
+    convex set after each step changes nothing.
+    Edge cases: no steps, or no shift at all, give 0 (inf when the runs begin apart and no step follows); a contraction
+    of 0 forgets everything before it; noise of 0, NaN and negative values raise ``ArgumentError``.
+    """
+    steps = _checked_steps(shifts, contractions, noise_stds)
+    start = checks.non_negative("start_distance", start_distance)
+    if not len(steps[0]):
+        return math.inf if start > 0 else 0.0
+    path = _path(*steps)
+    heights = path.heights + path.weights[0] * start
+    heights[0] = 0.0
+    hull = _lower_hull(path.lengths.tolist(), heights.tolist())
+    return math.sqrt(math.fsum(np.diff(heights[hull]) ** 2 / np.diff(path.lengths[hull])))
+
+
+def projected_mu(
+    *,
+    shifts: Sequence[float] | Array,
+    contractions: Sequence[float] | Array,
+    noise_stds: Sequence[float] | Array,
+    domain_diameter: float,
+) -> float:
+    """Return mu for iterates that are projected onto a convex set of this diameter after every step.
+
+    The two runs are never further apart than the diameter, so the argument may begin at any step with that distance.
+    This is the minimum over all beginnings, found in one walk from the last step to the first.
+
+    Guarantee: never above ``minorant_mu``, and valid under the same conditions, with the set public and fixed.
+    Edge cases: a diameter of 0 gives 0; an infinite one gives ``minorant_mu``.
+    """
+    steps = _checked_steps(shifts, contractions, noise_stds)
+    diameter = checks.number("domain_diameter", domain_diameter)
+    if diameter < 0:
+        raise ArgumentError(f"domain_diameter must be zero or more, got {diameter!r}.")
+    free = minorant_mu(shifts=shifts, contractions=contractions, noise_stds=noise_stds)
+    if math.isinf(diameter) or not len(steps[0]):
+        return free
+    path = _path(*steps)
+    lowest = path.heights - path.weights * diameter
+    # the hull of everything to the right, its leftmost point last, and the cost from each of its points to the end
+    hull, to_end = [len(lowest) - 1], [0.0]
+    best = free**2
+    for place in range(len(lowest) - 2, -1, -1):
+        start = (float(path.lengths[place]), float(lowest[place]))
+        touched = _tangent(hull, path, start)
+        best = min(best, _cost(start, _point(path, hull[touched])) + to_end[touched])
+        while len(hull) > 1 and not _turns(_point(path, place), _point(path, hull[-1]), _point(path, hull[-2])):
+            hull.pop()
+            to_end.pop()
+        to_end.append(to_end[-1] + _cost(_point(path, place), _point(path, hull[-1])))
+        hull.append(place)
+    return math.sqrt(best)
+
+
+def gradient_descent_ratio(*, contraction: float, steps: int) -> float:
+    """Return mu over mu0 for noisy descent on the whole data set, where mu0 is the cost of one step seen alone.
+
+    Guarantee: exact; a quadratic attains it (Bok, Su and Altschuler, 2024).
+    Edge cases: contraction 1 gives the root of the steps, which is plain composition; contraction 0 gives 1.
+    """
+    c, num_steps = _contraction(contraction), checks.count("steps", steps)
+    if c == 1:
+        return math.sqrt(num_steps)
+    if c == 0:
+        return 1.0
+    return math.sqrt((1 + c) / (1 - c) * math.tanh(-num_steps * math.log(c) / 2))
+
+
+def cyclic_ratio(*, contraction: float, batches: int, epochs: int) -> float:
+    """Return mu over mu0 for noisy cyclic descent, for a record in the worst place: the last batch of the epoch.
+
+    Args:
+        contraction: The Lipschitz constant of every update, in [0, 1].
+        batches: Disjoint batches per epoch, visited in the same order in every epoch.
+        epochs: Number of epochs.
+
+    Guarantee: equal to ``minorant_mu`` with constant steps, noise and divisor, to the precision of doubles.
+    Edge cases: one batch is descent on the whole data set; one epoch gives 1; contraction 1 gives
+    ``sqrt(1 + (epochs - 1) / batches)``.
+    """
+    c, num_batches, num_epochs = (
+        _contraction(contraction),
+        checks.count("batches", batches),
+        checks.count("epochs", epochs),
+    )
+    if num_batches == 1:
+        return gradient_descent_ratio(contraction=c, steps=num_epochs)
+    if c == 1:
+        return math.sqrt(1 + (num_epochs - 1) / num_batches)
+    if c == 0:
+        return 1.0
+    # differences of powers of c through expm1 and tanh: c within 1e-9 of one would lose all their digits
+    log_c = math.log(c)
+    once = math.exp((2 * num_batches - 2) * log_c) * (1 - c) * (1 + c) / math.expm1(num_batches * log_c) ** 2
+    return math.sqrt(1 + once * math.tanh(-num_batches * (num_epochs - 1) * log_c / 2))
+
+
+def position_ratios(*, contraction: float, batches: int, epochs: int) -> Array:
+    """Return mu over mu0 for a record in each batch of the epoch, first batch first. The last one is the largest."""
+    c = _contraction(contraction)
+    total = checks.count("batches", batches) * checks.count("epochs", epochs)
+    ratios = np.empty(batches)
+    for position in range(batches):
+        shifts = np.zeros(total)
+        shifts[position::batches] = 1.0
+        ratios[position] = minorant_mu(shifts=shifts, contractions=np.full(total, c), noise_stds=np.ones(total))
+    return ratios
+
+
+def secret_position_epsilon(mus: Sequence[float] | Array, *, delta: float) -> float:
+    """Return epsilon when the record's place in the epoch was drawn once, uniformly and in secret.
+
+    Guarantee: by joint convexity of the divergence, delta(epsilon) is at most the mean over the places of delta at
+    their mu. It needs a deal that is never shown, never drawn again and never reused for another run.
+    Edge cases: a single mu gives its own epsilon; no mu raises ``ArgumentError``.
+    """
+    places = [checks.number("mu", mu) for mu in mus]
+    delta = checks.probability("delta", delta)
+    if not places:
+        raise ArgumentError("mus must hold one number per place in the epoch, got none.")
+    low, high = 0.0, max(gdp_epsilon(mu, delta) for mu in places)
+    if math.isinf(high):
+        return math.inf
+    for _ in range(_SEARCH_STEPS):
+        middle = (low + high) / 2
+        if math.fsum(gdp_delta(mu, middle) for mu in places) / len(places) > delta:
+            low = middle
+        else:
+            high = middle
+        if high - low <= 1e-13 * high:
+            break
+    return high
+
+
+def _contraction(value: float) -> float:
+    return checks.probability("contraction", value, allow_zero=True, allow_one=True)
+
+
+def _checked_steps(*columns: Sequence[float] | Array) -> tuple[Array, Array, Array]:
+    shifts, contractions, stds = (np.asarray(column, dtype=np.float64) for column in columns)
+    if shifts.ndim != 1 or not shifts.shape == contractions.shape == stds.shape:
+        raise ArgumentError(
+            "shifts, contractions and noise_stds must be flat lists of one length, one number per step; got the shapes "
+            f"{shifts.shape}, {contractions.shape} and {stds.shape}."
+        )
+    for name, column in (("shifts", shifts), ("contractions", contractions), ("noise_stds", stds)):
+        if not (np.isfinite(column).all() and (column >= 0).all()):
+            raise ArgumentError(f"{name} must be finite numbers of zero or more.")
+    if not (stds > 0).all():
+        raise ArgumentError("noise_stds must be positive: a step without noise hides nothing.")
+    return shifts, contractions, stds
+
+
+def _path(shifts: Array, contractions: Array, stds: Array) -> _Path:
+    with np.errstate(divide="ignore"):
+        logs = np.log(contractions)
+    # weights[t] belongs to the state after t steps; summed from the end, so that a contraction of zero stays a zero
+    weights = np.exp(np.append(np.cumsum(logs[::-1])[::-1], 0.0))
+    first = int(np.argmax(weights[1:] >= _FORGOTTEN))
+    kept = weights[first + 1 :]
+    lengths = np.append(0.0, np.cumsum((kept * stds[first:]) ** 2))
+    heights = np.append(0.0, np.cumsum(kept * shifts[first:]))
+    return _Path(lengths=lengths, heights=heights, weights=weights[first:])
+
+
+def _lower_hull(lengths: list[float], heights: list[float]) -> list[int]:
+    """Return the places of the corners of the greatest convex minorant."""
+    hull = [0]
+    for place, (length, height) in enumerate(zip(lengths, heights, strict=True)):
+        while len(hull) > 1:
+            a, b = hull[-2], hull[-1]
+            if (heights[b] - heights[a]) * (length - lengths[a]) < (height - heights[a]) * (lengths[b] - lengths[a]):
+                break
+            hull.pop()
+        if place:
+            hull.append(place)
+    return hull
+
+
+def _point(path: _Path, place: int) -> tuple[float, float]:
+    return float(path.lengths[place]), float(path.heights[place])
+
+
+def _cost(left: tuple[float, float], right: tuple[float, float]) -> float:
+    return (right[1] - left[1]) ** 2 / (right[0] - left[0])
+
+
+def _turns(left: tuple[float, float], middle: tuple[float, float], right: tuple[float, float]) -> bool:
+    """Say whether the middle point lies below the line from left to right."""
+    return (middle[1] - left[1]) * (right[0] - left[0]) < (right[1] - left[1]) * (middle[0] - left[0])
+
+
+def _tangent(hull: list[int], path: _Path, start: tuple[float, float]) -> int:
+    """Return where the string from ``start`` first touches the hull: the point of smallest slope as seen from there."""
+    low, high = 0, len(hull) - 1
+    while low < high:
+        # the hull is convex and its leftmost point comes last, so slopes fall and then rise along it
+        middle = (low + high + 1) // 2
+        if _turns(start, _point(path, hull[middle]), _point(path, hull[middle - 1])):
+            low = middle
+        else:
+            high = middle - 1
+    return low

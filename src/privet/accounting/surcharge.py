@@ -1,0 +1,77 @@
+"""What a difference in total variation adds to a privacy curve."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privet import checks
+from privet.accounting.curves import PrivacyCurve, checked, covering_mu
+
+Array = NDArray[np.float64]
+_POINTS = 2049
+_BISECTIONS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurchargedCurve:
+    """A curve plus ``(1 + exp(epsilon)) * total_variation``, for runs that may differ from those it describes.
+
+    The sum falls and then rises again; whatever holds at a smaller epsilon holds at a larger one, so the curve stays at
+    its lowest point from there on. A delta below that point is never reached: epsilon is then infinite.
+
+    Attributes:
+        base: The curve without the difference.
+        total_variation: Probability of a difference, over the whole run.
+    """
+
+    base: PrivacyCurve
+    total_variation: float
+
+    @property
+    def accountant(self) -> str:
+        """The accountant of the base, and what was added to it."""
+        return f"{self.base.accountant} + total variation"
+
+    def _sums(self, epsilons: Array) -> Array:
+        extra = self.total_variation * (1 + np.exp(np.minimum(epsilons, 700.0)))
+        return np.asarray(np.minimum(1.0, self.base.deltas(epsilons) + extra))
+
+    def _lowest(self) -> tuple[float, float]:
+        # Beyond log(1 / total_variation) the surcharge alone is 1.
+        grid = np.linspace(0.0, max(1.0, -math.log(self.total_variation)), _POINTS)
+        sums = self._sums(grid)
+        at = int(sums.argmin())
+        return float(grid[at]), float(sums[at])
+
+    def epsilon(self, delta: float) -> float:
+        """See ``PrivacyCurve``."""
+        delta = checks.probability("delta", delta)
+        high, lowest = self._lowest()
+        if lowest > delta:
+            return math.inf
+        low = 0.0
+        if float(self._sums(np.array([low]))[0]) <= delta:
+            return 0.0
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if float(self._sums(np.array([middle]))[0]) > delta else (low, middle)
+        return high
+
+    def deltas(self, epsilons: Array) -> Array:
+        """See ``PrivacyCurve``."""
+        at = checked(epsilons)
+        turn, lowest = self._lowest()
+        return np.where(at >= turn, lowest, self._sums(np.minimum(at, turn)))
+
+    def mu(self, delta: float) -> float | None:
+        """See ``PrivacyCurve``."""
+        return covering_mu(self, delta)
+
+
+def surcharged(base: PrivacyCurve, total_variation: float) -> PrivacyCurve:
+    """Return the curve of a run that may differ from the described one; the curve itself if it cannot."""
+    return base if total_variation == 0 else SurchargedCurve(base=base, total_variation=total_variation)

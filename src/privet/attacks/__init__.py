@@ -1,0 +1,1 @@
+"""Attacks on trained models, to be held against what their guarantee allows."""

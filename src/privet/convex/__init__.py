@@ -1,0 +1,1 @@
+"""Convex learning with differential privacy: noisy cyclic descent and noisy sufficient statistics."""

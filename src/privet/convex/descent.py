@@ -1,0 +1,109 @@
+"""Noisy cyclic gradient descent: fixed disjoint batches, one last model, a guarantee that stops growing with epochs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+from torch.optim import SGD
+
+from privet import checks
+from privet.accounting.guarantee import Guarantee
+from privet.errors import ArgumentError
+from privet.gradients.engine import Engine
+from privet.mechanism.clipping import Threshold
+from privet.mechanism.cyclic import Cyclic
+from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.noise import Gaussian
+from privet.mechanism.terms import Adjacency, Release, Unit
+from privet.plan import Plan
+from privet.training.batching import MapDataset
+from privet.training.last_iterate import ProvenLoss
+from privet.training.session import privatize
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyCGD:
+    """Noisy cyclic gradient descent on a model that carries a proven convex loss.
+
+    Attributes:
+        learning_rate: The step size; at most ``2 / (2 * ridge + smoothness)`` of the model.
+        ridge: The constant of the quadratic term that pulls the weights to zero; more of it forgets faster.
+        batch_size: Records per batch, and the divisor of every noisy sum.
+        epochs: How often every record is used.
+    """
+
+    learning_rate: float
+    ridge: float
+    batch_size: int
+    epochs: int
+
+    def __post_init__(self) -> None:
+        """Refuse numbers of the wrong kind; the step size is held against the model when the plan is made."""
+        object.__setattr__(self, "learning_rate", checks.positive("learning_rate", self.learning_rate))
+        object.__setattr__(self, "ridge", checks.non_negative("ridge", self.ridge))
+        object.__setattr__(self, "batch_size", checks.count("batch_size", self.batch_size))
+        object.__setattr__(self, "epochs", checks.count("epochs", self.epochs))
+
+    def plan(
+        self,
+        model: nn.Module,
+        *,
+        dataset_size: int,
+        epsilon: float,
+        delta: float,
+        adjacency: Adjacency,
+        unit: Unit,
+    ) -> Plan:
+        """Return the calibrated plan for a model and a public number of records."""
+        if not isinstance(model, ProvenLoss):
+            raise ArgumentError(
+                f"{type(model).__name__} carries no proven loss. Use a model such as privet.models.ConvexRelu."
+            )
+        plan = Plan(
+            sampling=Cyclic.for_dataset(dataset_size=dataset_size, batch_size=self.batch_size, epochs=self.epochs),
+            clipping=Threshold(norm=model.gradient_bound),
+            noise=Gaussian(),
+            delta=delta,
+            adjacency=adjacency,
+            unit=unit,
+            release=Release.LAST_ITERATE,
+            descent=StronglyConvexDescent(
+                learning_rate=self.learning_rate,
+                ridge=self.ridge,
+                gradient_bound=model.gradient_bound,
+                smoothness=model.smoothness,
+            ),
+        )
+        return plan.calibrated(epsilon=epsilon)
+
+    def fit(
+        self,
+        model: nn.Module,
+        dataset: MapDataset,
+        plan: Plan,
+        *,
+        physical_batch_size: int | None = None,
+        folder: str | Path | None = None,
+        engine: Engine | None = None,
+        seed: int | None = None,
+    ) -> Guarantee:
+        """Run the plan in an ordinary session and return the guarantee of the last model."""
+        session = privatize(
+            model,
+            SGD(model.parameters(), lr=self.learning_rate, weight_decay=self.ridge),
+            dataset,
+            plan,
+            physical_batch_size=self.batch_size if physical_batch_size is None else physical_batch_size,
+            folder=folder,
+            engine=engine,
+            seed=seed,
+        )
+        # the session has refused models without one
+        assert isinstance(model, ProvenLoss)
+        with session:
+            for step in session.steps():
+                step.accumulate(model.losses)
+                step.update()
+        return session.guarantee()

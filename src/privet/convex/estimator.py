@@ -1,0 +1,149 @@
+"""A convex ReLU network in the shape of scikit-learn, released once, at the end."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from privet.accounting.guarantee import Guarantee
+from privet.convex.descent import NoisyCGD
+from privet.errors import DataError, LoopError
+from privet.mechanism.terms import Adjacency, Unit
+from privet.models.convex_losses import ConvexLoss, SoftmaxCrossEntropy
+from privet.models.convex_relu import ConvexRelu, FeatureBound, UnitFeatures
+from privet.plan import Plan
+
+Array = NDArray[Any]
+_ROWS_AT_ONCE = 4096
+
+
+@dataclass
+class ConvexReluClassifier:
+    """A two-layer ReLU network with fixed random gates, trained by noisy cyclic descent; only the last model is shown.
+
+    Args:
+        epsilon: Target; the guarantee never exceeds it.
+        delta: Probability with which the bound may fail.
+        dataset_size: The public number of records; batches are dealt by place, so the data must have this many.
+        num_classes: Number of classes.
+        adjacency: ``Adjacency.REPLACE_ONE`` or ``Adjacency.ZERO_OUT``; adding or removing records moves the others.
+        unit: What one record stands for.
+        epochs: How often every record is used.
+        batch_size: Records per step.
+        learning_rate: The step size; at most 4 for softmax cross entropy on features of length one.
+        ridge: Pulls the weights to zero, and makes the model forget early steps.
+        num_gates: Number of random gates.
+        loss: A convex loss with proven constants.
+        features: How features are bounded.
+        folder: Where to keep the ledger and checkpoints, which must not be shown; None keeps nothing.
+        seed: Makes the run repeatable and NOT PRIVATE.
+
+    Example:
+        >>> import torch, privet as pv
+        >>> inputs = torch.randn(64, 2)
+        >>> labels = (inputs[:, 0] > 0).long()
+        >>> classifier = pv.ConvexReluClassifier(
+        ...     epsilon=8.0, delta=1e-3, dataset_size=64, num_classes=2, epochs=5, batch_size=16,
+        ...     adjacency=pv.Adjacency.REPLACE_ONE, unit=pv.Unit.RECORD)
+        >>> classifier.fit(inputs, labels).guarantee_.epsilon <= 8.0
+        True
+    """
+
+    _: KW_ONLY
+    epsilon: float
+    delta: float
+    dataset_size: int
+    num_classes: int
+    adjacency: Adjacency
+    unit: Unit
+    epochs: int
+    batch_size: int
+    learning_rate: float = 0.5
+    ridge: float = 1e-4
+    num_gates: int = 100
+    loss: ConvexLoss = field(default_factory=SoftmaxCrossEntropy)
+    features: FeatureBound = field(default_factory=UnitFeatures)
+    folder: str | Path | None = None
+    seed: int | None = None
+    _model: ConvexRelu | None = field(default=None, init=False, repr=False)
+    _guarantee: Guarantee | None = field(default=None, init=False, repr=False)
+
+    def plan(self) -> Plan:
+        """Return the calibrated plan; its guarantee is known before ``fit`` reads any data."""
+        # the plan follows from the loss and the feature bound alone, whatever the shape of the inputs
+        return self._plan_for(self._build((1,)))
+
+    def _build(self, input_shape: tuple[int, ...]) -> ConvexRelu:
+        return ConvexRelu(
+            input_shape, self.num_classes, num_gates=self.num_gates, loss=self.loss, features=self.features
+        )
+
+    @property
+    def _descent(self) -> NoisyCGD:
+        return NoisyCGD(
+            learning_rate=self.learning_rate, ridge=self.ridge, batch_size=self.batch_size, epochs=self.epochs
+        )
+
+    def _plan_for(self, model: ConvexRelu) -> Plan:
+        return self._descent.plan(
+            model,
+            dataset_size=self.dataset_size,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            adjacency=self.adjacency,
+            unit=self.unit,
+        )
+
+    @property
+    def model_(self) -> ConvexRelu:
+        """The trained network."""
+        if self._model is None or self._guarantee is None:
+            raise LoopError("This ConvexReluClassifier has not been trained. Call fit(...) first.")
+        return self._model
+
+    @property
+    def guarantee_(self) -> Guarantee:
+        """The guarantee of the trained model, from the ledger."""
+        if self._guarantee is None:
+            raise LoopError("This ConvexReluClassifier has not been trained. Call fit(...) first.")
+        return self._guarantee
+
+    def fit(self, inputs: Tensor | Array, labels: Tensor | Array) -> Self:
+        """Train on arrays of inputs and class numbers. The public size must be the true one."""
+        if self._guarantee is not None:
+            raise LoopError(
+                "This classifier has been trained already, and training again would cost more than guarantee_ says. "
+                "Make a new one, and add both guarantees up."
+            )
+        features, wanted = _real(inputs), torch.as_tensor(labels).to(torch.long)
+        if len(features) != self.dataset_size or len(wanted) != self.dataset_size:
+            raise DataError(
+                f"dataset_size is {self.dataset_size}, but there are {len(features)} inputs and {len(wanted)} labels. "
+                "With batches dealt by place the number of records is public: declare the true one."
+            )
+        model = self._build(tuple(features.shape[1:]))
+        dataset = TensorDataset(features, wanted)
+        self._guarantee = self._descent.fit(model, dataset, self._plan_for(model), folder=self.folder, seed=self.seed)
+        self._model = model
+        return self
+
+    @torch.no_grad()
+    def predict(self, inputs: Tensor | Array) -> Array:
+        """Return the most probable class of each input."""
+        model, rows = self.model_, torch.split(_real(inputs), _ROWS_AT_ONCE)
+        return torch.cat([model(part).argmax(1) for part in rows]).numpy()
+
+    def score(self, inputs: Tensor | Array, labels: Tensor | Array) -> float:
+        """Return the share of right predictions."""
+        return float((self.predict(inputs) == np.asarray(labels)).mean())
+
+
+def _real(inputs: Tensor | Array) -> Tensor:
+    return torch.as_tensor(inputs).to(torch.get_default_dtype())

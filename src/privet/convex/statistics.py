@@ -1,0 +1,197 @@
+"""Sufficient-statistics perturbation: least squares from one noisy release of second moments.
+
+For features of length at most one and unit-vector labels, everything that least squares needs is ``A = sum f f^T`` and
+``B = sum f y^T``. Both are released once, jointly, under Gaussian noise; solving is then free (Vu and Slavkovic, 2009;
+Wang, 2018).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from dp_accounting import dp_event
+from torch import Tensor
+from torch.nn import functional
+
+from privet import checks
+from privet.accounting.gaussian_dp import gdp_mu
+from privet.accounting.guarantee import Guarantee, guarantee
+from privet.accounting.ledger import Ledger
+from privet.convex.features import DrawnFeatures, FeatureMap
+from privet.errors import DataError, PlanError
+from privet.mechanism.events import DpEvent
+from privet.mechanism.terms import Adjacency, Release, Unit
+from privet.training.randomness import Streams
+
+_ROWS_AT_ONCE = 8192
+
+
+def joint_sensitivity(label_weight: float, adjacency: Adjacency) -> float:
+    """Return how far one record moves ``(A, label_weight * B)`` in Frobenius norm, for features of length one.
+
+    Guarantee: the exact supremum. One record adds ``(f f^T, w f y^T)``, of norm ``sqrt(1 + w^2)``. Replacing it moves
+    the first part by ``sqrt(2 - 2 t^2)`` for features at cosine ``t``, and the second by ``w sqrt(2 - 2 t)`` for equal
+    labels; the worst cosine is ``-w^2 / 2``, or -1 for weights above the root of two. No factor of the number of
+    classes enters.
+    Edge cases: a weight of zero leaves A alone.
+    """
+    weight = checks.non_negative("label_weight", label_weight)
+    if adjacency is not Adjacency.REPLACE_ONE:
+        return math.sqrt(1 + weight**2)
+    return math.sqrt(2 + 2 * weight**2 + weight**4 / 2) if weight**2 <= 2 else 2 * weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class SufficientStatistics:
+    """Private least squares on random features: one release, calibrated exactly.
+
+    Attributes:
+        features: The family of features; drawn without data.
+        num_classes: Number of classes.
+        delta: Probability with which the bound may fail.
+        adjacency: Which two data sets must not be told apart.
+        unit: What one record stands for.
+        noise_multiplier: Standard deviation of the noise over the joint sensitivity; None until calibrated.
+        label_weight: Weight of B beside A in the joint release; it shifts noise from one to the other.
+        ridge_share: Ridge of the solution, in units of the noise's typical spectral norm. Post-processing: it costs
+            nothing.
+    """
+
+    features: FeatureMap
+    num_classes: int
+    delta: float
+    adjacency: Adjacency
+    unit: Unit
+    noise_multiplier: float | None = None
+    label_weight: float = 1.0
+    ridge_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers of the wrong kind."""
+        checks.count("num_classes", self.num_classes)
+        checks.probability("delta", self.delta)
+        checks.positive("label_weight", self.label_weight)
+        checks.positive("ridge_share", self.ridge_share)
+        if self.noise_multiplier is not None:
+            checks.positive("noise_multiplier", self.noise_multiplier)
+
+    def calibrated(self, *, epsilon: float) -> Self:
+        """Return a copy with the least noise that keeps epsilon: exact, by Gaussian differential privacy."""
+        return replace(self, noise_multiplier=1 / gdp_mu(checks.positive("epsilon", epsilon), self.delta))
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of the noise on the joint release."""
+        if self.noise_multiplier is None:
+            raise PlanError("There is no noise_multiplier yet. Set one, or let calibrated(epsilon=...) find it.")
+        return self.noise_multiplier * joint_sensitivity(self.label_weight, self.adjacency)
+
+    @property
+    def event(self) -> DpEvent:
+        """The cost of the release, in the words of the accountant.
+
+        An event states noise over what one record adds, and the accountant doubles that for replace-one; here the
+        exact distance of a replacement is known, so the doubling is taken back.
+        """
+        mu = joint_sensitivity(self.label_weight, self.adjacency) / self.noise_std
+        factor = 2.0 if self.adjacency is Adjacency.REPLACE_ONE else 1.0
+        return dp_event.GaussianDpEvent(factor / mu)
+
+    def guarantee(self) -> Guarantee:
+        """Account the release; no data is needed."""
+        return self._guarantee(self.event, ())
+
+    def _guarantee(self, event: DpEvent, reasons: tuple[str, ...]) -> Guarantee:
+        return guarantee(
+            event,
+            delta=self.delta,
+            adjacency=self.adjacency,
+            unit=self.unit,
+            released=Release.EVERY_ITERATE,
+            assumptions=(
+                "features are drawn without the data, and constants were not chosen by looking at them",
+                "noise is treated as an ideal real-valued Gaussian",
+            ),
+            not_private_because=reasons,
+        )
+
+    def fit(self, inputs: Tensor, labels: Tensor, *, seed: int | None = None) -> FittedStatistics:
+        """Release the statistics of these records once, and solve.
+
+        Args:
+            inputs: One row per record, of any further shape.
+            labels: Class numbers.
+            seed: Makes the result repeatable and NOT PRIVATE.
+
+        Guarantee:
+            The release is charged before a record is read. Its sums move by at most ``joint_sensitivity`` with one
+            record; every independent entry of ``(A, label_weight * B)`` gets its own noise, with mirrored entries of A
+            sharing one draw (off the diagonal with half the variance, which is noise of one size on A seen as a
+            vector). No records at all release noise alone.
+        """
+        if len(inputs) != len(labels):
+            raise DataError("inputs and labels must be pairs, one label per record, and differ in number.")
+        streams = Streams.new(inputs.device, seed=seed)
+        generator = torch.Generator(inputs.device).manual_seed(int(streams.masks.integers(2**63)))
+        drawn = self.features.draw(inputs[0:1].flatten(1).shape[1], generator)
+        ledger = Ledger.in_memory(hashlib.sha256(repr(self).encode()).hexdigest())
+        with ledger:
+            ledger.reserve(self.event)
+            second, mixed = _statistics(drawn, inputs, labels, self.num_classes)
+            noise = torch.zeros_like(second)
+            streams.noise.add_normal(noise.view(-1), self.noise_std)
+            second += (noise + noise.T) / 2
+            noise = torch.zeros_like(mixed)
+            streams.noise.add_normal(noise.view(-1), self.noise_std / self.label_weight)
+            mixed += noise
+            ledger.check(self.event)
+        reasons = () if seed is None else ("its random streams were seeded by the user",)
+        return FittedStatistics(
+            features=drawn,
+            weights=_solve(second, mixed, self.ridge_share * self.noise_std),
+            guarantee_=self._guarantee(ledger.event, reasons),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FittedStatistics:
+    """A linear classifier on random features, and the guarantee of its release."""
+
+    features: DrawnFeatures
+    weights: Tensor
+    guarantee_: Guarantee
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """Return the class with the largest output, for each input."""
+        parts = torch.split(inputs.flatten(1), _ROWS_AT_ONCE)
+        return torch.cat([(self.features(part) @ self.weights.to(part)).argmax(1) for part in parts])
+
+    def score(self, inputs: Tensor, labels: Tensor) -> float:
+        """Return the share of right predictions."""
+        return float((self.predict(inputs) == labels).float().mean())
+
+
+def _statistics(features: DrawnFeatures, inputs: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    flat = inputs.flatten(1)
+    size = features(flat[0:0]).shape[1]
+    second = torch.zeros(size, size, dtype=torch.float64, device=inputs.device)
+    mixed = torch.zeros(size, num_classes, dtype=torch.float64, device=inputs.device)
+    for start in range(0, len(flat), _ROWS_AT_ONCE):
+        rows = features(flat[start : start + _ROWS_AT_ONCE])
+        wanted = functional.one_hot(labels[start : start + _ROWS_AT_ONCE], num_classes).to(rows)
+        second += rows.T @ rows
+        mixed += rows.T @ wanted
+    return second, mixed
+
+
+def _solve(second: Tensor, mixed: Tensor, noise_std: float) -> Tensor:
+    """Return the ridge solution; negative eigenvalues, which only noise can make, count as zero."""
+    # the spectral norm of the symmetric noise is about this: a data-free size for the ridge
+    ridge = noise_std * math.sqrt(2 * len(second))
+    values, vectors = torch.linalg.eigh(second)
+    scaled: Tensor = (vectors.T @ mixed) / (values.clamp_min(0.0) + ridge)[:, None]
+    return torch.mm(vectors, scaled)

@@ -1,0 +1,1 @@
+"""What private training does to a model: its convergence and its confidence."""

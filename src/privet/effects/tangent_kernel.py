@@ -1,0 +1,214 @@
+"""What clipping does to convergence: the tangent kernel of a model, and the matrix that clipping turns it into.
+
+Under gradient flow the training loss moves by ``dL/dt = -(dL/df)^T A (dL/df)``, where ``A`` is the tangent kernel
+``H = (df/dw)(df/dw)^T`` without clipping and ``sum_r H_r C_r`` with it: ``H_r`` is the share of parameter group ``r``,
+and ``C_r`` holds each example's clipping factor (Bu et al., "On the convergence and calibration of deep learning with
+differential privacy", equations 2.1 and 4.3). The loss falls for all labels exactly if ``A`` is positive in quadratic
+form, and it can come to rest only where the outputs' gradient is zero if ``A`` is regular. Clipping by a threshold
+breaks the first of these, and layer by layer it may break the second.
+
+Everything here is an exact function of the examples it is given: not private, and meant for public data.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from privet.errors import ArgumentError, UnsupportedModel
+from privet.gradients.support import quiet_vmap
+from privet.mechanism.clipping import Clipping
+from privet.mechanism.grouping import Grouping, OneGroup
+from privet.mechanism.layout import Layout
+
+Losses = Callable[[Tensor, Tensor], Tensor]
+# Rounding of a product of float64 matrices, relative to the largest eigenvalue.
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MatrixProperties:
+    """What decides about convergence, of one square matrix.
+
+    Attributes:
+        asymmetry: Length of ``A - A^T`` over the length of ``A``; zero for a symmetric matrix.
+        least_quadratic: The smallest ``x^T A x`` over unit vectors.
+        least_eigenvalue: The smallest real part of an eigenvalue.
+        largest: The spectral norm, to which the other figures are compared.
+    """
+
+    asymmetry: float
+    least_quadratic: float
+    least_eigenvalue: float
+    largest: float
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether the matrix equals its transpose."""
+        return self.asymmetry <= TOLERANCE
+
+    @property
+    def is_positive_in_quadratic_form(self) -> bool:
+        """Whether no vector has a negative quadratic form: the loss falls, or rests, whatever the labels are."""
+        return self.least_quadratic >= -TOLERANCE * self.largest
+
+    @property
+    def is_positive_in_eigenvalues(self) -> bool:
+        """Whether no eigenvalue has a negative real part."""
+        return self.least_eigenvalue >= -TOLERANCE * self.largest
+
+
+def matrix_properties(matrix: Tensor) -> MatrixProperties:
+    """Measure a square matrix in double precision.
+
+    Edge cases: the zero matrix is symmetric and positive in both senses; NaN and infinite entries are refused.
+    """
+    if matrix.dim() != 2 or matrix.shape[0] != matrix.shape[1] or len(matrix) == 0:
+        raise ArgumentError(f"A kernel matrix must be square and not empty, got the shape {tuple(matrix.shape)}.")
+    exact = matrix.detach().double()
+    if not bool(exact.isfinite().all()):
+        raise ArgumentError("The matrix has entries that are not finite numbers. Use examples with finite gradients.")
+    length = float(exact.norm())
+    return MatrixProperties(
+        asymmetry=float((exact - exact.mT).norm()) / length if length else 0.0,
+        least_quadratic=float(torch.linalg.eigvalsh((exact + exact.mT) / 2)[0]),
+        least_eigenvalue=float(torch.linalg.eigvals(exact).real.min()),
+        largest=float(torch.linalg.matrix_norm(exact, 2)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TangentKernel:
+    """The tangent kernel of a model on a batch, split by parameter group.
+
+    Attributes:
+        parts: One matrix per group, ``[groups, examples * outputs, examples * outputs]``; their sum is ``H``.
+        pulls: The derivative of each example's loss by its outputs, ``[examples, outputs]``.
+    """
+
+    parts: Tensor
+    pulls: Tensor
+
+    @property
+    def whole(self) -> Tensor:
+        """``H``: the kernel of all parameters together."""
+        return self.parts.sum(0)
+
+    @cached_property
+    def gradient_norms(self) -> Tensor:
+        """Length of each example's loss gradient in each group, ``[examples, groups]``."""
+        examples, outputs = self.pulls.shape
+        blocks = self.parts.reshape(-1, examples, outputs, examples, outputs)
+        own = torch.diagonal(blocks, dim1=1, dim2=3)  # [groups, outputs, outputs, examples]
+        squares = torch.einsum("nk,gkln,nl->ng", self.pulls, own, self.pulls)
+        return squares.clamp_min(0).sqrt()
+
+    def clipped(self, factors: Tensor) -> Tensor:
+        """Return ``sum_r H_r C_r`` for factors ``[examples, groups]``; factors of one give ``H``."""
+        if factors.shape != self.gradient_norms.shape:
+            raise ArgumentError(
+                f"factors must have one row per example and one column per group, {tuple(self.gradient_norms.shape)}; "
+                f"got {tuple(factors.shape)}."
+            )
+        columns = factors.to(self.parts).repeat_interleave(self.pulls.shape[1], 0)
+        return torch.einsum("gij,jg->ij", self.parts, columns)
+
+    def loss_derivative(self, matrix: Tensor) -> float:
+        """Return ``dL/dt`` of the mean loss under the gradient flow that ``matrix`` describes."""
+        pull = self.pulls.flatten() / len(self.pulls)
+        return -float(pull @ matrix @ pull)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KernelReport:
+    """What one clipping rule does to the kernel of one batch.
+
+    Attributes:
+        properties: Of the matrix that drives the loss.
+        loss_derivative: The rate at which the mean loss begins to change; above zero it rises.
+        dropped_share: Share of examples whose factor is zero in some group.
+        scaled_alike: Whether all examples of a group have the same factor, so that clipping is only a change of rate.
+    """
+
+    properties: MatrixProperties
+    loss_derivative: float
+    dropped_share: float
+    scaled_alike: bool
+
+    @property
+    def loss_falls_for_all_labels(self) -> bool:
+        """Whether no choice of labels would make the loss rise from here."""
+        return self.properties.is_positive_in_quadratic_form
+
+
+def tangent_kernel(
+    model: nn.Module, inputs: Tensor, targets: Tensor, losses: Losses, *, grouping: Grouping | None = None
+) -> TangentKernel:
+    """Compute the kernel of a model on a batch, in double precision and one part per clipping group.
+
+    Memory grows with examples times outputs times parameters: meant for small networks and a few hundred examples.
+
+    Args:
+        model: Any module whose examples do not interact. It is copied, not changed.
+        inputs: The examples.
+        targets: What ``losses`` compares the outputs with.
+        losses: From outputs and targets to one loss per example.
+        grouping: Which parameters are clipped together; all of them by default.
+
+    Raises:
+        UnsupportedModel: the model does not run one example at a time.
+    """
+    exact = copy.deepcopy(model).double()
+    named = {name: value.detach() for name, value in exact.named_parameters() if value.requires_grad}
+    fixed = {name: value.detach() for name, value in exact.named_parameters() if not value.requires_grad}
+    fixed |= dict(exact.named_buffers())
+    layout = Layout.of([(name, tuple(value.shape)) for name, value in named.items()], grouping or OneGroup())
+    examples = inputs.detach().double() if inputs.is_floating_point() else inputs
+
+    def outputs_of(parameters: dict[str, Tensor], example: Tensor) -> Tensor:
+        result: Tensor = torch.func.functional_call(exact, {**fixed, **parameters}, (example.unsqueeze(0),))
+        return result.flatten()
+
+    try:
+        with quiet_vmap():
+            slopes = torch.func.vmap(torch.func.jacrev(outputs_of), in_dims=(None, 0))(named, examples)
+    except (RuntimeError, ValueError) as error:
+        raise UnsupportedModel(
+            f"The kernel needs the outputs of one example at a time: {str(error).splitlines()[0]} Put random layers "
+            "(dropout) into eval(), and use layers that treat examples one by one."
+        ) from error
+    parts = [torch.zeros((), dtype=torch.float64)] * layout.num_groups
+    for name, group in zip(layout.names, layout.groups, strict=True):
+        rows = slopes[name].flatten(2).flatten(0, 1)
+        parts[group] = parts[group].to(rows.device) + rows @ rows.mT
+    return TangentKernel(parts=torch.stack(parts), pulls=_pulls(exact, examples, targets, losses))
+
+
+def _pulls(model: nn.Module, examples: Tensor, targets: Tensor, losses: Losses) -> Tensor:
+    with torch.no_grad():
+        outputs = model(examples)
+    leaf = outputs.detach().requires_grad_()
+    wanted = targets.double() if targets.is_floating_point() else targets
+    each = losses(leaf, wanted)
+    if each.shape != (len(examples),):
+        raise ArgumentError(f"losses must give one number per example, got the shape {tuple(each.shape)}.")
+    pulls: Tensor = torch.autograd.grad(each.sum(), leaf)[0]
+    return pulls.reshape(len(examples), -1)
+
+
+def kernel_report(kernel: TangentKernel, clipping: Clipping | None) -> KernelReport:
+    """Say what a clipping rule does to a kernel; None is training without clipping."""
+    norms = kernel.gradient_norms
+    factors = torch.ones_like(norms) if clipping is None else clipping.for_groups(norms.shape[1]).factors(norms)
+    matrix = kernel.clipped(factors)
+    return KernelReport(
+        properties=matrix_properties(matrix),
+        loss_derivative=kernel.loss_derivative(matrix),
+        dropped_share=float((factors == 0).any(1).double().mean()),
+        scaled_alike=bool((factors == factors[:1]).all()),
+    )

@@ -1,0 +1,77 @@
+"""Descent: what is proven of the loss and the step size, for plans that release the last iterate only.
+
+Hiding all earlier iterates is worth something only if a step brings any two models closer together. That holds for
+plain gradient descent on convex, smooth losses with a ridge, and for hardly anything else; the numbers that prove it
+are public constants of the plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from privet import checks
+from privet.errors import ArgumentError
+
+# The step size may touch its limit; a product that differs from it in the last digit must not be refused.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class StronglyConvexDescent:
+    """Plain gradient descent, ``w <- w - learning_rate * (noisy mean gradient + ridge * w)``, on a proven loss.
+
+    Attributes:
+        learning_rate: The step size, the same at every step.
+        ridge: The constant lambda of the term ``lambda / 2 |w|^2``, which is added outside the private sum (as weight
+            decay) and is never clipped. Zero is allowed: nothing is then forgotten.
+        gradient_bound: Proven bound on the l2 norm of one record's gradient of the data term, at every model and
+            without any clipping.
+        smoothness: Proven Lipschitz constant of that gradient (beta); the data term of every record is convex.
+
+    Guarantee:
+        The update with any data is ``contraction``-Lipschitz, provided that no batch holds more records than the
+        divisor of its sum: the gradient step of a convex, beta-smooth mean with a ridge contracts by
+        ``1 - learning_rate * ridge`` for every ``learning_rate <= 2 / (2 * ridge + smoothness)``.
+    """
+
+    learning_rate: float
+    ridge: float
+    gradient_bound: float
+    smoothness: float
+
+    def __post_init__(self) -> None:
+        """Refuse constants that are not numbers of their kind, and steps too long to contract."""
+        for name in ("learning_rate", "gradient_bound", "smoothness"):
+            object.__setattr__(self, name, checks.positive(name, getattr(self, name)))
+        object.__setattr__(self, "ridge", checks.non_negative("ridge", self.ridge))
+        if self.learning_rate > self.longest_step * (1 + _ROUNDING):
+            raise ArgumentError(
+                f"learning_rate {self.learning_rate:g} is above 2 / (2 * ridge + smoothness) = {self.longest_step:g}: "
+                "so long a step need not bring two models closer together, and the proof for the last iterate fails. "
+                "Use a smaller learning rate, or scale the features down."
+            )
+
+    @property
+    def longest_step(self) -> float:
+        """The largest learning rate with a proven contraction."""
+        return 2 / (2 * self.ridge + self.smoothness)
+
+    @property
+    def contraction(self) -> float:
+        """The Lipschitz constant of one update, in [0, 1]."""
+        return max(0.0, 1 - self.learning_rate * self.ridge)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What must hold of a run for the last iterate to be covered."""
+        hidden = (
+            "only the model after the last step is ever shown: no earlier model, no average of models, no checkpoint, "
+            "and nothing that was computed from them"
+        )
+        proven = (
+            f"every record's loss is convex and {self.smoothness:.6g}-smooth with gradients of length at most "
+            f"{self.gradient_bound:.6g}, and steps are plain gradient descent at rate {self.learning_rate:.6g} with "
+            f"ridge {self.ridge:.6g}"
+        )
+        fixed = "the number of steps, interruptions and the initial weights do not depend on the private data"
+        return (hidden, fixed, proven)

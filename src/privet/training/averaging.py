@@ -1,0 +1,99 @@
+"""Averages of the weights over the course of training: free of charge, and often better than the last weights.
+
+Every iterate of a run is covered by its guarantee, so whatever is computed from iterates alone is covered as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from privet import checks
+from privet.errors import CheckpointError, LoopError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExponentialAverage:
+    """Keep a moving average of the trainable weights: ``average = decay * average + (1 - decay) * weights``.
+
+    Attributes:
+        decay: How much of the average is kept in each step. Early steps keep less, ``(1 + step) / (10 + step)``, so
+            that the initial weights are soon forgotten (De et al. 2022).
+    """
+
+    decay: float = 0.999
+
+    def __post_init__(self) -> None:
+        """Refuse a decay outside (0, 1)."""
+        object.__setattr__(self, "decay", checks.probability("decay", self.decay))
+
+    def start(self, model: nn.Module) -> RunningAverage:
+        """Begin with the model's present weights."""
+        return RunningAverage(model, self.decay)
+
+
+class RunningAverage:
+    """The average of one model's weights during one run."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        """Copy the present weights."""
+        self._decay = decay
+        self._weights = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        self._average = {name: value.detach().clone() for name, value in self._weights.items()}
+        self._is_applied = False
+
+    def check_not_applied(self) -> None:
+        """Refuse to go on while the model holds the average instead of its own weights."""
+        if self._is_applied:
+            raise LoopError("The averaged weights are in the model. Leave the averaged() block before training on.")
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the weights after step number ``step``."""
+        decay = min(self._decay, (1 + step) / (10 + step))
+        weights = [value.detach() for value in self._weights.values()]
+        torch._foreach_lerp_(list(self._average.values()), weights, 1 - decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Put the averaged weights into the model for the length of the block."""
+        if self._is_applied:
+            raise LoopError("The averaged weights are in the model already; averaged() blocks cannot be nested.")
+        self._exchange()
+        self._is_applied = True
+        try:
+            yield
+        finally:
+            self._is_applied = False
+            self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for name, value in self._weights.items():
+            kept = value.detach().clone()
+            value.copy_(self._average[name])
+            self._average[name].copy_(kept)
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Return the averaged weights by the names of the parameters, for a checkpoint."""
+        return self._average
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from a checkpoint's average.
+
+        Raises:
+            CheckpointError: if the checkpoint holds no average, or that of another model.
+        """
+        fits = tensors.keys() == self._average.keys()
+        if not fits or any(tensors[name].shape != value.shape for name, value in self._average.items()):
+            raise CheckpointError(
+                "The checkpoint holds no average of this model's weights. Resume without averaging, or start in a new "
+                "folder."
+            )
+        for name, value in self._average.items():
+            value.copy_(tensors[name])

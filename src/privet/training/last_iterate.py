@@ -1,0 +1,281 @@
+"""What a session must hold to when only its last iterate is released.
+
+The proof is about one chain of steps: plain gradient descent at one rate, on one proven loss, through the same batches
+in the same order, whole epochs only. Whatever would leave that chain is refused before it happens, or makes the session
+fall back to charging every iterate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from privet.errors import LoopError, PlanError
+from privet.mechanism.cyclic import Cyclic
+from privet.mechanism.descent import StronglyConvexDescent
+from privet.plan import Plan
+
+_INSTEAD = "Use Release.EVERY_ITERATE for any other training."
+_ROUNDING = 1e-9
+
+
+@runtime_checkable
+class ProvenLoss(Protocol):
+    """A model that carries its loss and the constants proven of it."""
+
+    @property
+    def gradient_bound(self) -> float:
+        """Bound on the l2 norm of one record's gradient, at all weights."""
+        ...
+
+    @property
+    def smoothness(self) -> float:
+        """Lipschitz constant of that gradient; the loss of every record is convex in the weights."""
+        ...
+
+    def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return one loss per example."""
+        ...
+
+
+class Iterates(Protocol):
+    """What a session asks at the joints of its loop."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the weights stand at the end of a whole chain."""
+        ...
+
+    @property
+    def may_checkpoint(self) -> bool:
+        """Whether a run could be resumed from the weights as they stand."""
+        ...
+
+    def check_start(self, charged_rounds: int) -> None:
+        """Refuse a model, an optimizer or a resumed run that the plan does not describe."""
+        ...
+
+    def check_losses(self, loss_function: Callable[..., Tensor] | None) -> None:
+        """Refuse another loss than the plan's; None stands for a loop that computes losses itself."""
+        ...
+
+    def before_step(self) -> None:
+        """Refuse a step from other weights or with other settings than the chain's."""
+        ...
+
+    def after_step(self) -> None:
+        """Remember the weights as the chain left them."""
+        ...
+
+    def walk_began(self) -> None:
+        """Note that a walk over the steps begins."""
+        ...
+
+    def round_began(self) -> None:
+        """Note that an epoch begins."""
+        ...
+
+    def round_ended(self) -> None:
+        """Note that an epoch is complete."""
+        ...
+
+    def walk_ended(self) -> None:
+        """Note that the plan is used up."""
+        ...
+
+    def is_due(self, steps_done: int, every: int) -> bool:
+        """Whether a checkpoint is due after this many steps."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenIterates:
+    """Every iterate may be seen, so nothing is asked of their chain."""
+
+    is_complete: bool = True
+    may_checkpoint: bool = True
+
+    def check_start(self, charged_rounds: int) -> None:
+        """Accept everything."""
+
+    def check_losses(self, loss_function: Callable[..., Tensor] | None) -> None:
+        """Accept every loss."""
+
+    def before_step(self) -> None:
+        """Accept every step."""
+
+    def after_step(self) -> None:
+        """Remember nothing."""
+
+    def walk_began(self) -> None:
+        """Remember nothing."""
+
+    def round_began(self) -> None:
+        """Remember nothing."""
+
+    def round_ended(self) -> None:
+        """Remember nothing."""
+
+    def walk_ended(self) -> None:
+        """Remember nothing."""
+
+    def is_due(self, steps_done: int, every: int) -> bool:
+        """At every multiple."""
+        return steps_done % every == 0
+
+
+class HiddenIterates:
+    """The chain of a plan that releases the last iterate.
+
+    Guarantee:
+        ``is_complete`` only if every step was taken by plain SGD with the plan's rate and ridge, on the model's own
+        proven loss, from the weights that the step before it left, in whole epochs. Weights changed in ways that torch
+        does not count (through ``.data``) are not noticed.
+    """
+
+    def __init__(
+        self, *, plan: Plan, descent: StronglyConvexDescent, model: nn.Module, optimizer: Optimizer, num_examples: int
+    ) -> None:
+        """Check everything that can be checked without data."""
+        self._plan, self._descent, self._model, self._optimizer = plan, descent, model, optimizer
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._in_round = self._is_broken = self.is_complete = False
+        self._seen: Sequence[tuple[int, int]] = ()
+        self._losses = _proven(model, descent).losses
+        check_descent_optimizer(optimizer, descent)
+        # under these adjacencies the number of records is public
+        largest = -(-num_examples // plan.sampling.steps_per_round)
+        if largest > plan.sampling.expected_batch_size * (1 + _ROUNDING):
+            raise PlanError(
+                f"Batches of this data set hold up to {largest} records, but their sums are divided by "
+                f"{plan.sampling.expected_batch_size:g}: the mean is then steeper than the proven smoothness. Use more "
+                "batches or a larger expected_batch_size."
+            )
+
+    @property
+    def may_checkpoint(self) -> bool:
+        """Only between epochs: a chain that is taken up again must go on with a whole one."""
+        return not self._in_round and not self._is_broken
+
+    def check_start(self, charged_rounds: int) -> None:
+        """Check the optimizer again, since a checkpoint brings its own settings, and whether the batches are the same.
+
+        Raises:
+            PlanError: naming the assumption that fails.
+        """
+        check_descent_optimizer(self._optimizer, self._descent)
+        sampling = self._plan.sampling
+        if charged_rounds and isinstance(sampling, Cyclic) and not sampling.same_batches_after_restart:
+            raise PlanError(
+                "This run was begun by another process, whose secret partition is gone with its key. The proof about "
+                "the last iterate follows a record through the same batches, so the run cannot be resumed: start anew "
+                "in another folder, or use a public partition (secret_partition=False)."
+            )
+        self.after_step()
+
+    def check_losses(self, loss_function: Callable[..., Tensor] | None) -> None:
+        """Accept the model's own ``losses`` only: the constants of the plan are about no other function."""
+        if loss_function != self._losses:
+            raise PlanError(
+                "Release.LAST_ITERATE is proven for the loss that the model carries. Call "
+                f"step.accumulate(model.losses) and step.update(), and compute no losses in the loop. {_INSTEAD}"
+            )
+
+    def before_step(self) -> None:
+        """Refuse changed settings and changed weights."""
+        check_descent_optimizer(self._optimizer, self._descent)
+        if self._seen != self._now():
+            self._is_broken = True
+            raise LoopError(
+                "The weights were changed between two steps. With Release.LAST_ITERATE each step must start from the "
+                f"weights that the last one left: no averaging, no projection, no reset. {_INSTEAD}"
+            )
+
+    def after_step(self) -> None:
+        """Remember where the weights are and how often torch saw them change."""
+        self._seen = self._now()
+
+    def _now(self) -> Sequence[tuple[int, int]]:
+        return [(parameter.data_ptr(), parameter._version) for parameter in self._parameters]
+
+    def walk_began(self) -> None:
+        """A walk that was broken off inside an epoch cannot be continued as the same chain."""
+        self._is_broken |= self._in_round
+
+    def round_began(self) -> None:
+        """From here to the end of the epoch the chain is not whole."""
+        self._in_round, self.is_complete = True, False
+
+    def round_ended(self) -> None:
+        """The chain is whole again."""
+        self._in_round = False
+
+    def walk_ended(self) -> None:
+        """The plan is used up."""
+        self.is_complete = not self._in_round and not self._is_broken
+
+    def is_due(self, steps_done: int, every: int) -> bool:
+        """At the end of the first epoch that passes a multiple."""
+        length = self._plan.sampling.steps_per_round
+        return steps_done % length == 0 and steps_done // every > (steps_done - length) // every
+
+
+def follow_iterates(
+    plan: Plan, model: nn.Module, optimizer: Optimizer, num_examples: int, *, keeps_average: bool
+) -> Iterates:
+    """Return what a session must hold to under a plan.
+
+    Raises:
+        PlanError: a plan that hides iterates, with a model, an optimizer or options that its proof does not cover.
+    """
+    if plan.descent is None:
+        return SeenIterates()
+    if keeps_average:
+        raise PlanError(
+            "A moving average of the weights is made of all iterates, and Release.LAST_ITERATE covers the last one "
+            f"only. Remove averaging. {_INSTEAD}"
+        )
+    return HiddenIterates(plan=plan, descent=plan.descent, model=model, optimizer=optimizer, num_examples=num_examples)
+
+
+def check_descent_optimizer(optimizer: Optimizer, descent: StronglyConvexDescent) -> None:
+    """Refuse every optimizer but plain SGD with the rate and ridge of the plan.
+
+    Raises:
+        PlanError: naming the setting that differs.
+    """
+    if type(optimizer) is not SGD:
+        raise PlanError(
+            f"{type(optimizer).__name__} is not proven to bring two models closer together at every step. Use plain "
+            f"torch.optim.SGD with Release.LAST_ITERATE. {_INSTEAD}"
+        )
+    wanted = {"lr": descent.learning_rate, "weight_decay": descent.ridge, "momentum": 0, "dampening": 0}
+    for group in optimizer.param_groups:
+        for name, value in (wanted | {"nesterov": False, "maximize": False}).items():
+            found: Any = group[name]
+            if isinstance(found, Tensor) or found != value:
+                raise PlanError(
+                    f"The optimizer's {name} is {found!r}, and the plan's proof about the last iterate is for "
+                    f"{value!r}. Make it torch.optim.SGD(model.parameters(), lr={descent.learning_rate!r}, "
+                    f"weight_decay={descent.ridge!r}) and leave it so: no schedule, no momentum."
+                )
+
+
+def _proven(model: nn.Module, descent: StronglyConvexDescent) -> ProvenLoss:
+    if not isinstance(model, ProvenLoss):
+        raise PlanError(
+            f"{type(model).__name__} carries no proven loss (gradient_bound, smoothness and losses), so nothing shows "
+            f"that its steps contract. Use a model such as privet.models.ConvexRelu. {_INSTEAD}"
+        )
+    for name in ("gradient_bound", "smoothness"):
+        found, planned = getattr(model, name), getattr(descent, name)
+        if found > planned * (1 + _ROUNDING):
+            raise PlanError(
+                f"The model's {name} is {found!r}, above the {planned!r} that the plan was accounted with. Build the "
+                "plan from the model's own constants."
+            )
+    return model

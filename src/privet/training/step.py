@@ -1,0 +1,224 @@
+"""One logical step: physical batches in, one noisy update out.
+
+The user's forward runs on each physical batch; clipped sums add up; noise is added once; what was done is compared with
+what was charged; only then is p.grad written and the optimizer stepped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from privet.errors import LedgerMismatch, LoopError
+from privet.gradients.capture import mark_batch
+from privet.mechanism.events import same_event
+from privet.mechanism.sensitivity import Sensitivity
+from privet.mechanism.sums import ClippedSum
+from privet.training.batching import fetch, split, tensors_of, with_gradients
+from privet.training.optimizers import tell_noise
+from privet.training.telemetry import Unprotected
+
+if TYPE_CHECKING:
+    from privet.training.session import Session
+
+LossFunction = Callable[..., Tensor]
+
+
+class _Stage(Enum):
+    """Where a step stands; it only moves forward."""
+
+    FRESH = "fresh"
+    WALKING = "walking"
+    SUMMED = "summed"
+    DONE = "done"
+
+
+class Step:
+    """One logical step: its physical batches, its one noisy update."""
+
+    def __init__(self, session: Session, indices: NDArray[np.int64], *, index: int, opens_round: bool) -> None:
+        """Start from an empty sum; the indices are secret and stay here."""
+        self.index = index
+        self._session, self._indices, self._opens_round = session, indices, opens_round
+        self._stage = _Stage.FRESH
+        self._awaits_losses = self._was_compared = False
+        session._flat.zero_()
+        self._rule = session._clipping.begin(index, session._flat)
+        self._sum = ClippedSum(
+            flat=session._flat,
+            layout=session._layout,
+            sensitivity=self._rule.sensitivity,
+            keep=session.plan.mask.keep(index, session._layout, session._streams.masks, session._flat),
+        )
+        self._loss_sum, self._clipped = 0.0, 0
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """The bound on one example's contribution to this step; public, also where it is learned."""
+        return self._rule.sensitivity
+
+    @property
+    def is_done(self) -> bool:
+        """Whether ``update()`` has run."""
+        return self._stage is _Stage.DONE
+
+    @property
+    def is_charged_only(self) -> bool:
+        """Whether the step's round was charged, begun, and never compared with what was done."""
+        return self._opens_round and not self._was_compared
+
+    def _check_open(self) -> None:
+        if self._session._open_step is not self:
+            raise LoopError(f"Step {self.index} is over. Only the step that steps() handed out last can be used.")
+
+    def microbatches(self) -> Iterator[Any]:
+        """Yield the step's examples in physical batches: none, one or many.
+
+        An empty logical batch yields nothing, and its ``update()`` releases noise alone. Call ``backward`` once for
+        each.
+        """
+        self._check_open()
+        self._session._iterates.check_losses(None)
+        if self._stage is not _Stage.FRESH:
+            raise LoopError("step.microbatches() can be walked through once per step.")
+        self._stage = _Stage.WALKING
+        yield from self._batches()
+        self._stage = _Stage.SUMMED
+
+    def _batches(self, loss_function: LossFunction | None = None) -> Iterator[Any]:
+        """Yield physical batches, watched; those that the launcher can do with the loss function it does itself."""
+        session = self._session
+        try:
+            for part in split(self._indices, session.physical_batch_size):
+                batch = fetch(session._dataset, part, session._collate, session._device)
+                if loss_function is not None:
+                    limit = session.physical_batch_size
+                    done = session._launcher.add(batch, len(part), limit, loss_function, self._rule, self._sum)
+                    if done is not None:
+                        self._note(done.losses, done.norms)
+                        continue
+                leaves: Sequence[Tensor] = ()
+                if session._engine.wants_input_gradients:
+                    batch, leaves = with_gradients(batch, len(part))
+                mark_batch(tensors_of(batch))
+                session._buffers.accept()
+                session._engine.begin(len(part), leaves)
+                self._awaits_losses = True
+                yield batch
+                self._check_open()
+                session._buffers.check()
+                if self._awaits_losses:
+                    raise LoopError("A physical batch was handed out but step.backward(losses) was not called for it.")
+        finally:
+            session._engine.abandon()
+
+    def backward(self, losses: Tensor) -> None:
+        """Add this physical batch's clipped gradients to the step's sum.
+
+        Args:
+            losses: One loss per example of the physical batch, in any order-preserving computation; never a mean.
+        """
+        session = self._session
+        self._check_open()
+        if not self._awaits_losses:
+            raise LoopError("step.backward(losses) belongs inside the loop over step.microbatches(), once per batch.")
+        session._buffers.check()
+        self._note(losses, session._engine.add_clipped(losses, self._rule, self._sum))
+        self._awaits_losses = False
+
+    def _note(self, losses: Tensor, norms: Tensor) -> None:
+        session = self._session
+        session._clipping.watch(norms)
+        if session._telemetry is not None:
+            self._loss_sum += float(losses.detach().sum())
+            bounds = norms.new_tensor(self._rule.sensitivity.bounds)
+            self._clipped += int((norms > bounds).any(1).sum())
+
+    def accumulate(self, loss_function: LossFunction) -> None:
+        """Walk through the physical batches with a function from a batch to its losses, surviving lack of memory.
+
+        If the device runs out of memory the step starts over with half the physical batch size and the same examples;
+        nothing is redrawn and nothing is charged twice. ``loss_function`` is called with the batch's items.
+        """
+        self._check_open()
+        self._session._iterates.check_losses(loss_function)
+        if self._stage is not _Stage.FRESH:
+            raise LoopError("step.accumulate() must be the only pass over the step's examples.")
+        self._stage = _Stage.WALKING
+        session = self._session
+        while True:
+            try:
+                for batch in self._batches(loss_function):
+                    parts = batch if isinstance(batch, tuple | list) else (batch,)
+                    self.backward(loss_function(*parts))
+                self._stage = _Stage.SUMMED
+                return
+            except torch.OutOfMemoryError:
+                if session.physical_batch_size == 1:
+                    raise
+            session.physical_batch_size = math.ceil(session.physical_batch_size / 2)
+            self._sum.flat.zero_()
+            session._clipping.begin(self.index, self._sum.flat)
+            self._awaits_losses, self._loss_sum, self._clipped = False, 0.0, 0
+
+    def update(self) -> None:
+        """Add noise once, compare what was done with what was charged, and step the optimizer.
+
+        Guarantee:
+            The gradients written are (clipped sum + noise) / expected batch size. They are written only if the event
+            built from the noise and bound actually used is the one that was reserved.
+        """
+        session = self._session
+        session._streams.check_process()
+        self._check_open()
+        if self._stage is _Stage.WALKING and not self._awaits_losses:
+            raise LoopError(
+                "The walk over step.microbatches() was broken off, so the sum is not the whole batch's. Walk through "
+                "all of them; the step's round stays charged."
+            )
+        if self._stage is _Stage.DONE:
+            raise LoopError("step.update() was already called for this step.")
+        if self._awaits_losses:
+            raise LoopError("step.update() was called while a physical batch still waits for step.backward(losses).")
+        if self._stage is _Stage.FRESH and len(self._indices):
+            raise LoopError("step.update() was called before step.microbatches() was walked through.")
+        if session._average is not None:
+            session._average.check_not_applied()
+        session._iterates.before_step()
+        private = session.plan.noise.add(self._sum, session._streams.noise)
+        facts = session.plan.sampling.amplify(session._clipping.release(private.event, session._streams.noise))
+        self._was_compared = True
+        if self._opens_round:
+            session.ledger.check(facts)
+        elif not same_event(facts, session._planned_round):
+            raise LedgerMismatch("A later step of a charged round did something else than was charged.")
+        self._stage = _Stage.DONE
+        divisor = session.plan.sampling.expected_batch_size
+        private.write_gradients(session._parameters, divisor=divisor, memory=session._gradients)
+        tell_noise(session.optimizer, private, divisor=divisor, keep=self._sum.keep)
+        with session._guard.opened():
+            session.optimizer.step()
+        session._iterates.after_step()
+        if session._average is not None:
+            session._average.update(self.index)
+        self._report()
+
+    def _report(self) -> None:
+        if self._session._telemetry is None:
+            return
+        size = len(self._indices)
+        self._session._telemetry(
+            Unprotected(
+                step=self.index,
+                mean_loss=self._loss_sum / size if size else None,
+                clipped_share=self._clipped / size if size else None,
+                batch_size=size,
+            )
+        )
