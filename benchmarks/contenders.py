@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
@@ -26,6 +26,7 @@ from privet.mechanism.layout import Layout
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sums import ClippedSum
 from privet.training.randomness import Streams
+from privet.training.replay import Compiled, CudaGraph, Eager, Launch
 
 
 class Role(Enum):
@@ -161,30 +162,111 @@ class RunningNonPrivate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NonPrivateGraph:
+    """Plain training whose whole step, update included, is one CUDA graph."""
+
+    name: str = "non_private_graph"
+    role: Role = Role.BASELINE
+    option: Option = Option.GRAPH
+    noise_dtype: str = "none"
+
+    def setup(self, model: nn.Module, settings: Settings) -> RunningNonPrivateGraph:
+        """Make the optimizer; the step is captured when the first batch is there."""
+        return RunningNonPrivateGraph(model, settings)
+
+
+class RunningNonPrivateGraph(RunningNonPrivate):
+    """:class:`NonPrivateGraph` bound to a model."""
+
+    def __init__(self, model: nn.Module, settings: Settings) -> None:
+        super().__init__(model, settings)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._static: list[Batch] = []
+
+    def step(self, parts: Sequence[Batch]) -> None:
+        """Copy the examples in and replay."""
+        if self._graph is None:
+            self._capture(parts)
+        assert self._graph is not None
+        for mine, given in zip(self._static, parts, strict=False):
+            for place, tensor in zip(mine, given, strict=True):
+                place.copy_(tensor)
+        self._graph.replay()
+
+    def _capture(self, parts: Sequence[Batch]) -> None:
+        self._static = [(inputs.clone(), labels.clone()) for inputs, labels in parts]
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(3):
+                super().step(self._static)
+        torch.cuda.current_stream().wait_stream(aside)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            super().step(self._static)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonPrivateCompiled:
+    """Plain training of a model and loss that torch compiles as one."""
+
+    name: str = "non_private_compiled"
+    role: Role = Role.BASELINE
+    option: Option = Option.COMPILE
+    noise_dtype: str = "none"
+
+    def setup(self, model: nn.Module, settings: Settings) -> RunningNonPrivateCompiled:
+        """Compile lazily, at the first step."""
+        return RunningNonPrivateCompiled(model, settings)
+
+
+class RunningNonPrivateCompiled(RunningNonPrivate):
+    """:class:`NonPrivateCompiled` bound to a model."""
+
+    def __init__(self, model: nn.Module, settings: Settings) -> None:
+        super().__init__(model, settings)
+        self._losses = torch.compile(lambda inputs, labels: losses_of(model(inputs), labels).sum(), dynamic=False)
+
+    def step(self, parts: Sequence[Batch]) -> None:
+        """Accumulate the gradient of the mean loss and update."""
+        self._optimizer.zero_grad(set_to_none=True)
+        for inputs, labels in parts:
+            with self._settings.precision(self._device):
+                loss = self._losses(inputs, labels) / self._settings.logical_batch
+            loss.backward()
+        self._optimizer.step()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Privet:
     """A private step as a session does it, with one of privet's engines."""
 
     name: str
     engine: Engine
+    launch: Launch = field(default_factory=Eager)
     role: Role = Role.PRIVET
     option: Option = Option.EAGER
     noise_dtype: str = "float64"
 
     def setup(self, model: nn.Module, settings: Settings) -> RunningPrivet:
         """Start the engine and lay out the flat gradient."""
-        return RunningPrivet(self.engine, model, settings)
+        return RunningPrivet(self, model, settings)
 
 
 class RunningPrivet:
     """:class:`Privet` bound to a model."""
 
-    def __init__(self, engine: Engine, model: nn.Module, settings: Settings) -> None:
+    def __init__(self, choice: Privet, model: nn.Module, settings: Settings) -> None:
         named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
         self._model, self._settings, self._device = model, settings, device_of(model)
         self._parameters = [value for _, value in named]
         self._layout = Layout.of([(name, tuple(value.shape)) for name, value in named], OneGroup())
         self._rule = Threshold(norm=settings.clip_norm).for_groups(self._layout.num_groups)
-        self._running = engine.start(model, self._parameters, self._layout)
+        self._running = choice.engine.start(model, self._parameters, self._layout)
+        self._launcher = choice.launch.start(self._running, self._device)
+        self._must_record = choice.option is not Option.EAGER
+        self._num_open = 0
+        self._losses = self._compute_losses  # one object: a recording belongs to one function
         dtype = torch.promote_types(self._parameters[0].dtype, torch.float32)
         self._flat = torch.zeros(self._layout.num_coordinates, device=self._device, dtype=dtype)
         self._gradients = torch.zeros_like(self._flat)
@@ -198,16 +280,24 @@ class RunningPrivet:
         private.write_gradients(self._parameters, divisor=self._settings.logical_batch, memory=self._gradients)
         self._optimizer.step()
 
+    def _compute_losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        with self._settings.precision(self._device):
+            return losses_of(self._model(inputs), labels)
+
     def _sum(self, parts: Sequence[Batch]) -> ClippedSum:
         self._flat.zero_()
         total = ClippedSum(flat=self._flat, layout=self._layout, sensitivity=self._rule.sensitivity)
-        for inputs, labels in parts:
-            mark_batch((inputs, labels))
-            self._running.begin(len(inputs))
+        for batch in parts:
+            size = len(batch[0])
+            if self._launcher.add(batch, size, size, self._losses, self._rule, total) is not None:
+                continue
+            self._num_open += 1
+            if self._must_record and self._num_open > 4 * len(parts):
+                raise RuntimeError("The batch was not recorded.")
+            mark_batch(batch)
+            self._running.begin(size)
             try:
-                with self._settings.precision(self._device):
-                    losses = losses_of(self._model(inputs), labels)
-                self._running.add_clipped(losses, self._rule, total)
+                self._running.add_clipped(self._losses(*batch), self._rule, total)
             finally:
                 self._running.abandon()
         return total
@@ -226,5 +316,9 @@ class RunningPrivet:
 OURS: tuple[Contender, ...] = (
     NonPrivate(),
     Privet(name="privet_bookkeeping", engine=BookKeeping()),
+    NonPrivateGraph(),
+    Privet(name="privet_graph", engine=BookKeeping(), launch=CudaGraph(warm_up=1), option=Option.GRAPH),
+    NonPrivateCompiled(),
+    Privet(name="privet_compiled", engine=BookKeeping(), launch=Compiled(warm_up=1), option=Option.COMPILE),
     Privet(name="privet_functional", engine=Functional()),
 )

@@ -275,11 +275,11 @@ def test_no_composition_exceeds_the_cap_on_points_and_memory(rate: float, multip
 
 
 def test_events_that_no_accountant_knows_are_refused_with_every_reason() -> None:
-    event = dp_event.PoissonSampledDpEvent(0.1, dp_event.LaplaceDpEvent(1.0))
+    event = dp_event.PoissonSampledDpEvent(0.1, dp_event.NonPrivateDpEvent())
     with pytest.raises(AccountingError, match=r"exact Gaussian.*PLD.*RDP"):
         tightest(event, ADD_REMOVE, 1e-5)
     for accountant in ACCOUNTANTS:
-        assert "LaplaceDpEvent" in str(accountant.supports(event, ADD_REMOVE))
+        assert "NonPrivateDpEvent" in str(accountant.supports(event, ADD_REMOVE))
         with pytest.raises(AccountingError):
             accountant.curve(event, ADD_REMOVE)
 

@@ -158,7 +158,7 @@ def test_wrong_arguments_are_refused(argument: str, bad: Any) -> None:
 
 def test_an_event_that_no_accountant_knows_cannot_be_calibrated() -> None:
     with pytest.raises(AccountingError):
-        calibrate_noise(dp_event.LaplaceDpEvent, epsilon=1.0, delta=1e-5, adjacency=ADD_REMOVE)
+        calibrate_noise(dp_event.LaplaceDpEvent, epsilon=1.0, delta=1e-5, adjacency=Adjacency.REPLACE_ONE)
 
 
 @pytest.mark.parametrize(("rate", "multiplier", "epsilon"), [(0.01, 1.0, 2.0), (0.1, 2.0, 1.0), (1.0, 5.0, 3.0)])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent
@@ -13,7 +15,7 @@ from privet.attacks.membership import (
     loss_threshold,
     train_shadows,
 )
-from privet.attacks.verdict import AttackLimit, membership_report
+from privet.attacks.verdict import AttackLimit, MembershipReport, membership_report
 from privet.errors import ArgumentError, DataError
 from privet.mechanism.terms import Adjacency
 from privet.training.predictions import Predictions
@@ -178,3 +180,14 @@ def test_what_cannot_be_attacked_is_refused() -> None:
         MembershipScores(attack="x", members=np.array([np.nan]), non_members=np.zeros(1))
     with pytest.raises(ArgumentError, match="num_folds"):
         logistic_regression(predictions(3, lift=1, seed=0), predictions(9, lift=1, seed=1))
+
+
+def test_a_report_survives_being_written_down() -> None:
+    report = membership_report(gaussian_scores(1.0, size=500), limit(1.0))
+    assert MembershipReport.from_dict(json.loads(json.dumps(report.to_dict()))) == report
+
+
+@pytest.mark.parametrize("data", [None, {}, {"area": 3}, []], ids=["none", "empty", "number", "list"])
+def test_what_is_no_report_is_refused(data: object) -> None:
+    with pytest.raises(ArgumentError):
+        MembershipReport.from_dict(data)

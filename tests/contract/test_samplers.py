@@ -9,15 +9,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, TruncatedSubsampledGaussianDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from privet.mechanism.codec import SAMPLING, decode_piece, encode_piece
+from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.events import decode_event, encode_event, same_event
 from privet.mechanism.sampling import FullBatch, Poisson, Sampling, Shuffle
 from privet.mechanism.terms import Adjacency
+from privet.mechanism.truncated import TruncatedPoisson
 from tests.contract import statistics as stats
 
 Batches = Callable[[int, np.random.Generator], Iterator[NDArray[np.int64]]]
@@ -47,6 +49,18 @@ MEMBERS = [
         marginal=1 / 8,
         round_event=NOISE,
         refused=frozenset([Adjacency.ADD_REMOVE]),
+    ),
+    Member(
+        piece=Cyclic(batches=8, epochs=2, expected_batch_size=25, secret_partition=True),
+        marginal=1 / 8,
+        round_event=NOISE,
+        refused=frozenset([Adjacency.ADD_REMOVE]),
+    ),
+    Member(
+        # a limit so far above the expected 30 that what it drops cannot be seen
+        piece=TruncatedPoisson(rate=0.1, steps=7, dataset_size=300, max_batch_size=70),
+        marginal=0.1,
+        round_event=TruncatedSubsampledGaussianDpEvent(300, 0.1, 70, 1.3),
     ),
 ]
 each_member = pytest.mark.parametrize("member", MEMBERS, ids=lambda member: repr(member.piece))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -8,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privet.effects.calibration import Binning, calibration_report, reliability
+from privet.effects.calibration import calibration_report, reliability
+from privet.effects.reliability import Binning, CalibrationReport
 from privet.errors import ArgumentError, DataError
 from privet.training.predictions import Predictions
 
@@ -149,3 +151,19 @@ def test_bins_and_temperatures_must_be_positive() -> None:
 def test_margins_are_log_odds_of_the_true_class() -> None:
     predictions = with_confidences([0.8, 0.6], [True, False])
     np.testing.assert_allclose(predictions.margins, [math.log(0.8 / 0.2), math.log(0.4 / 0.6)])
+
+
+def test_a_report_survives_being_written_down() -> None:
+    report = calibration_report(random_predictions(0))
+    assert CalibrationReport.from_dict(json.loads(json.dumps(report.to_dict()))) == report
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"num_examples": 0}, {"accuracy": 1}, {"reliability": {}}, {"reliability": {"binning": "none", "bins": []}}],
+    ids=["empty", "no-interval", "no-bins", "no-binning"],
+)
+def test_what_is_no_report_is_refused(change: dict[str, object]) -> None:
+    whole = calibration_report(random_predictions(0), num_resamples=2).to_dict()
+    with pytest.raises(ArgumentError):
+        CalibrationReport.from_dict(whole | change)

@@ -22,6 +22,7 @@ from privet.mechanism.events import (
     gaussian_event,
     same_event,
 )
+from privet.mechanism.extra_events import PureDpEvent, TotalVariationDpEvent
 
 multipliers = st.floats(min_value=0, allow_nan=False, allow_infinity=True)
 leaves = st.one_of(
@@ -29,6 +30,8 @@ leaves = st.one_of(
     st.just(dp_event.NonPrivateDpEvent()),
     st.builds(dp_event.GaussianDpEvent, multipliers),
     st.builds(dp_event.LaplaceDpEvent, multipliers),
+    st.builds(PureDpEvent, epsilon=multipliers),
+    st.builds(TotalVariationDpEvent, distance=st.floats(0, 1)),
     st.builds(
         dp_event.TruncatedSubsampledGaussianDpEvent,
         st.integers(1, 10**9),
@@ -41,6 +44,8 @@ events = st.recursive(
     leaves,
     lambda inner: st.one_of(
         st.builds(dp_event.PoissonSampledDpEvent, st.floats(0, 1), inner),
+        st.builds(dp_event.SampledWithoutReplacementDpEvent, st.integers(1, 10**9), st.integers(1, 10**9), inner),
+        st.builds(dp_event.RepeatAndSelectDpEvent, inner, multipliers, multipliers),
         st.builds(dp_event.SelfComposedDpEvent, inner, st.integers(0, 10**6)),
         st.builds(dp_event.ComposedDpEvent, st.lists(inner, max_size=3)),
     ),

@@ -101,6 +101,21 @@ def test_nested_blocks_and_sessions_without_an_average_are_refused() -> None:
         pass
 
 
+def test_the_average_can_be_left_in_the_model_after_the_run_only() -> None:
+    session, model = session_of(averaging=ExponentialAverage(decay=0.5))
+    with session:
+        run(session, model)
+        with pytest.raises(LoopError, match="after the session"):
+            session.adopt_average()
+    with session.averaged():
+        average = flat(model)
+    session.adopt_average()
+    assert torch.equal(flat(model), average)
+    session, _ = session_of(averaging=None)
+    with pytest.raises(LoopError, match="averaging="):
+        session.adopt_average()
+
+
 def test_frozen_parameters_are_left_alone() -> None:
     model = network()
     model[0].weight.requires_grad_(False)

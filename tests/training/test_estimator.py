@@ -14,8 +14,14 @@ from torch.optim import Adam
 from torch.utils.data import TensorDataset
 
 from privet.errors import ArgumentError, DataError, LoopError, UnsupportedModel
+from privet.mechanism.adaptive_clipping import AdaptiveQuantile
+from privet.mechanism.clipping import Clipping, Threshold
+from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
+from privet.mechanism.scheduled_clipping import Scheduled
 from privet.mechanism.terms import Adjacency, Unit
+from privet.training.averaging import ExponentialAverage
 from privet.training.estimator import PrivateClassifier, PrivateRegressor, sgd
+from privet.training.schedules import Cosine
 from tests.training.tools import flat
 
 SETTINGS: dict[str, Any] = {
@@ -237,3 +243,33 @@ def test_a_model_that_mixes_examples_is_refused_before_it_learns_anything() -> N
     with pytest.raises(UnsupportedModel):
         PrivateClassifier(model, **SETTINGS).fit(*two_classes())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "clipping",
+    [
+        KeepOrDrop(norm=1.0, cutoff=4.0),
+        Automatic(norm=1.0),
+        PerSampleAdaptive(norm=1.0),
+        AdaptiveQuantile(norm=1.0, count_noise_std=6.0),
+        Scheduled(parts=(Threshold(norm=1.0), KeepOrDrop(norm=1.0, cutoff=4.0)), switches=(0.95,)),
+    ],
+    ids=lambda piece: type(piece).__name__,
+)
+def test_every_clipping_rule_learns_two_separate_classes(clipping: Clipping) -> None:
+    inputs, labels = two_classes()
+    fitted = classifier(seed=0, clipping=clipping).fit(inputs, labels)
+    assert fitted.score(inputs, labels) > 0.95
+    assert fitted.plan().clipping == clipping
+    assert fitted.guarantee_.epsilon <= 50.0
+
+
+def test_averaging_and_a_schedule_leave_the_averaged_weights_in_the_model() -> None:
+    inputs, labels = two_classes()
+    options: dict[str, Any] = {"seed": 0, "schedule": Cosine(warm_up=0.1)}
+    last = classifier(**options).fit(inputs, labels)
+    averaged = classifier(**options, averaging=ExponentialAverage(decay=0.9)).fit(inputs, labels)
+    assert not torch.equal(flat(last.model), flat(averaged.model))
+    assert averaged.score(inputs, labels) > 0.95
+    plain = classifier(seed=0).fit(inputs, labels)
+    assert not torch.equal(flat(last.model), flat(plain.model))

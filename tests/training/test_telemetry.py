@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from privet.accounting.ledger import Ledger
+from privet.mechanism.clipping_rules import KeepOrDrop
 from privet.training import step as step_module
 from privet.training.session import privatize
 from privet.training.telemetry import Unprotected
@@ -53,6 +55,17 @@ def test_the_receiver_is_told_what_a_loop_over_the_examples_finds(bound: float, 
 def test_some_but_not_all_examples_are_clipped_in_the_middle_case() -> None:
     """Keeps the test above honest: a share that is always 0 or 1 would be easy to get right."""
     assert 0 < share_above(network(), 1.2) < 1
+
+
+@pytest.mark.parametrize("cutoff", [1.0, 1.2, 100.0])
+def test_dropped_examples_are_the_clipped_ones_where_others_keep_their_proportions(cutoff: float) -> None:
+    model = network()
+    told: list[Unprotected] = []
+    plan = replace(full_batch(1), clipping=KeepOrDrop(norm=0.5, cutoff=cutoff))
+    dropped = share_above(model, cutoff)
+    with privatize(model, plain_sgd(model), examples(), plan, telemetry=told.append) as session:
+        run(session, model)
+    assert [one.clipped_share for one in told] == [dropped]
 
 
 def test_an_empty_batch_has_no_mean_loss_and_no_clipped_share() -> None:

@@ -169,6 +169,7 @@ class PLD:
             raise AccountingError("A search of random length has no loss distribution. Use RDP.")
         low, high = _PLD_MULTIPLIERS
         multipliers = [step.noise_multiplier for step in releases.sampled]
+        multipliers += [mechanism.noise_ratio for mechanism, _ in releases.others]
         if releases.signal_to_noise > 0:
             multipliers.append(1 / (_factor(adjacency) * releases.signal_to_noise))
         if not all(low <= multiplier <= high for multiplier in multipliers):

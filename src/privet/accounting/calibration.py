@@ -66,6 +66,28 @@ def calibrate_noise(
     return math.exp(_refine(spent, target, low, nearby, tolerance))
 
 
+def quick_noise(
+    make_event: Callable[[float], DpEvent],
+    *,
+    guess: float,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency,
+    rel_tol: float = 1e-3,
+) -> float:
+    """Return a noise multiplier near the one that ``calibrate_noise`` gives, from a guess that is near it.
+
+    For comparing many settings: a coarse grid, so the noise is up to about 0.1 percent more than is needed.
+    """
+    target, low = checks.positive("epsilon", epsilon), math.log(SMALLEST_MULTIPLIER)
+    start = max(low + 1.0, math.log(checks.positive("guess", guess)))
+
+    def spent(log_multiplier: float) -> float:
+        return _spent_nearly(make_event(math.exp(log_multiplier)), delta, adjacency)
+
+    return math.exp(_refine(spent, target, low, start, rel_tol))
+
+
 def spent_epsilon(event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
     """Return the epsilon that a guarantee for this event would report."""
     return _spent(event, delta, adjacency)

@@ -64,10 +64,12 @@ def log_stopping_probability(mean: float, shape: float) -> float:
     if shape == 1:
         return -math.log(mean)
     # In u = log(1 / gamma) the mean grows from 1 without bound.
-    high = 1.0
+    low, high = 1e-12, 1.0
+    if mean <= _mean_length(low, shape):
+        return -low
     while _mean_length(high, shape) < mean:
         high *= 2
-    root = float(brentq(lambda u: _mean_length(u, shape) - mean, 1e-12, high, xtol=1e-300, rtol=1e-13))
+    root = float(brentq(lambda u: _mean_length(u, shape) - mean, low, high, xtol=1e-300, rtol=1e-13))
     return -root * (1 + 1e-12)
 
 

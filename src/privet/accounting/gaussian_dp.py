@@ -25,9 +25,9 @@ _OVERFLOWING_MULTIPLIER = 0.038
 
 def log_gdp_delta(mu: NDArray[np.float64], epsilon: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return log delta of mu-GDP, elementwise, for finite positive mu; minus infinity where it underflows."""
-    upper = np.asarray(log_ndtr(mu / 2 - epsilon / mu))
-    lower = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        upper = np.asarray(log_ndtr(mu / 2 - epsilon / mu))
+        lower = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
         # Both terms at minus infinity means a probability below the smallest float: it stays minus infinity.
         gap = np.where(np.isneginf(upper), 0.0, lower - upper)
         return np.where(gap < 0, upper + np.log(-np.expm1(np.minimum(gap, 0.0))), -np.inf)

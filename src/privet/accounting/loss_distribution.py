@@ -36,6 +36,8 @@ FINEST_SPACING, COARSEST_SPACING = 1e-7, 1e-4
 MAX_POINTS = 2**20
 # Spacing over the std of one step's loss: 0.1 inflates epsilon by 0.1 %, 0.5 by 2 %; beyond, RDP is about as good.
 _WANTED_RATIO, _WORST_RATIO = 0.1, 0.5
+# Losses that need a coarser grid than this exceed a hundred thousand: no guarantee is worth computing there.
+_MAX_SPACING = 0.1
 _SKETCH_POINTS = 3000
 _MAX_STEPS = 10**9
 _TRUNCATED_MASS = 1e-18
@@ -149,7 +151,7 @@ def plan_grid(parts: Sequence[Part], coarsest: float = COARSEST_SPACING) -> Grid
     low, high = picture.reach(tilt)
     longest = max([high - low, *(float(np.ptp(losses)) for losses in picture.losses)])
     spacing = max(FINEST_SPACING, min(coarsest, _WANTED_RATIO * step_std), longest / (MAX_POINTS - 16))
-    if not spacing <= _WORST_RATIO * step_std:
+    if not spacing <= min(_WORST_RATIO * step_std, _MAX_SPACING):
         raise AccountingError(
             f"A loss distribution would need more than {MAX_POINTS} points "
             f"(losses up to {longest:.3g} in steps of {step_std:.1e}). Use RDP, or more noise."

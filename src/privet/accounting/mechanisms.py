@@ -27,6 +27,11 @@ Losses: TypeAlias = LossPair | Mixture
 class Mechanism(Protocol):
     """One kind of release that needs numerical composition."""
 
+    @property
+    def noise_ratio(self) -> float:
+        """Noise over the largest difference that one unit can make; what is far from 1 fits on no grid."""
+        ...
+
     def refusal(self, adjacency: Adjacency) -> str | None:
         """Say why there is no bound under this adjacency, or None if there is."""
         ...
@@ -71,6 +76,11 @@ class TruncatedGaussian:
         )
         return min(1.0, self.max_batch_size / self.dataset_size * too_many / self.full_probability)
 
+    @property
+    def noise_ratio(self) -> float:
+        """See ``Mechanism``."""
+        return self.noise_multiplier / 2
+
     def refusal(self, adjacency: Adjacency) -> None:
         """The pair of a full batch covers every change of one record."""
         return
@@ -107,6 +117,11 @@ class FixedSizeGaussian:
     rate: float
     noise_multiplier: float
 
+    @property
+    def noise_ratio(self) -> float:
+        """See ``Mechanism``."""
+        return self.noise_multiplier / 2
+
     def refusal(self, adjacency: Adjacency) -> str | None:
         """Only the exchange of a record keeps the number of records, on which the sampling rests."""
         if adjacency is Adjacency.REPLACE_ONE:
@@ -129,6 +144,11 @@ class SampledLaplace:
 
     rate: float
     noise_multiplier: float
+
+    @property
+    def noise_ratio(self) -> float:
+        """See ``Mechanism``."""
+        return self.noise_multiplier
 
     def refusal(self, adjacency: Adjacency) -> str | None:
         """An exchange has no pair here: its l1 sensitivity must be stated by whoever releases."""
@@ -155,6 +175,11 @@ class SampledPure:
 
     rate: float
     epsilon: float
+
+    @property
+    def noise_ratio(self) -> float:
+        """See ``Mechanism``."""
+        return 1 / self.epsilon
 
     def refusal(self, adjacency: Adjacency) -> str | None:
         """Sampled pure releases are dominated by two atoms only when the unit's absence is one of the two worlds."""

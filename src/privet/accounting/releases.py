@@ -20,6 +20,8 @@ from privet.errors import ArgumentError
 from privet.mechanism.events import DpEvent, flatten, fuse_gaussians
 from privet.mechanism.extra_events import PureDpEvent, TotalVariationDpEvent
 
+_LEAST_NOISE = 1e-150
+
 __all__ = ["Releases", "SampledGaussian", "Selection", "read_releases"]
 
 
@@ -109,8 +111,10 @@ class _Sorter:
         """Sort out releases that reveal nothing or everything; say whether one is left to be accounted."""
         if rate == 0 or math.isinf(noise):
             return False
-        self.nothing_hidden = self.nothing_hidden or noise == 0
-        return noise > 0
+        # The square of less underflows; infinity is the safe answer to so little noise.
+        is_some = noise > _LEAST_NOISE
+        self.nothing_hidden = self.nothing_hidden or not is_some
+        return is_some
 
     def _add_other(self, mechanism: Mechanism, count: int) -> None:
         self.others[mechanism] = self.others.get(mechanism, 0) + count

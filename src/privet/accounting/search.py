@@ -26,7 +26,7 @@ class RandomSearch:
     Attributes:
         mean: Expected number of runs, at least 1.
         shape: Shape of the truncated negative binomial distribution: 1 is geometric (the usual choice), 0 logarithmic,
-            infinity Poisson. A Poisson search costs least, and may have no run at all.
+            infinity Poisson. A Poisson search may have no run at all.
     """
 
     mean: float

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from dp_accounting import dp_event
 
 from privet import checks
-from privet.accounting.calibration import calibrate_noise
+from privet.accounting.calibration import calibrate_noise, quick_noise
 from privet.errors import TruncationError
+from privet.mechanism.events import DpEvent
 from privet.mechanism.terms import Adjacency
-from privet.mechanism.truncated import TruncatedPoisson, overflow_probability
+from privet.mechanism.truncated import TruncatedPoisson, expected_kept, overflow_probability
 
 # Golden section on whole numbers; the search ends when the bracket holds this share of the physical batch.
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _SEARCH_WIDTH = 0.02
-_SEARCH_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +27,14 @@ class BatchSuggestion:
     Attributes:
         sampling: The sampling piece with that batch.
         noise_multiplier: The least noise that keeps the asked guarantee with it.
-        noise_over_batch: Noise multiplier over expected batch: the noise on the mean gradient, over the clipping bound.
+        noise_over_signal: Noise multiplier over the expected number of records that stay: the noise on their mean
+            gradient, over the clipping bound.
         overflow_probability: How often a step samples more records than fit.
     """
 
     sampling: TruncatedPoisson
     noise_multiplier: float
-    noise_over_batch: float
+    noise_over_signal: float
     overflow_probability: float
 
 
@@ -59,32 +60,33 @@ def suggest_batch(
     """
     physical, size = checks.count("physical", physical), checks.count("dataset_size", dataset_size)
     steps = checks.count("steps", steps)
-    found: dict[int, BatchSuggestion] = {}
 
-    def at(batch: int, rel_tol: float = _SEARCH_TOLERANCE) -> BatchSuggestion:
-        sampling = TruncatedPoisson(rate=batch / size, steps=steps, dataset_size=size, max_batch_size=physical)
-        multiplier = calibrate_noise(
-            lambda z: dp_event.SelfComposedDpEvent(sampling.amplify(dp_event.GaussianDpEvent(z)), steps),
-            epsilon=epsilon,
-            delta=delta,
-            adjacency=adjacency,
-            rel_tol=rel_tol,
-        )
-        return BatchSuggestion(
-            sampling=sampling,
-            noise_multiplier=multiplier,
-            noise_over_batch=multiplier / batch,
-            overflow_probability=sampling.overflow_probability,
-        )
+    def sampling(batch: int) -> TruncatedPoisson:
+        return TruncatedPoisson(rate=batch / size, steps=steps, dataset_size=size, max_batch_size=physical)
+
+    def whole(batch: int) -> Callable[[float], DpEvent]:
+        piece = sampling(batch)
+        return lambda z: dp_event.SelfComposedDpEvent(piece.amplify(dp_event.GaussianDpEvent(z)), steps)
+
+    def kept(batch: int) -> float:
+        return expected_kept(dataset_size=size, rate=batch / size, max_batch_size=physical)
+
+    noises: dict[int, float] = {}
 
     def cost(batch: int) -> float:
-        if batch not in found:
-            found[batch] = at(batch)
-        return found[batch].noise_over_batch
+        if batch not in noises:
+            guess = min(noises.items(), key=lambda known: abs(known[0] - batch))[1] if noises else 1.0
+            noises[batch] = quick_noise(whole(batch), guess=guess, epsilon=epsilon, delta=delta, adjacency=adjacency)
+        return noises[batch] / kept(batch)
 
-    if physical >= size:
-        return at(size, 1e-4)
-    return at(_least(cost, max(1, physical // 2), physical), 1e-4)
+    best = size if physical >= size else _least(cost, max(1, physical // 4), physical)
+    multiplier = calibrate_noise(whole(best), epsilon=epsilon, delta=delta, adjacency=adjacency)
+    return BatchSuggestion(
+        sampling=sampling(best),
+        noise_multiplier=multiplier,
+        noise_over_signal=multiplier / kept(best),
+        overflow_probability=sampling(best).overflow_probability,
+    )
 
 
 def _least(cost: Callable[[int], float], low: int, high: int) -> int:

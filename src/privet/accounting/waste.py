@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from privet import checks
 from privet.errors import ArgumentError
-from privet.mechanism.truncated import overflow_probability
+from privet.mechanism.truncated import expected_kept, overflow_probability
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +60,10 @@ def waste_table(*, dataset_size: int, batch_size: int, physical_batch_size: int)
     return [
         _poisson(size, batch / size, steps, physical),
         _truncated(size, batch / size, steps, physical),
-        _fixed("FixedSize", [batch] * steps, physical, never_seen_share(rate=batch / size, steps=steps)),
+        _fixed("FixedSize", [(batch, steps)], physical, never_seen_share(rate=batch / size, steps=steps)),
         _fixed("Shuffle", _level(size, steps), physical, 0.0),
         _fixed("Cyclic", _level(size, steps), physical, 0.0),
-        _fixed("FullBatch", [size], physical, 0.0),
+        _fixed("FullBatch", [(size, 1)], physical, 0.0),
     ]
 
 
@@ -93,11 +93,7 @@ def _poisson(size: int, rate: float, steps: int, physical: int) -> Waste:
 
 
 def _truncated(size: int, rate: float, steps: int, physical: int) -> Waste:
-    # E min(K, B) = n q P[Bin(n-1, q) < B] + B P[Bin(n, q) > B], because k C(n, k) = n C(n-1, k-1).
-    expected = size * rate
-    if physical < size:
-        below = 1 - overflow_probability(dataset_size=size - 1, rate=rate, max_batch_size=physical - 1)
-        expected = size * rate * below + physical * _tail(size, rate)(physical)
+    expected = expected_kept(dataset_size=size, rate=rate, max_batch_size=physical)
     return Waste(
         sampler="TruncatedPoisson",
         steps=steps,
@@ -109,18 +105,20 @@ def _truncated(size: int, rate: float, steps: int, physical: int) -> Waste:
     )
 
 
-def _level(size: int, steps: int) -> list[int]:
-    return [size // steps + (place < size % steps) for place in range(steps)]
+def _level(size: int, steps: int) -> list[tuple[int, int]]:
+    """Return the sizes of level batches, each with how many there are."""
+    return [(size // steps + 1, size % steps), (size // steps, steps - size % steps)]
 
 
-def _fixed(sampler: str, sizes: list[int], physical: int, never_seen: float) -> Waste:
-    passes = sum(-(-size // physical) for size in sizes)
+def _fixed(sampler: str, sizes: list[tuple[int, int]], physical: int, never_seen: float) -> Waste:
+    steps = sum(count for _, count in sizes)
+    passes = sum(count * -(-size // physical) for size, count in sizes)
     return Waste(
         sampler=sampler,
-        steps=len(sizes),
+        steps=steps,
         physical_batches=float(passes),
         never_seen=never_seen,
-        stragglers=sum(size > physical for size in sizes) / len(sizes),
+        stragglers=sum(count for size, count in sizes if size > physical) / steps,
         dropped=0.0,
-        padding=1 - sum(sizes) / (passes * physical),
+        padding=1 - sum(count * size for size, count in sizes) / (passes * physical),
     )

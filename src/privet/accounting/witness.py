@@ -47,8 +47,9 @@ def library_epsilon(event: DpEvent, *, delta: float, adjacency: Adjacency) -> fl
         return None
     if ours.supports(event, adjacency) is not None or ours.num_points(event, adjacency) > _MAX_POINTS:
         return None
-    sampled = (*releases.sampled, *truncated)
-    steps = [step.rate * math.sqrt(math.expm1(step.noise_multiplier**-2)) for step in sampled]
+    sampled = [(step.rate, step.noise_multiplier) for step in releases.sampled]
+    sampled += [(mechanism.rate, mechanism.noise_multiplier) for mechanism in truncated]
+    steps = [rate * math.sqrt(math.expm1(multiplier**-2)) for rate, multiplier in sampled]
     spacing = min(_COARSEST_SPACING, max(_FINEST_SPACING, 0.1 * min(steps, default=1.0)))
     accountant = PLDAccountant(_RELATIONS[adjacency], value_discretization_interval=spacing)
     accountant.compose(event)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,12 @@ from scipy.special import ndtri
 from privet import checks
 from privet.accounting.guarantee import trade_off
 from privet.attacks.intervals import Proportion, clopper_pearson, upper_limit
-from privet.attacks.membership import MembershipScores
+from privet.errors import ArgumentError
 from privet.mechanism.events import DpEvent
 from privet.mechanism.terms import Adjacency
+
+if TYPE_CHECKING:
+    from privet.attacks.membership import MembershipScores
 
 Array = NDArray[np.float64]
 CONFIDENCE = 0.95
@@ -108,8 +111,44 @@ class MembershipReport:
     roc: tuple[tuple[float, float], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain values."""
+        """Return the report as plain values; ``from_dict`` gives it back."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """Read what ``to_dict`` wrote.
+
+        Raises:
+            ArgumentError: an entry is missing or of the wrong kind.
+        """
+        try:
+            area = {name: checks.number(name, data["area"][name]) for name in ("value", "low", "high")}
+            return cls(
+                attack=str(data["attack"]),
+                num_members=checks.count("num_members", data["num_members"]),
+                num_non_members=checks.count("num_non_members", data["num_non_members"]),
+                area=Area(**area),
+                area_limit=checks.number("area_limit", data["area_limit"]),
+                points=tuple(_read_point(row) for row in data["points"]),
+                roc=tuple((checks.number("roc", false), checks.number("roc", true)) for false, true in data["roc"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArgumentError(f"This is not a membership report: {error}.") from None
+
+
+def _read_point(row: Any) -> OperatingPoint:
+    return OperatingPoint(
+        false_positives=_read_proportion(row["false_positives"]),
+        true_positives=_read_proportion(row["true_positives"]),
+        **{name: checks.number(name, row[name]) for name in ("level", "limit", "sure_limit")},
+    )
+
+
+def _read_proportion(row: Any) -> Proportion:
+    return Proportion(
+        num_trials=checks.count("num_trials", row["num_trials"], minimum=0),
+        **{name: checks.number(name, row[name]) for name in ("value", "low", "high", "confidence")},
+    )
 
 
 def membership_report(

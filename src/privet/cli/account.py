@@ -2,27 +2,56 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from privet.cli.console import BUDGET, OK, paragraphs, show_facts, show_heading, show_json
-from privet.cli.options import CONTEXT, examples, json_option
+from privet.cli.options import CONTEXT, adjacency_option, examples, json_option, unit_option
 
 if TYPE_CHECKING:
     from privet.experiments.ledger_check import LedgerCheck
     from privet.plan import Plan
 
-_ADJACENCIES = click.Choice(["add_or_remove", "replace_one", "zero_out"])
+
+# Word to (module, command): what can stand where RUN stands. A run of that name is written ./NAME.
+_PARTS = {
+    "event": ("privet.cli.account_event", "event"),
+    "total": ("privet.cli.account_total", "total"),
+    "search": ("privet.cli.account_search", "search"),
+    "waste": ("privet.cli.account_waste", "waste"),
+    "batch": ("privet.cli.account_waste", "batch"),
+}
+
+
+class _WithParts(click.Command):
+    """A command whose first word may name another command, which is then loaded and takes over."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Hand the remaining words to the part that the first one names, or read them as figures or a run."""
+        if args and args[0] in _PARTS:
+            module, name = _PARTS[args[0]]
+            part: click.Command = getattr(importlib.import_module(module), name)
+            return part.make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)
+        return super().make_context(info_name, args, parent=parent, **extra)
 
 
 @click.command(
+    cls=_WithParts,
     context_settings=CONTEXT,
     epilog=examples(
         "privet account runs/demo",
         "privet account --rate 0.01 --steps 1000 --noise-multiplier 1 --delta 1e-5",
         "privet account --rate 0.01 --steps 1000 --epsilon 2 --delta 1e-5",
+        "privet account event FILE.json --delta 1e-5   any event, as ledgers write it",
+        "privet account total RUN RUN ...              all runs of a project together",
+        "privet account search --mean 10 ...           a tuning search of random length",
+        "privet account waste --dataset-size 60000 --batch-size 230 --physical 256",
+        "privet account batch --dataset-size 60000 --physical 256 ...",
     ),
 )
 @click.argument("run_or_ledger", metavar="[RUN]", required=False, type=click.Path())
@@ -31,8 +60,8 @@ _ADJACENCIES = click.Choice(["add_or_remove", "replace_one", "zero_out"])
 @click.option("--noise-multiplier", type=float, help="Noise, as a multiple of the clipping bound.")
 @click.option("--epsilon", type=float, help="Find the noise for this epsilon instead.")
 @click.option("--delta", type=float, help="Probability with which the bound may fail.")
-@click.option("--adjacency", type=_ADJACENCIES, default="add_or_remove", show_default=True)
-@click.option("--unit", type=click.Choice(["record", "person"]), default="record", show_default=True)
+@adjacency_option
+@unit_option
 @json_option
 def account(
     run_or_ledger: str | None,

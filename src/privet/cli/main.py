@@ -22,6 +22,7 @@ _VERBS: Mapping[str, tuple[str, str, str]] = {
     "report": ("privet.cli.report", "report", "Write a run's report: one HTML file."),
     "account": ("privet.cli.account", "account", "Compute a guarantee, or read one off a ledger."),
     "doctor": ("privet.cli.doctor", "doctor", "Say whether a model can be trained privately."),
+    "study": ("privet.cli.study", "study", "Repeat a published comparison, with controls."),
     "recipes": ("privet.cli.recipes", "recipes", "List, show or copy the recipes that come along."),
 }
 

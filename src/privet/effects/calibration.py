@@ -9,89 +9,14 @@ fit a temperature on public data or pay for the data it is fitted on.
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass
-from enum import Enum
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from privet import checks
+from privet.effects.reliability import Binning, CalibrationReport, Interval, Reliability, ReliabilityBin
 from privet.training.predictions import Predictions
 
 Array = NDArray[np.float64]
-
-
-class Binning(Enum):
-    """How confidences are sorted into bins."""
-
-    EQUAL_WIDTH = "equal width"
-    EQUAL_MASS = "equal mass"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReliabilityBin:
-    """The predictions whose confidence lies in ``(low, high]``; an empty bin has zero for its means.
-
-    Attributes:
-        low: Lower end, not included.
-        high: Upper end, included.
-        num_examples: How many predictions fall in.
-        confidence: Their mean confidence.
-        accuracy: The share of them that is right.
-    """
-
-    low: float
-    high: float
-    num_examples: int
-    confidence: float
-    accuracy: float
-
-    @property
-    def over_confidence(self) -> float:
-        """Confidence above accuracy; negative where the predictions are better than they say."""
-        return self.confidence - self.accuracy
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the bin as plain values."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reliability:
-    """Accuracy by confidence, and the errors that follow from it."""
-
-    bins: tuple[ReliabilityBin, ...]
-    binning: Binning
-
-    @property
-    def num_examples(self) -> int:
-        """How many predictions were sorted."""
-        return sum(entry.num_examples for entry in self.bins)
-
-    @property
-    def expected_error(self) -> float:
-        """ECE: the mean gap between confidence and accuracy, bins weighted by their predictions."""
-        return math.fsum(self._weighted(abs(entry.over_confidence), entry) for entry in self.bins)
-
-    @property
-    def largest_error(self) -> float:
-        """MCE: the largest gap of a bin that holds any prediction. Rests on few examples where bins are sparse."""
-        return max((abs(entry.over_confidence) for entry in self.bins if entry.num_examples), default=0.0)
-
-    @property
-    def over_confidence(self) -> float:
-        """The part of the expected error from bins that claim more than they hold."""
-        return math.fsum(self._weighted(max(entry.over_confidence, 0.0), entry) for entry in self.bins)
-
-    @property
-    def under_confidence(self) -> float:
-        """The part of the expected error from bins that hold more than they claim."""
-        return math.fsum(self._weighted(max(-entry.over_confidence, 0.0), entry) for entry in self.bins)
-
-    def _weighted(self, gap: float, entry: ReliabilityBin) -> float:
-        return gap * entry.num_examples / self.num_examples if entry.num_examples else 0.0
 
 
 def reliability(predictions: Predictions, *, num_bins: int = 15, binning: Binning = Binning.EQUAL_WIDTH) -> Reliability:
@@ -127,38 +52,6 @@ def _sorted_into_bins(confidences: Array, right: NDArray[np.bool_], count: int, 
             for index in range(count)
         ),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """A value and a bootstrap percentile interval around it."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalibrationReport:
-    """The calibration of one classifier on one set of examples.
-
-    Attributes:
-        num_examples: How many examples it rests on.
-        accuracy: Share of right predictions.
-        expected_error: ECE.
-        largest_error: MCE; its interval is wide where bins are sparse.
-        brier_score: Mean squared distance of the probabilities from the truth.
-        negative_log_likelihood: Mean loss.
-        reliability: The bins behind the errors.
-    """
-
-    num_examples: int
-    accuracy: Interval
-    expected_error: Interval
-    largest_error: Interval
-    brier_score: Interval
-    negative_log_likelihood: Interval
-    reliability: Reliability
 
 
 def calibration_report(

@@ -7,14 +7,32 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from privet.datasets.arrays import ArrayDataset
 from privet.datasets.info import DatasetInfo
 from privet.errors import RecipeError
-from privet.experiments.recipe import AdamSettings, AdamWSettings, OptimizerSettings, Recipe, SgdSettings
+from privet.experiments.recipe import Recipe
+from privet.experiments.training_settings import (
+    AdamSettings,
+    AdamWSettings,
+    AugmentationSettings,
+    CosineSettings,
+    DPAdamSettings,
+    DPAdamWSettings,
+    LinearSettings,
+    OptimizerSettings,
+    RmspropSettings,
+    ScheduleSettings,
+    SgdSettings,
+    StepsSettings,
+)
 from privet.models import find_model
+from privet.training.augmentation import ShiftAndFlip, Views
+from privet.training.batching import MapDataset
 from privet.training.last_iterate import ProvenLoss
+from privet.training.optimizers import DPAdam, DPAdamW
+from privet.training.schedules import Cosine, Linear, Schedule, Steps
 
 
 def choose_device(name: str) -> torch.device:
@@ -60,10 +78,47 @@ def build_optimizer(settings: OptimizerSettings, parameters: Iterable[nn.Paramet
                 momentum=settings.momentum,
                 weight_decay=settings.weight_decay,
             )
+        case RmspropSettings():
+            return RMSprop(
+                parameters,
+                lr=settings.learning_rate,
+                alpha=settings.smoothing,
+                momentum=settings.momentum,
+                weight_decay=settings.weight_decay,
+            )
         case AdamSettings():
             return Adam(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
         case AdamWSettings():
             return AdamW(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+        case DPAdamSettings():
+            return DPAdam(
+                parameters, lr=settings.learning_rate, guard=settings.guard, weight_decay=settings.weight_decay
+            )
+        case DPAdamWSettings():
+            return DPAdamW(
+                parameters, lr=settings.learning_rate, guard=settings.guard, weight_decay=settings.weight_decay
+            )
+
+
+def build_schedule(settings: ScheduleSettings | None) -> Schedule:
+    """Return the course of the learning rate that the settings describe; without any it stays as it is."""
+    match settings:
+        case None:
+            return Steps(drops=())
+        case LinearSettings():
+            return Linear(warm_up=settings.warm_up, final=settings.final)
+        case CosineSettings():
+            return Cosine(warm_up=settings.warm_up, final=settings.final)
+        case StepsSettings():
+            return Steps(drops=tuple(settings.drops), factor_per_drop=settings.factor_per_drop)
+
+
+def with_views(dataset: ArrayDataset, settings: AugmentationSettings | None) -> MapDataset:
+    """Return the data set with the views that the settings ask for; as it is if they ask for none."""
+    if settings is None:
+        return dataset
+    transform = ShiftAndFlip(max_shift=settings.max_shift, flip=settings.flip)
+    return Views(dataset=dataset, transform=transform, num_views=settings.num_views)
 
 
 def losses_of(info: DatasetInfo, outputs: Tensor, targets: Tensor) -> Tensor:

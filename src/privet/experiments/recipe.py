@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from privet.datasets.info import DatasetInfo
 from privet.datasets.known import KNOWN_DATASETS, describe
 from privet.errors import PrivetError, RecipeError
 from privet.experiments.model_sizes import MODEL_SIZES
+from privet.experiments.training_settings import KINDS, Positive, SgdSettings, Table, TrainingSettings
 from privet.mechanism import codec
+from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Release
 from privet.plan import Plan
 
-_DECLARED_SIZE = ("dataset_size", "batch_size", "epochs", "steps")
+# By kind: what may stand beside a declared size, and what of it the piece itself has a field for.
+_DECLARED_SIZE = {
+    "poisson": (("dataset_size", "batch_size", "epochs", "steps"), ("steps",)),
+    "cyclic": (("dataset_size", "batch_size", "epochs", "secret_partition"), ("epochs", "secret_partition")),
+}
 # Nothing of these can change what is learned or what it costs, so a run may be resumed with other values.
 FREE_ON_RESUME = (
     "training.physical_batch_size",
@@ -28,74 +34,15 @@ FREE_ON_RESUME = (
     "description",
 )
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, lt=1)]
-Count = Annotated[int, Field(ge=1)]
 
-
-class _Table(BaseModel):
-    """One table of a recipe: immutable, no unknown keys, and no value taken for another type."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class SgdSettings(_Table):
-    """Stochastic gradient descent."""
-
-    kind: Literal["sgd"]
-    learning_rate: Positive
-    momentum: Share = 0.0
-    weight_decay: NotNegative = 0.0
-
-
-class AdamSettings(_Table):
-    """Adam."""
-
-    kind: Literal["adam"]
-    learning_rate: Positive
-    weight_decay: NotNegative = 0.0
-
-
-class AdamWSettings(_Table):
-    """Adam with decoupled weight decay."""
-
-    kind: Literal["adamw"]
-    learning_rate: Positive
-    weight_decay: NotNegative = 0.01
-
-
-OptimizerSettings = SgdSettings | AdamSettings | AdamWSettings
-
-
-class TrainingSettings(_Table):
-    """How the plan is carried out. None of it can change the guarantee, except that a seed takes it away.
-
-    Attributes:
-        optimizer: Turns noisy gradients into updates.
-        physical_batch_size: How many examples go through the network at once.
-        device: ``auto`` takes a GPU if there is one.
-        checkpoint_every: Steps between checkpoints.
-        evaluate_every: Steps between looks at the test data; only for public data. None looks once, at the end.
-        seed: Makes the run repeatable and NOT PRIVATE.
-    """
-
-    optimizer: Annotated[OptimizerSettings, Field(discriminator="kind")]
-    physical_batch_size: Count = 256
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,3})?)$")] = "auto"
-    checkpoint_every: Count = 100
-    evaluate_every: Count | None = None
-    seed: Annotated[int, Field(ge=0)] | None = None
-
-
-class PrivacySettings(_Table):
+class PrivacySettings(Table):
     """The terms of the guarantee and the pieces of a step; the pieces are read by the plan itself.
 
     Attributes:
         epsilon: Target. With it the noise has no multiplier of its own and is calibrated; without it the noise says
             how much there is.
-        sampling: A sampling piece, or Poisson sampling by a declared ``dataset_size``, a ``batch_size`` and either
-            ``epochs`` or ``steps``.
+        sampling: A sampling piece, or Poisson or cyclic sampling by a declared ``dataset_size``, a ``batch_size`` and
+            ``epochs`` (for Poisson sampling also ``steps``).
         descent: Proven constants of the loss and the step size, for ``release = "last_iterate"``.
     """
 
@@ -132,7 +79,7 @@ class PrivacySettings(_Table):
             raise RecipeError(f"privacy: {error}") from error
 
 
-class Recipe(_Table):
+class Recipe(Table):
     """One experiment: data, network, privacy, training."""
 
     name: str | None = None
@@ -167,6 +114,11 @@ class Recipe(_Table):
         known = [normalisation.name for normalisation in self.info.normalisations]
         if self.normalisation is not None and self.normalisation not in known:
             raise RecipeError(f"normalisation is {self.normalisation!r}. {codec.suggestion(self.normalisation, known)}")
+        if self.training.augmentation is not None and len(self.info.input_shape) != 3:
+            raise RecipeError(
+                f"training.augmentation shifts and mirrors images, and the records of '{self.dataset}' are none. "
+                "Remove it."
+            )
         if self.training.evaluate_every is not None and not self.is_public:
             raise RecipeError(
                 "training.evaluate_every looks at test data during the run, which is not covered by the guarantee. It "
@@ -178,6 +130,12 @@ class Recipe(_Table):
 
     def _check_last_iterate(self) -> None:
         """Refuse what the session would refuse, before anything heavy is loaded."""
+        settings = self.training
+        if settings.averaging is not None or settings.schedule is not None or settings.augmentation is not None:
+            raise RecipeError(
+                "privacy.release = 'last_iterate' is proven for the last model at one learning rate, on one view of "
+                "every record. Remove training.averaging, training.schedule and training.augmentation."
+            )
         if self.training.evaluate_every is not None:
             raise RecipeError(
                 "training.evaluate_every looks at models on the way, and privacy.release = 'last_iterate' promises "
@@ -232,14 +190,14 @@ class Recipe(_Table):
 
 
 def _sampling(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Turn a declared data set size into a rate; leave everything else to the codec."""
-    if given.get("kind") != "poisson" or not {"dataset_size", "batch_size", "epochs"} & set(given):
+    """Turn a declared data set size into a rate or a number of batches; leave everything else to the codec."""
+    allowed, own = _DECLARED_SIZE.get(str(given.get("kind")), ((), ()))
+    if not set(allowed) - set(own) & set(given):
         return given
     for key in given:
-        if key not in (*_DECLARED_SIZE, "kind"):
+        if key not in (*allowed, "kind"):
             raise RecipeError(
-                f"privacy.sampling.{key} does not go with a declared size. "
-                f"{codec.suggestion(key, list(_DECLARED_SIZE))}"
+                f"privacy.sampling.{key} does not go with a declared size. {codec.suggestion(key, list(allowed))}"
             )
     missing = [key for key in ("dataset_size", "batch_size") if key not in given]
     if missing:
@@ -247,12 +205,21 @@ def _sampling(given: Mapping[str, Any]) -> Mapping[str, Any]:
             f"privacy.sampling lacks {', '.join(missing)}. The size is declared, never read off the data: under "
             "add-or-remove the true number of records is itself private."
         )
-    piece = Poisson.for_dataset(
-        dataset_size=given["dataset_size"],
-        batch_size=given["batch_size"],
-        steps=given.get("steps"),
-        epochs=given.get("epochs"),
-    )
+    piece: Poisson | Cyclic
+    if given["kind"] == "cyclic":
+        piece = Cyclic.for_dataset(
+            dataset_size=given["dataset_size"],
+            batch_size=given["batch_size"],
+            epochs=given.get("epochs", 0),
+            secret_partition=given.get("secret_partition", False),
+        )
+    else:
+        piece = Poisson.for_dataset(
+            dataset_size=given["dataset_size"],
+            batch_size=given["batch_size"],
+            steps=given.get("steps"),
+            epochs=given.get("epochs"),
+        )
     return codec.encode_piece(piece, codec.SAMPLING, where="privacy.sampling")
 
 
@@ -274,8 +241,7 @@ def _refuse_unknown(data: Mapping[str, Any]) -> None:
 def _told(error: ValidationError) -> str:
     """Say the first fault with its dotted path, in the words of the schema."""
     fault = error.errors(include_url=False)[0]
-    # A union reports the branch it took as part of the path; in the file that level does not exist.
-    path = ".".join(str(part) for part in fault["loc"] if part not in ("sgd", "adam", "adamw"))
+    path = ".".join(str(part) for part in fault["loc"] if part not in KINDS)
     if fault["type"] == "missing":
         return f"{path} is missing. A recipe needs it."
     if fault["type"] == "extra_forbidden":

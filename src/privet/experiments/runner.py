@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,15 @@ from privet.accounting.witness import confirmed
 from privet.datasets import load
 from privet.datasets.arrays import Split
 from privet.errors import BudgetExceeded, CheckpointError, LedgerMismatch, PrivetError
-from privet.experiments.building import build_model, build_optimizer, choose_device, loss_function, on_device
+from privet.experiments.building import (
+    build_model,
+    build_optimizer,
+    build_schedule,
+    choose_device,
+    loss_function,
+    on_device,
+    with_views,
+)
 from privet.experiments.environment import describe_environment
 from privet.experiments.evaluation import measure_model
 from privet.experiments.progress import Progress, Silent, StepUpdate, epsilon_after
@@ -29,7 +37,10 @@ from privet.experiments.resuming import plan_of_run, stored_recipe, write_beginn
 from privet.experiments.run_files import RunFiles, read_json, write_json, write_whole
 from privet.experiments.unprotected_file import UnprotectedFile
 from privet.plan import Plan
+from privet.training.augmentation import mean_over_views
+from privet.training.averaging import ExponentialAverage
 from privet.training.checkpoint import load_checkpoint
+from privet.training.schedules import LearningRate
 from privet.training.session import Session, privatize
 
 
@@ -155,6 +166,7 @@ def _load_weights(model: nn.Module, files: RunFiles) -> None:
         prefix = "model."
         model.load_state_dict(
             {name.removeprefix(prefix): value for name, value in checkpoint.tensors.items() if name.startswith(prefix)}
+            | dict(checkpoint.average)
         )
     except (SafetensorError, RuntimeError, OSError) as error:
         reason = str(error).splitlines()[0]
@@ -193,12 +205,13 @@ class _Run:
         session = privatize(
             self._model,
             optimizer,
-            self._train,
+            with_views(self._train, settings.augmentation),
             self._plan,
             physical_batch_size=settings.physical_batch_size,
             folder=self._files.folder,
             checkpoint_every=settings.checkpoint_every,
             telemetry=self._notes,
+            averaging=None if settings.averaging is None else ExponentialAverage(decay=settings.averaging.decay),
             seed=settings.seed,
         )
         began = time.monotonic()
@@ -224,11 +237,16 @@ class _Run:
     def _walk(self, session: Session, should_stop: Callable[[], bool]) -> None:
         self._progress.started(self._promised, step=session.steps_done, num_steps=self._plan.num_steps)
         table, per_round = self._plan.epsilon_by_round, self._plan.sampling.steps_per_round
-        every = self._recipe.training.evaluate_every
-        losses = loss_function(self._recipe.info, self._model)
+        settings = self._recipe.training
+        every, losses = settings.evaluate_every, loss_function(self._recipe.info, self._model)
+        if settings.augmentation is not None:
+            losses = mean_over_views(losses)
+        # made before the session brings back the rates of a checkpoint
+        rate = LearningRate(session.optimizer, build_schedule(settings.schedule), num_steps=self._plan.num_steps)
         self._model.train()
         with session:
             for step in session.steps():
+                rate.set(step.index)
                 step.accumulate(losses)
                 step.update()
                 done = step.index + 1
@@ -244,9 +262,14 @@ class _Run:
                     )
                 )
                 if every is not None and done % every == 0:
-                    self._look(done, epsilon)
+                    with self._released_weights(session):
+                        self._look(done, epsilon)
                 if should_stop():
                     break
+
+    def _released_weights(self, session: Session) -> AbstractContextManager[None]:
+        """The weights that the run is for: their average, if the recipe asks for one."""
+        return nullcontext() if self._recipe.training.averaging is None else session.averaged()
 
     def _look(self, done: int, epsilon: float) -> None:
         measures = measure_model(self._model, self._test, self._recipe.info)
@@ -269,11 +292,12 @@ class _Run:
             )
         metrics = None
         if is_finished:
-            self._write_model()
-            if self._notes is not None:
-                measures = measure_model(self._model, self._test, self._recipe.info)
-                metrics = Metrics(measures=measures, curve=tuple(self._curve))
-                self._write_metrics(metrics)
+            with self._released_weights(session):
+                self._write_model()
+                if self._notes is not None:
+                    measures = measure_model(self._model, self._test, self._recipe.info)
+                    metrics = Metrics(measures=measures, curve=tuple(self._curve))
+                    self._write_metrics(metrics)
         self._write_status("finished" if is_finished else "interrupted", session)
         return RunOutcome(
             promised=self._promised,

@@ -8,7 +8,8 @@ per-example gradient is written out unless that is the cheapest way.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -20,7 +21,7 @@ from privet.gradients.engine import Clipper, check_losses
 from privet.gradients.example_axis import ExampleAxis, candidates
 from privet.gradients.layer_rules import RULES, by_vmap
 from privet.gradients.per_example import Explicit, PerExample, joined
-from privet.gradients.planner import Planner
+from privet.gradients.planner import TRACEABLE, Planner
 from privet.gradients.rule_tools import Rule, resolved
 from privet.gradients.support import quiet_vmap
 from privet.gradients.trial import check_sums, hold, single_example_axes
@@ -97,6 +98,15 @@ class RunningBookKeeping:
     def add_present(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor) -> Tensor:
         """Add the clipped sum without consulting the host; see :meth:`ReplayableEngine.add_present`."""
         return self._add(losses, rule, into, present=present)
+
+    @contextmanager
+    def traceable(self) -> Iterator[None]:
+        """Plan anew without hand-written kernels, which a tracer does not see."""
+        planner, self.planner = self.planner, Planner(strategies=TRACEABLE)
+        try:
+            yield
+        finally:
+            self.planner = planner
 
     def _add(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, *, present: Tensor | None) -> Tensor:
         recording = self._finish()

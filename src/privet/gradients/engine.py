@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -69,6 +70,10 @@ class ReplayableEngine(RunningEngine, Protocol):
         """
         ...
 
+    def traceable(self) -> AbstractContextManager[None]:
+        """Use only operations that a tracer sees, as long as the context lasts."""
+        ...
+
 
 @runtime_checkable
 class Engine(Protocol):
@@ -116,9 +121,7 @@ class Clipper:
     # Written-out gradients up to this many elements (all examples together) are pooled into one matrix.
     _POOLED = 1 << 21
 
-    def __init__(
-        self, into: ClippedSum, batch_size: int, planner: Planner, *, present: Tensor | None = None
-    ) -> None:
+    def __init__(self, into: ClippedSum, batch_size: int, planner: Planner, *, present: Tensor | None = None) -> None:
         """Start with nothing taken; with ``present`` given, other rows are padding and the host is not consulted."""
         self._present = present
         self._into, self._planner = into, planner

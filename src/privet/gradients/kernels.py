@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 
 @functools.cache
@@ -24,6 +25,8 @@ def _has_triton() -> bool:
 def available(tensor: Tensor) -> bool:
     """Whether kernels can run on this tensor: on a CUDA device, or anywhere under triton's interpreter."""
     if not _has_triton() or tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return False
+    if get_proxy_mode() is not None:  # a tracer does not see kernels: their results would become constants
         return False
     return tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
 

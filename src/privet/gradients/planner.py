@@ -45,6 +45,12 @@ STRATEGIES: Mapping[type, Sequence[Strategy]] = {
 }
 """The ways to measure each form; where several fit, they are timed."""
 
+TRACEABLE: Mapping[type, Sequence[Strategy]] = {
+    form: tuple(strategy for strategy in strategies if not isinstance(strategy, GramKernel | ConvKernel))
+    for form, strategies in STRATEGIES.items()
+}
+"""Those made of tensor operations alone."""
+
 
 @dataclass(kw_only=True)
 class Planner:

@@ -46,6 +46,17 @@ def overflow_probability(*, dataset_size: int, rate: float, max_batch_size: int)
     return float(betainc(max_batch_size + 1, dataset_size - max_batch_size, rate))
 
 
+def expected_kept(*, dataset_size: int, rate: float, max_batch_size: int) -> float:
+    """Return how many records a truncated sample holds on average."""
+    everyone = dataset_size * rate
+    if max_batch_size >= dataset_size:
+        return everyone
+    # E min(K, B) = n q P[Bin(n-1, q) < B] + B P[Bin(n, q) > B], because k C(n, k) = n C(n-1, k-1).
+    full = overflow_probability(dataset_size=dataset_size - 1, rate=rate, max_batch_size=max_batch_size - 1)
+    over = overflow_probability(dataset_size=dataset_size, rate=rate, max_batch_size=max_batch_size)
+    return everyone * (1 - full) + max_batch_size * over
+
+
 @dataclass(frozen=True, kw_only=True)
 class TruncatedPoisson:
     """Poisson sampling of which at most ``max_batch_size`` records, chosen at random, stay.

@@ -71,6 +71,11 @@ class RunningAverage:
             self._is_applied = False
             self._exchange()
 
+    def adopt(self) -> None:
+        """Put the averaged weights into the model and leave them there."""
+        self.check_not_applied()
+        self._exchange()
+
     @torch.no_grad()
     def _exchange(self) -> None:
         for name, value in self._weights.items():

@@ -22,12 +22,14 @@ from torch.utils.data import TensorDataset
 from privet.accounting.guarantee import Guarantee
 from privet.errors import ArgumentError, DataError, LoopError
 from privet.gradients.engine import Engine
-from privet.mechanism.clipping import Threshold
+from privet.mechanism.clipping import Clipping, Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
+from privet.training.averaging import ExponentialAverage
 from privet.training.batching import MapDataset
+from privet.training.schedules import LearningRate, Schedule
 from privet.training.session import privatize
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -52,10 +54,16 @@ def fit_privately(
     physical_batch_size: int,
     folder: str | Path | None = None,
     engine: Engine | None = None,
+    schedule: Schedule | None = None,
+    averaging: ExponentialAverage | None = None,
     seed: int | None = None,
 ) -> Guarantee:
-    """Run a whole plan on data sets of (input, target) pairs and return the guarantee of what ran."""
+    """Run a whole plan on data sets of (input, target) pairs and return the guarantee of what ran.
+
+    With ``averaging`` the model ends with the averaged weights.
+    """
     model.train()
+    rate = None if schedule is None else LearningRate(optimizer, schedule, num_steps=plan.num_steps)
     session = privatize(
         model,
         optimizer,
@@ -64,12 +72,17 @@ def fit_privately(
         physical_batch_size=physical_batch_size,
         folder=folder,
         engine=engine,
+        averaging=averaging,
         seed=seed,
     )
     with session:
         for step in session.steps():
+            if rate is not None:
+                rate.set(step.index)
             step.accumulate(lambda inputs, targets: losses(model(inputs), targets))
             step.update()
+    if averaging is not None:
+        session.adopt_average()
     return session.guarantee()
 
 
@@ -88,7 +101,10 @@ class _PrivateEstimator:
         adjacency: Which two data sets must not be told apart.
         unit: What one item of the data set stands for.
         optimizer: Makes the optimizer from the parameters; SGD with rate 0.5 and momentum 0.9 by default.
-        clipping_norm: Bound on one record's gradient.
+        clipping_norm: Bound on one record's gradient, which is scaled down to it if it is longer.
+        clipping: Another clipping rule, with a bound of its own, instead of that one.
+        schedule: The course of the learning rate; None keeps it.
+        averaging: Leaves a moving average of the weights in the model instead of the last ones.
         physical_batch_size: How many examples go through the model at once.
         folder: Where to keep ledger and checkpoints; None keeps nothing.
         engine: How per-example gradients are computed.
@@ -106,6 +122,9 @@ class _PrivateEstimator:
     unit: Unit
     optimizer: MakeOptimizer = field(default_factory=lambda: sgd(learning_rate=0.5, momentum=0.9))
     clipping_norm: float = 1.0
+    clipping: Clipping | None = None
+    schedule: Schedule | None = None
+    averaging: ExponentialAverage | None = None
     physical_batch_size: int = 256
     folder: str | Path | None = None
     engine: Engine | None = None
@@ -125,7 +144,7 @@ class _PrivateEstimator:
         sampling = Poisson.for_dataset(dataset_size=self.dataset_size, batch_size=self.batch_size, epochs=self.epochs)
         return Plan(
             sampling=sampling,
-            clipping=Threshold(norm=self.clipping_norm),
+            clipping=Threshold(norm=self.clipping_norm) if self.clipping is None else self.clipping,
             noise=Gaussian(),
             delta=self.delta,
             adjacency=self.adjacency,
@@ -155,6 +174,8 @@ class _PrivateEstimator:
             physical_batch_size=self.physical_batch_size,
             folder=self.folder,
             engine=self.engine,
+            schedule=self.schedule,
+            averaging=self.averaging,
             seed=self.seed,
         )
 

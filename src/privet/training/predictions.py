@@ -73,6 +73,10 @@ class Predictions:
         truth = np.eye(self.log_probabilities.shape[1])[self.labels]
         return np.asarray(((np.exp(self.log_probabilities) - truth) ** 2).sum(1))
 
+    def take(self, chosen: NDArray[np.int64] | NDArray[np.bool_]) -> Predictions:
+        """Return some of the predictions, by position or by a mask."""
+        return Predictions(log_probabilities=self.log_probabilities[chosen], labels=self.labels[chosen])
+
     def at_temperature(self, temperature: float) -> Predictions:
         """Return the predictions with logits divided by a temperature; accuracy stays, confidence moves."""
         heated = self.log_probabilities / checks.positive("temperature", temperature)

@@ -1,15 +1,15 @@
-"""Replaying a physical batch as one CUDA graph: for models so small that launching their operations takes longest.
+"""Recording what is done with a physical batch once, and replaying it: as a CUDA graph, or compiled.
 
-An option of speed, never of the plan: the same operations run on the same numbers, only their launches are recorded
-once and repeated. Whatever cannot be recorded runs in the ordinary way, and the logger ``privet`` says why.
+An option of speed, never of the plan: the same sum is formed, only its operations are launched or generated in another
+way. Whatever cannot be recorded runs in the ordinary way, and the logger ``privet`` says why.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,16 +20,9 @@ from privet.gradients.capture import mark_batch
 from privet.gradients.engine import ReplayableEngine, RunningEngine
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.sums import ClippedSum
+from privet.training.recording import Compile, Graph, LossFunction, Outcome, Program, Recorder, Run
 
-LossFunction = Callable[..., Tensor]
 _log = logging.getLogger("privet")
-
-
-class Outcome(NamedTuple):
-    """What a physical batch left behind besides its sum. Private."""
-
-    losses: Tensor
-    norms: Tensor
 
 
 class Launcher(Protocol):
@@ -76,7 +69,7 @@ class Openly:
 
 @dataclass(frozen=True, kw_only=True)
 class CudaGraph:
-    """Record each kind of physical batch once and replay it (``step.accumulate`` only).
+    """Record each kind of physical batch as a CUDA graph (``step.accumulate`` only): for small models.
 
     A smaller batch is filled up with copies of its first example, which add exactly zero. What Python does in the loss
     function (branches, counters, the values of plain numbers) is frozen as it was when recorded, so hand
@@ -92,54 +85,91 @@ class CudaGraph:
 
     def __post_init__(self) -> None:
         """Refuse counts below one: the first batch of a program is its trial and cannot be recorded."""
-        for name in ("warm_up", "max_recordings"):
-            object.__setattr__(self, name, checks.count(name, getattr(self, name)))
+        _check_counts(self)
 
     def start(self, engine: RunningEngine, device: torch.device) -> Launcher:
         """Bind, or say why not and stay with the ordinary way."""
         if device.type != "cuda":
             _log.warning("CUDA graphs are not used: the model is on %s.", device)
             return Openly()
-        if not isinstance(engine, ReplayableEngine):
-            _log.warning("CUDA graphs are not used: %s cannot be replayed.", type(engine).__name__)
-            return Openly()
-        return GraphReplay(engine=engine, choice=self)
+        return _replay(engine, Graph(), self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """Compile each kind of physical batch as a whole with torch's compiler (``step.accumulate`` only).
+
+    Padding and Python code are treated as :class:`CudaGraph` does. Compiling takes from seconds to minutes, once.
+
+    Attributes:
+        graph: Also replay the compiled program as a CUDA graph.
+        warm_up: Physical batches done in the open before one is recorded.
+        max_recordings: How many recordings a session may make before it gives up.
+    """
+
+    graph: bool = False
+    warm_up: int = 2
+    max_recordings: int = 4
+
+    def __post_init__(self) -> None:
+        """Refuse counts below one."""
+        _check_counts(self)
+
+    def start(self, engine: RunningEngine, device: torch.device) -> Launcher:
+        """Bind, or say why not and stay with the ordinary way."""
+        graph = self.graph
+        if graph and device.type != "cuda":
+            _log.warning("CUDA graphs are not used: the model is on %s.", device)
+            graph = False
+        return _replay(engine, Compile(graph=graph), self)
+
+
+def _check_counts(choice: CudaGraph | Compiled) -> None:
+    for name in ("warm_up", "max_recordings"):
+        object.__setattr__(choice, name, checks.count(name, getattr(choice, name)))
+
+
+def _replay(engine: RunningEngine, recorder: Recorder, choice: CudaGraph | Compiled) -> Launcher:
+    if not isinstance(engine, ReplayableEngine):
+        _log.warning("Nothing is recorded: %s cannot be replayed.", type(engine).__name__)
+        return Openly()
+    return Replay(engine=engine, recorder=recorder, warm_up=choice.warm_up, max_recordings=choice.max_recordings)
 
 
 @dataclass(kw_only=True, eq=False)
 class _Recording:
-    """A graph, the memory its inputs are read from and its outputs are written to."""
+    """A recorded program with the memory its inputs are read from and its outputs are written to."""
 
-    graph: torch.cuda.CUDAGraph
+    run: Run
     leaves: Sequence[Tensor]
     present: Tensor
-    outcome: Outcome
-    size: int
-    loss_function: LossFunction  # held, so that its identity cannot pass to another function
+    _was_full: bool = True
 
     def replay(self, leaves: Sequence[Tensor], size: int) -> Outcome:
+        """Copy the examples in, fill up with copies of the first one, and run."""
+        limit = len(self.present)
         for mine, given in zip(self.leaves, leaves, strict=True):
             mine[:size].copy_(given)
-            if size < self.size:
-                mine[size:].copy_(given[:1].expand(self.size - size, *given.shape[1:]))
-        if size != self.size or not self._was_full:
-            self.present[:size] = True
-            self.present[size:] = False
-        self._was_full = size == self.size
-        self.graph.replay()
-        return Outcome(*(tensor[:size] for tensor in self.outcome))
-
-    _was_full: bool = False
+            if size < limit:
+                mine[size:].copy_(given[:1].expand(limit - size, *given.shape[1:]))
+        if size < limit or not self._was_full:
+            self.present[:size].fill_(True)
+            self.present[size:].fill_(False)
+        self._was_full = size == limit
+        return Outcome(*(tensor[:size] for tensor in self.run()))
 
 
 @dataclass(kw_only=True, eq=False)
-class GraphReplay:
-    """:class:`CudaGraph` bound to an engine."""
+class Replay:
+    """A choice of recorder, bound to an engine."""
 
     engine: ReplayableEngine
-    choice: CudaGraph
+    recorder: Recorder
+    warm_up: int
+    max_recordings: int
     _recordings: dict[Hashable, _Recording] = field(default_factory=dict)
     _seen: dict[Hashable, int] = field(default_factory=dict)
+    _held: list[LossFunction] = field(default_factory=list)
     _has_given_up: bool = False
 
     def add(
@@ -150,49 +180,53 @@ class GraphReplay:
         if self._has_given_up or not all(isinstance(leaf, Tensor) and leaf.shape[:1] == (size,) for leaf in leaves):
             return None
         shapes = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
+        # the rule's numbers are frozen in a recording, so another rule (a learned threshold, a schedule) needs its own
         key = (id(loss_function), str(spec), shapes, limit, rule, into.flat.data_ptr())
         recording = self._recordings.get(key)
         if recording is None:
-            if not self._is_due(key, into):
+            if not self._is_due(key, loss_function, into):
                 return None
-            recording = self._record(leaves, spec, size, limit, loss_function, rule, into)
-            if recording is None:
+            made = self._record(leaves, size, spec, limit, loss_function, rule, into)
+            if made is None:
                 return None
-            self._recordings[key] = recording
+            self._recordings[key], outcome = made
+            return outcome
         return recording.replay(leaves, size)
 
-    def _is_due(self, key: Hashable, into: ClippedSum) -> bool:
+    def _is_due(self, key: Hashable, loss_function: LossFunction, into: ClippedSum) -> bool:
         self._seen[key] = self._seen.get(key, 0) + 1
+        self._held.append(loss_function)  # its identity is in the key, and must not pass to another function
         if into.keep is not None:
             return self._give_up("the plan's mask changes from step to step")
-        if self._seen[key] <= self.choice.warm_up:
-            if len(self._seen) > 4 * self.choice.max_recordings:
+        if len(self._recordings) >= self.max_recordings:
+            return self._give_up(f"there are {len(self._recordings)} recordings already")
+        if self._seen[key] <= self.warm_up:
+            if len(self._seen) > 4 * self.max_recordings:
                 return self._give_up("the loss function or the clipping rule changes from step to step")
             return False
-        if len(self._recordings) >= self.choice.max_recordings:
-            return self._give_up(f"there are already {len(self._recordings)} recordings")
         return True
 
     def _give_up(self, reason: str) -> bool:
-        _log.warning("CUDA graphs are not used from here on: %s.", reason)
+        _log.warning("Nothing more is recorded; batches run in the ordinary way: %s.", reason)
         self._has_given_up = True
         return False
 
     def _record(
         self,
         given: Sequence[Tensor],
-        spec: pytree.TreeSpec,
         size: int,
+        spec: pytree.TreeSpec,
         limit: int,
         loss_function: LossFunction,
         rule: ClippingRule,
         into: ClippedSum,
-    ) -> _Recording | None:
-        """Record, or give up and say why."""
+    ) -> tuple[_Recording, Outcome] | None:
+        """Record and add the given batch, or give up and say why."""
         leaves = [leaf[:1].expand(limit, *leaf.shape[1:]).contiguous() for leaf in given]
         present = torch.ones(limit, dtype=torch.bool, device=into.flat.device)
 
-        def body(total: ClippedSum) -> Outcome:
+        def program(flat: Tensor, present: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
+            total = ClippedSum(flat=flat, layout=into.layout, sensitivity=into.sensitivity)
             batch = pytree.tree_unflatten(leaves, spec)
             mark_batch(leaves)
             self.engine.begin(limit)
@@ -201,22 +235,32 @@ class GraphReplay:
                 norms = self.engine.add_present(losses, rule, total, present)
             finally:
                 self.engine.abandon()
-            return Outcome(losses.detach(), norms)
+            return losses.detach(), norms
 
+        before = into.flat.clone()
         try:
-            # the libraries set themselves up for a stream at their first call, which must not be recorded
-            aside = torch.cuda.Stream()
-            aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):
-                body(ClippedSum(flat=torch.zeros_like(into.flat), layout=into.layout, sensitivity=into.sensitivity))
-            torch.cuda.current_stream().wait_stream(aside)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                outcome = body(into)
+            run = self.recorder.record(program, into.flat, present, leaves, self.engine)
+            recording = _Recording(run=run, leaves=leaves, present=present)
+            outcome = recording.replay(given, size)
+            _check(into.flat - before, program, present, leaves)
         except Exception as error:  # noqa: BLE001 -- whatever a model does that cannot be recorded, it still trains
-            torch.cuda.synchronize()
-            self._give_up(f"the program cannot be recorded ({type(error).__name__}: {error})")
+            into.flat.copy_(before)
+            reason = str(error).strip().splitlines() or [""]
+            self._give_up(f"the program cannot be recorded ({type(error).__name__}: {reason[0]})")
             return None
-        return _Recording(
-            graph=graph, leaves=leaves, present=present, outcome=outcome, size=limit, loss_function=loss_function
-        )
+        return recording, outcome
+
+
+def _check(found: Tensor, program: Program, present: Tensor, leaves: Sequence[Tensor]) -> None:
+    """Compare a recording with the program itself, on other examples than it was recorded with.
+
+    A recorder that missed an operation would have frozen its result. A program that draws random numbers gives two
+    answers and cannot be compared.
+    """
+    first, second = torch.zeros_like(found), torch.zeros_like(found)
+    program(first, present, *leaves)
+    program(second, present, *leaves)
+    allowed = 2e-2 * torch.linalg.vector_norm(first)
+    is_random = torch.linalg.vector_norm(first - second) > allowed
+    if not is_random and not torch.linalg.vector_norm(found - first) <= allowed:
+        raise RuntimeError("the recording gives another sum than the program")

@@ -259,6 +259,15 @@ class Session:
         with self._average.applied():
             yield
 
+    def adopt_average(self) -> None:
+        """Leave the averaged weights in the model for good; only after the run."""
+        if self._average is None or self._is_open:
+            raise LoopError(
+                "adopt_average() puts the averaged weights in the place of the last ones after the session's with "
+                "block, and needs privatize(averaging=...). During the run use averaged()."
+            )
+        self._average.adopt()
+
     def guarantee(self) -> Guarantee:
         """Account what the ledger says was charged: the guarantee of everything released so far."""
         return self.plan.account(

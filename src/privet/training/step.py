@@ -138,8 +138,9 @@ class Step:
         session._clipping.watch(norms)
         if session._telemetry is not None:
             self._loss_sum += float(losses.detach().sum())
-            bounds = norms.new_tensor(self._rule.sensitivity.bounds)
-            self._clipped += int((norms > bounds).any(1).sum())
+            # what a rule does to a vanishing gradient is its scale; whatever gets less of it is clipped or dropped
+            scale = self._rule.factors(norms.new_zeros(1, norms.shape[1]))
+            self._clipped += int((self._rule.factors(norms) < scale).any(1).sum())
 
     def accumulate(self, loss_function: LossFunction) -> None:
         """Walk through the physical batches with a function from a batch to its losses, surviving lack of memory.

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 class Unprotected:
     """Diagnostics of one logical step. Not private: publish them only for public data.
 
-    An empty batch has no mean loss and no clipped share.
+    The clipped share counts the examples that the rule held back in any group: shortened by a threshold, dropped above
+    a cutoff, normalised. An empty batch has no mean loss and no clipped share.
     """
 
     step: int

@@ -1,0 +1,80 @@
+"""``privet account search``: what a tuning search of random length reveals."""
+
+from __future__ import annotations
+
+import click
+
+from privet.cli.console import OK, show_facts, show_heading, show_json
+from privet.cli.options import CONTEXT, adjacency_option, examples, json_option, unit_option
+
+_SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": float("inf")}
+
+
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "privet account search --mean 10 --rate 0.01 --steps 1000\n    --noise-multiplier 1 --delta 1e-5",
+    ),
+)
+@click.option("--mean", type=float, required=True, help="Expected number of runs.")
+@click.option(
+    "--length",
+    type=click.Choice(list(_SHAPES)),
+    default="geometric",
+    show_default=True,
+    help="Distribution of the number of runs.",
+)
+@click.option("--rate", type=float, required=True, help="Probability that a record joins a step.")
+@click.option("--steps", type=int, required=True, help="Number of steps of one run.")
+@click.option("--noise-multiplier", type=float, required=True, help="Noise, as a multiple of the clipping bound.")
+@click.option("--delta", type=float, required=True, help="Probability with which the bound may fail.")
+@adjacency_option
+@unit_option
+@json_option
+def search(
+    mean: float,
+    length: str,
+    rate: float,
+    steps: int,
+    noise_multiplier: float,
+    delta: float,
+    adjacency: str,
+    unit: str,
+    as_json: bool,
+) -> int:
+    """Account a search that draws its number of runs and releases the best one.
+
+    The number is drawn once, in advance, and nothing is released but the one
+    model. Beside it stands what the same expected number of runs costs when
+    every one of them may be seen.
+    """
+    from privet.accounting.guarantee import guarantee, rounded_up
+    from privet.accounting.search import RandomSearch
+    from privet.mechanism.events import compose
+    from privet.mechanism.noise import Gaussian
+    from privet.mechanism.sampling import Poisson
+    from privet.mechanism.terms import Adjacency, Unit
+
+    sampling = Poisson(rate=rate, steps=steps, expected_batch_size=1.0)
+    one_run = compose([(sampling.amplify(Gaussian(noise_multiplier=noise_multiplier).event()), steps)])
+    tried = RandomSearch(mean=mean, shape=_SHAPES[length])
+    answers = {
+        "search": tried.event(one_run),
+        "one_run": one_run,
+        "every_run_seen": compose([(one_run, max(1, round(mean)))]),
+    }
+    found = {
+        name: guarantee(event, delta=delta, adjacency=Adjacency(adjacency), unit=Unit(unit))
+        for name, event in answers.items()
+    }
+    if as_json:
+        show_json({name: promise.to_dict() for name, promise in found.items()})
+        return OK
+    show_heading(str(found["search"]))
+    show_facts(
+        {
+            "one run alone": f"epsilon {rounded_up(found['one_run'].epsilon)}",
+            f"{max(1, round(mean))} runs, all seen": f"epsilon {rounded_up(found['every_run_seen'].epsilon)}",
+        }
+    )
+    return OK

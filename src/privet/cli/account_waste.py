@@ -1,0 +1,107 @@
+"""``privet account waste`` and ``batch``: what samplers waste, and the batch that wastes least."""
+
+from __future__ import annotations
+
+import click
+
+from privet.cli.console import OK, show_facts, show_heading, show_json, show_table
+from privet.cli.options import CONTEXT, adjacency_option, examples, json_option
+
+_size_option = click.option("--dataset-size", type=int, required=True, help="Public number of records.")
+_physical_option = click.option("--physical", type=int, required=True, help="Slots of a physical batch.")
+
+
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples("privet account waste --dataset-size 60000 --batch-size 230 --physical 256"),
+)
+@_size_option
+@click.option("--batch-size", type=int, required=True, help="Logical batch: expected examples per step.")
+@_physical_option
+@click.option("--plot", type=click.Path(dir_okay=False), metavar="FILE.svg", help="Draw the table as bars, too.")
+@json_option
+def waste(dataset_size: int, batch_size: int, physical: int, plot: str | None, as_json: bool) -> int:
+    """Compare what samplers waste in one epoch.
+
+    Never seen: records that no step uses. Stragglers: steps whose batch needs a
+    second pass. Dropped: sampled records thrown away. Padding: empty slots.
+    """
+    from privet.accounting.waste import waste_table
+
+    table = waste_table(dataset_size=dataset_size, batch_size=batch_size, physical_batch_size=physical)
+    if plot is not None:
+        from privet.reports.waste_plot import write_waste_plot
+
+        write_waste_plot(table, plot)
+    if as_json:
+        show_json([row.to_dict() for row in table])
+        return OK
+    header = ["sampler", "steps", "passes", "never seen", "stragglers", "dropped", "padding"]
+    rows = [
+        [
+            row.sampler,
+            f"{row.steps:,}",
+            f"{row.physical_batches:,.1f}",
+            *(f"{share:.2%}" for share in (row.never_seen, row.stragglers, row.dropped, row.padding)),
+        ]
+        for row in table
+    ]
+    show_table(header, rows, right=range(1, len(header)))
+    if plot is not None:
+        click.echo(plot)
+    return OK
+
+
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "privet account batch --dataset-size 60000 --physical 256 --steps 14063\n    --epsilon 2 --delta 1e-5",
+    ),
+)
+@_size_option
+@_physical_option
+@click.option("--steps", type=int, required=True, help="Number of steps.")
+@click.option("--epsilon", type=float, required=True, help="The budget.")
+@click.option("--delta", type=float, required=True, help="Probability with which the bound may fail.")
+@adjacency_option
+@json_option
+def batch(
+    dataset_size: int, physical: int, steps: int, epsilon: float, delta: float, adjacency: str, as_json: bool
+) -> int:
+    """Find the expected batch that costs least with truncated Poisson sampling.
+
+    Every step runs one physical batch. A larger expected batch divides the
+    noise by more, until truncation asks for more noise than that gains.
+    """
+    from privet.accounting.truncation import suggest_batch
+    from privet.mechanism.terms import Adjacency
+
+    found = suggest_batch(
+        physical=physical,
+        dataset_size=dataset_size,
+        steps=steps,
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=Adjacency(adjacency),
+    )
+    if as_json:
+        show_json(
+            {
+                "expected_batch_size": found.sampling.expected_batch_size,
+                "max_batch_size": found.sampling.max_batch_size,
+                "rate": found.sampling.rate,
+                "noise_multiplier": found.noise_multiplier,
+                "noise_over_signal": found.noise_over_signal,
+                "overflow_probability": found.overflow_probability,
+            }
+        )
+        return OK
+    show_heading(f"expected batch {found.sampling.expected_batch_size:g} of {physical} slots")
+    show_facts(
+        {
+            "noise multiplier": f"{found.noise_multiplier:.5g}",
+            "noise on the mean": f"{found.noise_over_signal:.4g} x clipping bound",
+            "steps that overflow": f"{found.overflow_probability:.2g}",
+        }
+    )
+    return OK

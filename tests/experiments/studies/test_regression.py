@@ -1,0 +1,86 @@
+"""The regression study: its arms, the identity between two of them, and a table that says what the rows say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from privet.datasets.arrays import ArrayDataset, Split
+from privet.datasets.known import describe
+from privet.experiments.studies import regression
+from privet.experiments.studies.arms import GLOBAL, LOCAL, NON_PRIVATE
+from privet.experiments.studies.regression import CORRECTED, LOCAL_AT_CUTOFF, SETTINGS, RegressionSettings
+from privet.experiments.studies.regression_table import regression_table
+
+
+@pytest.fixture(autouse=True)
+def made_up_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str, normalisation: str | None = None) -> Split:
+        info = describe(name)
+        generator = torch.Generator().manual_seed(0)
+        parts = []
+        for size in (60, 20):
+            features = torch.randn(size, *info.input_shape, generator=generator)
+            parts.append(ArrayDataset(features=features, labels=features[:, :1] + 5))
+        return Split(train=parts[0], test=parts[1], info=info)
+
+    monkeypatch.setattr(regression, "load", load)
+
+
+def rows_of(settings: RegressionSettings) -> dict[str, dict[str, Any]]:
+    rows = regression.run_regression_study([settings], seeds=[0], device=torch.device("cpu"))
+    return {row["arm"]: row for row in rows}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_global_clipping_is_local_clipping_at_the_cutoff_when_nothing_is_dropped(name: str) -> None:
+    rows = rows_of(SETTINGS[name]().shortened(4))
+    assert rows[GLOBAL]["test_error"] == pytest.approx(rows[LOCAL_AT_CUTOFF]["test_error"], rel=1e-3)
+    assert rows[GLOBAL]["test_error"] != pytest.approx(rows[LOCAL]["test_error"], rel=1e-3)
+    assert (CORRECTED in rows) == (name == "housing")
+
+
+def test_every_private_arm_costs_the_same_and_the_open_one_is_said_to_be_open() -> None:
+    rows = rows_of(SETTINGS["housing"]().shortened(3))
+    assert rows[NON_PRIVATE]["epsilon"] is None
+    assert len({row["epsilon"] for arm, row in rows.items() if arm != NON_PRIVATE}) == 1
+
+
+def test_shortening_keeps_one_rate() -> None:
+    short = SETTINGS["wine"]().shortened(7)
+    assert (short.steps, len(short.rates)) == (7, 1)
+    assert replace(short, steps=500, rates=SETTINGS["wine"]().rates) == SETTINGS["wine"]()
+
+
+def row(arm: str, rate: float, test_error: float, train_error: float, seed: int = 0) -> dict[str, Any]:
+    return {
+        "arm": arm, "setting": "made up", "seed": seed, "rate": rate, "epsilon": None if arm == NON_PRIVATE else 1.5,
+        "delta": 1e-5, "noise_multiplier": 1.0, "steps": 10, "test_error": test_error, "train_error": train_error,
+    }  # fmt: skip
+
+
+def test_the_table_takes_each_arm_at_the_rate_of_least_training_error() -> None:
+    rows = [
+        row(NON_PRIVATE, 0.1, 0.5, 0.5),
+        row(LOCAL, 0.1, 2.0, 1.0),
+        row(LOCAL, 0.1, 4.0, 1.2, seed=1),
+        row(LOCAL, 1.0, 0.1, 9.0),
+        row(GLOBAL, 0.1, 0.3, float("nan")),
+        row(GLOBAL, 1.0, 2.5, 7.0),
+    ]
+    table = regression_table(rows)
+    assert "| local | 0.1 | 3.000 ± 1.000 | 1.100 ± 0.100 |" in table
+    assert "| global | 1 | 2.500 | 7.000 |" in table
+    assert "epsilon 1.5 at delta 1e-05" in table
+    assert "holds here (2.500 against 3.000)" in table
+    worse = regression_table([row(LOCAL, 0.1, 1.0, 1.0), row(GLOBAL, 0.1, 2.0, 2.0)])
+    assert "does not hold here (2.000 against 1.000)" in worse
+
+
+def test_a_table_of_one_arm_says_what_it_lacks() -> None:
+    table = regression_table([row(NON_PRIVATE, 0.1, 1.0, 1.0)])
+    assert "No arm is private." in table
+    assert "needs the arms local and global" in table

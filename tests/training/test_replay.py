@@ -1,0 +1,220 @@
+"""Recorded physical batches against the ordinary way: the same sums, other launches."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from privet import Adjacency, Gaussian, Plan, Poisson, Threshold, Unit, privatize
+from privet.errors import ArgumentError
+from privet.gradients.bookkeeping import BookKeeping
+from privet.gradients.capture import mark_batch
+from privet.gradients.functional import Functional
+from privet.mechanism.grouping import OneGroup
+from privet.mechanism.layout import Layout
+from privet.mechanism.sums import ClippedSum
+from privet.training.recording import Outcome, Recorder
+from privet.training.replay import Compiled, CudaGraph, Launch, Openly, Replay
+
+EXAMPLES, WIDTH, CLASSES = 96, 6, 3
+
+
+def _plan(steps: int = 6) -> Plan:
+    return Plan(
+        sampling=Poisson(rate=0.2, steps=steps, expected_batch_size=20),
+        clipping=Threshold(norm=0.5),
+        noise=Gaussian(noise_multiplier=0.1),
+        delta=1e-5,
+        adjacency=Adjacency.ADD_REMOVE,
+        unit=Unit.RECORD,
+    )
+
+
+def _data(device: str = "cpu") -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(EXAMPLES, WIDTH, generator=generator)
+    inputs[7, 0] = float("nan")
+    labels = torch.randint(0, CLASSES, (EXAMPLES,), generator=generator)
+    return TensorDataset(inputs.to(device), labels.to(device))
+
+
+def _model(device: str = "cpu") -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, CLASSES)).to(device)
+
+
+def _trained(launch: Launch | None, device: str = "cpu") -> dict[str, Tensor]:
+    model = _model(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+
+    def losses(inputs: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(model(inputs), labels, reduction="none")
+
+    session = privatize(model, optimizer, _data(device), _plan(), physical_batch_size=9, seed=3, launch=launch)
+    with session:
+        for step in session.steps():
+            step.accumulate(losses)
+            step.update()
+    return model.state_dict()
+
+
+class _Plain:
+    """Records nothing and runs the program itself: the bookkeeping around recorders can be tested on any machine."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def record(self, program, flat, present, leaves, engine):  # type: ignore[no-untyped-def]
+        def run() -> Outcome:
+            self.runs += 1
+            return Outcome(*program(flat, present, *leaves))
+
+        return run
+
+
+class _PlainLaunch:
+    def __init__(self, recorder: Recorder, *, warm_up: int = 1, max_recordings: int = 4) -> None:
+        self.recorder, self.warm_up, self.max_recordings = recorder, warm_up, max_recordings
+
+    def start(self, engine, device):  # type: ignore[no-untyped-def]
+        self.replay = Replay(
+            engine=engine, recorder=self.recorder, warm_up=self.warm_up, max_recordings=self.max_recordings
+        )
+        return self.replay
+
+
+class _Refusing:
+    def record(self, program, flat, present, leaves, engine):  # type: ignore[no-untyped-def]
+        raise RuntimeError("this device records nothing")
+
+
+def _assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float = 1e-6) -> None:
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance)
+
+
+def test_padded_replays_train_the_same_weights_even_with_an_example_that_is_not_a_number() -> None:
+    recorder = _Plain()
+    _assert_same(_trained(_PlainLaunch(recorder)), _trained(None))
+    assert recorder.runs > 3
+
+
+@pytest.mark.parametrize("limit", [4, 5, 12])
+def test_padding_adds_exactly_zero(limit: int) -> None:
+    model = _model()
+    layout = Layout.of([(name, tuple(value.shape)) for name, value in model.named_parameters()], OneGroup())
+    rule = Threshold(norm=0.5).for_groups(1)
+    engine = BookKeeping().start(model, list(model.parameters()), layout)
+    replay = Replay(engine=engine, recorder=_Plain(), warm_up=1, max_recordings=2)
+
+    def losses(inputs: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(model(inputs), labels, reduction="none")
+
+    def openly(size: int) -> Tensor:
+        into = ClippedSum(flat=torch.zeros(layout.num_coordinates), layout=layout, sensitivity=rule.sensitivity)
+        batch = [tensor[10 : 10 + size].clone() for tensor in _data().tensors]
+        mark_batch(batch)
+        engine.begin(size)
+        engine.add_clipped(losses(*batch), rule, into)
+        return into.flat
+
+    openly(limit)  # the trial of the program at that size
+    into = ClippedSum(flat=torch.zeros(layout.num_coordinates), layout=layout, sensitivity=rule.sensitivity)
+    batch = [tensor[10:14] for tensor in _data().tensors]
+    assert replay.add(batch, 4, limit, losses, rule, into) is None
+    outcome = replay.add(batch, 4, limit, losses, rule, into)
+    assert outcome is not None
+    assert outcome.losses.shape == (4,)
+    assert outcome.norms.shape == (4, 1)
+    torch.testing.assert_close(into.flat, openly(4), rtol=1e-6, atol=1e-7)
+
+
+class _Forgetful(_Plain):
+    """Freezes what it computed while recording, as a tracer does with an operation it does not see."""
+
+    def record(self, program, flat, present, leaves, engine):  # type: ignore[no-untyped-def]
+        frozen = torch.zeros_like(flat)
+        outcome = Outcome(*program(frozen, present, *leaves))
+
+        def run() -> Outcome:
+            flat.add_(frozen)
+            return outcome
+
+        return run
+
+
+def test_a_recording_that_froze_its_examples_is_caught_and_leaves_no_trace(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="privet"):
+        _assert_same(_trained(_PlainLaunch(_Forgetful())), _trained(None), tolerance=1e-6)
+    assert "another sum than the program" in caplog.text
+
+
+def test_a_program_that_cannot_be_recorded_trains_in_the_ordinary_way_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="privet"):
+        _assert_same(_trained(_PlainLaunch(_Refusing())), _trained(None), tolerance=0)
+    assert caplog.text.count("this device records nothing") == 1
+
+
+def test_a_new_loss_function_at_every_step_is_never_answered_with_an_old_recording(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def trained(launch: Launch | None) -> dict[str, Tensor]:
+        model = _model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        with privatize(model, optimizer, _data(), _plan(30), physical_batch_size=50, seed=3, launch=launch) as session:
+            for step in session.steps():
+                weight = 1.0 + step.index
+                step.accumulate(
+                    lambda inputs, labels, weight=weight: (
+                        weight * functional.cross_entropy(model(inputs), labels, reduction="none")
+                    )
+                )
+                step.update()
+        return model.state_dict()
+
+    with caplog.at_level(logging.WARNING, logger="privet"):
+        _assert_same(trained(_PlainLaunch(_Plain())), trained(None), tolerance=0)
+    assert "changes from step to step" in caplog.text
+
+
+def test_graphs_on_a_processor_and_engines_without_replay_fall_back_and_say_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="privet"):
+        _assert_same(_trained(CudaGraph()), _trained(None), tolerance=0)
+        model = _model()
+        layout = Layout.of([(name, tuple(value.shape)) for name, value in model.named_parameters()], OneGroup())
+        running = Functional().start(model, list(model.parameters()), layout)
+        assert isinstance(Compiled().start(running, torch.device("cpu")), Openly)
+        running.close()
+    assert "the model is on cpu" in caplog.text
+    assert "RunningFunctional cannot be replayed" in caplog.text
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5])
+def test_counts_below_one_are_refused(count: float) -> None:
+    with pytest.raises(ArgumentError):
+        CudaGraph(warm_up=count)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_compiled_batch_trains_the_same_weights() -> None:
+    _assert_same(_trained(Compiled()), _trained(None), tolerance=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("launch", [CudaGraph(), Compiled(), Compiled(graph=True)], ids=["graph", "compiled", "both"])
+def test_a_recorded_batch_on_a_device_trains_the_same_weights(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    with caplog.at_level(logging.WARNING, logger="privet"):
+        _assert_same(_trained(launch, "cuda"), _trained(None, "cuda"), tolerance=1e-4)
+    assert not caplog.text, "the recording must have been used"
