@@ -31,7 +31,7 @@ def main(steps: int = 60) -> None:
     print(plan.guarantee())
 
     views = pv.Views(dataset=split.train, transform=pv.ShiftAndFlip(max_shift=2), num_views=4)
-    rate = pv.LearningRate(optimizer, pv.Cosine(warm_up=0.1), num_steps=plan.num_steps)
+    rate = pv.LearningRate(optimizer, pv.CosineDecay(warm_up=0.1), num_steps=plan.num_steps)
     losses = pv.mean_over_views(lambda x, y: functional.cross_entropy(model(x), y, reduction="none"))
     averaging = pv.ExponentialAverage(decay=0.9)
     with pv.privatize(model, optimizer, views, plan, averaging=averaging) as session:

@@ -54,9 +54,9 @@ _WHERE = {
     "DPAdam": "privet.training.optimizers",
     "DPAdamW": "privet.training.optimizers",
     "LearningRate": "privet.training.schedules",
-    "Cosine": "privet.training.schedules",
-    "Linear": "privet.training.schedules",
-    "Steps": "privet.training.schedules",
+    "CosineDecay": "privet.training.schedules",
+    "LinearDecay": "privet.training.schedules",
+    "StepDecay": "privet.training.schedules",
     "PrivateClassifier": "privet.training.estimator",
     "PrivateRegressor": "privet.training.estimator",
     "sgd": "privet.training.estimator",
@@ -119,10 +119,10 @@ if TYPE_CHECKING:
     from privet.training.estimator import sgd as sgd
     from privet.training.optimizers import DPAdam as DPAdam
     from privet.training.optimizers import DPAdamW as DPAdamW
-    from privet.training.schedules import Cosine as Cosine
+    from privet.training.schedules import CosineDecay as CosineDecay
     from privet.training.schedules import LearningRate as LearningRate
-    from privet.training.schedules import Linear as Linear
-    from privet.training.schedules import Steps as Steps
+    from privet.training.schedules import LinearDecay as LinearDecay
+    from privet.training.schedules import StepDecay as StepDecay
     from privet.training.session import Session as Session
     from privet.training.session import privatize as privatize
     from privet.training.step import Step as Step

@@ -39,7 +39,7 @@ def test_random_plans_are_bracketed_and_grow_with_what_reveals_more(seed: int, a
     rng = np.random.default_rng([seed, list(Adjacency).index(adjacency)])
     for number in range(42):
         rate, multiplier = 10 ** rng.uniform(-4, -0.1), 10 ** rng.uniform(-0.2, 1.3)
-        steps, delta = round(10 ** rng.uniform(0, 3.5)), 10 ** rng.uniform(-9, -1)
+        steps, delta = round(10 ** rng.uniform(0, 3)), 10 ** rng.uniform(-9, -1)
         more = [
             (rate, multiplier, 2 * steps, delta),
             (min(1.0, 1.5 * rate), multiplier, steps, delta),
@@ -110,7 +110,7 @@ def cheap_answer(rng: np.random.Generator) -> float:
         lambda: composed_epsilon(epsilon_each=a, num_releases=few, delta=share),
         lambda: composed_delta(epsilon_each=a, num_releases=few, epsilon=b, rate=any_share(rng)),
         lambda: advanced_epsilon(epsilon_each=a, num_releases=count, delta=share),
-        lambda: overflow_probability(dataset_size=max(count, 1), rate=min(max(share, 0.0), 1.0), max_batch_size=1),
+        lambda: overflow_probability(dataset_size=max(count, 1), rate=share, max_batch_size=1),
         lambda: max(
             row.padding for row in waste_table(dataset_size=count, batch_size=few, physical_batch_size=any_count(rng))
         ),

@@ -23,7 +23,7 @@ from privet.mechanism.scheduled_clipping import Scheduled
 from privet.training.augmentation import ShiftAndFlip, Views
 from privet.training.checkpoint import load_checkpoint
 from privet.training.optimizers import DPAdam, DPAdamW
-from privet.training.schedules import Cosine, Linear, Steps
+from privet.training.schedules import CosineDecay, LinearDecay, StepDecay
 
 MakeRecipe = Callable[..., Recipe]
 OPTIMIZERS: dict[str, tuple[type[Any], dict[str, Any]]] = {
@@ -35,9 +35,9 @@ OPTIMIZERS: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "{kind='dp_adamw', learning_rate=0.5}": (DPAdamW, {"lr": 0.5, "guard": 1e-8, "weight_decay": 0.01}),
 }
 SCHEDULES = {
-    "{kind='linear', warm_up=0.1}": Linear(warm_up=0.1),
-    "{kind='cosine', final=0.2}": Cosine(final=0.2),
-    "{kind='steps', drops=[0.5, 0.75]}": Steps(drops=(0.5, 0.75)),
+    "{kind='linear', warm_up=0.1}": LinearDecay(warm_up=0.1),
+    "{kind='cosine', final=0.2}": CosineDecay(final=0.2),
+    "{kind='steps', drops=[0.5, 0.75]}": StepDecay(drops=(0.5, 0.75)),
 }
 TWO_PARTS = "{kind='threshold', norm=1.0}, {kind='automatic', norm=1.0}"
 CLIPPINGS = {

@@ -18,6 +18,8 @@ CONVOLUTIONS = [
     (8, 12, 6, 3, 1, 0, 1, 4),
     (6, 6, 6, 3, 2, 1, 1, 6),
     (40, 70, 4, 3, 1, 1, 1, 1),
+    (17, 33, 5, 3, 1, 1, 1, 1),
+    (70, 20, 6, 3, 1, 1, 1, 1),
 ]
 
 
@@ -37,8 +39,8 @@ def main() -> None:
         )
         full = part.in_full().double().square().sum((1, 2))
         for block in (64, 128):
-            close(GramKernel(block=block).measure(part)[0], full)
-        close(Gram().measure(part)[0], full)
+            close(GramKernel(block=block).measure(part)[0].safe(), full)
+        close(Gram().measure(part)[0].safe(), full)
     for channels, out, size, kernel, stride, padding, dilation, groups in CONVOLUTIONS:
         inputs = torch.randn(3, channels, size, size, device=DEVICE)
         weight = torch.randn(out, channels // groups, kernel, kernel, device=DEVICE)
@@ -53,9 +55,12 @@ def main() -> None:
         ).in_full()
         for store in (True, False):
             squares, kept = ConvKernel(store=store).measure(convolution)
-            close(squares, truth.square().flatten(1).sum(1))
+            close(squares.safe(), truth.square().flatten(1).sum(1))
             if store:
                 close(kept.in_full(), truth)
+            weights, into = torch.rand(3, device=DEVICE), torch.zeros(truth.shape[1:], device=DEVICE)
+            kept.add_weighted_sum(weights, into)
+            close(into, torch.tensordot(weights.double(), truth, dims=1))
     check_affine()
     print("all kernels agree")
 

@@ -110,6 +110,30 @@ def test_fast_matrix_products_keep_the_bound_on_a_device(name: str) -> None:
         assert float(found.double().norm()) <= BOUND * SLACK
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@each_model
+def test_half_precision_on_a_device_keeps_the_bound_and_stays_near_full_precision(
+    name: str, dtype: torch.dtype
+) -> None:
+    def under_autocast(model: nn.Module, inputs: Tensor) -> Tensor:
+        with torch.autocast("cuda", dtype=dtype):
+            return model(inputs).float().flatten(1).square().sum(1)
+
+    for seed in range(4):
+        model, example = built(name, seed)
+        model, example = model.cuda(), example.cuda()
+        found = engine_clipped_sum(BookKeeping(), model, under_autocast, example, Threshold(norm=1e-3))
+        assert float(found.double().norm()) <= 1e-3 * SLACK
+        batch = torch.cat([example, example.flip(-1), 0.5 * example])
+        half = engine_clipped_sum(BookKeeping(), model, under_autocast, batch, Threshold(norm=1e-3))
+        full = engine_clipped_sum(
+            BookKeeping(), model, lambda model, inputs: model(inputs).flatten(1).square().sum(1), batch,
+            Threshold(norm=1e-3),
+        )  # fmt: skip
+        assert float((half - full).norm() / full.norm()) <= 0.05
+
+
 def on_device(model: nn.Module, inputs: Tensor) -> Tensor:
     return 100 * model(inputs).flatten(1).square().sum(1)
 

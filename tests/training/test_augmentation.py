@@ -11,8 +11,9 @@ from torch.utils.data import TensorDataset
 from privet.datasets.arrays import ArrayDataset
 from privet.errors import ArgumentError, DataError, UnsupportedModel
 from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.engine import Engine
+from privet.gradients.engine import Clipper, Engine
 from privet.gradients.functional import Functional
+from privet.gradients.per_example import PerExample
 from privet.training.augmentation import ShiftAndFlip, Views, mean_over_views
 from privet.training.session import privatize
 from tests.gradients.reference import trainable
@@ -104,6 +105,20 @@ def test_a_record_moves_the_sum_at_most_the_sensitivity_however_many_its_views(e
         assert float(found.norm()) <= size * NORM * (1 + 1e-9)
     alone = clipped_sum(Views(dataset=images(1), transform=spread, num_views=num_views), engine, 1, scale=1e3)
     assert float(alone.norm()) == pytest.approx(NORM)
+
+
+@each_engine
+def test_no_gradient_of_a_single_view_is_kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+    take = Clipper.take
+
+    def noted(self: Clipper, position: int, part: PerExample) -> None:
+        lengths.append(len(part))
+        take(self, position, part)
+
+    monkeypatch.setattr(Clipper, "take", noted)
+    clipped_sum(Views(dataset=images(), transform=spread, num_views=5), engine, 6)
+    assert set(lengths) == {6}
 
 
 def test_views_cost_nothing_more_and_leave_the_number_of_records() -> None:

@@ -21,7 +21,7 @@ from privet.mechanism.scheduled_clipping import Scheduled
 from privet.mechanism.terms import Adjacency, Unit
 from privet.training.averaging import ExponentialAverage
 from privet.training.estimator import PrivateClassifier, PrivateRegressor, sgd
-from privet.training.schedules import Cosine
+from privet.training.schedules import CosineDecay
 from tests.training.tools import flat
 
 SETTINGS: dict[str, Any] = {
@@ -266,7 +266,7 @@ def test_every_clipping_rule_learns_two_separate_classes(clipping: Clipping) -> 
 
 def test_averaging_and_a_schedule_leave_the_averaged_weights_in_the_model() -> None:
     inputs, labels = two_classes()
-    options: dict[str, Any] = {"seed": 0, "schedule": Cosine(warm_up=0.1)}
+    options: dict[str, Any] = {"seed": 0, "schedule": CosineDecay(warm_up=0.1)}
     last = classifier(**options).fit(inputs, labels)
     averaged = classifier(**options, averaging=ExponentialAverage(decay=0.9)).fit(inputs, labels)
     assert not torch.equal(flat(last.model), flat(averaged.model))

@@ -12,16 +12,16 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from privet.errors import ArgumentError
-from privet.training.schedules import Cosine, LearningRate, Linear, Schedule, Steps
+from privet.training.schedules import CosineDecay, LearningRate, LinearDecay, Schedule, StepDecay
 from privet.training.session import privatize
 from tests.training.tools import examples, full_batch, network, run, walk
 
 SCHEDULES: list[Schedule] = [
-    Linear(),
-    Linear(warm_up=0.2, final=0.1),
-    Cosine(),
-    Cosine(warm_up=0.1),
-    Steps(drops=(0.5,)),
+    LinearDecay(),
+    LinearDecay(warm_up=0.2, final=0.1),
+    CosineDecay(),
+    CosineDecay(warm_up=0.1),
+    StepDecay(drops=(0.5,)),
 ]
 each_schedule = pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
 
@@ -35,11 +35,11 @@ def test_factors_lie_between_zero_and_one(schedule: Schedule, progress: float) -
 
 
 def test_shapes() -> None:
-    assert [Linear(warm_up=0.5, final=0.2).factor(at) for at in (0, 0.25, 0.5, 0.75, 1)] == pytest.approx(
+    assert [LinearDecay(warm_up=0.5, final=0.2).factor(at) for at in (0, 0.25, 0.5, 0.75, 1)] == pytest.approx(
         [0, 0.5, 1, 0.6, 0.2]
     )
-    assert [Cosine(final=0.5).factor(at) for at in (0, 0.5, 1)] == pytest.approx([1, 0.75, 0.5])
-    assert [Steps(drops=(0.5, 0.8), factor_per_drop=0.1).factor(at) for at in (0.4, 0.5, 0.9)] == pytest.approx(
+    assert [CosineDecay(final=0.5).factor(at) for at in (0, 0.5, 1)] == pytest.approx([1, 0.75, 0.5])
+    assert [StepDecay(drops=(0.5, 0.8), factor_per_drop=0.1).factor(at) for at in (0.4, 0.5, 0.9)] == pytest.approx(
         [1, 0.1, 0.01]
     )
 
@@ -68,7 +68,7 @@ def test_every_group_keeps_its_own_rate() -> None:
     model = network()
     groups = [{"params": model[0].parameters(), "lr": 1.0}, {"params": model[2].parameters(), "lr": 0.1}]
     optimizer = SGD(groups)
-    LearningRate(optimizer, Linear(), num_steps=2).set(1)
+    LearningRate(optimizer, LinearDecay(), num_steps=2).set(1)
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.25, 0.025])
 
 
@@ -87,8 +87,8 @@ def test_schedulers_of_torch_work_too() -> None:
 
 
 def test_impossible_courses_are_refused() -> None:
-    for build in (lambda: Linear(warm_up=1.0), lambda: Cosine(final=2.0), lambda: Steps(drops=(0.0,))):
+    for build in (lambda: LinearDecay(warm_up=1.0), lambda: CosineDecay(final=2.0), lambda: StepDecay(drops=(0.0,))):
         with pytest.raises(ArgumentError):
             build()
     with pytest.raises(ArgumentError, match="schedule must be"):
-        LearningRate(SGD(network().parameters(), lr=0.1), Cosine, num_steps=3)  # type: ignore[arg-type]
+        LearningRate(SGD(network().parameters(), lr=0.1), CosineDecay, num_steps=3)  # type: ignore[arg-type]

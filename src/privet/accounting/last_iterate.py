@@ -77,6 +77,12 @@ def proven_last_iterate(
             "under add-or-remove the number of records is not public, so neither are their places nor the smoothness "
             "of a batch's mean. Use Adjacency.REPLACE_ONE or Adjacency.ZERO_OUT"
         )
+    _check_pieces(noise, mask, grouping)
+    _check_clipping(clipping, descent)
+    return LastIterate(batches=sampling.batches if isinstance(sampling, Cyclic) else 1, descent=descent)
+
+
+def _check_pieces(noise: Noise, mask: Mask, grouping: Grouping) -> None:
     if type(noise) is not Gaussian:
         raise _refused(f"{type(noise).__name__} noise is not the Gaussian noise of the proof")
     if type(mask) is not NoMask:
@@ -86,8 +92,6 @@ def proven_last_iterate(
             f"{type(grouping).__name__} clips parts of a gradient apart, which is not proven to keep a loss convex. "
             "Use OneGroup()"
         )
-    _check_clipping(clipping, descent)
-    return LastIterate(batches=sampling.batches if isinstance(sampling, Cyclic) else 1, descent=descent)
 
 
 def _check_clipping(clipping: Clipping, descent: StronglyConvexDescent) -> None:

@@ -47,11 +47,11 @@ class _WithParts(click.Command):
         "privet account runs/demo",
         "privet account --rate 0.01 --steps 1000 --noise-multiplier 1 --delta 1e-5",
         "privet account --rate 0.01 --steps 1000 --epsilon 2 --delta 1e-5",
-        "privet account event FILE.json --delta 1e-5   any event, as ledgers write it",
-        "privet account total RUN RUN ...              all runs of a project together",
-        "privet account search --mean 10 ...           a tuning search of random length",
-        "privet account waste --dataset-size 60000 --batch-size 230 --physical 256",
-        "privet account batch --dataset-size 60000 --physical 256 ...",
+        "privet account event --help    any event, as ledgers write it",
+        "privet account total --help    all runs of a project together",
+        "privet account search --help   a tuning search of random length",
+        "privet account waste --help    what samplers waste in an epoch",
+        "privet account batch --help    the expected batch that costs least",
     ),
 )
 @click.argument("run_or_ledger", metavar="[RUN]", required=False, type=click.Path())

@@ -53,6 +53,7 @@ def _facts(recipe: Recipe, plan: Plan) -> dict[str, Any]:
         "memory_bytes": _memory(recipe),
         "alternatives": _alternatives(recipe, plan),
         "clt_approximation_not_a_bound": _central_limit(plan),
+        "epsilon_if_every_iterate_were_seen": _seen(plan),
     }
 
 
@@ -106,6 +107,15 @@ def _central_limit(plan: Plan) -> float | None:
     return figure.epsilon(plan.delta)
 
 
+def _seen(plan: Plan) -> float | None:
+    """What the same run costs when its earlier models get out after all; None where that is the guarantee anyway."""
+    from privet.mechanism.terms import Release
+
+    if plan.release is Release.EVERY_ITERATE:
+        return None
+    return plan.account(plan.segments, is_complete=False).epsilon
+
+
 def _print(recipe: Recipe, plan: Plan, found: dict[str, Any]) -> None:
     guarantee = plan.guarantee()
     show_heading(f"{recipe.title}: {guarantee}")
@@ -129,6 +139,11 @@ def _print(recipe: Recipe, plan: Plan, found: dict[str, Any]) -> None:
     if clt is not None:
         facts["for comparison"] = (
             f"\N{GREEK SMALL LETTER EPSILON} {clt:.3f} by the central limit (approximation, not a bound)"
+        )
+    seen = found["epsilon_if_every_iterate_were_seen"]
+    if seen is not None:
+        facts["if models get out on the way"] = (
+            f"\N{GREEK SMALL LETTER EPSILON} {seen:.4g}: keep checkpoints to yourself"
         )
     show_facts(facts)
     click.echo()

@@ -41,11 +41,15 @@ def study(name: str | None, output: str | None, seeds: int | None, first_seed: i
     rows: list[dict[str, Any]] = []
     for row in chosen.run(numbers, where, quick):
         rows.append(row)
-        click.echo(f"{row['arm']}, seed {row['seed']}: {chosen.measure} {row[chosen.measure]:.4f}", err=True)
+        click.echo(f"{row['arm']}, seed {row['seed']}: {chosen.measure} {_figure(row[chosen.measure])}", err=True)
         if output is not None:
             # After every row: what a long study has found so far survives its end.
             _keep(Path(output), chosen.name, {"study": chosen.name, "quick": quick, "rows": rows}, chosen.table(rows))
     click.echo(chosen.table(rows), nl=False)
+
+
+def _figure(value: float | None) -> str:
+    return "none: it diverged" if value is None else f"{value:.4f}"
 
 
 def _keep(folder: Path, name: str, values: dict[str, Any], table: str) -> None:

@@ -32,7 +32,7 @@ from privet.training.augmentation import ShiftAndFlip, Views
 from privet.training.batching import MapDataset
 from privet.training.last_iterate import ProvenLoss
 from privet.training.optimizers import DPAdam, DPAdamW
-from privet.training.schedules import Cosine, Linear, Schedule, Steps
+from privet.training.schedules import CosineDecay, LinearDecay, Schedule, StepDecay
 
 
 def choose_device(name: str) -> torch.device:
@@ -104,13 +104,13 @@ def build_schedule(settings: ScheduleSettings | None) -> Schedule:
     """Return the course of the learning rate that the settings describe; without any it stays as it is."""
     match settings:
         case None:
-            return Steps(drops=())
+            return StepDecay(drops=())
         case LinearSettings():
-            return Linear(warm_up=settings.warm_up, final=settings.final)
+            return LinearDecay(warm_up=settings.warm_up, final=settings.final)
         case CosineSettings():
-            return Cosine(warm_up=settings.warm_up, final=settings.final)
+            return CosineDecay(warm_up=settings.warm_up, final=settings.final)
         case StepsSettings():
-            return Steps(drops=tuple(settings.drops), factor_per_drop=settings.factor_per_drop)
+            return StepDecay(drops=tuple(settings.drops), factor_per_drop=settings.factor_per_drop)
 
 
 def with_views(dataset: ArrayDataset, settings: AugmentationSettings | None) -> MapDataset:

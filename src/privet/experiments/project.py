@@ -15,6 +15,8 @@ from privet.mechanism.terms import Release
 
 _SAME_DATA = "the listed runs are all that was ever released about the data, which all of them used"
 
+_TWICE = "One ledger was named twice. A run is charged once: name every run once."
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectTotal:
@@ -57,10 +59,12 @@ def total_of_runs(paths: Sequence[Path], *, delta: float | None = None) -> Proje
     """
     if not paths:
         raise ArgumentError("A total needs at least one run.")
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise ArgumentError(_TWICE)
     runs = {str(path): check_ledger(path) for path in paths}
     checks = list(runs.values())
     if len({check.head for check in checks}) < len(paths):
-        raise ArgumentError("One ledger was named twice. A run is charged once: name every run once.")
+        raise ArgumentError(_TWICE)
     for name, values in (
         ("adjacency", {check.plan.adjacency.value for check in checks}),
         ("unit", {check.plan.unit.value for check in checks}),

@@ -55,6 +55,16 @@ class RunFiles:
         return self.folder / "metrics.json"
 
     @property
+    def calibration(self) -> Path:
+        """How far the model's confidence can be believed; there only when it was asked for."""
+        return self.folder / "calibration.json"
+
+    @property
+    def membership(self) -> Path:
+        """What membership attacks on the model achieved; there only when they were run."""
+        return self.folder / "membership.json"
+
+    @property
     def unprotected(self) -> Path:
         """Values that the guarantee does not cover; there only for public data or when asked for."""
         return self.folder / "unprotected.jsonl"

@@ -136,10 +136,20 @@ def evaluate(folder: str | Path, *, device: str = "auto") -> Metrics:
     """
     files = RunFiles(folder=Path(folder))
     recipe = stored_recipe(files)
-    model = build_model(recipe, choose_device(device))
-    _load_weights(model, files)
+    model = stored_model(files, recipe, choose_device(device))
     split = load(recipe.dataset, normalisation=recipe.normalisation)
     return Metrics(measures=measure_model(model, split.test, recipe.info), curve=stored_curve(files))
+
+
+def stored_model(files: RunFiles, recipe: Recipe, device: torch.device) -> nn.Module:
+    """Return a run's model: the final one, or the newest checkpoint of a run that is not finished.
+
+    Raises:
+        CheckpointError: there is none, or it cannot be read.
+    """
+    model = build_model(recipe, device)
+    _load_weights(model, files)
+    return model
 
 
 def stored_curve(files: RunFiles) -> tuple[CurvePoint, ...]:

@@ -7,8 +7,8 @@ import triton.language as tl
 
 @triton.jit
 def gram_kernel(
-    inputs, grads, sums, diagonal, length, width_in, width_out,
-    in_b, in_t, in_d, gr_b, gr_t, gr_p, num_pairs, num_rows,
+    inputs, grads, sums, length, width_in, width_out,
+    in_b, in_t, in_d, gr_b, gr_t, gr_p, num_pairs, num_examples,
     BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One program per tile pair (row >= column) and example: products of inputs times products of gradients."""
@@ -54,9 +54,8 @@ def gram_kernel(
     products *= weights
     total = tl.sum(tl.sum(products, 1), 0)
     tl.store(sums + example * num_pairs + pair, tl.where(row == column, total, 2.0 * total))
-    if row == column:
-        same = tl.sum(tl.sum(tl.where(left[:, None] == right[None, :], products, 0.0), 1), 0)
-        tl.store(diagonal + example * num_rows + row, same)
+    same = tl.sum(tl.sum(tl.where(left[:, None] == right[None, :], products, 0.0), 1), 0)
+    tl.store(sums + (num_examples + example) * num_pairs + pair, same)
 
 
 @triton.jit
@@ -100,6 +99,58 @@ def conv_kernel(
             mask=(out < rows)[:, None] & (column < columns)[None, :],
         )  # fmt: skip
     tl.store(squares + example * num_tiles + tile, tl.sum(tl.sum(accumulated * accumulated, 1), 0))
+
+
+@triton.jit
+def conv_shift_kernel(
+    inputs, grads, stored, squares, channels, height, width, rows, tiles_o, tiles_c, num_tiles, pad_h, pad_w,
+    KERNEL_H: tl.constexpr, STORE: tl.constexpr,
+    BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_T: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A kernel three taps wide whose output has the size of its input: each tap is a shift of the flat image.
+
+    One program per tile of channels and row of taps of one example. The three taps of a row share the gradients they
+    are multiplied with, and no address needs more than an addition. Stored as [example, down, along, out, in].
+    """
+    tile = tl.program_id(0)
+    example = tl.program_id(1).to(tl.int64)
+    down = tile // (tiles_c * tiles_o)
+    out = ((tile // tiles_c) % tiles_o) * BLOCK_O + tl.arange(0, BLOCK_O)
+    channel = (tile % tiles_c) * BLOCK_C + tl.arange(0, BLOCK_C)
+    positions = height * width
+    grad_base = grads + example * rows * positions
+    input_base = inputs + example * channels * positions
+    known = (channel < channels)[None, :]
+    left = tl.zeros((BLOCK_O, BLOCK_C), tl.float32)
+    middle = tl.zeros((BLOCK_O, BLOCK_C), tl.float32)
+    right = tl.zeros((BLOCK_O, BLOCK_C), tl.float32)
+    shift = (down - pad_h) * width - pad_w
+    for start in range(0, positions, BLOCK_T):
+        place = start + tl.arange(0, BLOCK_T)
+        inside = place < positions
+        y = place // width + down - pad_h
+        x = place % width - pad_w
+        valid = inside & (y >= 0) & (y < height)
+        g = tl.load(
+            grad_base + out[:, None] * positions + place[None, :],
+            mask=(out < rows)[:, None] & inside[None, :], other=0.0,
+        )  # fmt: skip
+        patch = input_base + channel[None, :] * positions + (place + shift)[:, None]
+        value = tl.load(patch, mask=known & (valid & (x >= 0) & (x < width))[:, None], other=0.0)
+        left = tl.dot(g, value, left, input_precision=PRECISION)
+        value = tl.load(patch + 1, mask=known & (valid & (x + 1 >= 0) & (x + 1 < width))[:, None], other=0.0)
+        middle = tl.dot(g, value, middle, input_precision=PRECISION)
+        value = tl.load(patch + 2, mask=known & (valid & (x + 2 >= 0) & (x + 2 < width))[:, None], other=0.0)
+        right = tl.dot(g, value, right, input_precision=PRECISION)
+    if STORE:
+        tap = rows.to(tl.int64) * channels
+        place = stored + (example * KERNEL_H + down) * 3 * tap + out[:, None] * channels + channel[None, :]
+        mask = (out < rows)[:, None] & known
+        tl.store(place, left, mask=mask)
+        tl.store(place + tap, middle, mask=mask)
+        tl.store(place + 2 * tap, right, mask=mask)
+    total = tl.sum(tl.sum(left * left + middle * middle + right * right, 1), 0)
+    tl.store(squares + example * num_tiles + tile, total)
 
 
 @triton.jit

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from privet.errors import LoopError, UnsupportedModel
 from privet.gradients.capture import Capture, Function, Recording, Source, Use, leave, send_back
-from privet.gradients.engine import Clipper, check_losses
+from privet.gradients.engine import Clipper, Present, check_losses
 from privet.gradients.example_axis import ExampleAxis, candidates
 from privet.gradients.layer_rules import RULES, by_vmap
 from privet.gradients.per_example import Explicit, PerExample, joined
@@ -93,9 +93,9 @@ class RunningBookKeeping:
 
     def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
         """Run the backward pass and add the clipped sum; see :meth:`RunningEngine.add_clipped`."""
-        return self._add(losses, rule, into, present=None)
+        return self._add(losses, rule, into, present=None).norms
 
-    def add_present(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor) -> Tensor:
+    def add_present(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor) -> Present:
         """Add the clipped sum without consulting the host; see :meth:`ReplayableEngine.add_present`."""
         return self._add(losses, rule, into, present=present)
 
@@ -108,7 +108,7 @@ class RunningBookKeeping:
         finally:
             self.planner = planner
 
-    def _add(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, *, present: Tensor | None) -> Tensor:
+    def _add(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, *, present: Tensor | None) -> Present:
         recording = self._finish()
         if recording is None:
             raise LoopError("step.backward(losses) was called outside step.microbatches().")
@@ -123,7 +123,7 @@ class RunningBookKeeping:
 
     def _add_recorded(
         self, losses: Tensor, recording: Recording, rule: ClippingRule, into: ClippedSum, present: Tensor | None
-    ) -> Tensor:
+    ) -> Present:
         size = recording.batch_size
         signature = tuple((use.name, tuple(candidates(use.output_shape, size))) for use in recording.uses)
         verdict = None
@@ -146,7 +146,7 @@ class RunningBookKeeping:
                 self._check_sums(losses, rule.factors(norms), norms, clipper, into, is_half=verdict.is_half)
                 if verdict.is_clean and verdict.is_unambiguous:
                     self._axes[signature] = verdict.axes
-            return norms
+            return Present(norms, clipper.needs_check)
 
     def _check_sums(
         self, losses: Tensor, factors: Tensor, norms: Tensor, clipper: Clipper, into: ClippedSum, *, is_half: bool

@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from privet.errors import UnsupportedModel
 from privet.gradients.recurrent import COMPOSITES, Composite, remember_order
 from privet.gradients.recurrent_cells import CELLS
+from privet.gradients.statistics import with_statistics
 from privet.gradients.views import Undo, undo_of
 
 _MARK = "_privet_batch"
@@ -96,6 +97,7 @@ class Use:
     receive: Callable[[Use], None] | None = None
     versions: tuple[tuple[Tensor, int], ...] = ()
     output_index: int = 0  # which of the operation's outputs, where it has several
+    statistics: tuple[Tensor, Tensor] | None = None  # mean and inverse deviation, where a normalisation hands them out
 
     @property
     def name(self) -> str:
@@ -115,7 +117,7 @@ class Recording:
         """Let go of everything: hooks and graph hold each other in a ring that nothing else would break."""
         for use in self.uses:
             use.args, use.kwargs, use.sources, use.versions = (), {}, (), ()
-            use.out_grad = use.receive = use.edge = None
+            use.out_grad = use.receive = use.edge = use.statistics = None
         self.uses.clear()
         self.tracked.clear()
 
@@ -134,6 +136,7 @@ class Capture(TorchFunctionMode):
         super().__init__()
         self._expansions = {} if expansions is None else expansions
         self._num_expansions = 0
+        self._statistics: tuple[Tensor, Tensor] | None = None
         self.recording = Recording(batch_size=batch_size)
         for position, parameter in enumerate(parameters):
             source = Source(tensor=parameter, parameters=frozenset([position]), derived=False)
@@ -144,6 +147,7 @@ class Capture(TorchFunctionMode):
     ) -> Any:
         """Run the operation, then note it if it consumed a tracked tensor."""
         kwargs = kwargs or {}
+        self._statistics = None
         result = self._run(func, args, kwargs)
         if isinstance(result, Tensor) or type(result) not in _PLAIN or _writes(func):
             self._note(func, args, kwargs, result)
@@ -155,6 +159,10 @@ class Capture(TorchFunctionMode):
             return self._run_composite(composite, func, args)
         decomposed = _DECOMPOSED.get(func)
         if decomposed is None:
+            normalised = with_statistics(func, args, kwargs)
+            if normalised is not None:
+                result, self._statistics = normalised
+                return result
             return func(*args, **kwargs)
         with self:  # let the mode see the parts of a composite operation
             return decomposed(*args, **kwargs)
@@ -241,6 +249,7 @@ class Capture(TorchFunctionMode):
             edge=get_gradient_edge(output),
             is_root=is_root,
             output_index=output_index,
+            statistics=self._statistics,
             versions=tuple((tensor, tensor._version) for tensor in tensors_in((args, kwargs)) if is_batch(tensor)),
         )
         output.register_hook(lambda gradient: _keep(use, gradient))  # type: ignore[no-untyped-call]

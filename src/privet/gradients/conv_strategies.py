@@ -10,15 +10,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from privet.gradients import kernels
-from privet.gradients.per_example import Convolution, Explicit, Outer, PerExample
+from privet.gradients.per_example import Convolution, Explicit, Outer, PerExample, batched_product
 from privet.gradients.strategies import (
     MAX_STORED,
     NormOnly,
+    Squares,
     Store,
     Strategy,
+    hedged,
     in_pieces,
-    rounding_floor,
-    sum_of_products,
+    sums_and_sizes,
 )
 
 
@@ -39,24 +40,30 @@ class GroupedNormOnly(NormOnly):
         """Not where a kernel does better."""
         return not _has_conv_kernel(part)
 
-    def floor(self, part: Convolution) -> Tensor:
-        """Return the rounding floor of a convolution's gradients."""
-        return _floor(part)
+    def hedged(self, squares: Tensor, part: Convolution) -> Squares:
+        """Leave room for the rounding of a convolution's gradients."""
+        return _hedged(squares, part)
 
 
 _CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
 
-def _floor(part: Convolution) -> Tensor:
+def _hedged(squares: Tensor, part: Convolution) -> Squares:
     geometry = part.geometry
     kernel = geometry.weight_shape[2:]
-    pixels = part.inputs.square().sum(1, keepdim=True)
+    pixels = _pixel_sizes(part.inputs)
     ones = pixels.new_ones(1, 1, *kernel)
     # squared length of the patch behind each position, over all channels: an upper bound where there are groups
     patches = _CONVOLVE[len(kernel)](pixels, ones, None, geometry.stride, geometry.padding, geometry.dilation)
-    out_sizes = part.out_grads.square().sum(1, keepdim=True)
+    out_sizes = _pixel_sizes(part.out_grads)
     sizes = (patches * out_sizes).flatten(1).sum(1)
-    return rounding_floor(sizes, out_sizes[0].numel())
+    return hedged(squares, sizes, out_sizes[0].numel(), part.inputs, convolves=True)
+
+
+def _pixel_sizes(images: Tensor) -> Tensor:
+    dtype = torch.promote_types(images.dtype, torch.float32)
+    lengths: Tensor = torch.linalg.vector_norm(images, dim=1, keepdim=True, dtype=dtype)
+    return lengths.square_()
 
 
 def _has_conv_kernel(part: PerExample) -> bool:
@@ -84,7 +91,7 @@ class Unfolded:
             return False
         return self.by.fits(_patches(part[:1], shape_only=True))
 
-    def measure(self, part: Convolution) -> tuple[Tensor, PerExample]:
+    def measure(self, part: Convolution) -> tuple[Squares, PerExample]:
         """Unfold and measure; keep the convolution itself where its own weight gradient is the better sum."""
         squares, kept = self.by.measure(_patches(part))
         if self.keeps_convolution:
@@ -142,9 +149,11 @@ class PixelGram:
         work = pixels**2 * in_channels + positions**2 * (out_channels + math.prod(kernel))
         return work <= 4 * positions * math.prod(geometry.weight_shape) and pixels <= 4096
 
-    def measure(self, part: Convolution) -> tuple[Tensor, PerExample]:
+    def measure(self, part: Convolution) -> tuple[Squares, PerExample]:
         """Sum the elementwise product of the two Gram matrices between output positions."""
-        return in_pieces(part, 2 * _padded_pixels(part) ** 2, self._pairs), part
+        found = in_pieces(part, 2 * _padded_pixels(part) ** 2, self._pairs)
+        positions = math.prod(part.out_grads.shape[2:])
+        return hedged(found[0], found[1], positions, part.inputs, convolves=True), part
 
     def _pairs(self, part: Convolution) -> Tensor:
         geometry = part.geometry
@@ -152,7 +161,7 @@ class PixelGram:
         padded = functional.pad(part.inputs, (columns, columns, rows, rows))
         batch, _, height, width = padded.shape
         flat = padded.flatten(2)
-        pixels = torch.bmm(flat.mT, flat).view(batch, height, width, height, width)
+        pixels = batched_product(flat.mT, flat).view(batch, height, width, height, width)
         (out_h, out_w), (step_h, step_w) = part.out_grads.shape[2:], geometry.stride
         patches: Tensor | None = None
         for down in range(geometry.weight_shape[2]):
@@ -163,8 +172,8 @@ class PixelGram:
                 patches = shifted.contiguous() if patches is None else patches.add_(shifted)
         assert patches is not None, "a kernel has at least one tap"
         grads = part.out_grads.flatten(2)
-        products = torch.bmm(grads.mT, grads)
-        return sum_of_products(products.mul_(patches.view_as(products)))
+        products = batched_product(grads.mT, grads)
+        return sums_and_sizes(products.mul_(patches.view_as(products)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +193,7 @@ class ConvKernel:
             return False
         return not self.store or Store().fits(part)
 
-    def measure(self, part: Convolution) -> tuple[Tensor, PerExample]:
+    def measure(self, part: Convolution) -> tuple[Squares, PerExample]:
         """Run the kernel."""
         geometry = part.geometry
         squares, stored = kernels.conv_square_norms(
@@ -198,8 +207,8 @@ class ConvKernel:
             store=self.store,
         )
         if stored is not None:
-            return squares, Explicit(gradients=stored)
-        return squares.maximum(_floor(part)), part
+            return Squares(sums=squares), Explicit(gradients=stored)
+        return _hedged(squares, part), part
 
 
 def _padded_pixels(part: Convolution) -> int:

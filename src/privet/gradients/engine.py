@@ -9,16 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from privet.errors import LossError
 from privet.gradients.capture import is_batch
-from privet.gradients.per_example import Explicit, PerExample
+from privet.gradients.per_example import Explicit, PerExample, num_elements
 from privet.gradients.planner import Planner
-from privet.gradients.strategies import square_sums
+from privet.gradients.strategies import Squares, square_sums, total_of
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
@@ -55,15 +55,23 @@ class RunningEngine(Protocol):
         ...
 
 
+class Present(NamedTuple):
+    """What :meth:`ReplayableEngine.add_present` returns. The norms are private."""
+
+    norms: Tensor
+    needs_check: bool
+
+
 @runtime_checkable
 class ReplayableEngine(RunningEngine, Protocol):
     """An engine whose work on a physical batch can be recorded once and replayed on other examples."""
 
-    def add_present(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor) -> Tensor:
+    def add_present(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor) -> Present:
         """Do as :meth:`add_clipped` without reading anything back from the device.
 
         Guarantee:
-            As there; rows that are not ``present`` (boolean ``[batch]``) are padding and add exactly zero.
+            As there; rows that are not ``present`` (boolean ``[batch]``) are padding and add exactly zero. Only if
+            ``needs_check`` is set, a norm that is not finite means that ``into`` is spoilt.
 
         Raises:
             LoopError: if the program was not seen before by :meth:`add_clipped`, which puts it on trial.
@@ -120,13 +128,15 @@ class Clipper:
 
     # Written-out gradients up to this many elements (all examples together) are pooled into one matrix.
     _POOLED = 1 << 21
+    # Without the host's help, examples that are not finite are taken out of factors up to this many elements.
+    _SELECTED = 1 << 27
 
     def __init__(self, into: ClippedSum, batch_size: int, planner: Planner, *, present: Tensor | None = None) -> None:
         """Start with nothing taken; with ``present`` given, other rows are padding and the host is not consulted."""
         self._present = present
         self._into, self._planner = into, planner
         self._batch_size = batch_size
-        self._squares: list[list[Tensor]] = [[] for _ in range(into.layout.num_groups)]
+        self._squares: list[list[Squares]] = [[] for _ in range(into.layout.num_groups)]
         self._kept: dict[int, PerExample] = {}
         self._pool: dict[int, Tensor] = {}
 
@@ -167,10 +177,11 @@ class Clipper:
         bad = self._bad(norms)
         if bad is not None:
             factors = factors.masked_fill(bad.unsqueeze(1), 0)
-            # zero times NaN is NaN: the contributions themselves must go, not only their weights
-            self._kept = {position: part.without(bad) for position, part in self._kept.items()}
-            self._pool = {place: rows.masked_fill(bad.unsqueeze(1), 0) for place, rows in self._pool.items()}
-            pools = [(positions, group, rows.masked_fill(bad.unsqueeze(1), 0)) for positions, group, rows in pools]
+            if not self.needs_check:
+                # zero times NaN is NaN: the contributions themselves must go, not only their weights
+                self._kept = {position: part.without(bad) for position, part in self._kept.items()}
+                self._pool = {place: rows.masked_fill(bad.unsqueeze(1), 0) for place, rows in self._pool.items()}
+                pools = [(positions, group, rows.masked_fill(bad.unsqueeze(1), 0)) for positions, group, rows in pools]
         for position, part in self._kept.items():
             weights = factors[:, layout.groups[position]]
             part.add_weighted_sum(weights, flat[layout.slices[position]].view(layout.shapes[position]))
@@ -180,6 +191,11 @@ class Clipper:
             torch._foreach_add_(places, torch.split(sums, [len(place) for place in places]))
         return norms
 
+    @property
+    def needs_check(self) -> bool:
+        """Whether an example that is not finite would spoil the sum, because taking it out would cost too much."""
+        return self._present is not None and sum(map(num_elements, self._kept.values())) > self._SELECTED
+
     def _bad(self, norms: Tensor) -> Tensor | None:
         """Return which examples must not count, or None if all do. Asking the host costs a wait for the device."""
         if self._present is not None:
@@ -188,10 +204,8 @@ class Clipper:
             return None
         return norms.isfinite().all(1).logical_not_()
 
-    def _total(self, squares: list[Tensor]) -> Tensor:
-        if not squares:
-            return self._into.flat.new_zeros(self._batch_size)
-        return squares[0] if len(squares) == 1 else torch.stack(squares).sum(0)
+    def _total(self, squares: list[Squares]) -> Tensor:
+        return total_of(squares) if squares else self._into.flat.new_zeros(self._batch_size)
 
     def _pools(self) -> list[tuple[list[int], int, Tensor]]:
         """Join pooled gradients per group, adding their squared norms."""
@@ -200,6 +214,6 @@ class Clipper:
             positions = [place for place in self._pool if self._into.layout.groups[place] == group]
             if positions:
                 rows = torch.cat([self._pool[position] for position in positions], 1)
-                self._squares[group].append(square_sums(rows))
+                self._squares[group].append(Squares(sums=square_sums(rows)))
                 pools.append((positions, group, rows))
         return pools

@@ -47,25 +47,24 @@ def _module() -> Any:
     return _triton_kernels
 
 
-def gram_square_norms(inputs: Tensor, out_grads: Tensor, *, block: int) -> tuple[Tensor, Tensor]:
+def gram_square_norms(inputs: Tensor, out_grads: Tensor, *, block: int) -> Tensor:
     """Return the sum over position pairs of (inputs_t . inputs_s)(grads_t . grads_s), and the part with t = s.
 
     Only tiles on and below the diagonal are computed; no Gram matrix is written. Shapes ``[batch, t, d]`` and
-    ``[batch, t, p]``; results ``[batch]``.
+    ``[batch, t, p]``; result ``[2, batch]``.
     """
     batch, length, width_in = inputs.shape
     rows = _tiles(length, block)
     pairs = rows * (rows + 1) // 2
-    sums = torch.empty(batch, pairs, device=inputs.device, dtype=torch.float32)
-    diagonal = torch.zeros(batch, rows, device=inputs.device, dtype=torch.float32)
+    sums = torch.empty(2, batch, pairs, device=inputs.device, dtype=torch.float32)
     _module().gram_kernel[(pairs, batch)](
-        inputs, out_grads, sums, diagonal, length, width_in, out_grads.shape[2],
-        *inputs.stride(), *out_grads.stride(), pairs, rows,
+        inputs, out_grads, sums, length, width_in, out_grads.shape[2],
+        *inputs.stride(), *out_grads.stride(), pairs, batch,
         BLOCK_T=block, BLOCK_K=32 if inputs.element_size() == 4 else 64,
         PRECISION=_precision(allow_tf32=torch.backends.cuda.matmul.allow_tf32),
         num_warps=8 if block >= 128 else 4, num_stages=3,
     )  # fmt: skip
-    return sums.sum(1), diagonal.sum(1)
+    return sums.sum(2)
 
 
 def conv_square_norms(
@@ -86,6 +85,9 @@ def conv_square_norms(
     inputs, out_grads = inputs.contiguous(), out_grads.contiguous()
     batch, _, height, width = inputs.shape
     out_channels, in_channels, kernel_h, kernel_w = weight_shape
+    is_plain = groups == 1 and set(stride) == {1} and set(dilation) == {1} and kernel_w == 3 and in_channels > 16
+    if is_plain and out_grads.shape[2:] == inputs.shape[2:]:
+        return _shifted_square_norms(inputs, out_grads, weight_shape, padding=padding, store=store)
     columns = in_channels * kernel_h * kernel_w
     rows = out_channels // groups
     block_o = 64 if rows > 32 else 32 if rows > 16 else 16
@@ -103,6 +105,25 @@ def conv_square_norms(
         num_warps=8 if block_n == 128 and block_o == 64 else 4, num_stages=3,
     )  # fmt: skip
     return squares.sum(1), stored if store else None
+
+
+def _shifted_square_norms(
+    inputs: Tensor, out_grads: Tensor, weight_shape: tuple[int, ...], *, padding: tuple[int, ...], store: bool
+) -> tuple[Tensor, Tensor | None]:
+    batch, channels, height, width = inputs.shape
+    rows, kernel_h = weight_shape[0], weight_shape[2]
+    block_o, block_c = 64 if rows > 32 else 32, 64 if channels > 32 else 32
+    tiles_o, tiles_c = _tiles(rows, block_o), _tiles(channels, block_c)
+    num_tiles = tiles_o * tiles_c * kernel_h
+    squares = torch.empty(batch, num_tiles, device=inputs.device, dtype=torch.float32)
+    shape = (batch, kernel_h, 3, rows, channels) if store else (1,)
+    stored = torch.empty(shape, device=inputs.device, dtype=torch.float32)
+    _module().conv_shift_kernel[(num_tiles, batch)](
+        inputs, out_grads, stored, squares, channels, height, width, rows, tiles_o, tiles_c, num_tiles, *padding,
+        KERNEL_H=kernel_h, STORE=store, BLOCK_O=block_o, BLOCK_C=block_c, BLOCK_T=32,
+        PRECISION=_precision(allow_tf32=torch.backends.cudnn.allow_tf32), num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return squares.sum(1), stored.permute(0, 3, 4, 1, 2) if store else None
 
 
 def row_affine_sums(inputs: Tensor, mean: Tensor, rstd: Tensor, out_grads: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,10 +27,13 @@ from privet.gradients.rule_tools import (
     Rule,
     by_position,
     exact,
+    factor_of,
+    input_factor,
     named_arguments,
     out_grad_of,
     rounded_like,
     source_of,
+    summed,
     summed_to,
 )
 from privet.gradients.support import quiet_vmap
@@ -39,13 +42,13 @@ from privet.gradients.support import quiet_vmap
 def linear(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """Weight: outer products. Bias: output gradients summed over positions."""
     given = named_arguments(use, "input", "weight", "bias")
-    out_grads = by_position(out_grad_of(use), axis, batch_size)
+    out_grads = by_position(factor_of(use), axis, batch_size)
     found: list[Operand] = []
     if weight := source_of(use, given["weight"]):
-        inputs = by_position(rounded_like(given["input"], use), axis, batch_size)
+        inputs = by_position(input_factor(given["input"], use), axis, batch_size)
         found.append((weight, Outer(inputs=inputs, out_grads=out_grads)))
     if bias := source_of(use, given.get("bias")):
-        sums = out_grads.squeeze(1) if out_grads.shape[1] == 1 else out_grads.sum(1)
+        sums = exact(out_grads.squeeze(1)) if out_grads.shape[1] == 1 else summed(out_grads, 1)
         found.append((bias, Explicit(gradients=sums)))
     return found
 
@@ -53,9 +56,9 @@ def linear(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
 def convolution(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """Weight: correlation of input and output gradient per example. Bias: output gradients summed over positions."""
     given = named_arguments(use, "input", "weight", "bias", "stride", "padding", "dilation", "groups")
-    weight, out_grads = given["weight"], out_grad_of(use)
+    weight, out_grads = given["weight"], factor_of(use)
     _check_example_axis(use, given)
-    inputs, padding = _padded(rounded_like(given["input"], use), weight, given, weight.dim() - 2)
+    inputs, padding = _padded(input_factor(given["input"], use), weight, given, weight.dim() - 2)
     part = Convolution(inputs=inputs, out_grads=out_grads, geometry=_geometry(given, padding))
     return _convolution_operands(use, given, part, out_grads, axis, batch_size)
 
@@ -87,7 +90,7 @@ def _convolution_operands(
             kernel = Explicit(gradients=axis.in_front(part.in_full(), batch_size).sum(1))
         found.append((source, kernel))
     if source := source_of(use, given.get("bias")):
-        sums = axis.in_front(out_grads.flatten(2).sum(2), batch_size)
+        sums = axis.in_front(summed(out_grads.flatten(2), 2), batch_size)
         found.append((source, Explicit(gradients=sums.reshape(batch_size, -1, sums.shape[-1]).sum(1))))
     return found
 

@@ -22,9 +22,9 @@ def layer_norm(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     inputs, eps, axes = given["input"].detach(), given.get("eps", 1e-5), len(given["normalized_shape"])
     if axis == WholeAxis(axis=0) and axes == 1 and inputs.dim() > 1 and kernels.available(inputs):
         flat = inputs.reshape(batch_size, -1, inputs.shape[-1])
-        variance, mean = torch.var_mean(flat.float(), dim=2, correction=0)
+        mean, rstd = use.statistics or _statistics(flat, eps)
         out_grads = out_grad_of(use).reshape(flat.shape)
-        return _found(use, given, kernels.row_affine_sums(flat, mean, torch.rsqrt(variance + eps), out_grads))
+        return _found(use, given, kernels.row_affine_sums(flat, mean, rstd, out_grads))
     normalised = functional.layer_norm(exact(inputs), given["normalized_shape"], None, None, eps)
     return _elementwise(use, given, normalised, axis, batch_size)
 
@@ -83,10 +83,14 @@ def _by_constants(inputs: Tensor, mean: Tensor, variance: Tensor, eps: float) ->
 
 def _by_channel_kernel(use: Use, given: dict[str, Any], inputs: Tensor, groups: int, eps: float) -> list[Operand]:
     flat = inputs.flatten(2)
-    variance, mean = torch.var_mean(flat.reshape(len(flat), groups, -1).float(), dim=2, correction=0)
+    mean, rstd = use.statistics or _statistics(flat.reshape(len(flat), groups, -1), eps)
     out_grads = out_grad_of(use).reshape(flat.shape)
-    sums = kernels.channel_affine_sums(flat, mean, torch.rsqrt(variance + eps), out_grads, groups)
-    return _found(use, given, sums)
+    return _found(use, given, kernels.channel_affine_sums(flat, mean, rstd, out_grads, groups))
+
+
+def _statistics(rows: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    variance, mean = torch.var_mean(rows.float(), dim=2, correction=0)
+    return mean, torch.rsqrt(variance + eps)
 
 
 def _elementwise(

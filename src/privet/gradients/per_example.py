@@ -50,7 +50,22 @@ def _zero_rows(tensor: Tensor, bad: Tensor) -> Tensor:
 
 
 def _scale(tensor: Tensor, weights: Tensor) -> Tensor:
-    return tensor * weights.view(-1, *[1] * (tensor.dim() - 1))
+    weights = weights.view(-1, *[1] * (tensor.dim() - 1))
+    if is_half(tensor):  # round once, after a product in single precision
+        return torch.mul(tensor, weights, out=torch.empty_like(tensor))
+    return tensor * weights
+
+
+def is_half(tensor: Tensor) -> bool:
+    """Whether a factor is in half precision, which only devices multiply with sums in single precision."""
+    return tensor.dtype in (torch.bfloat16, torch.float16)
+
+
+def batched_product(left: Tensor, right: Tensor) -> Tensor:
+    """Multiply matrices in pairs, summing in at least single precision."""
+    if is_half(left):
+        return torch.bmm(left, right, out_dtype=torch.float32)
+    return left @ right
 
 
 def _key(*tensors: Tensor) -> Hashable:
@@ -81,8 +96,13 @@ class Explicit:
         return self.gradients
 
     def add_weighted_sum(self, weights: Tensor, into: Tensor) -> None:
-        """One matrix-vector product."""
-        into.view(-1).addmv_(self.gradients.reshape(len(weights), -1).mT, weights)
+        """One matrix-vector product over memory as it lies; kernels store some gradients in another order."""
+        order = sorted(range(1, self.gradients.dim()), key=self.gradients.stride, reverse=True)
+        if order == list(range(1, self.gradients.dim())):
+            into.view(-1).addmv_(self.gradients.reshape(len(weights), -1).mT, weights)
+            return
+        lying = self.gradients.permute(0, *order)
+        into.permute([axis - 1 for axis in order]).add_((weights @ lying.flatten(1)).view(lying.shape[1:]))
 
     def without(self, bad: Tensor) -> Explicit:
         """Zero the marked rows."""
@@ -116,7 +136,7 @@ class Outer:
 
     def in_full(self) -> Tensor:
         """One batched product."""
-        gradients = self.out_grads.mT @ self.inputs
+        gradients = batched_product(self.out_grads.mT, self.inputs)
         return gradients if self.shape is None else gradients.view(len(self), *self.shape)
 
     def add_weighted_sum(self, weights: Tensor, into: Tensor) -> None:
@@ -127,7 +147,10 @@ class Outer:
         else:
             out_grads = _scale(out_grads, weights)
         matrix = into.view(out_grads.shape[2], inputs.shape[2])
-        matrix.addmm_(out_grads.flatten(0, 1).mT, inputs.flatten(0, 1))
+        if is_half(inputs):
+            matrix += torch.mm(out_grads.flatten(0, 1).mT, inputs.flatten(0, 1), out_dtype=torch.float32)
+        else:
+            matrix.addmm_(out_grads.flatten(0, 1).mT, inputs.flatten(0, 1))
 
     def without(self, bad: Tensor) -> Outer:
         """Zero both factors: zero times NaN would still be NaN."""
@@ -268,6 +291,8 @@ class Convolution:
 
     def _weight_gradient(self, inputs: Tensor, out_grads: Tensor, groups: int, *, copies: int) -> Tensor:
         geometry = self.geometry
+        if is_half(inputs):  # the library would round the sum over all examples, and one would move all others' digits
+            inputs, out_grads = inputs.float(), out_grads.float()
         out_channels, *rest = geometry.weight_shape
         weight = inputs.new_empty(()).expand(copies * out_channels, *rest)  # only its shape is read
         gradient: Tensor = torch.ops.aten.convolution_backward(
@@ -276,6 +301,13 @@ class Convolution:
             [False, True, False],
         )[1]  # fmt: skip
         return gradient
+
+
+def num_elements(part: PerExample) -> int:
+    """Return how many numbers a form holds."""
+    if isinstance(part, TiedTable):
+        return num_elements(part.lookup) + num_elements(part.outer)
+    return sum(value.numel() for value in vars(part).values() if isinstance(value, Tensor))
 
 
 def joined(parts: Sequence[PerExample]) -> PerExample:
@@ -291,7 +323,10 @@ def joined(parts: Sequence[PerExample]) -> PerExample:
     if len(lookups) == len(parts):
         return _joined_lookups(lookups)
     if len(outers) + len(lookups) == len(parts) and alike and outers[0].shape is None:
-        return TiedTable(lookup=_joined_lookups(lookups), outer=_joined_outers(outers))
+        outer = _joined_outers(outers)
+        if is_half(outer.inputs):  # the look-ups are in single precision
+            outer = replace(outer, inputs=outer.inputs.float(), out_grads=outer.out_grads.float())
+        return TiedTable(lookup=_joined_lookups(lookups), outer=outer)
     total = parts[0].in_full().clone()
     for part in parts[1:]:
         total += part.in_full()

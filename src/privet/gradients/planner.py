@@ -22,6 +22,7 @@ from privet.gradients.strategies import (
     NormOnly,
     RankOne,
     SameRow,
+    Squares,
     Store,
     Strategy,
     TableGram,
@@ -60,7 +61,7 @@ class Planner:
     chosen: dict[Hashable, Strategy] = field(default_factory=dict)
     _planned_for: dict[Hashable, int] = field(default_factory=dict)
 
-    def measure(self, part: PerExample) -> tuple[Tensor, PerExample]:
+    def measure(self, part: PerExample) -> tuple[Squares, PerExample]:
         """Measure norms by the chosen strategy; choose one first if the shape is new or the batch much larger."""
         key = (type(part), part.shape_key)
         strategy = self.chosen.get(key)

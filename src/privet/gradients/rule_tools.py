@@ -33,6 +33,21 @@ def out_grad_of(use: Use) -> Tensor:
     return exact(use.out_grad)
 
 
+def factor_of(use: Use) -> Tensor:
+    """Return the gradient of the use's output as a factor of products; see :func:`as_factor`."""
+    assert use.out_grad is not None, "a rule is asked only for uses that gradients reached"
+    return as_factor(use.out_grad)
+
+
+def as_factor(tensor: Tensor) -> Tensor:
+    """Return a tensor as a factor of matrix products that are summed in single precision.
+
+    Devices do that for half-precision factors as they are, at twice the speed and half the memory; the room that their
+    rounding needs is left by :func:`privet.gradients.strategies.hedged`.
+    """
+    return tensor if tensor.is_cuda else exact(tensor)
+
+
 def exact(tensor: Tensor) -> Tensor:
     """Return the tensor in at least single precision."""
     # half-precision products would round norms and sums by up to half a percent: more than the bound allows
@@ -46,11 +61,22 @@ def rounded_like(tensor: Tensor, use: Use) -> Tensor:
     return exact(tensor.to(use.out_grad.dtype)) if tensor.is_floating_point() else tensor
 
 
+def input_factor(tensor: Tensor, use: Use) -> Tensor:
+    """Return an input as the operation saw it, as a factor of products."""
+    assert use.out_grad is not None
+    return as_factor(tensor.to(use.out_grad.dtype))
+
+
 def by_position(tensor: Tensor, axis: ExampleAxis, batch_size: int) -> Tensor:
     """Bring ``[..., width]`` into ``[batch, positions, width]``."""
     if batch_size == 1:  # any axis of length one may have been taken for the examples
         return tensor.reshape(1, -1, tensor.shape[-1])
     return axis.in_front(tensor, batch_size).reshape(batch_size, -1, tensor.shape[-1])
+
+
+def summed(tensor: Tensor, axis: int) -> Tensor:
+    """Sum over an axis in at least single precision."""
+    return tensor.sum(axis, dtype=torch.promote_types(tensor.dtype, torch.float32))
 
 
 def summed_to(gradient: Tensor, shape: torch.Size) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,12 +12,79 @@ import torch
 from torch import Tensor
 
 from privet.gradients import kernels
-from privet.gradients.per_example import Convolution, Explicit, Lookup, Outer, PerExample, TiedTable
+from privet.gradients.per_example import (
+    Convolution,
+    Explicit,
+    Lookup,
+    Outer,
+    PerExample,
+    TiedTable,
+    batched_product,
+    is_half,
+)
 
 # Largest number of elements written at once while norms are measured, and kept per layer until factors are known.
 _MAX_SCRATCH = 1 << 24
 _STRETCH = 1024
 MAX_STORED = 1 << 26
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Squares:
+    """Squared norms ``[batch]``, and what rounding may have taken from them.
+
+    When the terms of different positions cancel, what is left of them is rounding error, in the measured norm and in
+    the sum that is later added. A norm that comes out too small would let too much through.
+
+    Attributes:
+        sums: The squared norms as measured.
+        sizes: The summed squares of the terms behind them; None where norm and sum are formed from the same numbers.
+        floor: Least share of ``sizes`` that can be told from rounding in full precision.
+        margin: Share of ``sizes`` that products of reduced precision (tf32) may have hidden; 0 without them.
+    """
+
+    sums: Tensor
+    sizes: Tensor | None = None
+    floor: float = 0.0
+    margin: float = 0.0
+
+    def safe(self) -> Tensor:
+        """Return squared norms that are not too small."""
+        return total_of([self])
+
+
+def hedged(sums: Tensor, sizes: Tensor, num_positions: int, factor: Tensor, *, convolves: bool = False) -> Squares:
+    """Return measured squares with room for the rounding of products and sums of this factor's kind."""
+    # some hundred times the rounding error of full precision: only near-total cancellation reaches it
+    floor = torch.finfo(sizes.dtype).eps * max(1 << 13, 16 * num_positions)
+    return Squares(sums=sums, sizes=sizes, floor=floor, margin=_margin(factor, convolves))
+
+
+def _margin(factor: Tensor, convolves: bool) -> float:
+    """Return what reduced precision may hide, as a share of squares: twice its share of the norm."""
+    if is_half(factor):
+        return 2.0**-6  # weighted factors are rounded to 8 bits
+    reduced = torch.backends.cuda.matmul.allow_tf32 or (convolves and torch.backends.cudnn.allow_tf32)
+    # tf32 keeps 10 bits, and hardware cuts the rest off, so that errors do not average out
+    return 2.0**-8 if factor.is_cuda and factor.dtype == torch.float32 and reduced else 0.0
+
+
+def total_of(squares: Sequence[Squares]) -> Tensor:
+    """Add up the squared norms of several parameters, none of them too small; few operations for many parameters."""
+    by_margin: dict[float | None, list[Squares]] = defaultdict(list)
+    for each in squares:
+        by_margin[None if each.sizes is None else each.margin].append(each)
+    totals = []
+    for margin, alike in by_margin.items():
+        sums = torch.stack([each.sums for each in alike])
+        if margin is not None:
+            sizes = torch.stack([each.sizes for each in alike if each.sizes is not None])
+            if margin > 0:
+                sums.add_(sizes, alpha=margin)
+            else:
+                torch.maximum(sums, sizes.mul_(max(each.floor for each in alike)), out=sums)
+        totals.append(sums.sum(0) if len(alike) > 1 else sums[0])
+    return totals[0] if len(totals) == 1 else torch.stack(totals).sum(0)
 
 
 class Strategy(Protocol):
@@ -31,36 +99,22 @@ class Strategy(Protocol):
         """Whether it can be used for gradients of this shape within the memory limits."""
         ...
 
-    def measure(self, part: Any) -> tuple[Tensor, PerExample]:
-        """Return squared norms ``[batch]`` and what to keep for the weighted sum."""
+    def measure(self, part: Any) -> tuple[Squares, PerExample]:
+        """Return squared norms and what to keep for the weighted sum."""
         ...
 
 
-def sum_of_products(products: Tensor) -> Tensor:
-    """Add up a matrix of inner products per example into a squared norm that rounding cannot make too small.
-
-    See :func:`rounding_floor`.
-    """
-    sizes = products.diagonal(dim1=1, dim2=2).sum(1)
-    return products.sum((1, 2)).maximum(rounding_floor(sizes, products.shape[1]))
-
-
-def rounding_floor(sizes: Tensor, num_positions: int) -> Tensor:
-    """Return the least squared norm that can be told from rounding, given the summed squares of a gradient's terms.
-
-    When the terms of different positions cancel, what is left of them is rounding error, in the measured norm and in
-    the sum that is later added. A norm that comes out too small would let too much through, so it is never taken to be
-    less than some hundred times that error. Only near-total cancellation reaches the floor.
-    """
-    return sizes * (torch.finfo(sizes.dtype).eps * max(1 << 13, 16 * num_positions))
+def sums_and_sizes(products: Tensor) -> Tensor:
+    """Add up a matrix of inner products per example: all of it, and its diagonal; ``[2, batch]``."""
+    return torch.stack([products.sum((1, 2)), products.diagonal(dim1=1, dim2=2).sum(1)])
 
 
 def in_pieces(part: PerExample, elements_per_example: int, measure: Callable[[Any], Tensor]) -> Tensor:
-    """Measure so many examples at a time that the scratch memory stays bounded."""
+    """Measure (to ``[..., batch]``) so many examples at a time that the scratch memory stays bounded."""
     rows = max(1, _MAX_SCRATCH // max(1, elements_per_example))
     if len(part) <= rows:
         return measure(part)
-    return torch.cat([measure(part[start : start + rows]) for start in range(0, len(part), rows)])
+    return torch.cat([measure(part[start : start + rows]) for start in range(0, len(part), rows)], -1)
 
 
 def square_sums(gradients: Tensor) -> Tensor:
@@ -70,7 +124,8 @@ def square_sums(gradients: Tensor) -> Tensor:
     # stretches do not, and devices add in trees
     whole = 0 if rows.is_cuda else rows.shape[1] // _STRETCH * _STRETCH
     if whole == 0:
-        lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
+        dtype = torch.promote_types(rows.dtype, torch.float32)
+        lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=dtype)
         return lengths.square_()
     stretches: Tensor = torch.linalg.vector_norm(rows[:, :whole].reshape(len(rows), -1, _STRETCH), dim=2)
     total = stretches.square_().sum(1)
@@ -87,9 +142,9 @@ class Written:
         """Always."""
         return True
 
-    def measure(self, part: Explicit) -> tuple[Tensor, PerExample]:
+    def measure(self, part: Explicit) -> tuple[Squares, PerExample]:
         """Sum their squares."""
-        return square_sums(part.gradients), part
+        return Squares(sums=square_sums(part.gradients)), part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,10 +157,10 @@ class Store:
         """While all gradients of the layer fit the memory limit."""
         return len(part) * parameter_size(part) <= MAX_STORED
 
-    def measure(self, part: PerExample) -> tuple[Tensor, PerExample]:
+    def measure(self, part: PerExample) -> tuple[Squares, PerExample]:
         """Materialise and keep."""
         gradients = part.in_full()
-        return square_sums(gradients), Explicit(gradients=gradients)
+        return Squares(sums=square_sums(gradients)), Explicit(gradients=gradients)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,18 +173,26 @@ class NormOnly:
         """Always; an embedding's table is the one thing too large to write out for nothing."""
         return not isinstance(part, Lookup)
 
-    def measure(self, part: PerExample) -> tuple[Tensor, PerExample]:
+    def measure(self, part: PerExample) -> tuple[Squares, PerExample]:
         """Materialise in pieces."""
         squares = in_pieces(part, parameter_size(part), lambda piece: square_sums(piece.in_full()))
-        return squares.maximum(self.floor(part)), part
+        return self.hedged(squares, part), part
 
-    def floor(self, part: Any) -> Tensor:
-        """Return the rounding floor of a linear map's gradients."""
-        if isinstance(part, TiedTable):
-            looked_up = part.lookup.out_grads.square().sum((1, 2))
-            return self.floor(part.outer) + rounding_floor(looked_up, part.lookup.ids.shape[1])
-        sizes = (part.inputs.square().sum(2) * part.out_grads.square().sum(2)).sum(1)
-        return rounding_floor(sizes, part.inputs.shape[1])
+    def hedged(self, squares: Tensor, part: Any) -> Squares:
+        """Leave room for the rounding of a linear map's gradients."""
+        if not isinstance(part, TiedTable):
+            return hedged(squares, term_sizes(part), part.inputs.shape[1], part.inputs)
+        looked_up = part.lookup.out_grads.square().sum((1, 2))
+        length = part.outer.inputs.shape[1] + part.lookup.ids.shape[1]
+        return hedged(squares, term_sizes(part.outer) + looked_up, length, part.outer.inputs)
+
+
+def term_sizes(part: Outer) -> Tensor:
+    """Return the summed squares of the outer products of each example's positions."""
+    dtype = torch.promote_types(part.inputs.dtype, torch.float32)
+    into: Tensor = torch.linalg.vector_norm(part.inputs, dim=2, dtype=dtype)
+    back: Tensor = torch.linalg.vector_norm(part.out_grads, dim=2, dtype=dtype)
+    return into.mul_(back).square_().sum(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,11 +205,12 @@ class RankOne:
         """One position per example."""
         return part.inputs.shape[1] == 1
 
-    def measure(self, part: Outer) -> tuple[Tensor, PerExample]:
+    def measure(self, part: Outer) -> tuple[Squares, PerExample]:
         """Multiply the squared lengths, neither taken to be less than what squaring may have lost to underflow."""
-        tiny = 4 * torch.finfo(part.inputs.dtype).tiny
+        tiny = 4 * torch.finfo(torch.promote_types(part.inputs.dtype, torch.float32)).tiny
         into = square_sums(part.inputs).add_(tiny * part.inputs.shape[2])
-        return into.mul_(square_sums(part.out_grads).add_(tiny * part.out_grads.shape[2])), part
+        squares = into.mul_(square_sums(part.out_grads).add_(tiny * part.out_grads.shape[2]))
+        return hedged(squares, squares, 1, part.inputs), part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,13 +224,14 @@ class Gram:
         length, width_in, width_out = part.inputs.shape[1], part.inputs.shape[2], part.out_grads.shape[2]
         return length > 1 and length * (width_in + width_out) < 8 * width_in * width_out and length <= 4096
 
-    def measure(self, part: Outer) -> tuple[Tensor, PerExample]:
+    def measure(self, part: Outer) -> tuple[Squares, PerExample]:
         """Sum the elementwise product of the two Gram matrices."""
-        return in_pieces(part, 2 * part.inputs.shape[1] ** 2, self._pairs), part
+        found = in_pieces(part, 2 * part.inputs.shape[1] ** 2, self._pairs)
+        return hedged(found[0], found[1], part.inputs.shape[1], part.inputs), part
 
     def _pairs(self, part: Outer) -> Tensor:
-        products = torch.bmm(part.inputs, part.inputs.mT)
-        return sum_of_products(products.mul_(torch.bmm(part.out_grads, part.out_grads.mT)))
+        products = batched_product(part.inputs, part.inputs.mT)
+        return sums_and_sizes(products.mul_(batched_product(part.out_grads, part.out_grads.mT)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,13 +244,14 @@ class SameRow:
         """Always."""
         return True
 
-    def measure(self, part: Lookup) -> tuple[Tensor, PerExample]:
+    def measure(self, part: Lookup) -> tuple[Squares, PerExample]:
         """Sum the products of output gradients with equal ids."""
-        return in_pieces(part, 2 * part.ids.shape[1] ** 2, self._pairs), part
+        found = in_pieces(part, 2 * part.ids.shape[1] ** 2, self._pairs)
+        return hedged(found[0], found[1], part.ids.shape[1], part.out_grads), part
 
     def _pairs(self, part: Lookup) -> Tensor:
         same = part.ids.unsqueeze(1) == part.ids.unsqueeze(2)
-        return sum_of_products(torch.bmm(part.out_grads, part.out_grads.mT).mul_(same))
+        return sums_and_sizes(torch.bmm(part.out_grads, part.out_grads.mT).mul_(same))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,9 +267,11 @@ class TableGram:
         """While the matrices of products stay moderate."""
         return max(part.outer.inputs.shape[1], part.lookup.ids.shape[1]) <= 4096
 
-    def measure(self, part: TiedTable) -> tuple[Tensor, PerExample]:
+    def measure(self, part: TiedTable) -> tuple[Squares, PerExample]:
         """Sum the products of all pairs of contributions."""
-        return in_pieces(part, 4 * (part.outer.inputs.shape[1] + part.lookup.ids.shape[1]) ** 2, self._pairs), part
+        length = part.outer.inputs.shape[1] + part.lookup.ids.shape[1]
+        found = in_pieces(part, 4 * length**2, self._pairs)
+        return hedged(found[0], found[1], length, part.outer.inputs), part
 
     def _pairs(self, part: TiedTable) -> Tensor:
         outer, lookup = part.outer, part.lookup
@@ -216,7 +284,7 @@ class TableGram:
         met = outer.out_grads.gather(2, lookup.ids.unsqueeze(1).expand(-1, length, -1))
         torch.mul(outer.inputs @ lookup.out_grads.mT, met, out=across)
         products[:, length:, :length] = across.mT
-        return sum_of_products(products)
+        return sums_and_sizes(products)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,10 +302,10 @@ class GramKernel:
         """Where the plain Gram would do, on a device that runs kernels."""
         return kernels.available(part.inputs) and Gram().fits(part)
 
-    def measure(self, part: Outer) -> tuple[Tensor, PerExample]:
+    def measure(self, part: Outer) -> tuple[Squares, PerExample]:
         """Sum over pairs of positions."""
-        total, sizes = kernels.gram_square_norms(part.inputs, part.out_grads, block=self.block)
-        return total.maximum(rounding_floor(sizes, part.inputs.shape[1])), part
+        found = kernels.gram_square_norms(part.inputs, part.out_grads, block=self.block)
+        return hedged(found[0], found[1], part.inputs.shape[1], part.inputs), part
 
 
 def parameter_size(part: PerExample) -> int:

@@ -101,7 +101,7 @@ class AdaptiveQuantileRun:
 
         Guarantee:
             One example moves each group's count by exactly one half, whatever its norms are: a norm that is NaN or
-            infinite counts as long.
+            infinite counts as long. An absent or blanked example is not counted at all.
         """
         self._counted().add_((norms <= per_group(self.bounds, norms)).double().sub_(_COUNT_BOUND).sum(0))
 

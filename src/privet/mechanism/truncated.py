@@ -41,6 +41,7 @@ def overflow_probability(*, dataset_size: int, rate: float, max_batch_size: int)
     Edge cases: no limit below the data set gives 0; rate 0 gives 0; the tail is computed directly, so it is accurate
     down to the smallest floats.
     """
+    rate = checks.probability("rate", rate, allow_zero=True, allow_one=True)
     if max_batch_size >= dataset_size:
         return 0.0
     return float(betainc(max_batch_size + 1, dataset_size - max_batch_size, rate))

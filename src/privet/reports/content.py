@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from privet.accounting.guarantee import Guarantee
+from privet.attacks.verdict import MembershipReport
+from privet.effects.reliability import CalibrationReport
 from privet.errors import CheckpointError, PrivetError
 from privet.experiments.ledger_check import LedgerCheck, check_ledger
 from privet.experiments.recipe import Recipe
@@ -39,6 +41,8 @@ class RunContent:
         metrics: What the model is worth, where that may be shown.
         unprotected: Values outside the guarantee, where there are any.
         environments: One entry per process that worked on the run.
+        calibration: How far the model's confidence can be believed, where that was asked for.
+        membership: What membership attacks achieved, where they were run.
     """
 
     recipe: Recipe
@@ -49,6 +53,8 @@ class RunContent:
     metrics: Metrics | None
     unprotected: tuple[UnprotectedRow, ...]
     environments: tuple[Mapping[str, Any], ...]
+    calibration: CalibrationReport | None = None
+    membership: tuple[MembershipReport, ...] = ()
 
     @property
     def is_finished(self) -> bool:
@@ -80,6 +86,8 @@ def gather(folder: str | Path) -> RunContent:
         metrics=_metrics(files),
         unprotected=_unprotected(files),
         environments=_environments(files),
+        calibration=read_calibration(files),
+        membership=read_membership(files),
     )
 
 
@@ -90,6 +98,35 @@ def _metrics(files: RunFiles) -> Metrics | None:
         return Metrics.from_dict(read_json(files.metrics))
     except PrivetError as error:
         raise CheckpointError(f"{files.metrics} cannot be read: {error}") from None
+
+
+def read_calibration(files: RunFiles) -> CalibrationReport | None:
+    """Read what was measured of the model's confidence; None when it was not.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    if not files.calibration.exists():
+        return None
+    try:
+        return CalibrationReport.from_dict(read_json(files.calibration))
+    except PrivetError as error:
+        raise CheckpointError(f"{files.calibration} cannot be read: {error}") from None
+
+
+def read_membership(files: RunFiles) -> tuple[MembershipReport, ...]:
+    """Read what attacks on the model achieved; nothing when there were none.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    if not files.membership.exists():
+        return ()
+    try:
+        rows = read_json(files.membership).get("attacks")
+        return tuple(MembershipReport.from_dict(row) for row in (rows if isinstance(rows, list) else [rows]))
+    except PrivetError as error:
+        raise CheckpointError(f"{files.membership} cannot be read: {error}") from None
 
 
 def _unprotected(files: RunFiles) -> tuple[UnprotectedRow, ...]:

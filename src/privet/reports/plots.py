@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, told apart by people with any colour vision; readable on white and on near-black.
 BLUE, ORANGE, GREEN = "#3a8fd0", "#d9822b", "#1fa187"
 # Stand-ins that are exchanged for the page's own colours after drawing.
-_INK, _GRID = "#010203", "#040506"
+INK, _GRID = "#010203", "#040506"
 _WIDTH, _HEIGHT = 4.5, 2.9
 _MOST_POINTS = 400
 
 _STYLE = {
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
     "axes.labelsize": 9,
     "axes.spines.right": False,
     "axes.spines.top": False,
@@ -45,13 +45,13 @@ _STYLE = {
     "grid.color": _GRID,
     "grid.linewidth": 0.7,
     "legend.frameon": False,
-    "legend.labelcolor": _INK,
+    "legend.labelcolor": INK,
     "lines.linewidth": 1.8,
     "svg.fonttype": "none",
-    "text.color": _INK,
+    "text.color": INK,
     "text.parse_math": False,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
 }
 
 
@@ -100,13 +100,13 @@ def profile_plot(event: DpEvent, adjacency: Adjacency, *, epsilon: float, delta:
         axes.semilogy([epsilon], [delta], "o", color=ORANGE, markersize=8)
         axes.annotate("reported", (epsilon, delta), xytext=(8, 6), textcoords="offset points")
         axes.set(xlabel="epsilon", ylabel="delta", xlim=(0, top), ylim=(delta * 1e-4, 1.5))
-        _plain_powers(axes.yaxis)
+        plain_powers(axes.yaxis)
 
     return Plot(
         name="privacy-profile",
         title="Privacy profile",
         note="Every point on the line is a guarantee that holds; the dot is the one reported.",
-        svg=_svg("privacy-profile", draw),
+        svg=draw_svg("privacy-profile", draw),
         columns=("epsilon", "delta"),
         rows=tuple(zip(epsilons.tolist(), deltas.tolist(), strict=True)),
     )
@@ -122,16 +122,16 @@ def trade_off_plots(event: DpEvent, adjacency: Adjacency) -> list[Plot]:
     def draw_trade_off(axes: Axes) -> None:
         axes.fill_between(even, 0, missed, color=BLUE, alpha=0.15, linewidth=0)
         axes.plot(even, missed, color=BLUE, label="no attacker gets below")
-        axes.plot([0, 1], [1, 0], color=_INK, linestyle=":", linewidth=1.2, label="guessing")
+        axes.plot([0, 1], [1, 0], color=INK, linestyle=":", linewidth=1.2, label="guessing")
         axes.set(xlabel="false accusations", ylabel="members missed", xlim=(0, 1), ylim=(0, 1))
         axes.legend(loc="upper right")
 
     def draw_low_end(axes: Axes) -> None:
         axes.loglog(low, caught, color=BLUE, label="no attacker gets above")
-        axes.loglog(low, low, color=_INK, linestyle=":", linewidth=1.2, label="guessing")
+        axes.loglog(low, low, color=INK, linestyle=":", linewidth=1.2, label="guessing")
         axes.set(xlabel="false accusations", ylabel="members found", xlim=(1e-4, 1), ylim=(1e-4, 1.3))
-        _plain_powers(axes.xaxis)
-        _plain_powers(axes.yaxis)
+        plain_powers(axes.xaxis)
+        plain_powers(axes.yaxis)
         axes.legend(loc="lower right")
 
     return [
@@ -139,7 +139,7 @@ def trade_off_plots(event: DpEvent, adjacency: Adjacency) -> list[Plot]:
             name="trade-off",
             title="Trade-off of every attacker",
             note="Whatever an attacker knows or computes, the pair of its error rates lies on or above the line.",
-            svg=_svg("trade-off", draw_trade_off),
+            svg=draw_svg("trade-off", draw_trade_off),
             columns=("false_positive_rate", "least_false_negative_rate"),
             rows=tuple(zip(even.tolist(), missed.tolist(), strict=True)),
         ),
@@ -147,7 +147,7 @@ def trade_off_plots(event: DpEvent, adjacency: Adjacency) -> list[Plot]:
             name="attack-limit",
             title="Few accusations, on logarithmic axes",
             note="How many members any attack can find at a given rate of false accusations.",
-            svg=_svg("attack-limit", draw_low_end),
+            svg=draw_svg("attack-limit", draw_low_end),
             columns=("false_positive_rate", "largest_true_positive_rate"),
             rows=tuple(zip(low.tolist(), caught.tolist(), strict=True)),
         ),
@@ -175,7 +175,7 @@ def spending_plot(table: Sequence[tuple[int, float]], *, rounds_charged: int, ep
         name="epsilon-by-round",
         title="Budget over the run",
         note="What the plan spends by each round, and where the ledger stands.",
-        svg=_svg("epsilon-by-round", draw),
+        svg=draw_svg("epsilon-by-round", draw),
         columns=("round", "epsilon"),
         rows=tuple((float(a), b) for a, b in table),
     )
@@ -198,7 +198,7 @@ def curve_plot(curve: Sequence[CurvePoint], *, is_share: bool) -> Plot:
         name="measure-by-step",
         title="Accuracy over the run" if is_share else "Test error over the run",
         note="Measured on public test data during the run.",
-        svg=_svg("measure-by-step", draw),
+        svg=draw_svg("measure-by-step", draw),
         columns=("step", "epsilon", "value", "low", "high", "n"),
         rows=tuple(
             (float(p.step), p.epsilon, p.measure.value, p.measure.low, p.measure.high, float(p.measure.num_examples))
@@ -229,13 +229,13 @@ def _by_step(
         name=name,
         title=title,
         note="Exact values of training batches.",
-        svg=_svg(name, draw),
+        svg=draw_svg(name, draw),
         columns=("step", label.replace(" ", "_")),
         rows=tuple((float(step), value) for step, value in zip(steps, values, strict=True)),
     )
 
 
-def _plain_powers(axis: Axis) -> None:
+def plain_powers(axis: Axis) -> None:
     """Write powers of ten as 1e-05: the usual raised exponents are formulas, which are switched off here."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -251,7 +251,7 @@ def _thinned(rows: Sequence[UnprotectedRow]) -> list[UnprotectedRow]:
     return kept if not rows or kept[-1] is rows[-1] else [*kept, rows[-1]]
 
 
-def _svg(name: str, draw: Callable[[Axes], None]) -> str:
+def draw_svg(name: str, draw: Callable[[Axes], None]) -> str:
     """Draw on fresh axes and return an SVG element that takes its colours from the page."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -271,4 +271,4 @@ def _svg(name: str, draw: Callable[[Axes], None]) -> str:
     # Names inside an SVG are names of the whole page: each picture gets its own.
     text = re.sub(r'id="([^"]+)"', rf'id="{name}-\1"', text)
     text = re.sub(r'(href="#|url\(#)', rf"\1{name}-", text)
-    return text.replace(_INK, "currentColor").replace(_GRID, "var(--grid)")
+    return text.replace(INK, "currentColor").replace(_GRID, "var(--grid)")

@@ -14,6 +14,7 @@ from privet.errors import CheckpointError, DependencyError
 from privet.experiments.results import Measure
 from privet.experiments.run_files import write_whole
 from privet.reports.content import RunContent, gather
+from privet.reports.examination import confidence_rows, membership_rows
 from privet.reports.statement import attack_bounds, percent, promise, terms
 
 REPORT_NAME = "report.html"
@@ -76,6 +77,9 @@ def _values(content: RunContent) -> dict[str, Any]:
         "measures": [] if content.metrics is None else [_measure_row(row) for row in content.metrics.measures],
         "is_public": content.recipe.is_public,
         "unprotected_plots": _unprotected_plots(content),
+        "confidence": None if content.calibration is None else confidence_rows(content.calibration),
+        "membership": [row for found in content.membership for row in membership_rows(found)],
+        "examination_plots": _examination_plots(content),
         "environments": [_flat(entry) for entry in content.environments],
         "dataset": _dataset(content),
         "recipe_text": content.recipe_text,
@@ -189,6 +193,16 @@ def _unprotected_plots(content: RunContent) -> list[Any]:
     from privet.reports import plots
 
     return plots.unprotected_plots(content.unprotected) if content.unprotected else []
+
+
+def _examination_plots(content: RunContent) -> list[Any]:
+    from privet.reports import examination_plots
+
+    found = [] if content.calibration is None else [examination_plots.reliability_plot(content.calibration)]
+    if content.membership:
+        ledger = content.ledger
+        found.append(examination_plots.roc_plot(content.membership, ledger.event, ledger.spent.adjacency))
+    return found
 
 
 def _dataset(content: RunContent) -> list[tuple[str, str]]:

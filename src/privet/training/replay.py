@@ -7,7 +7,8 @@ way. Whatever cannot be recorded runs in the ordinary way, and the logger ``priv
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence
+import math
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,6 +26,10 @@ from privet.training.recording import Compile, Graph, LossFunction, Outcome, Pro
 _log = logging.getLogger("privet")
 
 
+class Spoilt(RuntimeError):
+    """An example that is not a number got into a sum; the step must be summed again in the ordinary way."""
+
+
 class Launcher(Protocol):
     """Adds physical batches to a step's sum in its own way, or leaves them to the ordinary one."""
 
@@ -35,6 +40,9 @@ class Launcher(Protocol):
 
         Guarantee:
             As :meth:`privet.gradients.engine.RunningEngine.add_clipped`. A batch that is refused leaves no trace.
+
+        Raises:
+            Spoilt: if ``into`` must be thrown away.
         """
         ...
 
@@ -143,6 +151,7 @@ class _Recording:
     run: Run
     leaves: Sequence[Tensor]
     present: Tensor
+    needs_check: Callable[[], bool]
     _was_full: bool = True
 
     def replay(self, leaves: Sequence[Tensor], size: int) -> Outcome:
@@ -156,7 +165,10 @@ class _Recording:
             self.present[:size].fill_(True)
             self.present[size:].fill_(False)
         self._was_full = size == limit
-        return Outcome(*(tensor[:size] for tensor in self.run()))
+        outcome = Outcome(*(tensor[:size] for tensor in self.run()))
+        if self.needs_check() and not math.isfinite(float(outcome.norms.sum())):
+            raise Spoilt
+        return outcome
 
 
 @dataclass(kw_only=True, eq=False)
@@ -181,7 +193,7 @@ class Replay:
             return None
         shapes = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
         # the rule's numbers are frozen in a recording, so another rule (a learned threshold, a schedule) needs its own
-        key = (id(loss_function), str(spec), shapes, limit, rule, into.flat.data_ptr())
+        key = (id(loss_function), spec, shapes, limit, rule, into.flat.data_ptr())
         recording = self._recordings.get(key)
         if recording is None:
             if not self._is_due(key, loss_function, into):
@@ -224,15 +236,17 @@ class Replay:
         """Record and add the given batch, or give up and say why."""
         leaves = [leaf[:1].expand(limit, *leaf.shape[1:]).contiguous() for leaf in given]
         present = torch.ones(limit, dtype=torch.bool, device=into.flat.device)
+        needs_check = False
 
         def program(flat: Tensor, present: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
+            nonlocal needs_check
             total = ClippedSum(flat=flat, layout=into.layout, sensitivity=into.sensitivity)
             batch = pytree.tree_unflatten(leaves, spec)
             mark_batch(leaves)
             self.engine.begin(limit)
             try:
                 losses = loss_function(*(batch if isinstance(batch, tuple | list) else (batch,)))
-                norms = self.engine.add_present(losses, rule, total, present)
+                norms, needs_check = self.engine.add_present(losses, rule, total, present)
             finally:
                 self.engine.abandon()
             return losses.detach(), norms
@@ -240,9 +254,12 @@ class Replay:
         before = into.flat.clone()
         try:
             run = self.recorder.record(program, into.flat, present, leaves, self.engine)
-            recording = _Recording(run=run, leaves=leaves, present=present)
+            recording = _Recording(run=run, leaves=leaves, present=present, needs_check=lambda: needs_check)
             outcome = recording.replay(given, size)
             _check(into.flat - before, program, present, leaves)
+        except Spoilt:
+            into.flat.copy_(before)  # not the program's fault: another batch will be recorded
+            return None
         except Exception as error:  # noqa: BLE001 -- whatever a model does that cannot be recorded, it still trains
             into.flat.copy_(before)
             reason = str(error).strip().splitlines() or [""]

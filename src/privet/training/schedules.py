@@ -22,7 +22,7 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear:
+class LinearDecay:
     """Rise from zero during the warm-up, then fall in a straight line to ``final``.
 
     Attributes:
@@ -44,7 +44,7 @@ class Linear:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cosine:
+class CosineDecay:
     """Rise from zero during the warm-up, then fall along half a cosine to ``final`` (Loshchilov and Hutter 2017).
 
     Attributes:
@@ -66,7 +66,7 @@ class Cosine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps:
+class StepDecay:
     """Multiply by ``factor_per_drop`` at each of the given shares of the run.
 
     Attributes:
@@ -87,7 +87,7 @@ class Steps:
         return self.factor_per_drop ** sum(progress >= share for share in self.drops)
 
 
-def _check(schedule: Linear | Cosine) -> None:
+def _check(schedule: LinearDecay | CosineDecay) -> None:
     object.__setattr__(schedule, "warm_up", checks.probability("warm_up", schedule.warm_up, allow_zero=True))
     object.__setattr__(schedule, "final", checks.probability("final", schedule.final, allow_zero=True, allow_one=True))
 
@@ -108,7 +108,7 @@ class LearningRate:
     Example:
         >>> import torch, privet as pv
         >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
-        >>> rate = pv.LearningRate(optimizer, pv.Cosine(), num_steps=100)
+        >>> rate = pv.LearningRate(optimizer, pv.CosineDecay(), num_steps=100)
         >>> rate.set(50)
         >>> round(optimizer.param_groups[0]["lr"], 3)
         0.246
@@ -117,7 +117,7 @@ class LearningRate:
     def __init__(self, optimizer: Optimizer, schedule: Schedule, *, num_steps: int) -> None:
         """Remember the optimizer's present rates as the ones to multiply."""
         if isinstance(schedule, type) or not isinstance(schedule, Schedule):
-            raise ArgumentError(f"schedule must be a Schedule such as Cosine(warm_up=0.05), got {schedule!r}.")
+            raise ArgumentError(f"schedule must be a Schedule such as CosineDecay(warm_up=0.05), got {schedule!r}.")
         self._optimizer, self._schedule = optimizer, schedule
         self._num_steps = checks.count("num_steps", num_steps)
         self._rates = [group["lr"] for group in optimizer.param_groups]

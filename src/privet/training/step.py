@@ -23,6 +23,7 @@ from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import fetch, split, tensors_of, with_gradients
 from privet.training.optimizers import tell_noise
+from privet.training.replay import Spoilt
 from privet.training.telemetry import Unprotected
 
 if TYPE_CHECKING:
@@ -154,17 +155,20 @@ class Step:
             raise LoopError("step.accumulate() must be the only pass over the step's examples.")
         self._stage = _Stage.WALKING
         session = self._session
+        recorded: LossFunction | None = loss_function
         while True:
             try:
-                for batch in self._batches(loss_function):
+                for batch in self._batches(recorded):
                     parts = batch if isinstance(batch, tuple | list) else (batch,)
                     self.backward(loss_function(*parts))
                 self._stage = _Stage.SUMMED
                 return
+            except Spoilt:
+                recorded = None  # the ordinary way takes such an example out
             except torch.OutOfMemoryError:
                 if session.physical_batch_size == 1:
                     raise
-            session.physical_batch_size = math.ceil(session.physical_batch_size / 2)
+                session.physical_batch_size = math.ceil(session.physical_batch_size / 2)
             self._sum.flat.zero_()
             session._clipping.begin(self.index, self._sum.flat)
             self._awaits_losses, self._loss_sum, self._clipped = False, 0.0, 0

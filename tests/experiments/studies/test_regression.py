@@ -52,10 +52,10 @@ def test_every_private_arm_costs_the_same_and_the_open_one_is_said_to_be_open() 
 def test_shortening_keeps_one_rate() -> None:
     short = SETTINGS["wine"]().shortened(7)
     assert (short.steps, len(short.rates)) == (7, 1)
-    assert replace(short, steps=500, rates=SETTINGS["wine"]().rates) == SETTINGS["wine"]()
+    assert replace(short, steps=200, rates=SETTINGS["wine"]().rates) == SETTINGS["wine"]()
 
 
-def row(arm: str, rate: float, test_error: float, train_error: float, seed: int = 0) -> dict[str, Any]:
+def row(arm: str, rate: float, test_error: float | None, train_error: float | None, seed: int = 0) -> dict[str, Any]:
     return {
         "arm": arm, "setting": "made up", "seed": seed, "rate": rate, "epsilon": None if arm == NON_PRIVATE else 1.5,
         "delta": 1e-5, "noise_multiplier": 1.0, "steps": 10, "test_error": test_error, "train_error": train_error,
@@ -68,16 +68,29 @@ def test_the_table_takes_each_arm_at_the_rate_of_least_training_error() -> None:
         row(LOCAL, 0.1, 2.0, 1.0),
         row(LOCAL, 0.1, 4.0, 1.2, seed=1),
         row(LOCAL, 1.0, 0.1, 9.0),
-        row(GLOBAL, 0.1, 0.3, float("nan")),
+        row(GLOBAL, 0.1, 0.3, None),
         row(GLOBAL, 1.0, 2.5, 7.0),
     ]
     table = regression_table(rows)
     assert "| local | 0.1 | 3.000 ± 1.000 | 1.100 ± 0.100 |" in table
     assert "| global | 1 | 2.500 | 7.000 |" in table
     assert "epsilon 1.5 at delta 1e-05" in table
-    assert "holds here (2.500 against 3.000)" in table
+    assert "can be neither confirmed nor denied here (2.500 against 3.000)" in table
+    better = regression_table([row(LOCAL, 0.1, 3.0, 1.0), row(GLOBAL, 0.1, 2.5, 2.0)])
+    assert "clipping holds here (2.500 against 3.000)" in better
     worse = regression_table([row(LOCAL, 0.1, 1.0, 1.0), row(GLOBAL, 0.1, 2.0, 2.0)])
     assert "does not hold here (2.000 against 1.000)" in worse
+
+
+def test_an_arm_that_diverges_at_every_rate_is_said_to() -> None:
+    table = regression_table([row(LOCAL, 0.1, 1.0, 1.0), row(GLOBAL, 0.1, None, None), row(GLOBAL, 1.0, None, 2.0)])
+    assert "| global | 1 | diverged | 2.000 |" in table
+    assert "does not hold here" in table
+
+
+def test_a_run_that_diverges_has_no_error() -> None:
+    rows = rows_of(replace(SETTINGS["wine"]().shortened(30), rates=(1e4,)))
+    assert rows[NON_PRIVATE]["test_error"] is None
 
 
 def test_a_table_of_one_arm_says_what_it_lacks() -> None:

@@ -140,6 +140,23 @@ def _text_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterat
     return run_text_study(QUICK if quick else TextSettings(), seeds=seeds, device=device)
 
 
+def _hidden_state_run(dataset: str) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet.experiments.studies.hidden_state import Setting, run_hidden_state_study
+
+        epochs = 2 if quick else Setting().epochs
+        settings = [Setting(dataset=dataset, epsilon=epsilon, epochs=epochs) for epsilon in (4.76, 1.33)]
+        return run_hidden_state_study(settings, seeds=seeds, device=device)
+
+    return run
+
+
+def _hidden_state_table(rows: Sequence[Row]) -> str:
+    from privet.experiments.studies.hidden_state_table import hidden_state_table
+
+    return hidden_state_table(rows)
+
+
 _STUDIES = (
     Study(
         name="clipping-mnist",
@@ -184,6 +201,20 @@ _STUDIES = (
         run=_regression_run(["wine", "private wine"]),
         table=_regression_table,
         measure="test_error",
+    ),
+    Study(
+        name="hidden-state-mnist",
+        description="noisy cyclic descent with a hidden state against DP-SGD and noisy statistics, on MNIST",
+        num_seeds=5,
+        run=_hidden_state_run("mnist"),
+        table=_hidden_state_table,
+    ),
+    Study(
+        name="hidden-state-cifar10",
+        description="the same on CIFAR-10",
+        num_seeds=5,
+        run=_hidden_state_run("cifar10"),
+        table=_hidden_state_table,
     ),
 )
 

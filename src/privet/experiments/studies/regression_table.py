@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,15 +25,15 @@ def regression_table(rows: Sequence[Row]) -> str:
 
 
 def _at_best_rate(rows: Sequence[Row], arm: str) -> list[Row]:
-    """The runs of an arm at the rate whose mean training error is least; errors that are no number come last."""
+    """The runs of an arm at the rate whose mean training error is least; rates at which a run diverged come last."""
     own = [row for row in rows if row["arm"] == arm]
     by_rate = {rate: [row for row in own if row["rate"] == rate] for rate in {row["rate"] for row in own}}
-    # a run that diverged has no finite error, and a comparison with NaN would not be an order
-    return min(by_rate.values(), key=lambda found: _rank(statistics.fmean(row["train_error"] for row in found)))
+    return min(by_rate.values(), key=lambda found: _mean(found, "train_error"))
 
 
-def _rank(error: float) -> tuple[bool, float]:
-    return (error != error, error)
+def _mean(rows: Sequence[Row], key: str) -> float:
+    values = [row[key] for row in rows]
+    return math.inf if None in values else statistics.fmean(values)
 
 
 def _guarantee(rows: Sequence[Row]) -> str:
@@ -50,17 +51,31 @@ def _guarantee(rows: Sequence[Row]) -> str:
 def _lines(best: Mapping[str, Sequence[Row]]) -> str:
     lines = [["arm", "learning rate", "test MSE", "training MSE"], ["---"] * 4]
     for arm, found in best.items():
-        errors = [summarise([row[key] for row in found]).shown(1, 3) for key in ("test_error", "train_error")]
+        errors = [_shown(found, key) for key in ("test_error", "train_error")]
         lines.append([arm, f"{found[0]['rate']:g}", *errors])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _shown(rows: Sequence[Row], key: str) -> str:
+    values = [row[key] for row in rows]
+    return "diverged" if None in values else summarise(values).shown(1, 3)
 
 
 def _finding(best: Mapping[str, Sequence[Row]]) -> str:
     if not {LOCAL, GLOBAL} <= set(best):
         return "The claim needs the arms local and global."
-    local, kept = (statistics.fmean(row["test_error"] for row in best[arm]) for arm in (LOCAL, GLOBAL))
-    word = "holds" if kept <= local else "does not hold"
+    local, kept = (_mean(best[arm], "test_error") for arm in (LOCAL, GLOBAL))
+    errors = [_error(best[arm]) for arm in (LOCAL, GLOBAL)]
+    if math.isfinite(kept) and abs(kept - local) <= 2 * math.hypot(*errors):
+        word = "can be neither confirmed nor denied"  # the two are within two standard errors of each other
+    else:
+        word = "holds" if kept < local else "does not hold"
     return (
         f"The claim that global clipping has no larger test error than local clipping {word} here "
         f"({kept:.3f} against {local:.3f})."
     )
+
+
+def _error(rows: Sequence[Row]) -> float:
+    values = [row["test_error"] for row in rows]
+    return 0.0 if None in values else summarise(values).error or 0.0

@@ -31,7 +31,7 @@ from privet.mechanism.terms import Adjacency, Unit
 from privet.models.minilm import NUM_LAYERS, LowerLayers, MiniLm, UpperLayers
 from privet.plan import Plan
 from privet.training.predictions import Predictions
-from privet.training.schedules import LearningRate, Linear
+from privet.training.schedules import LearningRate, LinearDecay
 from privet.training.session import privatize
 
 Row = dict[str, Any]
@@ -198,7 +198,7 @@ def _train_privately(
 ) -> float:
     plan = settings.plan(clipping)
     optimizer = _optimizer(model, settings.learning_rate, settings.head_factor)
-    rate = LearningRate(optimizer, Linear(warm_up=0.06), num_steps=plan.num_steps)
+    rate = LearningRate(optimizer, LinearDecay(warm_up=0.06), num_steps=plan.num_steps)
     model.train()
     size = 64 if train.states.device.type == "cpu" else 512
     session = privatize(model, optimizer, train, plan, physical_batch_size=size, seed=seed)
@@ -214,7 +214,7 @@ def _train_openly(model: UpperLayers, train: TokenStates, settings: TextSettings
     generator = torch.Generator().manual_seed(seed)
     optimizer = _optimizer(model, settings.open_learning_rate, settings.head_factor)
     batches = -(-len(train) // settings.open_batch_size)
-    rate = LearningRate(optimizer, Linear(warm_up=0.06), num_steps=settings.open_epochs * batches)
+    rate = LearningRate(optimizer, LinearDecay(warm_up=0.06), num_steps=settings.open_epochs * batches)
     model.train()
     for epoch in range(settings.open_epochs):
         order = torch.randperm(len(train), generator=generator)

@@ -9,8 +9,17 @@ import torch
 
 from privet.datasets import Split, load
 from privet.errors import ArgumentError
-from privet.experiments import convex_table
-from privet.experiments.convex_table import ARMS, UNPROVEN, Row, Setting, recomputed_epsilons, run_arm
+from privet.experiments.studies import hidden_state
+from privet.experiments.studies.catalogue import find_study
+from privet.experiments.studies.hidden_state import (
+    ARMS,
+    UNPROVEN,
+    Row,
+    Setting,
+    recomputed_epsilons,
+    run_arm,
+    run_hidden_state_study,
+)
 
 SMALL = Setting(dataset="fashion_mnist_small", epochs=2, batch_size=2000, num_gates=4, hidden_width=8, num_features=40)
 
@@ -27,7 +36,7 @@ def _row(arm: str) -> Row:
 
 @pytest.fixture(autouse=True)
 def images_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convex_table, "load", _load_once)
+    monkeypatch.setattr(hidden_state, "load", _load_once)
 
 
 @pytest.mark.parametrize("arm", [name for name in ARMS if name not in UNPROVEN])
@@ -67,3 +76,14 @@ def test_the_published_noise_costs_what_was_recomputed() -> None:
 def test_an_unknown_arm_is_refused() -> None:
     with pytest.raises(ArgumentError, match="noisycgd_convex"):
         run_arm("noisycgd_convx", SMALL, seed=0, device=torch.device("cpu"))
+
+
+def test_the_table_shows_means_over_seeds_beside_the_status() -> None:
+    rows = list(
+        run_hidden_state_study([SMALL], seeds=[1, 2], device=torch.device("cpu"), arms=["ssp_convex", *UNPROVEN])
+    )
+    shown = find_study("hidden-state-mnist").table(rows)
+    lines = [line for line in shown.splitlines() if "fashion_mnist_small" in line]
+    assert len(lines) == 2
+    assert all("\N{PLUS-MINUS SIGN}" in line for line in lines)
+    assert [line.split("|")[-2].strip() for line in lines] == ["HEURISTIC", "proven"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -106,10 +106,10 @@ class Row:
     setting: Setting
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row as plain values, one level deep."""
+        """Return the row as plain values, one level deep; the target and the proven epsilon are two things."""
         plain = asdict(self)
         asked: dict[str, Any] = plain.pop("setting")
-        return asked | plain
+        return asked | plain | {"epsilon_target": self.setting.epsilon, "asked_rate": self.setting.learning_rate}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +195,7 @@ def _cyclic(setting: Setting, split: Split, seed: int) -> _Trained:
 def _clipped_cyclic(setting: Setting, split: Split, seed: int) -> _Trained:
     """Cyclic descent with flatly clipped gradients, calibrated by a bound whose assumptions it breaks."""
     model = _convex(setting, split, seed, radius=_NO_BOUND)
-    rate = setting.learning_rate or _rate(setting, low=0.01, high=0.03)
+    rate = setting.learning_rate or _rate(setting, low=0.015, high=0.05)
     sampling = Cyclic.for_dataset(
         dataset_size=split.info.train_size, batch_size=setting.batch_size, epochs=setting.epochs
     )
@@ -313,6 +313,16 @@ ARMS: Mapping[str, Arm] = MappingProxyType(
     }
 )
 UNPROVEN = ("noisycgd_convex_clipped",)
+
+
+def run_hidden_state_study(
+    settings: Sequence[Setting], *, seeds: Sequence[int], device: torch.device, arms: Sequence[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Run every arm at every setting and seed, one after the other; those of one seed come together."""
+    for seed in seeds:
+        for setting in settings:
+            for arm in ARMS if arms is None else arms:
+                yield run_arm(arm, setting, seed=seed, device=device).to_dict()
 
 
 def recomputed_epsilons(

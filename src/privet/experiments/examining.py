@@ -1,0 +1,80 @@
+"""Examining a run's model: how far its confidence can be believed, and what membership attacks achieve.
+
+Nothing here is covered by the run's guarantee: the figures are exact functions of test data, and of training data where
+a membership attack is run. They are kept in the run's folder, for its report, only if the data are public.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from privet.attacks.membership import logistic_regression, loss_threshold
+from privet.attacks.verdict import AttackLimit, MembershipReport, membership_report
+from privet.datasets import load
+from privet.effects.calibration import calibration_report
+from privet.effects.reliability import Binning, CalibrationReport
+from privet.errors import RecipeError
+from privet.experiments.building import choose_device
+from privet.experiments.ledger_check import check_ledger
+from privet.experiments.recipe import Recipe
+from privet.experiments.resuming import stored_recipe
+from privet.experiments.run_files import RunFiles, write_json
+from privet.experiments.runner import stored_model
+from privet.training.predictions import predict
+
+
+def examine_calibration(
+    folder: str | Path, *, device: str = "auto", num_bins: int = 15, binning: Binning = Binning.EQUAL_WIDTH
+) -> CalibrationReport:
+    """Measure the calibration of a run's model on its test split; kept beside the run if the data are public.
+
+    Raises:
+        RecipeError: the model predicts numbers, which have no confidence.
+        CheckpointError: the folder holds no model.
+    """
+    files = RunFiles(folder=Path(folder))
+    recipe = _classifier_recipe(files)
+    model = stored_model(files, recipe, choose_device(device))
+    test = load(recipe.dataset, normalisation=recipe.normalisation).test
+    report = calibration_report(predict(model, test.features, test.labels), num_bins=num_bins, binning=binning)
+    if recipe.is_public:
+        write_json(files.calibration, report.to_dict())
+    return report
+
+
+def examine_membership(folder: str | Path, *, device: str = "auto") -> tuple[MembershipReport, ...]:
+    """Attack a run's model with as many members as there are test examples, beside what its ledger allows.
+
+    Needs no further training: a threshold on the loss and a cross-validated regression. Kept beside the run if the data
+    are public.
+
+    Raises:
+        RecipeError: the model predicts numbers, for which these attacks are not made.
+        CheckpointError: the folder holds no model.
+        LedgerError: the folder holds no ledger, or a broken one.
+    """
+    files = RunFiles(folder=Path(folder))
+    recipe = _classifier_recipe(files)
+    model = stored_model(files, recipe, choose_device(device))
+    split = load(recipe.dataset, normalisation=recipe.normalisation)
+    size = min(len(split.train), len(split.test))
+    members = predict(model, split.train.features[:size], split.train.labels[:size])
+    others = predict(model, split.test.features[:size], split.test.labels[:size])
+    charged = check_ledger(files.folder)
+    limit = AttackLimit(event=charged.event, adjacency=charged.spent.adjacency)
+    reports = tuple(
+        membership_report(attack(members, others), limit) for attack in (loss_threshold, logistic_regression)
+    )
+    if recipe.is_public:
+        write_json(files.membership, {"attacks": [report.to_dict() for report in reports]})
+    return reports
+
+
+def _classifier_recipe(files: RunFiles) -> Recipe:
+    recipe = stored_recipe(files)
+    if recipe.info.num_classes is None:
+        raise RecipeError(
+            f"{recipe.dataset} is a regression: its predictions have no confidence and no classes to examine. "
+            "Measure its error with: privet evaluate RUN."
+        )
+    return recipe

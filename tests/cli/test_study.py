@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from privet.experiments.studies import catalogue
+from privet.experiments.studies.arms import LOCAL
+from tests.cli.conftest import Ask
+
+
+def test_without_a_name_all_studies_are_listed(ask: Ask) -> None:
+    found = ask("study")
+    assert found.code == 0
+    for name in catalogue.STUDIES:
+        assert name in found.out
+
+
+def test_an_unknown_study_is_refused_with_the_nearest_name(ask: Ask) -> None:
+    found = ask("study", "clipping-mnits")
+    assert found.code == 1
+    assert "clipping-mnist" in found.err
+
+
+def test_a_study_keeps_its_rows_and_its_table(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def run(seeds: range, device: object, quick: bool) -> Iterator[dict[str, object]]:
+        asked.append((list(seeds), quick))
+        for seed in seeds:
+            yield {"arm": LOCAL, "seed": seed, "accuracy": 0.5}
+
+    study = catalogue.Study(
+        name="small", description="d", num_seeds=3, run=run, table=lambda rows: f"{len(rows)} rows\n"
+    )
+    monkeypatch.setattr(catalogue, "STUDIES", {"small": study})
+    assert ask("study", "small", "-o", tmp_path / "out", "--first-seed", "4", "--device", "cpu").out == "3 rows\n"
+    assert ask("study", "small", "--quick", "--device", "cpu").out == "1 rows\n"
+    assert asked == [([4, 5, 6], False), ([0], True)]
+    kept = json.loads((tmp_path / "out" / "small.json").read_text())
+    assert [row["seed"] for row in kept["rows"]] == [4, 5, 6]
+    assert "3 rows" in (tmp_path / "out" / "small.md").read_text()
+
+
+@pytest.fixture
+def own_run(finished_run: Path, tmp_path: Path) -> Path:
+    """A copy that a test may add files to."""
+    return Path(shutil.copytree(finished_run, tmp_path / "run"))
+
+
+def test_evaluation_shows_confidence_and_attacks_beside_their_limits(ask: Ask, own_run: Path) -> None:
+    found = ask("evaluate", own_run, "--calibration", "--membership", "--bins", "10", "--device", "cpu")
+    assert found.code == 0
+    assert "expected calibration error, 10 bins of equal width" in found.out
+    assert "allowed at most" in found.out
+    assert "EXCEEDED" not in found.out
+
+
+def test_evaluation_gives_the_same_figures_as_json(ask: Ask, own_run: Path) -> None:
+    values = json.loads(ask("evaluate", own_run, "--calibration", "--membership", "--equal-mass", "--json").out)
+    assert values["calibration"]["reliability"]["binning"] == "equal mass"
+    assert len(values["membership"]) == 2
+    assert values["measures"][0]["name"] == "accuracy"
+
+
+def test_evaluation_keeps_nothing_unless_asked(ask: Ask, own_run: Path) -> None:
+    before = sorted(path.name for path in own_run.iterdir())
+    ask("evaluate", own_run)
+    assert sorted(path.name for path in own_run.iterdir()) == before
