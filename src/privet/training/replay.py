@@ -132,6 +132,17 @@ class Compiled:
         return _replay(engine, Compile(graph=graph), self)
 
 
+def fastest_for(device: torch.device) -> Launch:
+    """Return the launch that suits loops whose loss function is the same at every step, as the library's own are."""
+    return CudaGraph() if device.type == "cuda" else Eager()
+
+
+def _identity(function: LossFunction) -> Hashable:
+    """Name a function; a method is a new object whenever it is asked for, but its owner and its code are not."""
+    owner = getattr(function, "__self__", None)
+    return id(function) if owner is None else (id(owner), function.__func__)  # type: ignore[attr-defined]
+
+
 def _check_counts(choice: CudaGraph | Compiled) -> None:
     for name in ("warm_up", "max_recordings"):
         object.__setattr__(choice, name, checks.count(name, getattr(choice, name)))
@@ -193,7 +204,7 @@ class Replay:
             return None
         shapes = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
         # the rule's numbers are frozen in a recording, so another rule (a learned threshold, a schedule) needs its own
-        key = (id(loss_function), spec, shapes, limit, rule, into.flat.data_ptr())
+        key = (_identity(loss_function), spec, shapes, limit, rule, into.flat.data_ptr())
         recording = self._recordings.get(key)
         if recording is None:
             if not self._is_due(key, loss_function, into):

@@ -39,6 +39,7 @@ from privet.models.convex_relu import BoundedFeatures, ConvexRelu
 from privet.models.mlp import mlp
 from privet.plan import Plan
 from privet.training.last_iterate import ProvenLoss
+from privet.training.replay import fastest_for
 from privet.training.session import privatize
 
 # Far above the length of any image, so that features keep their lengths and clipping does all the bounding.
@@ -228,6 +229,7 @@ def _descend(model: nn.Module, plan: Plan, split: Split, *, rate: float, ridge: 
         plan,
         # Poisson batches rarely exceed their mean by this much, so that a step is one pass
         physical_batch_size=math.ceil(1.25 * plan.sampling.expected_batch_size),
+        launch=fastest_for(next(model.parameters()).device),
         seed=seed,
     )
 

@@ -47,7 +47,7 @@ class TextSettings:
         batch_size: Expected logical batch size.
         epochs: Expected uses of each record.
         epsilon: Target of the private arms.
-        learning_rate: Of the layers; the head's is ``head_factor`` times that.
+        learning_rate: Of the layers; the head's is ``head_factor`` times that, because the head begins at zero.
         open_learning_rate: The same without noise, where batches are ``open_batch_size``.
         norm: Bound on one example.
         cutoff: Above which the last twentieth of the mixed arm drops a gradient.
@@ -60,7 +60,7 @@ class TextSettings:
     epsilon: float = 3.0
     delta: float = 1e-5
     learning_rate: float = 5e-4
-    head_factor: float = 10.0
+    head_factor: float = 60.0
     open_learning_rate: float = 1e-4
     open_batch_size: int = 128
     open_epochs: int = 2
