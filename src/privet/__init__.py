@@ -33,6 +33,18 @@ _WHERE = {
     "Scheduled": "privet.mechanism.scheduled_clipping",
     "Gaussian": "privet.mechanism.noise",
     "NoMask": "privet.mechanism.masking",
+    "RandomMask": "privet.mechanism.masking",
+    "RankedMask": "privet.mechanism.masking",
+    "FrozenMask": "privet.mechanism.masking",
+    "Coordinates": "privet.mechanism.granularity",
+    "Rows": "privet.mechanism.granularity",
+    "Blocks": "privet.mechanism.granularity",
+    "Constant": "privet.mechanism.schedules",
+    "Linear": "privet.mechanism.schedules",
+    "Cosine": "privet.mechanism.schedules",
+    "GradualCooling": "privet.mechanism.schedules",
+    "Unclipped": "privet.mechanism.ablations",
+    "NoNoise": "privet.mechanism.ablations",
     "Guarantee": "privet.accounting.guarantee",
     "Ledger": "privet.accounting.ledger",
     "StronglyConvexDescent": "privet.mechanism.descent",
@@ -86,6 +98,8 @@ if TYPE_CHECKING:
     from privet.gradients.bookkeeping import BookKeeping as BookKeeping
     from privet.gradients.functional import Functional as Functional
     from privet.gradients.support import replace_batchnorm as replace_batchnorm
+    from privet.mechanism.ablations import NoNoise as NoNoise
+    from privet.mechanism.ablations import Unclipped as Unclipped
     from privet.mechanism.adaptive_clipping import AdaptiveQuantile as AdaptiveQuantile
     from privet.mechanism.clipping import Threshold as Threshold
     from privet.mechanism.clipping_rules import Automatic as Automatic
@@ -94,16 +108,26 @@ if TYPE_CHECKING:
     from privet.mechanism.cyclic import Cyclic as Cyclic
     from privet.mechanism.descent import StronglyConvexDescent as StronglyConvexDescent
     from privet.mechanism.fixed_size import FixedSize as FixedSize
+    from privet.mechanism.granularity import Blocks as Blocks
+    from privet.mechanism.granularity import Coordinates as Coordinates
+    from privet.mechanism.granularity import Rows as Rows
     from privet.mechanism.grouping import ByName as ByName
     from privet.mechanism.grouping import OneGroup as OneGroup
     from privet.mechanism.grouping import PerLayer as PerLayer
     from privet.mechanism.grouping import PerParameter as PerParameter
+    from privet.mechanism.masking import FrozenMask as FrozenMask
     from privet.mechanism.masking import NoMask as NoMask
+    from privet.mechanism.masking import RandomMask as RandomMask
+    from privet.mechanism.masking import RankedMask as RankedMask
     from privet.mechanism.noise import Gaussian as Gaussian
     from privet.mechanism.sampling import FullBatch as FullBatch
     from privet.mechanism.sampling import Poisson as Poisson
     from privet.mechanism.sampling import Shuffle as Shuffle
     from privet.mechanism.scheduled_clipping import Scheduled as Scheduled
+    from privet.mechanism.schedules import Constant as Constant
+    from privet.mechanism.schedules import Cosine as Cosine
+    from privet.mechanism.schedules import GradualCooling as GradualCooling
+    from privet.mechanism.schedules import Linear as Linear
     from privet.mechanism.terms import Adjacency as Adjacency
     from privet.mechanism.terms import Release as Release
     from privet.mechanism.terms import Unit as Unit

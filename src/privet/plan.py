@@ -14,11 +14,13 @@ from privet.accounting.guarantee import Guarantee, guarantee
 from privet.accounting.last_iterate import ACCOUNTANT, LastIterate, proven_last_iterate
 from privet.errors import ArgumentError, PlanError, RecipeError
 from privet.mechanism import codec
+from privet.mechanism.ablations import NotPrivate
 from privet.mechanism.clipping import Clipping
 from privet.mechanism.clipping_runs import step_event
 from privet.mechanism.descent import StronglyConvexDescent
 from privet.mechanism.events import compose, same_event
 from privet.mechanism.grouping import Grouping, OneGroup
+from privet.mechanism.laplace import is_exponential
 from privet.mechanism.masking import Mask, NoMask
 from privet.mechanism.noise import Noise
 from privet.mechanism.sampling import Sampling
@@ -155,7 +157,7 @@ class Plan:
         return (
             *self.sampling.assumptions,
             "sampled indices and noise are secret and drawn from generators seeded by the operating system",
-            "noise is treated as an ideal real-valued Gaussian",
+            f"noise is treated as an ideal real-valued {'Laplace draw' if is_exponential(self.noise) else 'Gaussian'}",
             "plan constants are public and were not chosen by looking at the private data",
         )
 
@@ -206,6 +208,12 @@ class Plan:
         event, rounds = charged[0]
         return rounds == self.num_rounds and same_event(event, self.round_event)
 
+    @property
+    def not_private_because(self) -> tuple[str, ...]:
+        """Why no run of this plan is private, if one of its pieces takes the guarantee away."""
+        pieces = (self.clipping, self.noise)
+        return tuple(piece.not_private_because for piece in pieces if isinstance(piece, NotPrivate))
+
     def _account(
         self, event: DpEvent, released: Release, assumptions: tuple[str, ...], reasons: tuple[str, ...]
     ) -> Guarantee:
@@ -216,7 +224,7 @@ class Plan:
             unit=self.unit,
             released=released,
             assumptions=assumptions,
-            not_private_because=reasons,
+            not_private_because=self.not_private_because + reasons,
         )
         if released is Release.EVERY_ITERATE:
             return found
@@ -224,7 +232,13 @@ class Plan:
         return replace(found, accountant=ACCOUNTANT, lower=None)
 
     def calibrated(self, *, epsilon: float) -> Self:
-        """Return this plan with the least noise that keeps epsilon at or below the target."""
+        """Return this plan with the least noise that keeps epsilon at or below the target.
+
+        Raises:
+            PlanError: if no noise can make the plan private.
+        """
+        if self.not_private_because:
+            raise PlanError(f"No noise makes this plan private: {'; '.join(self.not_private_because)}.")
         multiplier = calibrate_noise(
             lambda value: replace(self, noise=self.noise.with_multiplier(value)).event,
             epsilon=epsilon,

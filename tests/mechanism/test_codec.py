@@ -11,17 +11,20 @@ import pytest
 import tomli_w
 
 from privet.errors import RecipeError
+from privet.mechanism.ablations import NoNoise, Unclipped
 from privet.mechanism.adaptive_clipping import AdaptiveQuantile
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
 from privet.mechanism.codec import CLIPPING, GROUPING, MASK, NOISE, SAMPLING, Family, decode_piece, encode_piece
 from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.fixed_size import FixedSize
+from privet.mechanism.granularity import Blocks, Coordinates, Rows
 from privet.mechanism.grouping import ByName, OneGroup, PerLayer, PerParameter
-from privet.mechanism.masking import NoMask
+from privet.mechanism.masking import FrozenMask, NoMask, RandomMask, RankedMask
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
 from privet.mechanism.scheduled_clipping import Scheduled
+from privet.mechanism.schedules import Constant, Cosine, GradualCooling, Linear
 from privet.mechanism.truncated import TruncatedPoisson, Truncation
 
 PIECES: list[tuple[object, Family]] = [
@@ -48,7 +51,20 @@ PIECES: list[tuple[object, Family]] = [
     (PerLayer(), GROUPING),
     (PerParameter(), GROUPING),
     (ByName(parts=(("a", "b"), ("c",))), GROUPING),
+    (Unclipped(noise_unit=2.0), CLIPPING),
+    (NoNoise(), NOISE),
     (NoMask(), MASK),
+    (RandomMask(schedule=GradualCooling(final=0.9), refresh_every=3), MASK),
+    (RandomMask(schedule=Linear(first=0.1, last=0.5), granularity=Rows()), MASK),
+    (RankedMask(schedule=Cosine(first=0.0, last=0.5), granularity=Blocks(num_rows=4)), MASK),
+    (FrozenMask(rate=0.77, seed=3, granularity=Coordinates()), MASK),
+    (Constant(value=0.25), MASK),
+    (GradualCooling(final=0.25), MASK),
+    (Linear(first=0.25, last=0.0), MASK),
+    (Cosine(first=0.25, last=0.0), MASK),
+    (Coordinates(), MASK),
+    (Rows(), MASK),
+    (Blocks(num_rows=2), MASK),
 ]
 
 

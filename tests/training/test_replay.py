@@ -136,6 +136,31 @@ def test_padding_adds_exactly_zero(limit: int) -> None:
     torch.testing.assert_close(into.flat, openly(4), rtol=1e-6, atol=1e-7)
 
 
+def test_a_batch_that_is_as_long_as_a_layer_is_wide_can_be_padded() -> None:
+    model = nn.Linear(WIDTH, 5)
+    layout = Layout.of([(name, tuple(value.shape)) for name, value in model.named_parameters()], OneGroup())
+    rule = Threshold(norm=0.5).for_groups(1)
+    engine = BookKeeping().start(model, list(model.parameters()), layout)
+    replay = Replay(engine=engine, recorder=_Plain(), warm_up=1, max_recordings=2)
+
+    def losses(inputs: Tensor) -> Tensor:
+        return model(inputs).square().sum(1)
+
+    def openly(inputs: Tensor) -> Tensor:
+        into = ClippedSum(flat=torch.zeros(layout.num_coordinates), layout=layout, sensitivity=rule.sensitivity)
+        mark_batch([inputs])
+        engine.begin(len(inputs))
+        engine.add_clipped(losses(inputs), rule, into)
+        return into.flat
+
+    batch = torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(2))
+    expected = openly(batch)
+    into = ClippedSum(flat=torch.zeros(layout.num_coordinates), layout=layout, sensitivity=rule.sensitivity)
+    assert replay.add(batch, 5, 7, losses, rule, into) is None
+    assert replay.add(batch, 5, 7, losses, rule, into) is not None
+    torch.testing.assert_close(into.flat, expected, rtol=1e-6, atol=1e-7)
+
+
 class _Forgetful(_Plain):
     """Freezes what it computed while recording, as a tracer does with an operation it does not see."""
 

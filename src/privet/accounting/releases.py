@@ -15,10 +15,17 @@ from privet.accounting.mechanisms import (
     SampledPure,
     TruncatedGaussian,
 )
+from privet.accounting.product_laplace import SampledProductLaplace
+from privet.accounting.radial_laplace import SampledRadialLaplace
 from privet.accounting.renyi import SampledGaussian
 from privet.errors import ArgumentError
 from privet.mechanism.events import DpEvent, flatten, fuse_gaussians
-from privet.mechanism.extra_events import PureDpEvent, TotalVariationDpEvent
+from privet.mechanism.extra_events import (
+    L2LaplaceDpEvent,
+    ProductLaplaceDpEvent,
+    PureDpEvent,
+    TotalVariationDpEvent,
+)
 
 _LEAST_NOISE = 1e-150
 
@@ -136,8 +143,30 @@ class _Sorter:
         elif isinstance(one, PureDpEvent):
             if self._hides(rate, math.inf if one.epsilon == 0 else 1 / one.epsilon):
                 self._add_other(SampledPure(rate=rate, epsilon=float(one.epsilon)), count)
+        elif isinstance(one, L2LaplaceDpEvent | ProductLaplaceDpEvent):
+            self._add_on_length(one, rate, count)
         else:
             self.unknown.add(_name(part))
+
+    def _add_on_length(self, one: L2LaplaceDpEvent | ProductLaplaceDpEvent, rate: float, count: int) -> None:
+        """Add exponential noise on a sum bounded in length; in one dimension it is the ordinary Laplace mechanism."""
+        if isinstance(one, ProductLaplaceDpEvent):
+            if len(one.scales) != len(one.counts):
+                raise ArgumentError(f"{len(one.scales)} scales need as many counts, got {len(one.counts)}.")
+            if self._hides(rate, min(one.scales)):
+                # coordinates under infinite noise reveal nothing
+                told = [(b, n) for b, n in zip(one.scales, one.counts, strict=True) if not math.isinf(b)]
+                scales, counts = tuple(b for b, _ in told), tuple(n for _, n in told)
+                self._add_other(SampledProductLaplace(rate=rate, scales=scales, counts=counts), count)
+            return
+        multiplier = float(one.noise_multiplier)
+        if not self._hides(rate, multiplier):
+            return
+        if one.num_coordinates == 1:
+            self._add_other(SampledLaplace(rate=rate, noise_multiplier=multiplier / math.sqrt(2)), count)
+        else:
+            dimension = one.num_coordinates
+            self._add_other(SampledRadialLaplace(rate=rate, noise_multiplier=multiplier, dimension=dimension), count)
 
     def _add_truncated(self, part: DpEvent, count: int) -> None:
         rate, multiplier = float(part.sampling_probability), float(part.noise_multiplier)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from privet.cli.console import show_facts, show_heading, show_json, show_table
 from privet.cli.options import CONTEXT, examples, json_option, run_argument
 
+if TYPE_CHECKING:
+    from privet.datasets.arrays import ArrayDataset
+
 
 @click.command(
     context_settings=CONTEXT,
-    epilog=examples("privet evaluate runs/demo --json", "privet evaluate runs/demo --calibration --membership"),
+    epilog=examples(
+        "privet evaluate runs/demo --json",
+        "privet evaluate runs/demo --calibration --membership",
+        "privet evaluate runs/adult --groups sex,race --robustness",
+        "privet evaluate runs/adult --groups sex --data own.csv",
+    ),
 )
 @run_argument
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1 or mps.")
@@ -18,20 +28,40 @@ from privet.cli.options import CONTEXT, examples, json_option, run_argument
 @click.option("--bins", type=click.IntRange(min=1), default=15, show_default=True, help="Bins of the calibration.")
 @click.option("--equal-mass", is_flag=True, help="Cut bins so that each holds equally many predictions.")
 @click.option("--membership", is_flag=True, help="Also run membership attacks, beside what the guarantee allows.")
+@click.option("--groups", metavar="COLUMNS", help="Also compare classes and the groups of these columns: sex,race.")
+@click.option("--robustness", is_flag=True, help="Also measure accuracy when inputs are changed to mislead.")
+@click.option(
+    "--data",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A CSV file of your own to measure on, instead of the run's test split. Nothing of it is kept in RUN.",
+)
 @json_option
 def evaluate(
-    run_folder: str, device: str, calibration: bool, bins: int, equal_mass: bool, membership: bool, as_json: bool
+    run_folder: str,
+    device: str,
+    calibration: bool,
+    bins: int,
+    equal_mass: bool,
+    membership: bool,
+    groups: str | None,
+    robustness: bool,
+    data: str | None,
+    as_json: bool,
 ) -> None:
     """Measure the model of RUN on the test split of its data.
 
     These figures are exact functions of the test data, and of training data
     where attacks are run: the guarantee does not cover them. With public data
-    the results of --calibration and --membership are kept in RUN, and its
-    report shows them.
+    the results of --calibration, --membership, --groups and --robustness on
+    RUN's own test split are kept in RUN, and its report shows them.
     """
     from privet.experiments.runner import evaluate as evaluate_run
+    from privet.experiments.side_effects import own_test_data
 
-    metrics = evaluate_run(run_folder, device=device)
+    if membership and data is not None:
+        raise click.UsageError("--membership compares the run's training and test data, and cannot use --data.")
+    test = None if data is None else own_test_data(run_folder, data)
+    metrics = evaluate_run(run_folder, device=device, test=test)
     found = metrics.to_dict()
     if not as_json:
         show_facts(
@@ -44,24 +74,61 @@ def evaluate(
             }
         )
     if calibration:
-        found |= {"calibration": _calibration(run_folder, device, bins, equal_mass, as_json)}
+        found |= {"calibration": _calibration(run_folder, device, bins, equal_mass, test, as_json)}
+    if groups is not None:
+        found |= {"fairness": _fairness(run_folder, device, groups, test, as_json)}
+    if robustness:
+        found |= {"robustness": _robustness(run_folder, device, test, as_json)}
     if membership:
         found |= {"membership": _membership(run_folder, device, as_json)}
     if as_json:
         show_json(found)
 
 
-def _calibration(run_folder: str, device: str, bins: int, equal_mass: bool, as_json: bool) -> object:
+def _calibration(
+    run_folder: str, device: str, bins: int, equal_mass: bool, test: ArrayDataset | None, as_json: bool
+) -> object:
     from privet.effects.reliability import Binning
     from privet.experiments.examining import examine_calibration
     from privet.reports.examination import confidence_rows
 
     binning = Binning.EQUAL_MASS if equal_mass else Binning.EQUAL_WIDTH
-    report = examine_calibration(run_folder, device=device, num_bins=bins, binning=binning)
+    report = examine_calibration(run_folder, device=device, num_bins=bins, binning=binning, test=test)
     if not as_json:
         show_heading("Confidence")
         show_table(["on test data", "value", "95 % interval (bootstrap)"], confidence_rows(report), right=(1,))
     return report.to_dict()
+
+
+def _fairness(run_folder: str, device: str, groups: str, test: ArrayDataset | None, as_json: bool) -> object:
+    from privet.experiments.side_effects import examine_fairness
+    from privet.reports.side_effects import GAP_HEADER, GROUP_HEADER, SOURCE_HEADER, gap_rows, group_rows, source_rows
+
+    names = [word.strip() for word in groups.split(",") if word.strip()]
+    report = examine_fairness(run_folder, names, device=device, test=test)
+    if not as_json:
+        for attribute in report.attributes:
+            show_heading(f"By {attribute.attribute}")
+            show_table(GROUP_HEADER, group_rows(attribute), right=(1, 2, 4, 6))
+        show_heading("Gaps between groups")
+        show_table(GAP_HEADER, gap_rows(report), right=(1,))
+        if report.sources:
+            show_heading("Where theory expects gaps from: factors on the loss against the best group")
+            show_table(SOURCE_HEADER, source_rows(report), right=(2, 3, 4, 5))
+    return report.to_dict()
+
+
+def _robustness(run_folder: str, device: str, test: ArrayDataset | None, as_json: bool) -> object:
+    from privet.experiments.side_effects import examine_robustness
+    from privet.reports.side_effects import RADIUS_HEADER, growth_sentence, radius_rows
+
+    found = examine_robustness(run_folder, device=device, test=test)
+    if not as_json:
+        show_heading(f"Accuracy under attack: {found.report.norm}")
+        show_table(RADIUS_HEADER, radius_rows(found.report), right=(0, 1))
+        if found.growth is not None:
+            show_heading(growth_sentence(found.growth))
+    return found.to_dict()
 
 
 def _membership(run_folder: str, device: str, as_json: bool) -> object:

@@ -6,6 +6,7 @@ numbers hold every published row; whatever lies outside is clamped.
 
 from __future__ import annotations
 
+from privet.datasets.encoding import encoded_names
 from privet.datasets.info import DatasetInfo, Normalisation
 from privet.datasets.tables import CategoryColumn, CsvSchema, NumberColumn
 
@@ -160,16 +161,6 @@ def adult_schema(*, income_suffix: str) -> CsvSchema:
     return CsvSchema(columns=(*ADULT_FEATURES, income), has_header=False, comment_prefix="|")
 
 
-def _adult_feature_names() -> tuple[str, ...]:
-    names: list[str] = []
-    for column in ADULT_FEATURES:
-        if isinstance(column, NumberColumn):
-            names.append(column.name)
-        else:
-            names += [f"{column.name}={category}" for category in column.categories]
-    return tuple(names)
-
-
 def _adult_ranges() -> Normalisation:
     low: list[float] = []
     high: list[float] = []
@@ -193,6 +184,6 @@ ADULT = DatasetInfo(
     licence="CC BY 4.0",
     source="B. Becker, R. Kohavi (1996), Adult; UCI Machine Learning Repository, adult.data and adult.test",
     public=True,
-    feature_names=_adult_feature_names(),
+    feature_names=encoded_names(ADULT_FEATURES),
     normalisations=(_adult_ranges(),),
 )

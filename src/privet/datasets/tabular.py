@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.columns import ADULT_FEATURES, CALIFORNIA_SCHEMA, WINE_SCHEMA, adult_schema
 from privet.datasets.drawing import fixed_sample
+from privet.datasets.encoding import encode_columns
 from privet.datasets.folder import DataFile, DataFolder
 from privet.datasets.info import DatasetInfo, Normalisation
-from privet.datasets.tables import CsvSchema, NumberColumn, read_csv
+from privet.datasets.tables import CsvSchema, read_csv
 from privet.errors import DataError
 
 # No checksum: StatLib publishes the numbers without a header line, so every CSV form of them is somebody's own.
@@ -76,10 +77,10 @@ def load_wine_red(info: DatasetInfo, normalisation: Normalisation, folder: DataF
 def load_adult(info: DatasetInfo, normalisation: Normalisation, folder: DataFolder) -> Split:
     """Read Adult in its official split: numbers as they are, each category as a column of zeros and ones."""
     train = _adult_part(
-        info, normalisation, _read(info, folder, ADULT_TRAIN_FILE, adult_schema(income_suffix=""), info.train_size)
+        normalisation, _read(info, folder, ADULT_TRAIN_FILE, adult_schema(income_suffix=""), info.train_size)
     )
     test = _adult_part(
-        info, normalisation, _read(info, folder, ADULT_TEST_FILE, adult_schema(income_suffix="."), info.test_size)
+        normalisation, _read(info, folder, ADULT_TEST_FILE, adult_schema(income_suffix="."), info.test_size)
     )
     return Split(train=train, test=test, info=info, normalisation=normalisation)
 
@@ -113,17 +114,8 @@ def _fixed_split(
     return Split(train=train, test=test, info=info, normalisation=normalisation)
 
 
-def _adult_part(info: DatasetInfo, normalisation: Normalisation, table: Mapping[str, NDArray[Any]]) -> ArrayDataset:
-    features = np.zeros((len(table["income"]), *info.input_shape))
-    rows = np.arange(len(features))
-    start = 0
-    for column in ADULT_FEATURES:
-        if isinstance(column, NumberColumn):
-            features[:, start] = table[column.name]
-            start += 1
-        else:
-            features[rows, start + table[column.name]] = 1.0
-            start += len(column.categories)
+def _adult_part(normalisation: Normalisation, table: Mapping[str, NDArray[Any]]) -> ArrayDataset:
+    features = encode_columns(table, ADULT_FEATURES)
     return ArrayDataset(features=_features(features, normalisation), labels=torch.from_numpy(table["income"]))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from privet.attacks.membership import logistic_regression, loss_threshold
 from privet.attacks.verdict import AttackLimit, MembershipReport, membership_report
 from privet.datasets import load
+from privet.datasets.arrays import ArrayDataset
 from privet.effects.calibration import calibration_report
 from privet.effects.reliability import Binning, CalibrationReport
 from privet.errors import RecipeError
@@ -24,9 +25,16 @@ from privet.training.predictions import predict
 
 
 def examine_calibration(
-    folder: str | Path, *, device: str = "auto", num_bins: int = 15, binning: Binning = Binning.EQUAL_WIDTH
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    num_bins: int = 15,
+    binning: Binning = Binning.EQUAL_WIDTH,
+    test: ArrayDataset | None = None,
 ) -> CalibrationReport:
     """Measure the calibration of a run's model on its test split; kept beside the run if the data are public.
+
+    Other test data may be given; what is measured on them is not kept.
 
     Raises:
         RecipeError: the model predicts numbers, which have no confidence.
@@ -35,9 +43,9 @@ def examine_calibration(
     files = RunFiles(folder=Path(folder))
     recipe = _classifier_recipe(files)
     model = stored_model(files, recipe, choose_device(device))
-    test = load(recipe.dataset, normalisation=recipe.normalisation).test
-    report = calibration_report(predict(model, test.features, test.labels), num_bins=num_bins, binning=binning)
-    if recipe.is_public:
+    data = load(recipe.dataset, normalisation=recipe.normalisation).test if test is None else test
+    report = calibration_report(predict(model, data.features, data.labels), num_bins=num_bins, binning=binning)
+    if test is None and recipe.is_public:
         write_json(files.calibration, report.to_dict())
     return report
 

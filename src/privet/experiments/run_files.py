@@ -65,6 +65,16 @@ class RunFiles:
         return self.folder / "membership.json"
 
     @property
+    def fairness(self) -> Path:
+        """What the model does for classes and groups; there only when it was asked for."""
+        return self.folder / "fairness.json"
+
+    @property
+    def robustness(self) -> Path:
+        """Accuracy under attack; there only when it was asked for."""
+        return self.folder / "robustness.json"
+
+    @property
     def unprotected(self) -> Path:
         """Values that the guarantee does not cover; there only for public data or when asked for."""
         return self.folder / "unprotected.jsonl"

@@ -17,7 +17,7 @@ from privet import checks
 from privet.accounting.guarantee import Guarantee, rounded_up
 from privet.accounting.witness import confirmed
 from privet.datasets import load
-from privet.datasets.arrays import Split
+from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import BudgetExceeded, CheckpointError, LedgerMismatch, PrivetError
 from privet.experiments.building import (
     build_model,
@@ -130,16 +130,16 @@ def train(
     return run.carry_out(should_stop)
 
 
-def evaluate(folder: str | Path, *, device: str = "auto") -> Metrics:
+def evaluate(folder: str | Path, *, device: str = "auto", test: ArrayDataset | None = None) -> Metrics:
     """Measure a run's model on the test split: the final one, or the newest checkpoint of a run that is not finished.
 
-    Not covered by the guarantee: exact functions of the test data.
+    Not covered by the guarantee: exact functions of the test data. Other test data may be given.
     """
     files = RunFiles(folder=Path(folder))
     recipe = stored_recipe(files)
     model = stored_model(files, recipe, choose_device(device))
-    split = load(recipe.dataset, normalisation=recipe.normalisation)
-    return Metrics(measures=measure_model(model, split.test, recipe.info), curve=stored_curve(files))
+    data = load(recipe.dataset, normalisation=recipe.normalisation).test if test is None else test
+    return Metrics(measures=measure_model(model, data, recipe.info), curve=stored_curve(files))
 
 
 def stored_model(files: RunFiles, recipe: Recipe, device: torch.device) -> nn.Module:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from privet.errors import LoopError, UnsupportedModel
+from privet.gradients.budgets import Balanced, Budget
 from privet.gradients.capture import Capture, Function, Recording, Source, Use, leave, send_back
 from privet.gradients.engine import Clipper, Present, check_losses
 from privet.gradients.example_axis import ExampleAxis, candidates
@@ -38,13 +39,16 @@ class BookKeeping:
 
     Attributes:
         rules: Rules by operation; extend a copy of ``RULES`` to teach the engine a new one.
+        memory: What speed may cost in memory.
     """
 
     rules: Mapping[Function, Rule] = field(default_factory=lambda: RULES)
+    memory: Budget = field(default_factory=Balanced)
 
     def start(self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout) -> RunningBookKeeping:
         """Bind to a model; the model itself is not touched."""
-        return RunningBookKeeping(rules=self.rules, parameters=parameters, layout=layout)
+        planner = Planner(budget=self.memory)
+        return RunningBookKeeping(rules=self.rules, parameters=parameters, layout=layout, planner=planner)
 
 
 @dataclass(kw_only=True)
@@ -72,7 +76,8 @@ class RunningBookKeeping:
                 "A physical batch is still open: call step.backward(losses) before asking for the next one."
             )
         self._inputs = inputs
-        self._capture = Capture(self.parameters, batch_size, self._expansions)
+        follows = self.wants_input_gradients and self.planner.plain_bytes is None
+        self._capture = Capture(self.parameters, batch_size, self._expansions, follows_memory=follows)
         self._capture.__enter__()  # type: ignore[no-untyped-call]
 
     def abandon(self) -> None:
@@ -102,7 +107,8 @@ class RunningBookKeeping:
     @contextmanager
     def traceable(self) -> Iterator[None]:
         """Plan anew without hand-written kernels, which a tracer does not see."""
-        planner, self.planner = self.planner, Planner(strategies=TRACEABLE)
+        planner = self.planner
+        self.planner = Planner(strategies=TRACEABLE, budget=planner.budget, plain_bytes=planner.plain_bytes)
         try:
             yield
         finally:
@@ -134,6 +140,8 @@ class RunningBookKeeping:
         elif present is not None:
             raise LoopError("A program must pass its trial before it can be replayed.")
         else:
+            if self.planner.plain_bytes is None:
+                self.planner.plain_bytes = recording.held_bytes() / size
             verdict = hold(losses, recording, self._inputs, self.layout)
             axes = verdict.axes
         clipper = Clipper(into, size, self.planner, present=present)
@@ -157,7 +165,7 @@ class RunningBookKeeping:
         lengths = torch.linalg.vector_norm(norms, dim=1).masked_fill(~sound, 0)
         check_sums(
             clipper.weighted_sum, losses, weights, lengths, self.parameters, self.layout,
-            keep=into.keep, is_half=is_half,
+            keep=into.keep, frame=into.frame, is_half=is_half,
         )  # fmt: skip
 
 
@@ -194,7 +202,7 @@ class _Collector:
                     self._clipper.take(position, part)
                 else:
                     self._waiting[position].append(part)
-        use.out_grad = None
+        use.release()  # what the sum needs was noted; the rest of the layer's inputs can go
 
     def finish(self) -> None:
         """Carry derived gradients back, and join the uses of every parameter that had several."""

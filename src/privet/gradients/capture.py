@@ -15,6 +15,7 @@ Three kinds of tensor are told apart:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import FunctionType
@@ -23,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from privet.errors import UnsupportedModel
@@ -104,6 +106,11 @@ class Use:
         """The operation's name, for messages."""
         return getattr(self.function, "__name__", str(self.function))
 
+    def release(self) -> None:
+        """Let go of every tensor."""
+        self.args, self.kwargs, self.sources, self.versions = (), {}, (), ()
+        self.out_grad = self.receive = self.edge = self.statistics = None
+
 
 @dataclass(kw_only=True)
 class Recording:
@@ -112,28 +119,45 @@ class Recording:
     batch_size: int
     uses: list[Use] = field(default_factory=list)
     tracked: dict[int, Source] = field(default_factory=dict)
+    made: dict[int, tuple[StorageWeakRef, int]] = field(default_factory=dict)  # memory of results, where followed
 
     def release(self) -> None:
         """Let go of everything: hooks and graph hold each other in a ring that nothing else would break."""
         for use in self.uses:
-            use.args, use.kwargs, use.sources, use.versions = (), {}, (), ()
-            use.out_grad = use.receive = use.edge = use.statistics = None
+            use.release()
         self.uses.clear()
         self.tracked.clear()
+        self.made.clear()
+
+    def held_bytes(self) -> int:
+        """Return the size of what the forward pass made and something still holds, if the capture followed memory."""
+        own = {source.tensor.untyped_storage()._cdata for source in self.tracked.values()}
+        return sum(size for key, (made, size) in self.made.items() if key not in own and not _is_gone(made))
+
+
+def _is_gone(storage: StorageWeakRef) -> bool:
+    return bool(storage.expired())  # type: ignore[no-untyped-call]
 
 
 class Capture(TorchFunctionMode):
     """The mode that is active while a physical batch is out."""
 
     def __init__(
-        self, parameters: Sequence[nn.Parameter], batch_size: int, expansions: dict[int, bool] | None = None
+        self,
+        parameters: Sequence[nn.Parameter],
+        batch_size: int,
+        expansions: dict[int, bool] | None = None,
+        *,
+        follows_memory: bool = False,
     ) -> None:
         """Track these parameters; a physical batch holds ``batch_size`` examples.
 
         ``expansions`` is a memory shared between batches of one model: which expand() of a parameter, counted through a
-        forward pass, has been seen not to follow the batch size.
+        forward pass, has been seen not to follow the batch size. ``follows_memory`` makes the recording able to tell
+        what the forward pass left behind.
         """
         super().__init__()
+        self._follows_memory = follows_memory
         self._expansions = {} if expansions is None else expansions
         self._num_expansions = 0
         self._statistics: tuple[Tensor, Tensor] | None = None
@@ -151,7 +175,16 @@ class Capture(TorchFunctionMode):
         result = self._run(func, args, kwargs)
         if isinstance(result, Tensor) or type(result) not in _PLAIN or _writes(func):
             self._note(func, args, kwargs, result)
+            if self._follows_memory:
+                self._follow(result)
         return result
+
+    def _follow(self, result: Any) -> None:
+        for tensor in tensors_in(result):
+            with suppress(NotImplementedError, RuntimeError):  # tensors of tensors have no memory of their own
+                storage = tensor.untyped_storage()
+                made = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+                self.recording.made[storage._cdata] = (made, storage.nbytes())
 
     def _run(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         composite = COMPOSITES.get(func)

@@ -19,6 +19,7 @@ from privet.gradients.strategies import (
     Strategy,
     hedged,
     in_pieces,
+    square_sums,
     sums_and_sizes,
 )
 
@@ -45,6 +46,8 @@ class GroupedNormOnly(NormOnly):
         return _hedged(squares, part)
 
 
+# Beyond this many output channels a grouped convolution is at its best.
+_FEW_CHANNELS = 16
 _CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
 
@@ -89,18 +92,19 @@ class Unfolded:
         patches = math.prod(part.out_grads.shape[2:]) * math.prod(part.geometry.weight_shape[1:])
         if len(part) * patches > MAX_STORED:
             return False
-        return self.by.fits(_patches(part[:1], shape_only=True))
+        return self.by.fits(patches_of(part[:1], shape_only=True))
 
     def measure(self, part: Convolution) -> tuple[Squares, PerExample]:
         """Unfold and measure; keep the convolution itself where its own weight gradient is the better sum."""
-        squares, kept = self.by.measure(_patches(part))
+        squares, kept = self.by.measure(patches_of(part))
         if self.keeps_convolution:
             return squares, part
         assert isinstance(kept, Explicit), "only stored gradients replace the convolution"
         return squares, Explicit(gradients=kept.gradients.view(-1, *part.geometry.weight_shape))
 
 
-def _patches(part: Convolution, *, shape_only: bool = False) -> Outer:
+def patches_of(part: Convolution, *, shape_only: bool = False) -> Outer:
+    """Return a convolution's gradients as those of a linear map over its patches."""
     geometry = part.geometry
     out_grads = part.out_grads.flatten(2).mT
     if shape_only:
@@ -174,6 +178,41 @@ class PixelGram:
         grads = part.out_grads.flatten(2)
         products = batched_product(grads.mT, grads)
         return sums_and_sizes(products.mul_(patches.view_as(products)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShiftedStore:
+    """Gradients of a convolution with few output channels, tap by tap: products with shifted images, nothing unfolded.
+
+    In an image with its padding, written row after row, a shift of the kernel is a shift along the line. Best where a
+    mask has left few channels, for which patches would cost more to copy than to use.
+    """
+
+    name: str = "shifted store"
+
+    def fits(self, part: Convolution) -> bool:
+        """Two-dimensional, ungrouped, of stride one, with few output channels, on a processor."""
+        geometry = part.geometry
+        if part.inputs.dim() != 4 or part.inputs.is_cuda or geometry.groups != 1 or set(geometry.stride) != {1}:
+            return False
+        return geometry.weight_shape[0] <= _FEW_CHANNELS and Store().fits(part)
+
+    def measure(self, part: Convolution) -> tuple[Squares, PerExample]:
+        """Write the gradients out and keep them."""
+        geometry = part.geometry
+        out_channels, in_channels, tall, wide = geometry.weight_shape
+        rows, columns = geometry.padding
+        padded = functional.pad(part.inputs, (columns, columns, rows, rows))
+        width, out_width = padded.shape[3], part.out_grads.shape[3]
+        # output gradients in lines as long as the image's; what would hang over at the end is zero and left out
+        lines = functional.pad(part.out_grads, (0, width - out_width)).flatten(2)[..., : out_width - width or None]
+        images, length = padded.flatten(2), lines.shape[2]
+        taps = lines.new_empty(len(part), tall * wide, out_channels, in_channels)
+        for tap in range(tall * wide):
+            start = tap // wide * geometry.dilation[0] * width + tap % wide * geometry.dilation[1]
+            taps[:, tap] = torch.bmm(lines, images[:, :, start : start + length].mT)
+        gradients = taps.permute(0, 2, 3, 1).reshape(len(part), *geometry.weight_shape)
+        return Squares(sums=square_sums(gradients)), Explicit(gradients=gradients)
 
 
 @dataclass(frozen=True, kw_only=True)

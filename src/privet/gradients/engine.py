@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -16,8 +17,10 @@ from torch import Tensor, nn
 
 from privet.errors import LossError
 from privet.gradients.capture import is_batch
+from privet.gradients.masked import SomeRows, keep_coordinates, keep_rows
 from privet.gradients.per_example import Explicit, PerExample, num_elements
 from privet.gradients.planner import Planner
+from privet.gradients.rescaling import rescaled
 from privet.gradients.strategies import Squares, square_sums, total_of
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
@@ -139,22 +142,36 @@ class Clipper:
         self._squares: list[list[Squares]] = [[] for _ in range(into.layout.num_groups)]
         self._kept: dict[int, PerExample] = {}
         self._pool: dict[int, Tensor] = {}
+        planner.begin()
 
     def take(self, position: int, part: PerExample) -> None:
         """Measure the gradients of the parameter at ``position`` of the layout. Each parameter is taken once."""
+        if self._into.frame is not None:
+            part = rescaled(part, self._into.frame.factors[position], self._into.layout.shapes[position])
         if self._into.keep is not None:
             part = self._masked(position, part)
         if isinstance(part, Explicit) and part.gradients.numel() <= self._POOLED:
             self._pool[position] = part.gradients.reshape(len(part), -1).to(self._into.flat.dtype)
             return
-        squares, kept = self._planner.measure(part)
+        if isinstance(part, SomeRows):
+            squares, some = self._planner.measure(part.part, position, alike=part.planned_as)
+            kept: PerExample = replace(part, part=some)
+        else:
+            squares, kept = self._planner.measure(part, position)
         self._squares[self._into.layout.groups[position]].append(squares)
         self._kept[position] = kept
 
     def _masked(self, position: int, part: PerExample) -> PerExample:
         assert self._into.keep is not None
-        kept = self._into.keep[self._into.layout.slices[position]].view(self._into.layout.shapes[position])
-        return Explicit(gradients=torch.where(kept, part.in_full(), 0))
+        shape, where, kept = self._into.layout.shapes[position], self._into.layout.slices[position], self._into.kept
+        if kept is not None and kept.rows is not None:
+            rows = kept.rows[position]
+            if rows is None:
+                return part
+            if not isinstance(part, Explicit):
+                return keep_rows(part, rows, shape)
+        flags = self._into.keep[where].to(self._into.flat.dtype) if kept is None else kept.weights[where]
+        return keep_coordinates(part, flags.view(shape))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the sum of all gradients taken, with these weights instead of the clipping factors. Private."""
@@ -189,6 +206,7 @@ class Clipper:
             sums = factors[:, group] @ rows
             places = [flat[layout.slices[position]] for position in positions]
             torch._foreach_add_(places, torch.split(sums, [len(place) for place in places]))
+        self._planner.settle()
         return norms
 
     @property
@@ -214,6 +232,9 @@ class Clipper:
             positions = [place for place in self._pool if self._into.layout.groups[place] == group]
             if positions:
                 rows = torch.cat([self._pool[position] for position in positions], 1)
+                widths = [self._pool[position].shape[1] for position in positions]
+                # parts of the one matrix from here on, so that what was pooled is not held twice
+                self._pool.update(zip(positions, torch.split(rows, widths, 1), strict=True))
                 self._squares[group].append(Squares(sums=square_sums(rows)))
                 pools.append((positions, group, rows))
         return pools

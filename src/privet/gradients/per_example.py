@@ -303,11 +303,15 @@ class Convolution:
         return gradient
 
 
+FORMS = (Explicit, Outer, Lookup, TiedTable, Convolution)
+"""The forms above; others are made of them."""
+
+
 def num_elements(part: PerExample) -> int:
     """Return how many numbers a form holds."""
-    if isinstance(part, TiedTable):
-        return num_elements(part.lookup) + num_elements(part.outer)
-    return sum(value.numel() for value in vars(part).values() if isinstance(value, Tensor))
+    held = vars(part).values()
+    inner = sum(num_elements(value) for value in held if isinstance(value, FORMS))
+    return inner + sum(value.numel() for value in held if isinstance(value, Tensor))
 
 
 def joined(parts: Sequence[PerExample]) -> PerExample:

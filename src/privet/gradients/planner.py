@@ -1,20 +1,26 @@
-"""Which way of measuring norms is fastest for a layer on this machine.
+"""Which way of measuring norms is best for a layer on this machine.
 
-The planner times the strategies that fit a layer's shape once, on the first physical batch, and keeps the fastest.
-Nothing about the data enters the choice but its shape, and no choice changes a result beyond rounding.
+The planner tries the strategies that fit a layer's shape once, on the first physical batch, and keeps the fastest that
+a budget of memory allows. Nothing about the data enters the choice but its shape, and no choice changes a result beyond
+rounding.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-import torch
-from torch import Tensor
-
-from privet.gradients.conv_strategies import ConvKernel, GroupedNormOnly, GroupedStore, PixelGram, Unfolded
+from privet.gradients.budgets import Balanced, Budget, Layers, Tried, fastest_within
+from privet.gradients.conv_strategies import (
+    ConvKernel,
+    GroupedNormOnly,
+    GroupedStore,
+    PixelGram,
+    ShiftedStore,
+    Unfolded,
+)
+from privet.gradients.masked import MASKED, Masked
 from privet.gradients.per_example import Convolution, Explicit, Lookup, Outer, PerExample, TiedTable
 from privet.gradients.strategies import (
     Gram,
@@ -28,16 +34,22 @@ from privet.gradients.strategies import (
     TableGram,
     Written,
 )
+from privet.gradients.timing import compared, num_bytes
+
+# Products between positions are this many times less work than gradients written out: those are not even tried.
+_HOPELESS = 16
 
 STRATEGIES: Mapping[type, Sequence[Strategy]] = {
     Explicit: (Written(),),
     Outer: (RankOne(), Gram(), Store(), NormOnly(), GramKernel(block=64), GramKernel(block=128)),
     Lookup: (SameRow(),),
     TiedTable: (TableGram(), Store(), NormOnly()),
+    Masked: MASKED,
     Convolution: (
         PixelGram(),
         ConvKernel(store=True),
         ConvKernel(store=False),
+        ShiftedStore(),
         GroupedStore(),
         GroupedNormOnly(),
         Unfolded(by=Store(), keeps_convolution=False),
@@ -54,69 +66,130 @@ TRACEABLE: Mapping[type, Sequence[Strategy]] = {
 
 
 @dataclass(kw_only=True)
+class Choice:
+    """What was found about one shape, and what is used for it.
+
+    Attributes:
+        strategy: The strategy in use.
+        num_examples: Size of the physical batch that it was chosen for.
+        tried: What was measured; times and bytes are those of ``num_examples``. Where there was only one way its time
+            is NaN, unless the planner times all.
+        factor_bytes: Size of the factors of ``num_examples`` gradients.
+    """
+
+    strategy: Strategy
+    num_examples: int
+    tried: Sequence[Tried]
+    factor_bytes: float
+
+    @property
+    def used(self) -> Tried:
+        """What was measured of the strategy in use."""
+        return next(each for each in self.tried if each.strategy == self.strategy)
+
+    def per_example(self) -> Sequence[Tried]:
+        """Return what was measured, divided by the number of examples."""
+        size = self.num_examples
+        return [replace(each, seconds=each.seconds / size, kept_bytes=each.kept_bytes / size) for each in self.tried]
+
+
+@dataclass(kw_only=True)
 class Planner:
-    """Chooses a strategy per layer shape by timing, once."""
+    """Chooses a strategy per layer shape by timing, once, within a budget of memory.
+
+    Attributes:
+        strategies: The ways to measure each form.
+        budget: What time may cost in memory.
+        times_all: Time a strategy also where it is the only one, for a report.
+        plain_bytes: What plain training holds of one example when its backward pass begins; None takes the factors of
+            all layers for it.
+        by_parameter: What was used in the last physical batch, by the parameter's position in the layout.
+        predicted_peak: Memory predicted at the peak, over ``plain_bytes``; None before the first batch.
+    """
 
     strategies: Mapping[type, Sequence[Strategy]] = field(default_factory=lambda: STRATEGIES)
-    chosen: dict[Hashable, Strategy] = field(default_factory=dict)
-    _planned_for: dict[Hashable, int] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Balanced)
+    times_all: bool = False
+    plain_bytes: float | None = None
+    by_parameter: Mapping[int, Choice] = field(default_factory=dict)
+    predicted_peak: float | None = None
+    _choices: dict[Hashable, Choice] = field(default_factory=dict)
+    _batch: list[tuple[int, Choice]] = field(default_factory=list)
+    _has_new: bool = False
 
-    def measure(self, part: PerExample) -> tuple[Squares, PerExample]:
-        """Measure norms by the chosen strategy; choose one first if the shape is new or the batch much larger."""
-        key = (type(part), part.shape_key)
-        strategy = self.chosen.get(key)
-        if strategy is None or len(part) > 2 * self._planned_for[key]:
-            strategy = self.chosen[key] = self._choose(part)
-            self._planned_for[key] = len(part)
-        elif not strategy.fits(part):  # a larger batch than planned for, over a memory limit
-            strategy = self.chosen[key] = self._choose(part)
-        return strategy.measure(part)
+    @property
+    def chosen(self) -> Mapping[Hashable, Strategy]:
+        """The strategy in use for each shape seen."""
+        return {key: choice.strategy for key, choice in self._choices.items()}
 
-    def _choose(self, part: PerExample) -> Strategy:
-        options = [strategy for strategy in self.strategies[type(part)] if strategy.fits(part)]
-        if len(options) == 1 or isinstance(options[0], RankOne):
-            return options[0]
-        best = math.inf
-        winner = options[0]
-        for strategy in options:
-            seconds = _time(strategy, part, give_up_at=2 * best)
-            if seconds < best:
-                best, winner = seconds, strategy
-        return winner
+    def begin(self) -> None:
+        """Begin a physical batch."""
+        self._batch = []
 
+    def measure(
+        self, part: PerExample, position: int = 0, *, alike: Hashable | None = None
+    ) -> tuple[Squares, PerExample]:
+        """Measure norms by the chosen strategy; choose one first if the shape is new or the batch much larger.
 
-def _time(strategy: Strategy, part: PerExample, *, give_up_at: float) -> float:
-    """Return the least seconds of norm plus weighted sum; a try that is already hopeless is not repeated."""
-    first = strategy.measure(part)[1]
-    weights = torch.ones(len(part), dtype=_dtype(part), device=_device(part))
-    into = torch.zeros_like(first[:1].in_full()[0])
-    # several in a row on a device, or the time of launching would hide that of computing
-    in_a_row = 4 if into.is_cuda else 1
-    taken: list[float] = []
-    for _ in range(3):
-        _wait(into)
-        start = time.perf_counter()
-        for _ in range(in_a_row):
-            strategy.measure(part)[1].add_weighted_sum(weights, into)
-        _wait(into)
-        taken.append((time.perf_counter() - start) / in_a_row)
-        if taken[-1] > give_up_at:
-            break
-    return min(taken)  # the rest is what other programs on the machine took
+        ``position`` is the parameter's, for :attr:`by_parameter`. Shapes that change from step to step share a choice
+        if they are given the same ``alike``.
+        """
+        key = (type(part), part.shape_key if alike is None else alike)
+        choice = self._choices.get(key)
+        # a batch larger than planned for may be over a memory limit
+        if choice is None or len(part) > 2 * choice.num_examples or not choice.strategy.fits(part):
+            choice = self._choices[key] = _examine(part, self.strategies[type(part)], times_all=self.times_all)
+            self._has_new = True
+        self._batch.append((position, choice))
+        return choice.strategy.measure(part)
 
-
-def _wait(tensor: Tensor) -> None:
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)
-
-
-def _factor(part: PerExample) -> Tensor:
-    return part.gradients if isinstance(part, Explicit) else part.out_grads  # type: ignore[attr-defined]
+    def settle(self) -> None:
+        """End a physical batch: if it brought new shapes, choose anew for all its layers together."""
+        self.by_parameter = dict(self._batch)
+        if not self._has_new:
+            return
+        self._has_new = False
+        found = list({id(choice): choice for _, choice in self._batch}.values())
+        index = {id(choice): place for place, choice in enumerate(found)}
+        order = [index[id(choice)] for _, choice in self._batch]
+        factors = [choice.factor_bytes / choice.num_examples for choice in found]
+        plain = sum(factors[shape] for shape in order) if self.plain_bytes is None else self.plain_bytes
+        options = [choice.per_example() for choice in found]
+        layers = Layers(order=order, options=options, factor_bytes=factors, plain_bytes=plain)
+        chosen = self.budget.choose(layers)
+        for choice, option in zip(found, chosen, strict=True):
+            choice.strategy = option.strategy
+        self.predicted_peak = layers.peak(chosen)[0] / plain if plain else 1.0
 
 
-def _dtype(part: PerExample) -> torch.dtype:
-    return torch.promote_types(_factor(part).dtype, torch.float32)
+def _examine(part: PerExample, strategies: Sequence[Strategy], *, times_all: bool) -> Choice:
+    """Time what fits; until the whole batch is known, use what keeps no more than the factors."""
+    options = _promising([strategy for strategy in strategies if strategy.fits(part)], part)
+    factor_bytes = num_bytes(part)
+    if isinstance(options[0], RankOne):
+        options = options[:1]  # nothing is cheaper than two lengths
+    if len(options) == 1 and not times_all:
+        tried = [Tried(strategy=options[0], seconds=math.nan, kept_bytes=factor_bytes)]
+    else:
+        tried = compared(options, part)
+    strategy = fastest_within(tried, factor_bytes).strategy
+    return Choice(strategy=strategy, num_examples=len(part), tried=tried, factor_bytes=factor_bytes)
 
 
-def _device(part: PerExample) -> torch.device:
-    return _factor(part).device
+def _promising(options: Sequence[Strategy], part: PerExample) -> Sequence[Strategy]:
+    """Leave out what writes gradients out where they are many times larger than what they are made of."""
+    match part:
+        case Outer():
+            length, width_in, width_out = part.inputs.shape[1], part.inputs.shape[2], part.out_grads.shape[2]
+        case Convolution() if part.geometry.groups == 1:
+            length = math.prod(part.out_grads.shape[2:])
+            width_out, width_in = part.geometry.weight_shape[0], math.prod(part.geometry.weight_shape[1:])
+        case _:
+            return options
+    if width_in * width_out <= _HOPELESS * length * (width_in + width_out):
+        return options
+    return [strategy for strategy in options if not _writes_out(strategy)] or options
+
+
+def _writes_out(strategy: Strategy) -> bool:
+    return isinstance(strategy.by if isinstance(strategy, Unfolded) else strategy, Store | NormOnly)

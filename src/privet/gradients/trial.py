@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from privet.errors import UnsupportedModel
 from privet.gradients.capture import Recording, Use, send_back
 from privet.gradients.example_axis import ExampleAxis, FoldedAxis, WholeAxis, candidates, fits
+from privet.mechanism.geometry import Frame
 from privet.mechanism.layout import Layout
 
 # Rounding may separate two ways of adding up a gradient by this much of its length; and by a little of the length of
@@ -143,7 +144,7 @@ def _mixes_examples(use: Use, recording: Recording, layout: Layout) -> Unsupport
 
 def check_sums(
     weighted_sum: Callable[[Tensor], Tensor], losses: Tensor, weights: Tensor, lengths: Tensor,
-    parameters: Sequence[nn.Parameter], layout: Layout, *, keep: Tensor | None, is_half: bool,
+    parameters: Sequence[nn.Parameter], layout: Layout, *, keep: Tensor | None, frame: Frame | None, is_half: bool,
 ) -> None:  # fmt: skip
     """Refuse a program whose per-example gradients do not add up to what autograd finds for the weighted losses.
 
@@ -157,6 +158,7 @@ def check_sums(
         parameters: In the layout's order.
         layout: Where each parameter lies.
         keep: The coordinates that take part, or None for all.
+        frame: The units in which ``weighted_sum`` and ``lengths`` are, or None for plain ones.
         is_half: Whether parts of the program ran in half precision.
 
     Raises:
@@ -170,6 +172,7 @@ def check_sums(
             continue
         truth = _autograd_sum(losses, chosen, parameters, layout)
         truth = truth if keep is None else truth * keep
+        truth = truth if frame is None else frame.whitened(truth)
         found = weighted_sum(chosen)
         relative, absolute = _HALF_TOLERANCE if is_half else _TOLERANCE.get(found.dtype, _HALF_TOLERANCE)
         slack = absolute * (chosen * lengths).sum()
@@ -178,6 +181,8 @@ def check_sums(
             for name, where in zip(layout.names, layout.slices, strict=True)
             if bool((found[where] - truth[where]).norm() > relative * truth[where].norm() + slack)
         }
+        if not wrong:  # nothing can be wrong in both halves any more
+            return
     if wrong and bool((weights > 0).any()):
         raise UnsupportedModel(
             f"The per-example gradients of {sorted(wrong)} do not add up to autograd's gradient: some operation on "

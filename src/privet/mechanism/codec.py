@@ -12,17 +12,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from privet.errors import PrivetError, RecipeError
+from privet.mechanism.ablations import NoNoise, Unclipped
 from privet.mechanism.adaptive_clipping import AdaptiveQuantile
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
 from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.descent import StronglyConvexDescent
 from privet.mechanism.fixed_size import FixedSize
+from privet.mechanism.geometry import Diagonal, Factored, Isotropic, PerGroup
+from privet.mechanism.granularity import Blocks, Coordinates, Rows
 from privet.mechanism.grouping import ByName, OneGroup, PerLayer, PerParameter
-from privet.mechanism.masking import NoMask
+from privet.mechanism.laplace import BlockL2, L2Laplace, ProductLaplace
+from privet.mechanism.masking import FrozenMask, NoMask, RandomMask, RankedMask
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
 from privet.mechanism.scheduled_clipping import Scheduled
+from privet.mechanism.schedules import Constant, Cosine, GradualCooling, Linear
+from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
 from privet.mechanism.truncated import TruncatedPoisson
 
 Family = Mapping[str, type[Any]]
@@ -42,15 +48,42 @@ CLIPPING: Family = {
     "per_sample_adaptive": PerSampleAdaptive,
     "adaptive_quantile": AdaptiveQuantile,
     "scheduled": Scheduled,
+    "unclipped": Unclipped,
 }
-NOISE: Family = {"gaussian": Gaussian}
+NOISE: Family = {
+    "gaussian": Gaussian,
+    "none": NoNoise,
+    "elliptical_gaussian": EllipticalGaussian,
+    "groupwise_gaussian": GroupwiseGaussian,
+    "l2_laplace": L2Laplace,
+    "product_laplace": ProductLaplace,
+    "block_l2": BlockL2,
+    "isotropic": Isotropic,
+    "diagonal": Diagonal,
+    "factored": Factored,
+    "per_group": PerGroup,
+}
+"""Noise, and the units of shaped noise."""
 GROUPING: Family = {
     "one_group": OneGroup,
     "per_layer": PerLayer,
     "per_parameter": PerParameter,
     "by_name": ByName,
 }
-MASK: Family = {"none": NoMask}
+MASK: Family = {
+    "none": NoMask,
+    "random": RandomMask,
+    "ranked": RankedMask,
+    "frozen": FrozenMask,
+    "coordinates": Coordinates,
+    "rows": Rows,
+    "blocks": Blocks,
+    "constant": Constant,
+    "linear": Linear,
+    "cosine": Cosine,
+    "gradual_cooling": GradualCooling,
+}
+"""Masks, and what masks are made of."""
 DESCENT: Family = {"strongly_convex": StronglyConvexDescent}
 
 

@@ -1,6 +1,6 @@
 """The one language between training and accounting: events, their JSON form, and how they add up.
 
-Events are those of ``dp_accounting``, and two of our own. A ``GaussianDpEvent(z)`` always means: the noise on the sum
+Events are those of ``dp_accounting``, and a few of our own. A ``GaussianDpEvent(z)`` always means: the noise on the sum
 has standard deviation ``z * C``, where ``C`` bounds the l2 norm of what one unit adds to the sum. It never means
 "divided by the sensitivity of the chosen adjacency": that factor belongs to the accountant, which knows the adjacency.
 
@@ -20,7 +20,12 @@ from dp_accounting import dp_event
 
 from privet import checks
 from privet.errors import AccountingError, ArgumentError
-from privet.mechanism.extra_events import PureDpEvent, TotalVariationDpEvent
+from privet.mechanism.extra_events import (
+    L2LaplaceDpEvent,
+    ProductLaplaceDpEvent,
+    PureDpEvent,
+    TotalVariationDpEvent,
+)
 
 DpEvent: TypeAlias = dp_event.DpEvent
 
@@ -80,6 +85,27 @@ class _Count:
 
     def same(self, left: Any, right: Any, rel_tol: float) -> bool:
         return bool(left == right)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Vector:
+    """A list of numbers or counts, each checked as the single one would be."""
+
+    item: _Number | _Count
+
+    def write(self, label: str, value: Any, depth: int) -> list[Any]:
+        return [self.item.write(label, each, depth) for each in self._checked(label, value)]
+
+    def read(self, label: str, value: Any, depth: int) -> tuple[Any, ...]:
+        return tuple(self.item.read(label, each, depth) for each in self._checked(label, value))
+
+    def same(self, left: Any, right: Any, rel_tol: float) -> bool:
+        return len(left) == len(right) and all(self.item.same(a, b, rel_tol) for a, b in zip(left, right, strict=True))
+
+    def _checked(self, label: str, value: Any) -> Sequence[Any]:
+        if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_PARTS:
+            raise ArgumentError(f"{label} must be a list of 1 to {MAX_PARTS} numbers, got {type(value).__name__}.")
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +186,16 @@ _KINDS = (
         fields={"event": _Part(), "mean": _RATIO, "shape": _RATIO},
     ),
     _Kind(name="pure", build=PureDpEvent, fields={"epsilon": _RATIO}),
+    _Kind(
+        name="l2_laplace",
+        build=L2LaplaceDpEvent,
+        fields={"noise_multiplier": _RATIO, "num_coordinates": _Count(minimum=1)},
+    ),
+    _Kind(
+        name="product_laplace",
+        build=ProductLaplaceDpEvent,
+        fields={"scales": _Vector(item=_RATIO), "counts": _Vector(item=_Count(minimum=1))},
+    ),
     _Kind(name="total_variation", build=TotalVariationDpEvent, fields={"distance": _PROBABILITY}),
     _Kind(
         name="self_composed",

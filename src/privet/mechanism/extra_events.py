@@ -32,3 +32,30 @@ class TotalVariationDpEvent(DpEvent):  # type: ignore[misc]
     """
 
     distance: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class L2LaplaceDpEvent(DpEvent):  # type: ignore[misc]
+    """A release under noise of density ``exp(-length / scale)``.
+
+    Attributes:
+        noise_multiplier: Standard deviation of the noise in each coordinate, ``sqrt(num_coordinates + 1)`` scales,
+            over the bound on the length of one unit's contribution.
+        num_coordinates: How many coordinates have noise.
+    """
+
+    noise_multiplier: float
+    num_coordinates: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductLaplaceDpEvent(DpEvent):  # type: ignore[misc]
+    """A release under independent Laplace noise, of a sum in which one unit's contribution is bounded in length.
+
+    Attributes:
+        scales: The different scales of the noise over the bound on the length.
+        counts: How many coordinates have each scale.
+    """
+
+    scales: tuple[float, ...]
+    counts: tuple[int, ...]

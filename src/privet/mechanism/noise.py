@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from privet import checks
 from privet.errors import PlanError
 from privet.mechanism.events import gaussian_event
+from privet.mechanism.granularity import Kept
 from privet.mechanism.sensitivity import Norm
 from privet.mechanism.sums import ClippedSum, PrivateSum
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
     from torch import Tensor
 
-# Masked noise is drawn apart from the sum it joins; this many coordinates at a time bound the extra memory.
+# Kept coordinates are gathered for their noise; this many at a time bound the extra memory.
 _CHUNK = 1 << 22
 
 
@@ -87,8 +88,9 @@ class Gaussian:
             in double precision: single-precision generators never draw beyond 5.8 standard deviations, which alone can
             cost more than delta. Masked coordinates stay exactly zero. An empty batch releases noise alone.
         """
+        clipped.check_plain_units(type(self).__name__)
         std = self._multiplier() * clipped.sensitivity.total
-        add_normal(clipped.flat, std=std, source=source, keep=clipped.keep)
+        add_normal(clipped.flat, std=std, source=source, keep=clipped.keep, kept=clipped.kept)
         bounds = clipped.sensitivity.bounds
         return PrivateSum(
             flat=clipped.flat,
@@ -105,13 +107,19 @@ class Gaussian:
         return self.noise_multiplier
 
 
-def add_normal(flat: Tensor, *, std: float, source: NormalSource, keep: Tensor | None) -> None:
-    """Add N(0, std^2) to the kept coordinates of ``flat`` in place."""
+def add_normal(
+    flat: Tensor, *, std: float, source: NormalSource, keep: Tensor | None, kept: Kept | None = None
+) -> None:
+    """Add N(0, std^2) to the kept coordinates of ``flat`` in place; for the others nothing is drawn.
+
+    ``kept`` is the same choice as ``keep``, with the numbers of its coordinates; they are looked for otherwise.
+    """
     if keep is None:
         source.add_normal(flat, std)
         return
-    for start in range(0, flat.numel(), _CHUNK):
-        part = flat[start : start + _CHUNK]
-        draw = part.new_zeros(part.shape).double()
-        source.add_normal(draw, std)
-        part.add_(draw.masked_fill_(keep[start : start + _CHUNK].logical_not(), 0.0))
+    index = keep.nonzero().squeeze(1) if kept is None else kept.index
+    for start in range(0, len(index), _CHUNK):
+        part = index[start : start + _CHUNK]
+        values = flat.index_select(0, part)
+        source.add_normal(values, std)
+        flat.index_copy_(0, part, values)

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privet import checks
+from privet.errors import LoopError
+from privet.mechanism.geometry import Frame
+from privet.mechanism.granularity import Kept
 from privet.mechanism.layout import Layout
 from privet.mechanism.sensitivity import Sensitivity
 
@@ -27,12 +30,30 @@ class ClippedSum:
     Guarantee:
         ``flat`` moves by at most ``sensitivity`` when one unit is removed from the batch. Coordinates outside ``keep``
         are exactly zero. An empty batch is a sum of zeros.
+
+    Attributes:
+        flat: The sum.
+        layout: Where each parameter lies in it.
+        sensitivity: The bound.
+        keep: True for the coordinates that take part; None for all.
+        kept: The same choice in the forms that save work; None where only ``keep`` is known.
+        frame: The units in which the sum and its bound are stated; None for plain ones.
     """
 
     flat: Tensor
     layout: Layout
     sensitivity: Sensitivity
     keep: Tensor | None = None
+    kept: Kept | None = None
+    frame: Frame | None = None
+
+    def check_plain_units(self, piece: str) -> None:
+        """Refuse noise that knows nothing of the units in which the sum was clipped."""
+        if self.frame is not None:
+            raise LoopError(
+                f"{piece} needs a sum in plain units, but this one was clipped in those of a geometry. Use "
+                "EllipticalGaussian with the same geometry."
+            )
 
 
 @dataclass(kw_only=True, eq=False)

@@ -9,6 +9,8 @@ from typing import Any
 
 from privet.accounting.guarantee import Guarantee
 from privet.attacks.verdict import MembershipReport
+from privet.effects.groups import FairnessReport
+from privet.effects.radii import RobustnessReport, WeightGrowth
 from privet.effects.reliability import CalibrationReport
 from privet.errors import CheckpointError, PrivetError
 from privet.experiments.ledger_check import LedgerCheck, check_ledger
@@ -43,6 +45,9 @@ class RunContent:
         environments: One entry per process that worked on the run.
         calibration: How far the model's confidence can be believed, where that was asked for.
         membership: What membership attacks achieved, where they were run.
+        fairness: What the model does for classes and groups, where that was asked for.
+        robustness: Accuracy under attack, where that was asked for.
+        growth: The length of the weights beside what noise explains, where that is known.
     """
 
     recipe: Recipe
@@ -55,6 +60,9 @@ class RunContent:
     environments: tuple[Mapping[str, Any], ...]
     calibration: CalibrationReport | None = None
     membership: tuple[MembershipReport, ...] = ()
+    fairness: FairnessReport | None = None
+    robustness: RobustnessReport | None = None
+    growth: WeightGrowth | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -77,6 +85,7 @@ def gather(folder: str | Path) -> RunContent:
     if not files.folder.is_dir() or not files.is_run:
         raise CheckpointError(f"{folder} is not a run's folder. Name the folder given to: privet train -o.")
     recipe, plan = stored_recipe(files), stored_plan(files)
+    attacked = read_robustness(files)
     return RunContent(
         recipe=recipe,
         recipe_text=read_text(files.recipe),
@@ -88,6 +97,9 @@ def gather(folder: str | Path) -> RunContent:
         environments=_environments(files),
         calibration=read_calibration(files),
         membership=read_membership(files),
+        fairness=read_fairness(files),
+        robustness=None if attacked is None else attacked[0],
+        growth=None if attacked is None else attacked[1],
     )
 
 
@@ -127,6 +139,39 @@ def read_membership(files: RunFiles) -> tuple[MembershipReport, ...]:
         return tuple(MembershipReport.from_dict(row) for row in (rows if isinstance(rows, list) else [rows]))
     except PrivetError as error:
         raise CheckpointError(f"{files.membership} cannot be read: {error}") from None
+
+
+def read_fairness(files: RunFiles) -> FairnessReport | None:
+    """Read what was measured of classes and groups; None when it was not.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    if not files.fairness.exists():
+        return None
+    try:
+        return FairnessReport.from_dict(read_json(files.fairness))
+    except PrivetError as error:
+        raise CheckpointError(f"{files.fairness} cannot be read: {error}") from None
+
+
+def read_robustness(files: RunFiles) -> tuple[RobustnessReport, WeightGrowth | None] | None:
+    """Read what was measured under attack, and of the weights' length; None when it was not.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    if not files.robustness.exists():
+        return None
+    try:
+        found = read_json(files.robustness)
+        growth = found.get("growth")
+        report = RobustnessReport.from_dict(found.get("report"))
+        return report, None if growth is None else WeightGrowth.from_dict(growth)
+    except PrivetError as error:
+        raise CheckpointError(f"{files.robustness} cannot be read: {error}") from None
+    except (KeyError, TypeError):
+        raise CheckpointError(f"{files.robustness} holds entries that privet did not write.") from None
 
 
 def _unprotected(files: RunFiles) -> tuple[UnprotectedRow, ...]:

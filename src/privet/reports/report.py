@@ -80,6 +80,7 @@ def _values(content: RunContent) -> dict[str, Any]:
         "confidence": None if content.calibration is None else confidence_rows(content.calibration),
         "membership": [row for found in content.membership for row in membership_rows(found)],
         "examination_plots": _examination_plots(content),
+        "side_effects": _side_effects(content),
         "environments": [_flat(entry) for entry in content.environments],
         "dataset": _dataset(content),
         "recipe_text": content.recipe_text,
@@ -203,6 +204,38 @@ def _examination_plots(content: RunContent) -> list[Any]:
         ledger = content.ledger
         found.append(examination_plots.roc_plot(content.membership, ledger.event, ledger.spent.adjacency))
     return found
+
+
+def _side_effects(content: RunContent) -> dict[str, Any] | None:
+    """Return what is shown of groups and attacks; None when neither was asked for."""
+    from privet.reports import side_effect_plots, side_effects
+
+    fairness, robustness, info = content.fairness, content.robustness, content.recipe.info
+    if fairness is None and robustness is None:
+        return None
+    attributes = () if fairness is None else fairness.attributes
+    # A declared column is known by its name and by each of its categories.
+    parts = [part for name in info.feature_names for part in (name.partition("=")[0], name.partition("=")[2])]
+    known = {"class", *info.class_names, *parts} - {""}
+    plots = [
+        side_effect_plots.group_plot(found, number=number, known_names=known)
+        for number, found in enumerate(attributes, start=1)
+    ]
+    if robustness is not None:
+        plots.append(side_effect_plots.radius_plot(robustness))
+    return {
+        "group_header": side_effects.GROUP_HEADER,
+        "groups": [(found.attribute, side_effects.group_rows(found)) for found in attributes],
+        "gap_header": side_effects.GAP_HEADER,
+        "gaps": [] if fairness is None else side_effects.gap_rows(fairness),
+        "source_header": side_effects.SOURCE_HEADER,
+        "sources": [] if fairness is None else side_effects.source_rows(fairness),
+        "radius_header": side_effects.RADIUS_HEADER,
+        "radii": [] if robustness is None else side_effects.radius_rows(robustness),
+        "attack": None if robustness is None else robustness,
+        "growth": None if content.growth is None else side_effects.growth_sentence(content.growth),
+        "plots": plots,
+    }
 
 
 def _dataset(content: RunContent) -> list[tuple[str, str]]:

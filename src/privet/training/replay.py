@@ -249,21 +249,37 @@ class Replay:
         present = torch.ones(limit, dtype=torch.bool, device=into.flat.device)
         needs_check = False
 
-        def program(flat: Tensor, present: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
-            nonlocal needs_check
-            total = ClippedSum(flat=flat, layout=into.layout, sensitivity=into.sensitivity)
+        def losses_of(leaves: Sequence[Tensor]) -> Tensor:
             batch = pytree.tree_unflatten(leaves, spec)
             mark_batch(leaves)
             self.engine.begin(limit)
+            return loss_function(*(batch if isinstance(batch, tuple | list) else (batch,)))
+
+        def total(flat: Tensor) -> ClippedSum:
+            return ClippedSum(flat=flat, layout=into.layout, sensitivity=into.sensitivity, frame=into.frame)
+
+        def program(flat: Tensor, present: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
+            nonlocal needs_check
             try:
-                losses = loss_function(*(batch if isinstance(batch, tuple | list) else (batch,)))
-                norms, needs_check = self.engine.add_present(losses, rule, total, present)
+                losses = losses_of(leaves)
+                norms, needs_check = self.engine.add_present(losses, rule, total(flat), present)
             finally:
                 self.engine.abandon()
             return losses.detach(), norms
 
+        def put_on_trial() -> None:
+            # batches so far were smaller, and may have told axes apart by their size
+            try:
+                losses = losses_of(
+                    [torch.cat([leaf, leaf[:1].expand(limit - size, *leaf.shape[1:])]) for leaf in given]
+                )
+                self.engine.add_clipped(losses, rule, total(torch.zeros_like(into.flat)))
+            finally:
+                self.engine.abandon()
+
         before = into.flat.clone()
         try:
+            put_on_trial()
             run = self.recorder.record(program, into.flat, present, leaves, self.engine)
             recording = _Recording(run=run, leaves=leaves, present=present, needs_check=lambda: needs_check)
             outcome = recording.replay(given, size)

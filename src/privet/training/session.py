@@ -24,7 +24,10 @@ from privet.gradients.bookkeeping import BookKeeping
 from privet.gradients.engine import Engine
 from privet.gradients.support import check_model
 from privet.mechanism.clipping_runs import start_clipping
+from privet.mechanism.epochs import steps_per_epoch
+from privet.mechanism.geometry import Frame
 from privet.mechanism.layout import Layout
+from privet.mechanism.shaped_noise import ShapedNoise
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import Collate, MapDataset, check_dataset
@@ -140,6 +143,9 @@ class Session:
             num_steps=plan.num_steps,
             expected_batch_size=plan.sampling.expected_batch_size,
         )
+        self._mask = plan.mask.start(
+            layout=self._layout, num_steps=plan.num_steps, steps_per_epoch=steps_per_epoch(plan.sampling)
+        )
         self._average = None if averaging is None else averaging.start(model)
         self._device = self._parameters[0].device
         self._engine_choice, self._launch, self._folder = engine, launch, folder
@@ -174,6 +180,10 @@ class Session:
             dtype=torch.promote_types(self._parameters[0].dtype, torch.float32),
         )
         self._gradients = torch.zeros_like(self._flat)
+        noise = self.plan.noise
+        self._frame = (
+            Frame.of(noise.geometry, self._layout, self._flat) if isinstance(noise, ShapedNoise) else None
+        )
         for parameter in self._parameters:
             parameter.grad = None
         return self

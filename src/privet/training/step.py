@@ -19,6 +19,7 @@ from torch import Tensor
 from privet.errors import LedgerMismatch, LoopError
 from privet.gradients.capture import mark_batch
 from privet.mechanism.events import same_event
+from privet.mechanism.granularity import Kept
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import fetch, split, tensors_of, with_gradients
@@ -52,11 +53,14 @@ class Step:
         self._awaits_losses = self._was_compared = False
         session._flat.zero_()
         self._rule = session._clipping.begin(index, session._flat)
+        self._kept = session._mask.begin(index, session._streams.masks, session._flat)
         self._sum = ClippedSum(
             flat=session._flat,
             layout=session._layout,
             sensitivity=self._rule.sensitivity,
-            keep=session.plan.mask.keep(index, session._layout, session._streams.masks, session._flat),
+            keep=None if self._kept is None else self._kept.coordinates,
+            kept=self._kept,
+            frame=session._frame,
         )
         self._loss_sum, self._clipped = 0.0, 0
 
@@ -64,6 +68,11 @@ class Step:
     def sensitivity(self) -> Sensitivity:
         """The bound on one example's contribution to this step; public, also where it is learned."""
         return self._rule.sensitivity
+
+    @property
+    def kept(self) -> Kept | None:
+        """The coordinates that take part in this step; None for all of them. Public."""
+        return self._kept
 
     @property
     def is_done(self) -> bool:
@@ -208,6 +217,7 @@ class Step:
         divisor = session.plan.sampling.expected_batch_size
         private.write_gradients(session._parameters, divisor=divisor, memory=session._gradients)
         tell_noise(session.optimizer, private, divisor=divisor, keep=self._sum.keep)
+        session._mask.watch(private, kept=self._kept)
         with session._guard.opened():
             session.optimizer.step()
         session._iterates.after_step()

@@ -1,0 +1,131 @@
+"""Independent Laplace noise of different scales on a contribution of bounded length: Renyi divergences from above.
+
+No single direction of the contribution is the worst one: for a pure guarantee it is spread like the inverse scales, for
+many releases it sits in the coordinate of the smallest scale. At every order the divergence is a sum of terms, concave
+in the squared share of each coordinate, so its maximum over the ball is a water-filling problem. Its dual gives an
+upper bound at every price, the least of which is the maximum.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln, logsumexp
+
+from privet.accounting.loss_pairs import LossPair
+from privet.errors import AccountingError
+from privet.mechanism.terms import Adjacency
+
+Array = NDArray[np.float64]
+
+_LARGEST_EXPANDED = 128
+_OUTER, _INNER = 48, 56
+
+
+def one_coordinate(orders: Array, x: Array) -> Array:
+    """Return the Renyi divergences of unit Laplace distributions ``x`` apart (Mironov, 2017)."""
+    first = np.log(orders / (2 * orders - 1)) + (orders - 1) * x
+    second = np.log((orders - 1) / (2 * orders - 1)) - orders * x
+    return np.asarray(np.maximum(np.logaddexp(first, second), 0.0) / (orders - 1))
+
+
+def slope(orders: Array, x: Array) -> Array:
+    """Return the derivative of :func:`one_coordinate` by the square of ``x``; it falls from ``order / 2`` to zero."""
+    decay = np.exp(-(2 * orders - 1) * x)
+    fall = -np.expm1(-(2 * orders - 1) * x)
+    return np.asarray(orders * fall / ((orders + (orders - 1) * decay) * 2 * x))
+
+
+def worst_divergences(orders: Array, scales: Array, counts: Array, *, reach: float) -> Array:
+    """Return the largest divergence over all contributions of length ``reach``, from above, at every order.
+
+    Guarantee: every price gives an upper bound by weak duality, whether or not it is the best one.
+    """
+    column, squares = orders[:, None], (scales * scales)[None, :]
+    low = np.full(len(orders), -60.0) + np.log(orders / 2 / squares.min())
+    high = np.log(orders / 2 / squares.min())
+    best = np.full(len(orders), np.inf)
+    for _ in range(_OUTER):
+        log_price = (low + high) / 2
+        cost = np.exp(log_price)[:, None] * squares
+        x = _inverse_slope(column, cost)
+        used = (counts * squares * x * x).sum(1)
+        gains = counts * (one_coordinate(column, x) - cost * x * x)
+        best = np.minimum(best, np.exp(log_price) * reach * reach + gains.sum(1))
+        low, high = np.where(used > reach * reach, log_price, low), np.where(used > reach * reach, high, log_price)
+    return best * (1 + 1e-12)
+
+
+def _inverse_slope(orders: Array, cost: Array) -> Array:
+    """Return where the slope equals the cost; zero where even the first step is not worth it."""
+    low, high = np.full_like(cost, -80.0), np.log(1 / (2 * cost))  # the slope is below 1 / (2 x)
+    for _ in range(_INNER):
+        middle = (low + high) / 2
+        above = slope(orders, np.exp(middle)) > cost
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return np.where(cost >= orders / 2, 0.0, np.exp((low + high) / 2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledProductLaplace:
+    """Independent Laplace noise over a bound on the length, on a Poisson sample or, at rate 1, on all the data.
+
+    Attributes:
+        rate: Sampling probability.
+        scales: Different scales over the bound.
+        counts: Coordinates of each scale.
+    """
+
+    rate: float
+    scales: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def noise_ratio(self) -> float:
+        """See ``Mechanism``."""
+        return min(self.scales)
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The largest loss: a contribution along the inverse scales reaches it."""
+        return math.sqrt(math.fsum(n / b / b for b, n in zip(self.scales, self.counts, strict=True)))
+
+    def refusal(self, adjacency: Adjacency) -> str | None:
+        """An exchange on samples has no proven bound here."""
+        if adjacency is not Adjacency.REPLACE_ONE or self.rate == 1:
+            return None
+        return "ProductLaplace on Poisson samples is not supported under Adjacency.REPLACE_ONE. Account it unsampled."
+
+    def losses(self, adjacency: Adjacency) -> tuple[LossPair, LossPair]:
+        """Refuse: there is no single worst direction, hence no single pair."""
+        raise AccountingError("Independent Laplace noise on a length has no single worst direction. Use RDP.")
+
+    def divergences(self, orders: Array, adjacency: Adjacency) -> Array:
+        """See ``Mechanism``.
+
+        Sampling is taken into account by the binomial expansion at whole orders (Mironov, Talwar and Zhang, 2019;
+        reflection exchanges the two distributions, so that removal is the worse direction); an order in between has
+        the bound of the next whole one.
+        """
+        reach = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
+        scales, counts = np.array(self.scales), np.array(self.counts, dtype=np.float64)
+        most = reach * self.pure_epsilon
+        if self.rate == 1:
+            return np.minimum(worst_divergences(orders, scales, counts, reach=reach), most)
+        whole = np.arange(2, _LARGEST_EXPANDED + 1, dtype=np.float64)
+        plain = np.minimum(worst_divergences(whole, scales, counts, reach=reach), most)
+        expanded = np.array([self._expanded(int(order), plain) for order in whole])
+        index = np.ceil(orders).astype(np.int64) - 2
+        largest = float(np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + most))
+        bounded = expanded[np.clip(index, 0, len(whole) - 1)]
+        return np.minimum(np.where(orders > _LARGEST_EXPANDED, largest, bounded), largest)
+
+    def _expanded(self, order: int, plain: Array) -> float:
+        j = np.arange(order + 1, dtype=np.float64)
+        log_binomial = gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1)
+        log_chance = (order - j) * math.log1p(-self.rate) + j * math.log(self.rate)
+        moments = np.concatenate([[0.0, 0.0], (j[2:] - 1) * plain[: order - 1]])
+        return max(0.0, float(logsumexp(log_binomial + log_chance + moments))) / (order - 1) + 1e-14

@@ -1,0 +1,273 @@
+"""Reconstruction: rebuild the examples behind gradients that someone else computed, as in federated learning.
+
+Two attacks. In closed form, where a layer's gradient is linear in its input: least squares (Zhu and Blaschko 2021), for
+which the error under masks is known (Zhu and Blaschko 2023, Theorem 5.1). And by optimisation, for any network:
+Inverting Gradients (Geiping et al. 2020), which moves images until their gradients point where the observed ones do.
+
+Both know the mask and look at the kept coordinates only. An attacker who did not would be a weaker one, and masks are
+public.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from privet import checks
+from privet.errors import ArgumentError, DataError
+from privet.gradients.support import quiet_vmap
+
+Losses = Callable[[Tensor, Tensor], Tensor]
+# Shares of the run after which the step size is divided by ten.
+_DROPS = (3 / 8, 5 / 8, 7 / 8)
+_BETAS, _TINY = (0.9, 0.999), 1e-8
+
+
+def least_squares(constraints: Tensor, gradients: Tensor, *, keep: Tensor | None = None) -> Tensor:
+    """Solve ``constraints @ x = gradient`` for the inputs x, from the kept equations alone.
+
+    Args:
+        constraints: ``[equation, input]``, more equations than inputs.
+        gradients: ``[equation]`` as observed, noise included; or ``[example, equation]``.
+        keep: The equations whose gradients were not masked, boolean; None for all.
+
+    Returns:
+        The inputs, ``[input]`` or ``[example, input]``.
+    """
+    if constraints.dim() != 2 or gradients.shape[-1] != len(constraints):
+        raise ArgumentError(
+            f"least_squares needs one gradient per equation, got constraints {list(constraints.shape)} and gradients "
+            f"{list(gradients.shape)}."
+        )
+    if keep is not None:
+        constraints, gradients = constraints[keep], gradients[..., keep]
+    if len(constraints) < constraints.shape[1]:
+        raise ArgumentError(
+            f"{len(constraints)} equations are left for {constraints.shape[1]} inputs, which do not determine them."
+        )
+    solution: Tensor = torch.linalg.lstsq(constraints, gradients.reshape(-1, len(constraints)).mT).solution
+    return solution.mT.reshape(*gradients.shape[:-1], -1)
+
+
+def least_squares_bound(constraints: Tensor, *, noise_std: float, rate: float) -> float:
+    """Return what the expected squared error is at least, for one input (Zhu and Blaschko 2023, Theorem 5.1).
+
+    The error itself is ``noise_std^2`` times the mean of ``1 / |kept constraints|^2`` over masks, which is more than
+    one over the mean; the difference vanishes as the number of equations grows.
+    """
+    left = 1 - checks.probability("rate", rate, allow_zero=True)
+    return checks.non_negative("noise_std", noise_std) ** 2 / (left * float(constraints.double().square().sum()))
+
+
+def least_squares_errors(
+    constraints: Tensor, *, noise_std: float, rate: float, num_trials: int, seed: int = 0
+) -> Tensor:
+    """Attack an input many times, under fresh noise and fresh random masks; return the squared errors.
+
+    The error does not depend on the input, since the attack is linear. ``constraints`` is ``[equation, input]``.
+    """
+    size, std = len(constraints), checks.non_negative("noise_std", noise_std)
+    dropped = math.floor(checks.probability("rate", rate, allow_zero=True) * size)
+    generator = torch.Generator(constraints.device).manual_seed(checks.count("seed", seed, minimum=0))
+    found = []
+    for _ in range(checks.count("num_trials", num_trials)):
+        index = torch.randperm(size, generator=generator, device=constraints.device)[dropped:]
+        noise = std * torch.randn(len(index), generator=generator, dtype=constraints.dtype, device=constraints.device)
+        found.append(least_squares(constraints[index], noise).square().sum())
+    return torch.stack(found)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reconstructions:
+    """Images rebuilt from gradients.
+
+    Attributes:
+        images: ``[image, ...]``, the best of all restarts for each.
+        costs: What was minimised, at these images: how far gradients are apart, and how rough the image is.
+    """
+
+    images: Tensor
+    costs: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvertingGradients:
+    """Move images until their gradients point where the observed ones do (Geiping et al. 2020).
+
+    Minimises ``1 - cosine(gradient, observed)`` plus ``total_variation`` times the image's roughness, by Adam on the
+    signs of the gradient, in a box. All images are attacked at once, each by itself. Labels are taken for known, as
+    they can usually be read off the last layer.
+
+    Attributes:
+        num_steps: Steps of each restart; the step size drops tenfold after 3/8, 5/8 and 7/8 of them.
+        learning_rate: Of the first steps.
+        total_variation: Weight of the mean difference between neighbouring pixels.
+        num_restarts: Random beginnings; the one with the least cost counts, image by image.
+        low: Least pixel value.
+        high: Largest pixel value.
+        chunk_size: Images whose second derivatives are formed at once; None for all.
+    """
+
+    num_steps: int = 4800
+    learning_rate: float = 0.1
+    total_variation: float = 1e-4
+    num_restarts: int = 1
+    low: float = 0.0
+    high: float = 1.0
+    chunk_size: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        for name in ("num_steps", "num_restarts"):
+            object.__setattr__(self, name, checks.count(name, getattr(self, name)))
+        object.__setattr__(self, "learning_rate", checks.positive("learning_rate", self.learning_rate))
+        object.__setattr__(self, "total_variation", checks.non_negative("total_variation", self.total_variation))
+        if not checks.number("low", self.low) < checks.number("high", self.high):
+            raise ArgumentError(f"Pixels lie between low and high; got {self.low!r} and {self.high!r}.")
+        if self.chunk_size is not None:
+            object.__setattr__(self, "chunk_size", checks.count("chunk_size", self.chunk_size))
+
+    def attack(
+        self,
+        model: nn.Module,
+        losses: Losses,
+        observed: Tensor,
+        labels: Tensor,
+        image_shape: tuple[int, ...],
+        *,
+        keep: Tensor | None = None,
+        seed: int = 0,
+    ) -> Reconstructions:
+        """Rebuild one image from each observed gradient.
+
+        Args:
+            model: The network at the weights at which the gradients were taken.
+            losses: From outputs and labels to one loss per example.
+            observed: ``[image, coordinate]`` over the trainable parameters in order, noise and mask applied.
+            labels: One per image.
+            image_shape: Of one image.
+            keep: The coordinates that were not masked, ``[coordinate]`` or ``[image, coordinate]``; None for all.
+            seed: Of the random beginnings.
+        """
+        if observed.dim() != 2 or len(observed) != len(labels):
+            raise DataError(
+                f"There must be one gradient per label; got {list(observed.shape)} for {len(labels)} labels."
+            )
+        flags = torch.ones_like(observed) if keep is None else keep.to(observed).expand_as(observed)
+        cost = self._cost(model, losses)
+        descend = torch.func.vmap(torch.func.grad_and_value(cost), chunk_size=self.chunk_size)
+        generator = torch.Generator(observed.device).manual_seed(checks.count("seed", seed, minimum=0))
+        best: Reconstructions | None = None
+        for _ in range(self.num_restarts):
+            start = torch.randn(len(observed), *image_shape, generator=generator, device=observed.device)
+            images = self._descend(
+                start.to(observed.dtype).clamp_(self.low, self.high), descend, observed, labels, flags
+            )
+            with quiet_vmap():
+                costs = descend(images, labels, observed * flags, flags)[1].detach()
+            best = _better(best, Reconstructions(images=images, costs=costs))
+        assert best is not None, "there is at least one restart"
+        return best
+
+    def _cost(self, model: nn.Module, losses: Losses) -> Callable[..., Tensor]:
+        trained = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
+        fixed = {name: value.detach() for name, value in model.named_parameters() if not value.requires_grad}
+        fixed |= dict(model.named_buffers())
+
+        def loss(values: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
+            outputs = torch.func.functional_call(model, {**fixed, **values}, (image.unsqueeze(0),))
+            return losses(outputs, label.unsqueeze(0)).sum()
+
+        def cost(image: Tensor, label: Tensor, observed: Tensor, flags: Tensor) -> Tensor:
+            found = torch.func.grad(loss)(trained, image, label)
+            flat = torch.cat([found[name].reshape(-1) for name in trained]) * flags
+            lengths = (flat.square().sum() + _TINY).sqrt() * (observed.square().sum() + _TINY).sqrt()
+            return 1 - (flat * observed).sum() / lengths + self.total_variation * total_variation(image)
+
+        return cost
+
+    def _descend(
+        self,
+        images: Tensor,
+        descend: Callable[..., tuple[Tensor, Tensor]],
+        observed: Tensor,
+        labels: Tensor,
+        flags: Tensor,
+    ) -> Tensor:
+        observed, mean, square = observed * flags, torch.zeros_like(images), torch.zeros_like(images)
+        for step in range(self.num_steps):
+            with quiet_vmap():
+                signs = descend(images, labels, observed, flags)[0].detach().sign()
+            mean.mul_(_BETAS[0]).add_(signs, alpha=1 - _BETAS[0])
+            square.mul_(_BETAS[1]).addcmul_(signs, signs, value=1 - _BETAS[1])
+            rate = self.learning_rate * 0.1 ** sum(step >= share * self.num_steps for share in _DROPS)
+            down = (square / (1 - _BETAS[1] ** (step + 1))).sqrt_().add_(_TINY)
+            images = (images - rate / (1 - _BETAS[0] ** (step + 1)) * mean / down).clamp_(self.low, self.high)
+        return images
+
+
+def _better(best: Reconstructions | None, found: Reconstructions) -> Reconstructions:
+    if best is None:
+        return found
+    is_better = (found.costs < best.costs).view(-1, *[1] * (found.images.dim() - 1))
+    return Reconstructions(
+        images=torch.where(is_better, found.images, best.images), costs=torch.minimum(found.costs, best.costs)
+    )
+
+
+def total_variation(image: Tensor) -> Tensor:
+    """Return the mean absolute difference between neighbouring pixels; zero for anything but images."""
+    if image.dim() < 3:
+        return image.new_zeros(())
+    return (image[..., 1:] - image[..., :-1]).abs().mean() + (image[..., 1:, :] - image[..., :-1, :]).abs().mean()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Likeness:
+    """How like their originals reconstructions are, image by image.
+
+    Attributes:
+        mse: Mean squared difference of pixels; 0 for a perfect copy.
+        psnr: Peak signal-to-noise ratio in decibel; infinite for a perfect copy.
+        ssim: Structural similarity (Wang et al. 2004), 1 for a perfect copy.
+    """
+
+    mse: Tensor
+    psnr: Tensor
+    ssim: Tensor
+
+
+def likeness(found: Tensor, originals: Tensor, *, pixel_range: float = 1.0) -> Likeness:
+    """Compare images ``[image, channel, height, width]`` with their originals."""
+    if found.shape != originals.shape or found.dim() != 4:
+        raise DataError(
+            f"likeness compares images [image, channel, height, width]; got {list(found.shape)} and "
+            f"{list(originals.shape)}."
+        )
+    peak = checks.positive("pixel_range", pixel_range)
+    first, second = found.double(), originals.double()
+    mse = (first - second).square().flatten(1).mean(1)
+    return Likeness(mse=mse, psnr=10 * (peak**2 / mse).log10(), ssim=_ssim(first, second, peak))
+
+
+def _ssim(first: Tensor, second: Tensor, peak: float) -> Tensor:
+    """Structural similarity with the usual Gaussian window of 11 pixels, or as many as the image has."""
+    side = min(11, *first.shape[2:])
+    places = torch.arange(side, dtype=first.dtype, device=first.device) - (side - 1) / 2
+    bell = (-(places**2) / (2 * 1.5**2)).exp()
+    window = (torch.outer(bell, bell) / bell.sum() ** 2).expand(first.shape[1], 1, side, side)
+
+    def mean(images: Tensor) -> Tensor:
+        return functional.conv2d(images, window, groups=images.shape[1])
+
+    left, right = mean(first), mean(second)
+    variance = mean(first**2) - left**2 + mean(second**2) - right**2
+    covariance = mean(first * second) - left * right
+    low, high = (0.01 * peak) ** 2, (0.03 * peak) ** 2
+    likeness = (2 * left * right + low) / (left**2 + right**2 + low) * (2 * covariance + high) / (variance + high)
+    return likeness.flatten(1).mean(1)

@@ -1,0 +1,50 @@
+"""Declared columns as features: numbers as they are, each category as a column of zeros and ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privet.datasets.tables import CategoryColumn, NumberColumn
+
+
+def encode_columns(
+    table: Mapping[str, NDArray[Any]], columns: Sequence[NumberColumn | CategoryColumn]
+) -> NDArray[np.float64]:
+    """Return one row per record, in the order of the columns; the names of the result are ``encoded_names``."""
+    num_records = len(table[columns[0].name])
+    features = np.zeros((num_records, len(encoded_names(columns))))
+    rows, start = np.arange(num_records), 0
+    for column in columns:
+        if isinstance(column, NumberColumn):
+            features[:, start] = table[column.name]
+            start += 1
+        else:
+            features[rows, start + table[column.name].astype(np.int64)] = 1.0
+            start += len(column.categories)
+    return features
+
+
+def encoded_names(columns: Sequence[NumberColumn | CategoryColumn]) -> tuple[str, ...]:
+    """Return the names of the encoded columns: ``age``, ``sex=Female``, ``sex=Male``."""
+    names: list[str] = []
+    for column in columns:
+        if isinstance(column, NumberColumn):
+            names.append(column.name)
+        else:
+            names += [f"{column.name}={category}" for category in column.categories]
+    return tuple(names)
+
+
+def categories_of(feature_names: Sequence[str], column: str) -> dict[str, int]:
+    """Return the categories of an encoded column and where each stands; nothing if there is no such category column."""
+    prefix = f"{column}="
+    return {name[len(prefix) :]: place for place, name in enumerate(feature_names) if name.startswith(prefix)}
+
+
+def category_columns(feature_names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the category columns behind encoded names, each once."""
+    return tuple(dict.fromkeys(name.partition("=")[0] for name in feature_names if "=" in name))

@@ -1,0 +1,140 @@
+"""Accuracy under attack by radius, and the length of the weights: plain values that need no torch to be shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from scipy.special import ndtri
+
+from privet import checks
+from privet.effects.reliability import Interval
+from privet.errors import ArgumentError
+
+
+def wilson_interval(num_right: int, num_examples: int, *, confidence: float = 0.95) -> Interval:
+    """Return a share with its score interval (Wilson, 1927), which stays within 0 and 1.
+
+    Edge cases: no examples give the share 0 and the interval from 0 to 1.
+    """
+    n = checks.count("num_examples", num_examples, minimum=0)
+    right = checks.count("num_right", num_right, minimum=0)
+    if right > n:
+        raise ArgumentError(f"num_right ({right}) is larger than num_examples ({n}).")
+    if n == 0:
+        return Interval(value=0.0, low=0.0, high=1.0)
+    share, z = right / n, float(ndtri((1 + checks.probability("confidence", confidence)) / 2))
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return Interval(value=share, low=max(0.0, middle - half), high=min(1.0, middle + half))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RadiusPoint:
+    """Accuracy when every example may be moved by this much; radius 0 is the accuracy without an attack."""
+
+    radius: float
+    accuracy: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobustnessReport:
+    """Accuracy against the radius of an attack.
+
+    An attack only finds an upper bound: a better one may break more examples.
+
+    Attributes:
+        norm: In words, the norm that the radius is measured in.
+        num_examples: How many examples were attacked.
+        num_steps: Steps of the attack.
+        num_restarts: Random starts of the attack.
+        points: One per radius, ascending.
+    """
+
+    norm: str
+    num_examples: int
+    num_steps: int
+    num_restarts: int
+    points: tuple[RadiusPoint, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain values; ``from_dict`` gives it back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """Read what ``to_dict`` wrote.
+
+        Raises:
+            ArgumentError: an entry is missing or of the wrong kind.
+        """
+        if not isinstance(data, Mapping):
+            raise ArgumentError("A robustness report is a table of values.")
+        try:
+            return cls(
+                norm=str(data["norm"]),
+                points=tuple(
+                    RadiusPoint(
+                        radius=checks.non_negative("radius", row["radius"]),
+                        accuracy=Interval.from_dict(row["accuracy"]),
+                    )
+                    for row in data["points"]
+                ),
+                **{
+                    name: checks.count(name, data[name], minimum=1)
+                    for name in ("num_examples", "num_steps", "num_restarts")
+                },
+            )
+        except (KeyError, TypeError) as error:
+            raise ArgumentError(f"This is not a robustness report: {error}.") from None
+
+
+def noise_walk_length(
+    *, learning_rate: float, noise_std: float, num_steps: int, num_parameters: int, momentum: float = 0.0
+) -> float:
+    """Return how far noise alone carries the weights: ``eta sigma sqrt(T d)`` (Xu and Chen, 2026, Section 4.2).
+
+    A larger norm of the weights lets a small change of the input change the output by more. With momentum one draw
+    moves the weights by ``eta / (1 - momentum)`` in the end, which is the rate that is used then.
+
+    Args:
+        learning_rate: Of plain gradient steps.
+        noise_std: Of the noise on the averaged gradient, per coordinate: multiplier times sensitivity over batch size.
+        num_steps: How many noisy steps.
+        num_parameters: How many coordinates get noise.
+        momentum: Of the optimizer; exact in the limit of many steps.
+    """
+    rate = checks.non_negative("learning_rate", learning_rate)
+    kept = 1 - checks.probability("momentum", momentum, allow_zero=True)
+    steps = checks.count("num_steps", num_steps, minimum=0)
+    return (
+        rate
+        / kept
+        * checks.non_negative("noise_std", noise_std)
+        * math.sqrt(steps * checks.count("num_parameters", num_parameters, minimum=0))
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightGrowth:
+    """The length of a model's weights beside what noise alone explains.
+
+    Attributes:
+        measured: Length of all trained weights.
+        from_noise: Length that a random walk of the same noise has.
+    """
+
+    measured: float
+    from_noise: float
+
+    @property
+    def noise_share(self) -> float:
+        """The part of the squared length that noise alone explains, at most 1; 0 for weights of length zero."""
+        return min(1.0, (self.from_noise / self.measured) ** 2) if self.measured else 0.0
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read plain values."""
+        return cls(**{name: checks.non_negative(name, data[name]) for name in ("measured", "from_noise")})

@@ -1,0 +1,259 @@
+"""What random masks do to private training: the terms of the convergence bound, and how to measure them.
+
+Masking before clipping takes noise away and lets what is kept through less clipped, at the price of signal (Zhu and
+Blaschko, "Improving differentially private SGD via randomly sparsified gradients", 2023). Their bound (Theorem 3.5) on
+the mean of ``P(|xi| < 3C/4) h(grad) |grad|`` over the run is ``U(r) = descent_term / kappa + (1 - r) / kappa *
+learning_rate * noise_term`` with ``1 - r < kappa <= 1``. Whether a rate above zero can help is a question of kappa
+alone, which can be measured: with ``kappa = 1 - r`` the bound only grows with the rate, with ``kappa = sqrt(1 - r)`` it
+is least at :attr:`ConvergenceTerms.optimal_rate`.
+
+Functions of gradients are exact functions of the examples behind them: not private, and meant for public data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from privet import checks
+from privet.errors import ArgumentError
+from privet.gradients.support import quiet_vmap
+
+Losses = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvergenceTerms:
+    """The constants of a run from which the convergence bound follows; all of them are public or assumed.
+
+    Attributes:
+        clip_norm: The clipping threshold C.
+        noise_multiplier: Noise on the sum over C.
+        num_coordinates: Number of trainable parameters.
+        smoothness: Lipschitz constant G of the loss's gradient.
+        expected_batch_size: By what the noisy sum is divided.
+        learning_rate: Of plain gradient descent.
+        num_steps: Of the run.
+        loss_drop: From the first loss to the least possible one.
+        clipping_bias: Mean of the bias terms b', which vanish for gradients distributed symmetrically.
+    """
+
+    clip_norm: float
+    noise_multiplier: float
+    num_coordinates: int
+    smoothness: float
+    expected_batch_size: float
+    learning_rate: float
+    num_steps: int
+    loss_drop: float
+    clipping_bias: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        for name in ("clip_norm", "noise_multiplier", "smoothness", "expected_batch_size", "learning_rate"):
+            object.__setattr__(self, name, checks.positive(name, getattr(self, name)))
+        for name in ("num_coordinates", "num_steps"):
+            object.__setattr__(self, name, checks.count(name, getattr(self, name)))
+        object.__setattr__(self, "loss_drop", checks.non_negative("loss_drop", self.loss_drop))
+        object.__setattr__(self, "clipping_bias", checks.number("clipping_bias", self.clipping_bias))
+
+    @property
+    def noise_term(self) -> float:
+        """Delta_sigma: what the noise contributes, ``C^2 sigma^2 d G / (2 B^2)``."""
+        noise = self.clip_norm * self.noise_multiplier / self.expected_batch_size
+        return noise**2 * self.num_coordinates * self.smoothness / 2
+
+    @property
+    def descent_term(self) -> float:
+        """Delta_C: what is left without noise, ``loss_drop / (learning_rate T) + learning_rate G C^2 / 2 - bias``."""
+        descent = self.loss_drop / (self.learning_rate * self.num_steps)
+        return descent + self.learning_rate * self.smoothness * self.clip_norm**2 / 2 - self.clipping_bias
+
+    def bound(self, rate: float, *, kappa: float | None = None) -> float:
+        """Return the bound U at a rate, with a measured ``kappa``, or with the heuristic ``sqrt(1 - rate)``."""
+        left = 1 - checks.probability("rate", rate, allow_zero=True)
+        share = math.sqrt(left) if kappa is None else checks.positive("kappa", kappa)
+        return self.descent_term / share + left / share * self.learning_rate * self.noise_term
+
+    @property
+    def optimal_rate(self) -> float:
+        """Where the bound is least for ``kappa = sqrt(1 - r)``: ``1 - Delta_C / (learning_rate * Delta_sigma)``.
+
+        The learning rate stands in the bound beside the noise term, and so it does here; equation 114 of the paper lost
+        it on the way. Zero where noise is not what dominates.
+        """
+        return max(0.0, 1 - max(0.0, self.descent_term) / (self.learning_rate * self.noise_term))
+
+
+def equivalent_clipping(clip_norm: float, *, momentum: float, new_momentum: float) -> float:
+    """Return the threshold that moves the weights as far under another momentum: ``C / (1 - momentum)`` is kept.
+
+    One noisy gradient moves the weights by ``learning_rate / (1 - momentum)`` times itself in the end, signal and noise
+    alike. This is about heavy-ball momentum without dampening; for Adam, which divides by the size of the gradients,
+    threshold and momentum are separate choices.
+    """
+    old = checks.probability("momentum", momentum, allow_zero=True)
+    new = checks.probability("new_momentum", new_momentum, allow_zero=True)
+    return checks.positive("clip_norm", clip_norm) * (1 - new) / (1 - old)
+
+
+def per_example_gradients(model: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Return every example's gradient ``[example, coordinate]`` of the trainable parameters, in order. Not private."""
+    trained = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
+    fixed = {name: value.detach() for name, value in model.named_parameters() if not value.requires_grad}
+    fixed |= dict(model.named_buffers())
+
+    def loss(values: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
+        outputs = torch.func.functional_call(model, {**fixed, **values}, (example.unsqueeze(0),))
+        return losses(outputs, target.unsqueeze(0)).sum()
+
+    with quiet_vmap():
+        found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(trained, inputs, targets)
+    return torch.cat([found[name].flatten(1) for name in trained], 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kappa:
+    """How much of the bound's left-hand side a random mask leaves.
+
+    Attributes:
+        value: Kappa, or NaN where no gradient is near enough to the mean for the bound to say anything.
+        near_mean: Share of gradients within three quarters of the threshold of their mean, without a mask.
+        rate: The mask's rate.
+    """
+
+    value: float
+    near_mean: float
+    rate: float
+
+    @property
+    def premise_holds(self) -> bool:
+        """Whether enough gradients are near their mean for ``kappa < 1`` to be proven (Lemma 3.3)."""
+        return self.near_mean >= math.sqrt(1 - self.rate)
+
+
+def measured_kappa(gradients: Tensor, *, clip_norm: float, rate: float, num_masks: int = 32, seed: int = 0) -> Kappa:
+    """Measure kappa on per-example gradients ``[example, coordinate]``, as the mean over random masks (equation 62)."""
+    bound = checks.positive("clip_norm", clip_norm)
+    share = checks.probability("rate", rate, allow_zero=True)
+    rows = _rows(gradients).double()
+    mean = rows.mean(0)
+    rest = rows - mean
+    generator = torch.Generator(rows.device).manual_seed(checks.count("seed", seed, minimum=0))
+    before, near = _bounded_part(mean, rest, bound)
+    kept = rows.shape[1] - math.floor(share * rows.shape[1])
+    total = 0.0
+    for _ in range(checks.count("num_masks", num_masks)):
+        index = torch.randperm(rows.shape[1], generator=generator, device=rows.device)[:kept]
+        total += _bounded_part(mean[index], rest[:, index], bound)[0]
+    return Kappa(value=total / num_masks / before if before > 0 else math.nan, near_mean=near, rate=share)
+
+
+def _bounded_part(mean: Tensor, rest: Tensor, bound: float) -> tuple[float, float]:
+    """Return ``P(|rest| < 3C/4) h(mean) |mean|`` with ``h(x) = min(|x|, C/4)``, and that probability."""
+    near = float((rest.norm(dim=1) < 0.75 * bound).double().mean())
+    length = float(mean.norm())
+    return near * min(length, bound / 4) * length, near
+
+
+def noise_norm_ratio(num_coordinates: int, *, rate: float, num_draws: int = 1, seed: int = 0) -> float:
+    """Return the mean length of masked noise over that of the same noise unmasked (Figure 1c): ``sqrt(1 - rate)``."""
+    size = checks.count("num_coordinates", num_coordinates)
+    dropped = math.floor(checks.probability("rate", rate, allow_zero=True) * size)
+    rng = np.random.default_rng(checks.count("seed", seed, minimum=0))
+    found = []
+    for _ in range(checks.count("num_draws", num_draws)):
+        squares = np.square(rng.standard_normal(size))  # independent, so that any coordinates may be the masked ones
+        found.append(math.sqrt(squares[dropped:].sum() / squares.sum()))
+    return float(np.mean(found))
+
+
+def gradient_norm_ratio(gradients: Tensor, keep: Tensor, *, clip_norm: float) -> float:
+    """Return by how much a mask lengthens the mean clipped gradient on the kept coordinates (Figure 1d).
+
+    Between 1, where nothing is clipped, and about ``1 / sqrt(1 - rate)``, where everything is.
+    """
+    bound, rows = checks.positive("clip_norm", clip_norm), _rows(gradients).double()
+    if keep.dtype != torch.bool or keep.shape != rows.shape[1:] or not bool(keep.any()):
+        raise ArgumentError(f"keep must be a boolean vector of {rows.shape[1]} coordinates with at least one True.")
+    without = _mean_clipped(rows, bound)[keep].norm()
+    return float(_mean_clipped(rows[:, keep], bound).norm() / without)
+
+
+def _mean_clipped(rows: Tensor, bound: float) -> Tensor:
+    lengths = rows.norm(dim=1).clamp_min(torch.finfo(rows.dtype).tiny)
+    return (rows * (bound / lengths).clamp_max(1.0).unsqueeze(1)).mean(0)
+
+
+def projected_deviations(gradients: Tensor, *, num_axes: int = 2, seed: int = 0) -> Tensor:
+    """Return the deviations of gradients from their mean along random Gaussian directions (Figures 6 to 9)."""
+    rows = _rows(gradients).double()
+    generator = torch.Generator(rows.device).manual_seed(checks.count("seed", seed, minimum=0))
+    size = (rows.shape[1], checks.count("num_axes", num_axes))
+    axes = torch.randn(size, generator=generator, dtype=rows.dtype, device=rows.device)
+    return torch.mm(rows - rows.mean(0), axes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Symmetry:
+    """Whether points lie symmetrically about the origin.
+
+    Attributes:
+        energy_distance: Between the points and their mirror images; zero for a symmetric distribution.
+        p_value: Share of random mirrorings of single points that give at least this distance.
+    """
+
+    energy_distance: float
+    p_value: float
+
+
+def symmetry(points: Tensor, *, num_mirrorings: int = 199, seed: int = 0) -> Symmetry:
+    """Test whether the points' distribution is symmetric about the origin, by mirroring points at random."""
+    rows = _rows(points).double()
+    generator = torch.Generator(rows.device).manual_seed(checks.count("seed", seed, minimum=0))
+    apart, across = torch.cdist(rows, rows), torch.cdist(rows, -rows)
+
+    def distance(signs: Tensor) -> float:
+        # mirroring both of two points leaves their distance; mirroring one turns it into that to the mirror image
+        same = signs.unsqueeze(0) * signs.unsqueeze(1) > 0
+        within, between = torch.where(same, apart, across), torch.where(same, across, apart)
+        return float(2 * between.mean() - 2 * within.mean())
+
+    found = distance(torch.ones(len(rows), dtype=rows.dtype, device=rows.device))
+    count = 0
+    for _ in range(checks.count("num_mirrorings", num_mirrorings)):
+        signs = torch.randint(0, 2, (len(rows),), generator=generator, device=rows.device) * 2 - 1
+        count += distance(signs) >= found
+    return Symmetry(energy_distance=found, p_value=(1 + count) / (1 + num_mirrorings))
+
+
+def times_masked(keeps: Iterable[Tensor | None], num_coordinates: int) -> NDArray[np.int64]:
+    """Count how often each coordinate was masked (Figure 12); None stands for a mask that keeps everything. Public."""
+    counts = np.zeros(checks.count("num_coordinates", num_coordinates), dtype=np.int64)
+    for keep in keeps:
+        if keep is not None:
+            counts += keep.logical_not().cpu().numpy()
+    return counts
+
+
+def frequency_distance(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
+    """Return the largest gap between two distribution functions of :func:`times_masked` (Kolmogorov and Smirnov)."""
+    if not len(first) or not len(second):
+        raise ArgumentError("frequency_distance compares the counts of at least one coordinate on each side.")
+    values = np.union1d(first, second)
+    below = [np.searchsorted(np.sort(counts), values, side="right") / len(counts) for counts in (first, second)]
+    return float(np.abs(below[0] - below[1]).max())
+
+
+def _rows(gradients: Tensor) -> Tensor:
+    if gradients.dim() != 2 or 0 in gradients.shape:
+        raise ArgumentError(
+            f"Gradients must be [example, coordinate] and not empty, got shape {list(gradients.shape)}."
+        )
+    return gradients.detach()

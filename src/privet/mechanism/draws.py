@@ -1,0 +1,89 @@
+"""Exact draws from distributions that are made of normal numbers, so that every noise has one source of randomness.
+
+A sum of squares of normal numbers has a Gamma distribution, and a normal vector has a uniform direction. Large vectors
+are drawn piece by piece: first how the squared length is shared between the pieces, then each piece's direction.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from privet import checks
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from privet.mechanism.noise import NormalSource
+
+# Coordinates drawn at a time: they bound the extra memory, in double precision.
+CHUNK = 1 << 20
+_FEW_SQUARES = 64
+_TRIES = 8
+
+
+def normals(like: Tensor, source: NormalSource, *shape: int) -> Tensor:
+    """Return fresh standard normal numbers in double precision, on the device of ``like``."""
+    drawn = like.new_zeros(math.prod(shape)).double()
+    source.add_normal(drawn, 1.0)
+    return drawn.view(shape)
+
+
+def gamma_of_squares(num_squares: int, like: Tensor, source: NormalSource) -> float:
+    """Draw half the sum of this many squared normal numbers: Gamma of shape ``num_squares / 2``, scale 1.
+
+    Guarantee: exact for every number of squares. Few are drawn and added up; for many, Marsaglia and Tsang (2000)
+    accept or reject a transformed normal number, the logarithm of the uniform one being an exponential draw.
+    Edge cases: a number of squares below one is refused.
+    """
+    checks.count("num_squares", num_squares)
+    if num_squares <= _FEW_SQUARES:
+        return float(normals(like, source, num_squares).square().sum()) / 2
+    shape = num_squares / 2 - 1 / 3
+    width = 1 / math.sqrt(9 * shape)
+    while True:
+        for x, first, second in normals(like, source, _TRIES, 3).tolist():
+            cubed = (1 + width * x) ** 3
+            if cubed > 0:
+                limit = x * x / 2 + shape * (1 - cubed + math.log(cubed))
+                if -(first * first + second * second) / 2 < limit:
+                    return float(shape * cubed)
+
+
+def add_radial(flat: Tensor, *, scale: float, source: NormalSource, keep: Tensor | None) -> None:
+    """Add noise with the density ``exp(-length / scale)`` to the kept coordinates of ``flat``, in place.
+
+    Guarantee: the length has the distribution Gamma(number of kept coordinates) times ``scale``, drawn in double
+    precision; given the length, the direction is uniform. The extra memory is one piece. Without any kept coordinate
+    nothing is added.
+    """
+    pieces = [slice(start, start + CHUNK) for start in range(0, flat.numel(), CHUNK)]
+    sizes = [flat[piece].numel() if keep is None else int(keep[piece].sum()) for piece in pieces]
+    if sum(sizes) == 0:
+        return
+    length = scale * gamma_of_squares(2 * sum(sizes), flat, source)
+    shares = [gamma_of_squares(size, flat, source) if size else 0.0 for size in sizes] if len(sizes) > 1 else [1.0]
+    for piece, size, share in zip(pieces, sizes, shares, strict=True):
+        if size == 0:
+            continue
+        drawn = normals(flat, source, flat[piece].numel())
+        if keep is not None:
+            drawn.masked_fill_(keep[piece].logical_not(), 0.0)
+        drawn.mul_(length * math.sqrt(share / math.fsum(shares)) / float(drawn.norm()))
+        flat[piece].add_(drawn)
+
+
+def add_two_sided(flat: Tensor, *, scales: Tensor | float, source: NormalSource, keep: Tensor | None) -> None:
+    """Add independent Laplace noise of the given scales to the kept coordinates of ``flat``, in place.
+
+    Guarantee: half the squares of two normal numbers make an exponential draw, a third gives the sign; no logarithm of
+    a uniform number in single precision, which would cut the tail at 17 scales.
+    """
+    for start in range(0, flat.numel(), CHUNK):
+        piece = slice(start, start + CHUNK)
+        first, second, sign = normals(flat, source, 3, flat[piece].numel())
+        size = first.square_().add_(second.square_()).mul_(0.5).copysign_(sign)
+        size.mul_(scales if isinstance(scales, float) else scales[piece])
+        if keep is not None:
+            size.masked_fill_(keep[piece].logical_not(), 0.0)
+        flat[piece].add_(size)

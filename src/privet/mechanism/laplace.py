@@ -1,0 +1,322 @@
+"""Noise with exponential tails on sums bounded in plain (L2) length: pure guarantees, and exact composed ones.
+
+All three pieces have densities ``exp(-N(z) / scale)`` for a norm ``N`` that nowhere exceeds the plain length, so a sum
+that moves by at most ``C`` changes the logarithm of its density by at most ``C / scale``: one release is
+``C / scale``-differentially private (``pure_epsilon``). They differ in their norm, hence in how noise
+is spread over coordinates; :mod:`privet.mechanism.optimal_laplace` chooses for given weights.
+
+A draw of the keystream reaches 36 scales; beyond lies a share of 2e-16, the limit to which a pure guarantee is meant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from privet import checks
+from privet.errors import ArgumentError, PlanError
+from privet.mechanism.draws import add_radial, add_two_sided
+from privet.mechanism.events import MAX_PARTS
+from privet.mechanism.extra_events import L2LaplaceDpEvent, ProductLaplaceDpEvent, PureDpEvent
+from privet.mechanism.geometry import positive_units
+from privet.mechanism.sensitivity import Norm
+from privet.mechanism.shaped_noise import calibrated_multiplier
+from privet.mechanism.sums import ClippedSum, PrivateSum
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+    from privet.mechanism.noise import NormalSource
+
+Array = NDArray[np.float64]
+_SQUARES_TOLERANCE = 1e-12
+
+
+def mean_coordinate(num_coordinates: int) -> float:
+    """Return the mean absolute value of one coordinate under ``exp(-length)``: about ``sqrt(2 d / pi)``."""
+    half = num_coordinates / 2
+    return num_coordinates * math.exp(float(gammaln(half) - gammaln(half + 0.5))) / math.sqrt(math.pi)
+
+
+@dataclass(frozen=True, kw_only=True)
+class L2Laplace:
+    """Noise of density ``exp(-length / scale)``: a uniform direction and a Gamma-distributed length.
+
+    Its composition is exact, through one closed-form pair. In many dimensions it is as good as Gaussian noise at the
+    same guarantee, and no better; for a single release in few dimensions it needs far less noise.
+
+    Attributes:
+        num_coordinates: How many coordinates get noise; the cost depends on it.
+        noise_multiplier: Standard deviation of each coordinate's noise over the sensitivity, as for Gaussian noise;
+            the scale is ``1 / sqrt(num_coordinates + 1)`` of it. None until the plan is calibrated.
+    """
+
+    num_coordinates: int
+    noise_multiplier: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse dimensions below one and multipliers that are not positive."""
+        checks.count("num_coordinates", self.num_coordinates)
+        if self.noise_multiplier is not None:
+            value = checks.positive("noise_multiplier", self.noise_multiplier)
+            object.__setattr__(self, "noise_multiplier", value)
+
+    @property
+    def norm_kind(self) -> Norm:
+        """Its norm is the plain length."""
+        return Norm.L2
+
+    def event(self) -> DpEvent:
+        """Return the release at this multiplier and dimension."""
+        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+        return L2LaplaceDpEvent(noise_multiplier=multiplier, num_coordinates=self.num_coordinates)
+
+    def with_multiplier(self, noise_multiplier: float) -> L2Laplace:
+        """Return a copy with this multiplier."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
+        """Add the noise in place.
+
+        Guarantee:
+            As many coordinates get noise as the event says; another number is refused, because the cost depends on it.
+            Masked coordinates stay exactly zero. An empty batch releases noise alone.
+        """
+        clipped.check_plain_units(type(self).__name__)
+        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+        live = live_coordinates(clipped, self.num_coordinates, type(self).__name__)
+        std = multiplier * clipped.sensitivity.total
+        add_radial(clipped.flat, scale=std / math.sqrt(live + 1), source=source, keep=clipped.keep)
+        event = L2LaplaceDpEvent(noise_multiplier=_ratio(std, clipped), num_coordinates=live)
+        return PrivateSum(flat=clipped.flat, layout=clipped.layout, event=event, noise_std=std)
+
+    def log_ratio(self, z: Array, shift: Array) -> Array:
+        """Return ``log p(z) / p(z + shift)`` per row, at sensitivity 1."""
+        return np.asarray((np.linalg.norm(z + shift, axis=-1) - np.linalg.norm(z, axis=-1)) * self.pure_epsilon)
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The largest privacy loss of one release: the sensitivity over the scale."""
+        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+        return math.sqrt(self.num_coordinates + 1) / multiplier
+
+    def mean_absolute(self) -> Array:
+        """Return the mean absolute noise of every coordinate, at sensitivity 1."""
+        return np.full(self.num_coordinates, mean_coordinate(self.num_coordinates) / self.pure_epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductLaplace:
+    """Independent Laplace noise with a scale of its own in every coordinate, hiding a contribution of bounded length.
+
+    Attributes:
+        sizes: How large the noise of each coordinate is, in the flat order, relative to the smallest, which is 1.
+        noise_multiplier: Standard deviation of the smallest noise, ``sqrt(2)`` of its scale, over the sensitivity. The
+            smallest decides about composed releases. None until the plan is calibrated.
+    """
+
+    sizes: tuple[float, ...]
+    noise_multiplier: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse sizes below one, and lists without a one."""
+        sizes = positive_units("sizes", self.sizes)
+        if min(sizes) != 1:
+            raise ArgumentError(f"The smallest of sizes must be 1, got {min(sizes)!r}. Divide all by the smallest.")
+        object.__setattr__(self, "sizes", sizes)
+        if self.noise_multiplier is not None:
+            value = checks.positive("noise_multiplier", self.noise_multiplier)
+            object.__setattr__(self, "noise_multiplier", value)
+
+    @property
+    def norm_kind(self) -> Norm:
+        """By Cauchy and Schwarz the weighted sum of absolute values is at most the plain length."""
+        return Norm.L2
+
+    def event(self) -> DpEvent:
+        """Return the release with all its scales, equal ones counted together."""
+        return self._event(calibrated_multiplier(type(self).__name__, self.noise_multiplier))
+
+    def _event(self, multiplier: float) -> DpEvent:
+        sizes, counts = self._different_sizes
+        least = multiplier / math.sqrt(2)
+        return ProductLaplaceDpEvent(scales=tuple(least * size for size in sizes), counts=counts)
+
+    @cached_property
+    def _different_sizes(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
+        sizes = np.array(self.sizes)
+        if len(np.unique(sizes)) > MAX_PARTS // 2:
+            # Charged as if the noise were up to a percent smaller; the smallest is charged as it is.
+            sizes = np.exp(np.floor(np.log(sizes) * 100) / 100)
+        found, counts = np.unique(sizes, return_counts=True)
+        return tuple(found.tolist()), tuple(counts.tolist())
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The largest privacy loss of one release."""
+        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+        return math.sqrt(2 * float((1 / np.square(self.sizes)).sum())) / multiplier
+
+    def with_multiplier(self, noise_multiplier: float) -> ProductLaplace:
+        """Return a copy with this multiplier."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
+        """Add the noise in place.
+
+        Guarantee:
+            Every coordinate gets an independent draw of its own scale; a mask is refused, because it would leave some
+            of the charged coordinates out. An empty batch releases noise alone.
+        """
+        clipped.check_plain_units(type(self).__name__)
+        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+        _check_unmasked(clipped, len(self.sizes), type(self).__name__)
+        std = multiplier * clipped.sensitivity.total
+        scales = clipped.flat.new_empty(0).double().new_tensor(self.sizes).mul_(std / math.sqrt(2))
+        add_two_sided(clipped.flat, scales=scales, source=source, keep=None)
+        event = self._event(_ratio(std, clipped))
+        return PrivateSum(flat=clipped.flat, layout=clipped.layout, event=event, noise_std=None)
+
+    def log_ratio(self, z: Array, shift: Array) -> Array:
+        """Return ``log p(z) / p(z + shift)`` per row, at sensitivity 1."""
+        return np.asarray((np.abs(z + shift) - np.abs(z)) @ (1 / self.mean_absolute()))
+
+    def mean_absolute(self) -> Array:
+        """Return the mean absolute noise of every coordinate, at sensitivity 1."""
+        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+        return multiplier / math.sqrt(2) * np.array(self.sizes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockL2:
+    """Noise of density ``exp(-sum_j coefficient_j * length of block j / scale)``; contains the other two as extremes.
+
+    It is accounted by its pure guarantee alone: meant for single releases and few of them.
+
+    Attributes:
+        block_of: The block of every coordinate in the flat order; blocks run from 0 without gaps.
+        coefficients: One per block, the squares adding up to 1; larger ones mean less noise.
+        noise_multiplier: One over the pure epsilon of a release. None until the plan is calibrated.
+    """
+
+    block_of: tuple[int, ...]
+    coefficients: tuple[float, ...]
+    noise_multiplier: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse blocks that are no partition and coefficients whose squares add up to more than one."""
+        object.__setattr__(self, "coefficients", _shares("coefficients", self.coefficients))
+        blocks = tuple(checks.count("block_of", block, minimum=0) for block in self.block_of)
+        if set(blocks) != set(range(len(self.coefficients))):
+            raise ArgumentError(
+                f"block_of must name every block from 0 to {len(self.coefficients) - 1} and no other; it names "
+                f"{len(set(blocks))} different ones."
+            )
+        object.__setattr__(self, "block_of", blocks)
+        if self.noise_multiplier is not None:
+            value = checks.positive("noise_multiplier", self.noise_multiplier)
+            object.__setattr__(self, "noise_multiplier", value)
+
+    @property
+    def norm_kind(self) -> Norm:
+        """By Cauchy and Schwarz over the blocks its norm is at most the plain length."""
+        return Norm.L2
+
+    def event(self) -> DpEvent:
+        """Return the pure guarantee."""
+        return PureDpEvent(epsilon=1 / calibrated_multiplier(type(self).__name__, self.noise_multiplier))
+
+    def with_multiplier(self, noise_multiplier: float) -> BlockL2:
+        """Return a copy with this multiplier."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    @property
+    def pure_epsilon(self) -> float:
+        """The largest privacy loss of one release."""
+        return 1 / calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+
+    @cached_property
+    def _members(self) -> tuple[NDArray[np.int64], ...]:
+        order = np.argsort(np.array(self.block_of), kind="stable")
+        ends = np.cumsum(np.bincount(self.block_of))[:-1]
+        return tuple(np.split(order, ends))
+
+    def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
+        """Add the noise in place, block by block: the blocks are independent.
+
+        Guarantee:
+            As in :meth:`ProductLaplace.add`.
+        """
+        clipped.check_plain_units(type(self).__name__)
+        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+        _check_unmasked(clipped, len(self.block_of), type(self).__name__)
+        scale = multiplier * clipped.sensitivity.total
+        for members, coefficient in zip(self._members, self.coefficients, strict=True):
+            places = clipped.flat.new_empty(0).long().new_tensor(members)
+            drawn = clipped.flat.new_zeros(len(members)).double()
+            add_radial(drawn, scale=scale / coefficient, source=source, keep=None)
+            clipped.flat.index_add_(0, places, drawn.to(clipped.flat.dtype))
+        event = PureDpEvent(epsilon=1 / _ratio(scale, clipped))
+        return PrivateSum(flat=clipped.flat, layout=clipped.layout, event=event, noise_std=None)
+
+    def norm(self, z: Array) -> Array:
+        """Return the block norm of every row."""
+        parts = [c * np.linalg.norm(z[..., m], axis=-1) for c, m in zip(self.coefficients, self._members, strict=True)]
+        return np.asarray(sum(parts))
+
+    def log_ratio(self, z: Array, shift: Array) -> Array:
+        """Return ``log p(z) / p(z + shift)`` per row, at sensitivity 1."""
+        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+        return np.asarray((self.norm(z + shift) - self.norm(z)) / multiplier)
+
+    def mean_absolute(self) -> Array:
+        """Return the mean absolute noise of every coordinate, at sensitivity 1."""
+        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+        means = [mean_coordinate(len(m)) / c for c, m in zip(self.coefficients, self._members, strict=True)]
+        return multiplier * np.array(means)[list(self.block_of)]
+
+
+def is_exponential(noise: object) -> bool:
+    """Whether a piece of noise is one of this module."""
+    return isinstance(noise, L2Laplace | ProductLaplace | BlockL2)
+
+
+def live_coordinates(clipped: ClippedSum, expected: int, piece: str) -> int:
+    """Return how many coordinates take part in a step, or refuse another number than the plan's."""
+    live = clipped.flat.numel() if clipped.keep is None else int(clipped.keep.sum())
+    if live != expected:
+        raise PlanError(
+            f"{piece}(num_coordinates={expected}) was planned, but {live} coordinates take part in this step. The cost "
+            "depends on the number: plan with the model's own."
+        )
+    return live
+
+
+def _check_unmasked(clipped: ClippedSum, expected: int, piece: str) -> None:
+    if clipped.keep is not None:
+        raise PlanError(f"{piece} gives every coordinate noise of its own and cannot leave some out. Use no mask.")
+    live_coordinates(clipped, expected, piece)
+
+
+def _ratio(scale: float, clipped: ClippedSum) -> float:
+    # From the bounds again, not from the total that set the scale: the event must follow what was really bounded.
+    return scale / math.hypot(*clipped.sensitivity.bounds)
+
+
+def _shares(name: str, values: Sequence[float]) -> tuple[float, ...]:
+    if not isinstance(values, list | tuple) or not values:
+        raise ArgumentError(f"{name} must be a tuple of positive numbers whose squares add up to 1, got {values!r}.")
+    found = tuple(checks.positive(f"{name}[{index}]", value) for index, value in enumerate(values))
+    total = math.fsum(value * value for value in found)
+    if not 1 - 1e-6 <= total <= 1 + _SQUARES_TOLERANCE:
+        raise ArgumentError(
+            f"The squares of {name} must add up to 1, they add up to {total!r}. Divide all by the root of that sum."
+        )
+    return found

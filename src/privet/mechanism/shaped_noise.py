@@ -1,0 +1,179 @@
+"""Normal noise of different sizes, where it is valid: in the units of clipping, or group by group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from privet import checks
+from privet.errors import ArgumentError, LoopError, PlanError
+from privet.mechanism.events import gaussian_event
+from privet.mechanism.geometry import Geometry
+from privet.mechanism.noise import NormalSource, add_normal
+from privet.mechanism.sensitivity import Norm
+from privet.mechanism.sums import ClippedSum, PrivateSum
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+
+@runtime_checkable
+class ShapedNoise(Protocol):
+    """Noise whose sizes follow a geometry that clipping must share."""
+
+    @property
+    def geometry(self) -> Geometry:
+        """The units of clipping and noise."""
+        ...
+
+
+def calibrated_multiplier(piece: str, noise_multiplier: float | None) -> float:
+    """Return the multiplier of a piece, or say that it has none yet."""
+    if noise_multiplier is None:
+        raise PlanError(f"{piece} has no noise_multiplier yet. Set one, or let plan.calibrated(epsilon=...) find it.")
+    return noise_multiplier
+
+
+@dataclass(frozen=True, kw_only=True)
+class EllipticalGaussian:
+    """Normal noise proportional to the units of a geometry, on gradients that were clipped in the same units.
+
+    Attributes:
+        geometry: The units, frozen before any batch is drawn.
+        preconditioning: The update is divided by the squared units to this power: 0 keeps the gradient as it is, 1/2
+            moves in the units, 1 is a diagonal preconditioner for units that follow the root of the second moments.
+        noise_multiplier: Standard deviation of the noise in the units, over the sensitivity in the units. None until
+            the plan is calibrated.
+    """
+
+    geometry: Geometry
+    preconditioning: float = 0.0
+    noise_multiplier: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no geometry, exponents outside [0, 1] and multipliers that are not positive."""
+        if isinstance(self.geometry, type) or not isinstance(self.geometry, Geometry):
+            raise ArgumentError(f"geometry must be a Geometry such as Factored(...), got {self.geometry!r}.")
+        power = checks.non_negative("preconditioning", self.preconditioning)
+        if power > 1:
+            raise ArgumentError(f"preconditioning must lie between 0 and 1, got {power!r}.")
+        object.__setattr__(self, "preconditioning", power)
+        if self.noise_multiplier is not None:
+            value = checks.positive("noise_multiplier", self.noise_multiplier)
+            object.__setattr__(self, "noise_multiplier", value)
+
+    @property
+    def norm_kind(self) -> Norm:
+        """Gaussian noise hides an L2-bounded contribution; here the length is measured in the units."""
+        return Norm.L2
+
+    def event(self) -> DpEvent:
+        """Return the Gaussian mechanism at this multiplier: the units do not enter."""
+        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+        return gaussian_event(bounds=(1.0,), stds=(multiplier,))
+
+    def with_multiplier(self, noise_multiplier: float) -> EllipticalGaussian:
+        """Return a copy with this multiplier."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
+        """Add equal noise in the units, then go back to plain coordinates.
+
+        Guarantee:
+            ``clipped`` was measured and summed in the units of this very geometry, so in the units this is the
+            Gaussian mechanism; what follows is post-processing by public constants. Masked coordinates stay exactly
+            zero. An empty batch releases noise alone.
+
+        Raises:
+            LoopError: if the sum was clipped in other units.
+        """
+        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+        if clipped.frame is None or clipped.frame.geometry is not self.geometry:
+            raise LoopError(
+                "The sum was clipped in other units than those of its noise. One Geometry object must serve both: "
+                "start the session from the plan that holds it."
+            )
+        std = multiplier * clipped.sensitivity.total
+        add_normal(clipped.flat, std=std, source=source, keep=clipped.keep, kept=clipped.kept)
+        clipped.frame.rescale_(clipped.flat, power=1 - 2 * self.preconditioning)
+        bounds = clipped.sensitivity.bounds
+        event = gaussian_event(bounds=bounds, stds=(std,) * len(bounds))
+        return PrivateSum(flat=clipped.flat, layout=clipped.layout, event=event, noise_std=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupwiseGaussian:
+    """Normal noise of one size per clipping group: the sizes that add the least total variance at one guarantee.
+
+    With bounds ``C_k`` and ``n_k`` coordinates the variance of group ``k`` is proportional to ``C_k / sqrt(n_k)``; a
+    large group gets less noise per coordinate than a small one with the same bound. With one group it is
+    :class:`~privet.mechanism.noise.Gaussian`.
+
+    Attributes:
+        noise_multiplier: That of the one Gaussian release with the same cost: ``1 / sqrt(sum (C_k / std_k)^2)``. None
+            until the plan is calibrated.
+    """
+
+    noise_multiplier: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a multiplier that is not a positive number; zero noise is no mechanism."""
+        if self.noise_multiplier is not None:
+            value = checks.positive("noise_multiplier", self.noise_multiplier)
+            object.__setattr__(self, "noise_multiplier", value)
+
+    @property
+    def norm_kind(self) -> Norm:
+        """Gaussian noise hides an L2-bounded contribution."""
+        return Norm.L2
+
+    def event(self) -> DpEvent:
+        """Return the Gaussian mechanism of the same cost."""
+        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+        return gaussian_event(bounds=(1.0,), stds=(multiplier,))
+
+    def with_multiplier(self, noise_multiplier: float) -> GroupwiseGaussian:
+        """Return a copy with this multiplier."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
+        """Add each group's noise to its stretch of the sum.
+
+        Guarantee:
+            Group ``k`` moves by at most its bound, and gets independent noise of its size on every kept coordinate;
+            the event is built from bounds and sizes. Masked coordinates stay exactly zero. An empty batch releases
+            noise alone.
+        """
+        clipped.check_plain_units(type(self).__name__)
+        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+        layout, bounds = clipped.layout, clipped.sensitivity.bounds
+        sizes = [0] * len(bounds)
+        for group, size in zip(layout.groups, layout.sizes, strict=True):
+            sizes[group] += size
+        stds = tuple(multiplier * ratio for ratio in optimal_split(bounds, sizes))
+        for group, where in zip(layout.groups, layout.slices, strict=True):
+            keep = None if clipped.keep is None else clipped.keep[where]
+            add_normal(clipped.flat[where], std=stds[group], source=source, keep=keep)
+        return PrivateSum(
+            flat=clipped.flat,
+            layout=layout,
+            event=gaussian_event(bounds=bounds, stds=stds),
+            noise_std=stds[0] if len(set(stds)) == 1 else None,
+        )
+
+
+def optimal_split(bounds: Sequence[float], sizes: Sequence[int]) -> tuple[float, ...]:
+    """Return every group's noise at multiplier 1: the split with the least total variance.
+
+    Minimises ``sum size * std^2`` under ``sum (bound / std)^2 = 1``; the solution is
+    ``std^2 = bound / sqrt(size) * sum (bound * sqrt(size))``.
+    Edge cases: no groups, unequal lengths, bounds that are not positive and empty groups are refused.
+    """
+    if len(bounds) != len(sizes) or not bounds:
+        raise ArgumentError(f"Every group needs a bound and a size, got {len(bounds)} bounds and {len(sizes)} sizes.")
+    roots = [math.sqrt(checks.count("size", size)) for size in sizes]
+    limits = [checks.positive("bound", bound) for bound in bounds]
+    total = math.fsum(limit * root for limit, root in zip(limits, roots, strict=True))
+    return tuple(math.sqrt(limit / root * total) for limit, root in zip(limits, roots, strict=True))

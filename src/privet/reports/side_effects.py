@@ -1,0 +1,88 @@
+"""Side effects in rows: classes and groups, gaps, where they come from, and accuracy under attack."""
+
+from __future__ import annotations
+
+from privet.effects.groups import AttributeReport, FairnessReport
+from privet.effects.radii import RobustnessReport, WeightGrowth
+from privet.effects.reliability import Interval
+
+GROUP_HEADER = ("group", "n", "accuracy", "95 % interval", "loss", "95 % interval", "calibration error")
+GAP_HEADER = ("gap", "value", "95 % interval (bootstrap)", "worst group")
+SOURCE_HEADER = ("column", "group", "weaker features", "more clipping", "rarer", "together")
+RADIUS_HEADER = ("radius", "accuracy", "95 % interval (score)")
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _range(found: Interval, *, is_share: bool) -> str:
+    low, high = (_percent(value) if is_share else f"{value:.3f}" for value in (found.low, found.high))
+    return f"{low} to {high}"
+
+
+def group_rows(report: AttributeReport) -> list[tuple[str, ...]]:
+    """Return one row per group of an attribute, as ``GROUP_HEADER`` says."""
+    rows: list[tuple[str, ...]] = [
+        (
+            group.name,
+            f"{group.num_examples:,}",
+            _percent(group.accuracy.value),
+            _range(group.accuracy, is_share=True),
+            f"{group.loss.value:.3f}",
+            _range(group.loss, is_share=False),
+            _percent(group.calibration_error.value),
+        )
+        for group in report.groups
+    ]
+    return rows + [(name, "0", "", "no examples", "", "", "") for name in report.empty_groups]
+
+
+def gap_rows(report: FairnessReport) -> list[tuple[str, str, str, str]]:
+    """Return the gaps of every attribute, as ``GAP_HEADER`` says; differences of decisions have no interval."""
+    rows = []
+    for found in report.attributes:
+        name = found.attribute
+        sure = f"{found.worst_group} (in {100 * found.worst_share:.0f} % of resamples)"
+        accuracy = (_percent(found.accuracy_gap.value), _range(found.accuracy_gap, is_share=True))
+        loss = (f"{found.loss_gap.value:.3f}", _range(found.loss_gap, is_share=False))
+        calibration = (_percent(found.calibration_gap.value), _range(found.calibration_gap, is_share=True))
+        rows += [
+            (f"accuracy, by {name}", *accuracy, sure),
+            (f"loss, by {name}", *loss, ""),
+            (f"calibration error, by {name}", *calibration, ""),
+        ]
+    for one in report.decisions:
+        decided = f"share decided '{one.positive_class}', by {one.attribute}"
+        rows.append((decided, _percent(one.demographic_parity), "", ""))
+        rows.append((f"true or false positive rate, by {one.attribute}", _percent(one.equalized_odds), "", ""))
+    return rows
+
+
+def source_rows(report: FairnessReport) -> list[tuple[str, ...]]:
+    """Return the expected sources of gaps, as ``SOURCE_HEADER`` says: factors on the loss against the best group."""
+    return [
+        (
+            row.attribute,
+            row.name,
+            *(f"x {value:.2f}" for value in (row.features, row.clipping, row.imbalance)),
+            f"x {row.features * row.clipping * row.imbalance:.2f}",
+        )
+        for row in report.sources
+    ]
+
+
+def radius_rows(report: RobustnessReport) -> list[tuple[str, str, str]]:
+    """Return accuracy by radius, as ``RADIUS_HEADER`` says."""
+    return [
+        (f"{point.radius:.4f}", _percent(point.accuracy.value), _range(point.accuracy, is_share=True))
+        for point in report.points
+    ]
+
+
+def growth_sentence(growth: WeightGrowth) -> str:
+    """Say how much of the weights' length is what noise alone gives."""
+    return (
+        f"The weights have length {growth.measured:.1f}; noise alone would carry them {growth.from_noise:.1f} far, "
+        f"which explains {100 * growth.noise_share:.0f} % of the squared length."
+    )
