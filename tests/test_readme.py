@@ -26,13 +26,13 @@ def test_python_snippets_run_in_order_and_print_guarantees(capsys: pytest.Captur
     for snippet in PYTHON:
         exec(compile(snippet, "README.md", "exec"), names)
     printed = capsys.readouterr().out
-    assert printed.count("-DP") == 4
+    assert printed.count("-DP") == 5
     assert "NOT PRIVATE" not in printed
 
 
 def test_shown_commands_run_in_the_order_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len(COMMANDS) == 5
+    assert len(COMMANDS) == 9
     for words in COMMANDS:
         arguments = words[1:]
         if arguments[0] == "train":

@@ -57,7 +57,10 @@ _WHERE = {
     "replace_batchnorm": "privet.gradients.support",
     "privatize": "privet.training.session",
     "Session": "privet.training.session",
+    "CudaGraph": "privet.training.replay",
+    "Compiled": "privet.training.replay",
     "Step": "privet.training.step",
+    "suggest_physical_batch": "privet.training.physical_batch",
     "Unprotected": "privet.training.telemetry",
     "ExponentialAverage": "privet.training.averaging",
     "Views": "privet.training.augmentation",
@@ -143,10 +146,13 @@ if TYPE_CHECKING:
     from privet.training.estimator import sgd as sgd
     from privet.training.optimizers import DPAdam as DPAdam
     from privet.training.optimizers import DPAdamW as DPAdamW
+    from privet.training.physical_batch import suggest_physical_batch as suggest_physical_batch
     from privet.training.schedules import CosineDecay as CosineDecay
     from privet.training.schedules import LearningRate as LearningRate
     from privet.training.schedules import LinearDecay as LinearDecay
     from privet.training.schedules import StepDecay as StepDecay
+    from privet.training.replay import Compiled as Compiled
+    from privet.training.replay import CudaGraph as CudaGraph
     from privet.training.session import Session as Session
     from privet.training.session import privatize as privatize
     from privet.training.step import Step as Step

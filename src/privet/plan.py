@@ -14,7 +14,7 @@ from privet.accounting.guarantee import Guarantee, guarantee
 from privet.accounting.last_iterate import ACCOUNTANT, LastIterate, proven_last_iterate
 from privet.errors import ArgumentError, PlanError, RecipeError
 from privet.mechanism import codec
-from privet.mechanism.ablations import NotPrivate
+from privet.mechanism.ablations import NotPrivate, amplified
 from privet.mechanism.clipping import Clipping
 from privet.mechanism.clipping_runs import step_event
 from privet.mechanism.descent import StronglyConvexDescent
@@ -128,7 +128,7 @@ class Plan:
     @property
     def round_event(self) -> DpEvent:
         """What one round costs."""
-        return self.sampling.amplify(step_event(self.clipping, self.noise.event()))
+        return amplified(self.sampling, step_event(self.clipping, self.noise.event()))
 
     @property
     def segments(self) -> tuple[tuple[DpEvent, int], ...]:

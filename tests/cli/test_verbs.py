@@ -234,11 +234,13 @@ def test_the_doctor_names_layers_that_mix_examples_and_their_remedy(ask: Ask, mo
     from torch import nn
 
     from privet.experiments import examination
+    from privet.experiments.model_cost import RandomNumbers
 
     sick = nn.Sequential(nn.Flatten(), nn.Linear(784, 4), nn.BatchNorm1d(4), nn.Linear(4, 10))
-    found = examination.examine_model("sick", sick, (1, 28, 28))
+    inputs = RandomNumbers(shape=(1, 28, 28))
+    found = examination.examine_model("sick", sick, inputs)
     assert not found.can_be_trained
-    monkeypatch.setattr(examination, "examine", lambda name, overrides: found)
+    monkeypatch.setattr(examination, "examine", lambda *_, **__: found)
     answer = ask("doctor", "sick")
     assert answer.code == 1
     assert "mixes the examples" in answer.out

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from privet.datasets import load
-from privet.datasets.arrays import ArrayDataset
+from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.columns import ADULT, ADULT_FEATURES
 from privet.datasets.own_table import load_own_csv
 from privet.datasets.tables import CategoryColumn
@@ -53,7 +54,7 @@ def people(path: Path, num_people: int = 60) -> Path:
         writer.writeheader()
         for number in range(num_people):
             changed = {
-                "age": str(20 + number % 50),
+                "age": str((80 if number % 5 == 0 else 20) + number % 7),
                 "sex": ("Female", "Male")[number % 2],
                 "race": ("White", "Black", "Other")[number % 3],
                 "income": ("<=50K", ">50K")[number % 5 == 0],
@@ -62,19 +63,27 @@ def people(path: Path, num_people: int = 60) -> Path:
     return path
 
 
-@pytest.fixture
-def adult_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of five steps on made-up people, in place of the official files."""
-    made = load_own_csv(people(tmp_path / "train.csv", 300), ADULT, ADULT.normalisation())
-
-    class Parts:
-        train, test, info = made, made, ADULT
-
-    for module in (runner, side_effects):
-        monkeypatch.setattr(module, "load", lambda name, normalisation=None: Parts())
-    folder = tmp_path / "run"
-    runner.train(load_recipe("adult", ADULT_RUN), folder)
+    folder = tmp_path_factory.mktemp("adult")
+    people(folder / "train.csv", 300)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "load", lambda name, normalisation=None: _split(folder))
+        runner.train(load_recipe("adult", ADULT_RUN), folder / "run")
     return folder
+
+
+def _split(folder: Path) -> Split:
+    made = load_own_csv(folder / "train.csv", ADULT, ADULT.normalisation())
+    return Split(train=made, test=made, info=ADULT)
+
+
+@pytest.fixture
+def adult_run(trained_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy that a test may add files to."""
+    monkeypatch.setattr(side_effects, "load", lambda name, normalisation=None: _split(trained_once))
+    return Path(shutil.copytree(trained_once / "run", tmp_path / "run"))
 
 
 def test_groups_are_measured_and_kept_for_the_report(adult_run: Path) -> None:
@@ -137,11 +146,11 @@ def test_images_have_classes_and_no_groups_and_are_attacked_in_pixels(
     assert report.sources == ()
     with pytest.raises(DataError, match="none: its examples are not rows of a table"):
         examine_fairness(run_folder, ["sex"], device="cpu")
-    found = examine_robustness(run_folder, device="cpu", num_attacked=100)
+    found = examine_robustness(run_folder, device="cpu", radii=[4 / 255, 16 / 255], num_attacked=60)
     accuracies = [point.accuracy.value for point in found.report.points]
     assert accuracies == sorted(accuracies, reverse=True)
     assert accuracies[-1] < accuracies[0]
-    outputs = runner.evaluate(run_folder, device="cpu", test=_first(100))
+    outputs = runner.evaluate(run_folder, device="cpu", test=_first(60))
     assert outputs.measures[0].value == accuracies[0]
 
 

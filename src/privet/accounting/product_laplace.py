@@ -22,7 +22,7 @@ from privet.mechanism.terms import Adjacency
 Array = NDArray[np.float64]
 
 _LARGEST_EXPANDED = 128
-_OUTER, _INNER = 48, 56
+_OUTER, _NEWTON = 34, 14
 
 
 def one_coordinate(orders: Array, x: Array) -> Array:
@@ -45,28 +45,39 @@ def worst_divergences(orders: Array, scales: Array, counts: Array, *, reach: flo
     Guarantee: every price gives an upper bound by weak duality, whether or not it is the best one.
     """
     column, squares = orders[:, None], (scales * scales)[None, :]
-    low = np.full(len(orders), -60.0) + np.log(orders / 2 / squares.min())
     high = np.log(orders / 2 / squares.min())
+    low = high - 60.0
     best = np.full(len(orders), np.inf)
     for _ in range(_OUTER):
         log_price = (low + high) / 2
-        cost = np.exp(log_price)[:, None] * squares
-        x = _inverse_slope(column, cost)
-        used = (counts * squares * x * x).sum(1)
-        gains = counts * (one_coordinate(column, x) - cost * x * x)
-        best = np.minimum(best, np.exp(log_price) * reach * reach + gains.sum(1))
-        low, high = np.where(used > reach * reach, log_price, low), np.where(used > reach * reach, high, log_price)
+        x, gains = _best_share(column, np.exp(log_price)[:, None] * squares)
+        best = np.minimum(best, np.exp(log_price) * reach * reach + (counts * gains).sum(1))
+        is_too_much = (counts * squares * x * x).sum(1) > reach * reach
+        low, high = np.where(is_too_much, log_price, low), np.where(is_too_much, high, log_price)
     return best * (1 + 1e-12)
 
 
-def _inverse_slope(orders: Array, cost: Array) -> Array:
-    """Return where the slope equals the cost; zero where even the first step is not worth it."""
-    low, high = np.full_like(cost, -80.0), np.log(1 / (2 * cost))  # the slope is below 1 / (2 x)
-    for _ in range(_INNER):
-        middle = (low + high) / 2
-        above = slope(orders, np.exp(middle)) > cost
-        low, high = np.where(above, middle, low), np.where(above, high, middle)
-    return np.where(cost >= orders / 2, 0.0, np.exp((low + high) / 2))
+def _best_share(orders: Array, cost: Array) -> tuple[Array, Array]:
+    """Return the shift at which a divergence less ``cost`` times its square is largest, and a bound on that maximum.
+
+    Newton's rule on logarithms, from the right, where it cannot overshoot: the logarithm of the slope is concave. What
+    is missing to the maximum after the last step is bounded by the tangent, since the divergence is concave in the
+    square of the shift.
+    """
+    most = 1 / (2 * cost)  # the slope is below 1 / (2 x)
+    log_x = np.log(most)
+    for _ in range(_NEWTON):
+        x = np.exp(log_x)
+        decay, fall = np.exp(-(2 * orders - 1) * x), -np.expm1(-(2 * orders - 1) * x)
+        bend = x * (2 * orders - 1) * decay * (1 / fall + (orders - 1) / (orders + (orders - 1) * decay)) - 1
+        log_x = log_x - np.log(slope(orders, x) / cost) / np.minimum(bend, -1e-9)
+        log_x = np.clip(log_x, -80.0, np.log(most))
+    x = np.exp(log_x)
+    tilt = slope(orders, x) - cost
+    missing = np.maximum(tilt * (most * most - x * x), -tilt * x * x)
+    gains = one_coordinate(orders, x) - cost * x * x + missing
+    idle = cost >= orders / 2
+    return np.where(idle, 0.0, x), np.where(idle, 0.0, gains)
 
 
 @dataclass(frozen=True, kw_only=True)

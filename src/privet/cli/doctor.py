@@ -1,67 +1,177 @@
-"""``privet doctor``: whether a model can be trained privately, and by which rules."""
+"""``privet doctor``: whether a model can be trained privately, by which rules, and what that costs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.console import FAILED, OK, show_json, show_table
+from privet.cli.console import FAILED, OK, show_facts, show_json, show_table
 from privet.cli.options import CONTEXT, examples, json_option, set_option
 
 if TYPE_CHECKING:
-    from privet.experiments.examination import Examination
+    from privet.experiments.examination import Examination, LayerFinding
+    from privet.experiments.model_cost import Inputs, ModelCost
 
 
-@click.command(context_settings=CONTEXT, epilog=examples("privet doctor dp_cnn"))
+class _Shape(click.ParamType[tuple[int, ...]]):
+    """Whole numbers separated by commas or x."""
+
+    name = "shape"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Return the lengths of the axes."""
+        if isinstance(value, tuple):
+            return value
+        if not re.fullmatch(r"[1-9][0-9]{0,8}([,x][1-9][0-9]{0,8})*", value):
+            self.fail(f"{value!r} is not a shape such as 3,32,32.", param, ctx)
+        return tuple(int(length) for length in re.split("[,x]", value))
+
+
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "privet doctor dp_cnn",
+        "privet doctor mine.py:build --input-shape 3,32,32",
+        "privet doctor pkg.nets:Tagger --token-shape 128 --vocabulary 30522",
+    ),
+)
 @click.argument("model_or_recipe")
 @set_option
+@click.option("--input-shape", type=_Shape(), help="Shape of one example of your own network: random numbers.")
+@click.option("--token-shape", type=_Shape(), help="Shape of one example of your own network: random token ids.")
+@click.option("--vocabulary", type=click.IntRange(min=1), help="How many token ids there are.")
+@click.option("--batch-size", type=click.IntRange(min=2), default=13, show_default=True, help="Examples at once.")
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda or auto.")
 @json_option
-def doctor(model_or_recipe: str, overrides: tuple[str, ...], as_json: bool) -> int:
-    """Say whether a model can be trained privately, layer by layer.
+def doctor(
+    model_or_recipe: str,
+    overrides: tuple[str, ...],
+    input_shape: tuple[int, ...] | None,
+    token_shape: tuple[int, ...] | None,
+    vocabulary: int | None,
+    batch_size: int,
+    device: str,
+    as_json: bool,
+) -> int:
+    """Say whether a model can be trained privately, and what it costs.
 
-    MODEL_OR_RECIPE is the name of a network or a recipe. No data are read;
-    the network sees random numbers of the right shape. Exit code 1 says that
-    it cannot be trained as it is.
+    MODEL_OR_RECIPE is the name of a network, a recipe, or a network of your
+    own: package.module:function or file.py:function, a function or class that
+    needs no arguments. THAT CODE IS IMPORTED AND RUN; examine only code that
+    you would run anyway.
+
+    No data are read: the network sees random numbers of the right shape. For
+    each layer you see how its norms are measured, the milliseconds that took,
+    and the memory it keeps until the clipping factors are known. Exit code 1
+    says that the network cannot be trained as it is.
     """
-    from privet.experiments.examination import examine
+    from privet.experiments import examination
+    from privet.experiments.user_models import is_reference
 
-    found = examine(model_or_recipe, overrides)
+    if is_reference(model_or_recipe):
+        if overrides:
+            raise click.UsageError("--set changes recipes; a network of your own has none.")
+        inputs = _inputs(input_shape, token_shape, vocabulary)
+        found = examination.examine_referenced(model_or_recipe, inputs, num_examples=batch_size, device=device)
+    else:
+        if input_shape or token_shape or vocabulary:
+            raise click.UsageError("Shapes are for a network of your own (file.py:function); this one has its own.")
+        found = examination.examine(model_or_recipe, overrides, num_examples=batch_size, device=device)
     if as_json:
-        show_json(
-            {
-                "model": found.model,
-                "parameters": found.num_parameters,
-                "can_be_trained": found.can_be_trained,
-                "failure": found.failure,
-                "layers": [
-                    {
-                        "layer": layer.name,
-                        "type": layer.kind,
-                        "parameters": layer.num_parameters,
-                        "rule": layer.rule,
-                        "problem": layer.problem,
-                        "fix": layer.fix,
-                    }
-                    for layer in found.layers
-                ],
-            }
-        )
+        show_json(_as_dict(found))
     else:
         _print(found)
     return OK if found.can_be_trained else FAILED
 
 
+def _inputs(input_shape: tuple[int, ...] | None, token_shape: tuple[int, ...] | None, vocabulary: int | None) -> Inputs:
+    from privet.experiments.model_cost import RandomNumbers, RandomTokens
+
+    if (input_shape is None) == (token_shape is None):
+        raise click.UsageError("Give the shape of one example: either --input-shape or --token-shape.")
+    if input_shape is not None:
+        if vocabulary is not None:
+            raise click.UsageError("--vocabulary goes with --token-shape.")
+        return RandomNumbers(shape=input_shape)
+    if token_shape is None or vocabulary is None:
+        raise click.UsageError("--token-shape needs --vocabulary, the number of token ids.")
+    return RandomTokens(shape=token_shape, vocabulary=vocabulary)
+
+
+def _as_dict(found: Examination) -> dict[str, Any]:
+    return {
+        "model": found.model,
+        "parameters": found.num_parameters,
+        "can_be_trained": found.can_be_trained,
+        "failure": found.failure,
+        "layers": [_layer_dict(layer) for layer in found.layers],
+        "cost": None if found.cost is None else _cost_dict(found.cost),
+    }
+
+
+def _layer_dict(layer: LayerFinding) -> dict[str, Any]:
+    return {
+        "layer": layer.name,
+        "type": layer.kind,
+        "parameters": layer.num_parameters,
+        "rule": layer.rule,
+        "problem": layer.problem,
+        "fix": layer.fix,
+        "strategy": layer.strategy,
+        "seconds": layer.seconds,
+        "kept_bytes": layer.kept_bytes,
+        "tried": [
+            {"strategy": each.name, "seconds": each.seconds, "kept_bytes": each.kept_bytes} for each in layer.tried
+        ],
+    }
+
+
+def _cost_dict(cost: ModelCost) -> dict[str, Any]:
+    return {
+        "device": cost.device,
+        "batch_size": cost.num_examples,
+        "plain_seconds": cost.plain_seconds,
+        "private_seconds": cost.private_seconds,
+        "first_private_seconds": cost.first_seconds,
+        "time_ratio": cost.private_seconds / cost.plain_seconds,
+        "predicted_time_ratio": cost.predicted_seconds / cost.plain_seconds,
+        "predicted_memory_ratio": cost.peak_ratio,
+    }
+
+
 def _print(found: Examination) -> None:
     rows = [
-        [layer.name or "(model)", layer.kind, f"{layer.num_parameters:,}", layer.problem or layer.rule]
+        [
+            layer.name or "(model)",
+            layer.kind,
+            f"{layer.num_parameters:,}",
+            layer.problem or layer.rule,
+            layer.strategy or "",
+            "" if layer.seconds is None else f"{layer.seconds * 1e3:.2f}",
+            "" if layer.kept_bytes is None else f"{layer.kept_bytes / 1e6:.2f}",
+        ]
         for layer in found.layers
     ]
-    show_table(["layer", "type", "parameters", "per-example gradient"], rows, right=(2,))
+    header = ["layer", "type", "parameters", "per-example gradient", "norms by", "ms", "MB kept"]
+    show_table(header, rows, right=(2, 5, 6))
     for layer in found.layers:
         if layer.fix:
             click.echo(f"  {layer.name or '(model)'}: {layer.fix}")
     if found.failure is not None:
         click.echo(f"  {found.failure}")
+    if found.cost is not None:
+        show_facts(_facts(found.cost))
     verdict = "can be trained privately" if found.can_be_trained else "cannot be trained privately as it is"
     click.echo(f"{found.model}: {found.num_parameters:,} parameters, {verdict}.")
+
+
+def _facts(cost: ModelCost) -> dict[str, str]:
+    measured, predicted = cost.private_seconds / cost.plain_seconds, cost.predicted_seconds / cost.plain_seconds
+    return {
+        "plain pass": f"{cost.plain_seconds * 1e3:.2f} ms for {cost.num_examples} examples on {cost.device}",
+        "private pass": f"{cost.private_seconds * 1e3:.2f} ms: {measured:.2f} times as long, predicted {predicted:.2f}",
+        "first private pass": f"{cost.first_seconds:.2f} s, with the trial of the program and the choice of strategies",
+        "memory": f"predicted peak {cost.peak_ratio:.2f} times that of plain training",
+    }

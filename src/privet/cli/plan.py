@@ -22,8 +22,9 @@ _COPIES = 3
 @recipe_argument
 @set_option
 @quick_option
+@click.option("--compare-noise", "compares", is_flag=True, help="Also say what other noise costs at this guarantee.")
 @json_option
-def plan(recipe: str, overrides: tuple[str, ...], quick: bool, as_json: bool) -> None:
+def plan(recipe: str, overrides: tuple[str, ...], quick: bool, compares: bool, as_json: bool) -> None:
     """Say what RECIPE guarantees, before any data is read.
 
     RECIPE is the name of a packaged recipe or the path of a TOML file.
@@ -33,10 +34,14 @@ def plan(recipe: str, overrides: tuple[str, ...], quick: bool, as_json: bool) ->
     loaded = load_recipe(recipe, overrides, quick=quick)
     made = loaded.plan()
     found = _facts(loaded, made)
+    if compares:
+        found["noise_comparison"] = _comparison(loaded, made)
     if as_json:
         show_json(found)
-    else:
-        _print(loaded, made, found)
+        return
+    _print(loaded, made, found)
+    if compares:
+        _print_comparison(found["noise_comparison"])
 
 
 def _facts(recipe: Recipe, plan: Plan) -> dict[str, Any]:
@@ -105,6 +110,47 @@ def _central_limit(plan: Plan) -> float | None:
         return None
     figure = clt_mu(rate=plan.sampling.rate, noise_multiplier=multiplier, num_steps=plan.num_steps)
     return figure.epsilon(plan.delta)
+
+
+def _comparison(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:
+    """Every kind of noise at the recipe's guarantee, all coordinates counting alike."""
+    from privet.errors import ArgumentError
+    from privet.experiments.noise_comparison import compare_noise
+
+    count = _parameters(recipe)
+    if count is None:
+        raise ArgumentError(
+            "--compare-noise needs the number of parameters, which is not known before this network is built. Use "
+            "privet.experiments.noise_comparison.compare_noise with the number."
+        )
+    target = recipe.privacy.epsilon or plan.guarantee().epsilon
+    return [
+        {
+            "noise": row.name,
+            "cost_per_coordinate": row.cost,
+            "over_gaussian": row.over_gaussian,
+            "signal_to_noise_at_most": row.signal_to_noise,
+            "remark": row.remark,
+        }
+        for row in compare_noise(plan, num_coordinates=count, epsilon=target)
+    ]
+
+
+def _print_comparison(rows: list[dict[str, Any]]) -> None:
+    click.echo()
+    click.echo("Other noise at the same guarantee: mean size in a coordinate over the clipping norm.")
+    click.echo()
+    shown = [
+        [
+            row["noise"],
+            "out of reach" if row["cost_per_coordinate"] is None else f"{row['cost_per_coordinate']:.4g}",
+            "" if row["over_gaussian"] is None else f"{row['over_gaussian']:.3f} x",
+            "" if row["signal_to_noise_at_most"] is None else f"{row['signal_to_noise_at_most']:.3g}",
+            row["remark"],
+        ]
+        for row in rows
+    ]
+    show_table(["noise", "mean size", "over Gaussian", "signal to noise at most", ""], shown, right=(1, 2, 3))
 
 
 def _seen(plan: Plan) -> float | None:

@@ -187,7 +187,7 @@ def gradient_norm_ratio(gradients: Tensor, keep: Tensor, *, clip_norm: float) ->
 
 
 def _mean_clipped(rows: Tensor, bound: float) -> Tensor:
-    lengths = rows.norm(dim=1).clamp_min(torch.finfo(rows.dtype).tiny)
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1).clamp_min(torch.finfo(rows.dtype).tiny)
     return (rows * (bound / lengths).clamp_max(1.0).unsqueeze(1)).mean(0)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 
 from privet import checks
 from privet.accounting.guarantee import Guarantee, rounded_up
@@ -19,6 +19,7 @@ from privet.accounting.witness import confirmed
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import BudgetExceeded, CheckpointError, LedgerMismatch, PrivetError
+from privet.experiments.batch_size import find_physical_batch_size
 from privet.experiments.building import (
     build_model,
     build_optimizer,
@@ -39,6 +40,7 @@ from privet.experiments.unprotected_file import UnprotectedFile
 from privet.plan import Plan
 from privet.training.augmentation import mean_over_views
 from privet.training.averaging import ExponentialAverage
+from privet.training.batching import MapDataset
 from privet.training.checkpoint import load_checkpoint
 from privet.training.replay import fastest_for
 from privet.training.schedules import LearningRate
@@ -213,12 +215,13 @@ class _Run:
     def carry_out(self, should_stop: Callable[[], bool]) -> RunOutcome:
         settings = self._recipe.training
         optimizer = build_optimizer(settings.optimizer, self._model.parameters())
+        dataset = with_views(self._train, settings.augmentation)
         session = privatize(
             self._model,
             optimizer,
-            with_views(self._train, settings.augmentation),
+            dataset,
             self._plan,
-            physical_batch_size=settings.physical_batch_size,
+            physical_batch_size=self._physical_batch_size(dataset),
             folder=self._files.folder,
             checkpoint_every=settings.checkpoint_every,
             launch=fastest_for(self._device),
@@ -246,13 +249,21 @@ class _Run:
                     self._write_status("failed", session)
         return self._outcome(session, time.monotonic() - began)
 
+    def _losses(self) -> Callable[..., Tensor]:
+        losses = loss_function(self._recipe.info, self._model)
+        return losses if self._recipe.training.augmentation is None else mean_over_views(losses)
+
+    def _physical_batch_size(self, dataset: MapDataset) -> int:
+        size = self._recipe.training.physical_batch_size
+        if isinstance(size, int):
+            return size
+        return find_physical_batch_size(self._model, self._losses(), dataset, self._plan, self._device)
+
     def _walk(self, session: Session, should_stop: Callable[[], bool]) -> None:
         self._progress.started(self._promised, step=session.steps_done, num_steps=self._plan.num_steps)
         table, per_round = self._plan.epsilon_by_round, self._plan.sampling.steps_per_round
         settings = self._recipe.training
-        every, losses = settings.evaluate_every, loss_function(self._recipe.info, self._model)
-        if settings.augmentation is not None:
-            losses = mean_over_views(losses)
+        every, losses = settings.evaluate_every, self._losses()
         # made before the session brings back the rates of a checkpoint
         rate = LearningRate(session.optimizer, build_schedule(settings.schedule), num_steps=self._plan.num_steps)
         self._model.train()

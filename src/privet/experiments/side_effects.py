@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,8 @@ def examine_fairness(
 ) -> FairnessReport:
     """Measure what a run's model does for every class and for the groups of declared columns.
 
-    Differences of decisions are given for two classes. Sources of gaps are given where training clips to a threshold.
+    Differences of decisions are given for two classes. Sources of gaps are given where training clips to a
+    threshold and every group of the column is large enough to tell its features from noise.
 
     Args:
         folder: The run's folder.
@@ -148,19 +150,23 @@ def _sources(
         return ()
     norms = gradient_norms(model, data.features, data.labels)
     features, labels = data.features.double().cpu().numpy(), data.labels.cpu().numpy()
-    return tuple(
-        SourceRow(
-            attribute=attribute.name,
-            name=found.name,
-            share=found.share,
-            clip_factor=found.clip_factor,
-            features=found.sources.features,
-            clipping=found.sources.clipping,
-            imbalance=found.sources.imbalance,
-        )
-        for attribute in attributes
-        for found in explain_groups(features, labels, attribute, norms, clip_norm=clip_norm)
-    )
+    rows: list[SourceRow] = []
+    for attribute in attributes:
+        # Groups that are too small to tell features from noise leave their column unexplained, not unmeasured.
+        with suppress(DataError):
+            rows += [
+                SourceRow(
+                    attribute=attribute.name,
+                    name=found.name,
+                    share=found.share,
+                    clip_factor=found.clip_factor,
+                    features=found.sources.features,
+                    clipping=found.sources.clipping,
+                    imbalance=found.sources.imbalance,
+                )
+                for found in explain_groups(features, labels, attribute, norms, clip_norm=clip_norm)
+            ]
+    return tuple(rows)
 
 
 def _clip_norm(plan: Plan) -> float | None:

@@ -125,7 +125,7 @@ class TrainingSettings(Table):
         schedule: The course of the learning rate; None keeps it.
         averaging: Whether to keep a moving average of the weights.
         augmentation: Whether to show the network several views of every image.
-        physical_batch_size: How many examples go through the network at once.
+        physical_batch_size: How many examples go through the network at once; ``auto`` finds out before the first step.
         device: ``auto`` takes a GPU if there is one.
         checkpoint_every: Steps between checkpoints.
         evaluate_every: Steps between looks at the test data; only for public data. None looks once, at the end.
@@ -136,7 +136,7 @@ class TrainingSettings(Table):
     schedule: Annotated[ScheduleSettings, Field(discriminator="kind")] | None = None
     averaging: AveragingSettings | None = None
     augmentation: AugmentationSettings | None = None
-    physical_batch_size: Count = 256
+    physical_batch_size: Count | Literal["auto"] = 256
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,3})?)$")] = "auto"
     checkpoint_every: Count = 100
     evaluate_every: Count | None = None
@@ -144,4 +144,8 @@ class TrainingSettings(Table):
 
 
 # A union reports the branch it took as part of a path; in the file that level does not exist.
-KINDS = ("sgd", "rmsprop", "adam", "adamw", "dp_adam", "dp_adamw", "linear", "cosine", "steps")
+KINDS = (
+    *("sgd", "rmsprop", "adam", "adamw", "dp_adam", "dp_adamw"),
+    *("linear", "cosine", "steps"),
+    *("constrained-int", "literal['auto']"),
+)

@@ -285,6 +285,8 @@ class Capture(TorchFunctionMode):
             statistics=self._statistics,
             versions=tuple((tensor, tensor._version) for tensor in tensors_in((args, kwargs)) if is_batch(tensor)),
         )
+        if self._follows_memory:
+            self._follow((args, output))  # inside a composite operation no other call is seen
         output.register_hook(lambda gradient: _keep(use, gradient))  # type: ignore[no-untyped-call]
         self.recording.uses.append(use)
 

@@ -1,8 +1,8 @@
 """Private training with one half of its mechanism taken out, to see what the other half does. NOT PRIVATE.
 
 A step is private because contributions are bounded *and* noise is added in proportion to the bound. Without either
-there is no guarantee at all: the event of such a step is "not private", its epsilon is infinite, and every guarantee and
-report of a run made with these pieces says why.
+there is no guarantee at all: the event of such a step is "not private", its epsilon is infinite, and guarantees and
+reports of a run made with these pieces say why.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from privet import checks
 from privet.errors import CheckpointError, PlanError
 from privet.mechanism.clipping_runs import State
 from privet.mechanism.noise import NormalSource
+from privet.mechanism.sampling import Sampling
 from privet.mechanism.sensitivity import Norm, Sensitivity
 from privet.mechanism.sums import ClippedSum, PrivateSum
 
@@ -33,6 +34,16 @@ class NotPrivate(Protocol):
     def not_private_because(self) -> str:
         """The reason, for every guarantee of a plan with this piece."""
         ...
+
+
+def amplified(sampling: Sampling, event: DpEvent) -> DpEvent:
+    """Return the cost of one round, given that of one release which uses every example.
+
+    Guarantee:
+        As :meth:`~privet.mechanism.sampling.Sampling.amplify`. A release that hides nothing hides nothing of the
+        examples it was drawn from either: no sampling makes it private.
+    """
+    return event if isinstance(event, NonPrivateDpEvent) else sampling.amplify(event)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
     from torch import Tensor
 
-# Kept coordinates are gathered for their noise; this many at a time bound the extra memory.
+# Noise of kept coordinates is drawn apart from the sum it joins; this many at a time bound the extra memory.
 _CHUNK = 1 << 22
 
 
@@ -120,6 +120,6 @@ def add_normal(
     index = keep.nonzero().squeeze(1) if kept is None else kept.index
     for start in range(0, len(index), _CHUNK):
         part = index[start : start + _CHUNK]
-        values = flat.index_select(0, part)
-        source.add_normal(values, std)
-        flat.index_copy_(0, part, values)
+        draw = flat.new_zeros(len(part))
+        source.add_normal(draw, std)
+        flat.scatter_add_(0, part, draw)

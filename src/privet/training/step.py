@@ -18,6 +18,7 @@ from torch import Tensor
 
 from privet.errors import LedgerMismatch, LoopError
 from privet.gradients.capture import mark_batch
+from privet.mechanism.ablations import amplified
 from privet.mechanism.events import same_event
 from privet.mechanism.granularity import Kept
 from privet.mechanism.sensitivity import Sensitivity
@@ -207,7 +208,8 @@ class Step:
             session._average.check_not_applied()
         session._iterates.before_step()
         private = session.plan.noise.add(self._sum, session._streams.noise)
-        facts = session.plan.sampling.amplify(session._clipping.release(private.event, session._streams.noise))
+        release = session._clipping.release(private.event, session._streams.noise)
+        facts = amplified(session.plan.sampling, release)
         self._was_compared = True
         if self._opens_round:
             session.ledger.check(facts)

@@ -157,6 +157,117 @@ def _hidden_state_table(rows: Sequence[Row]) -> str:
     return hidden_state_table(rows)
 
 
+def _padding_run(dataset: str) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet.experiments.studies.padding import cifar10_padding, mnist_padding, run_padding_study
+
+        whole = mnist_padding() if dataset == "mnist" else cifar10_padding()
+        return run_padding_study(whole.shortened() if quick else whole, seeds=seeds, device=device)
+
+    return run
+
+
+def _published_table(tolerance: float) -> Callable[[Sequence[Row]], str]:
+    def table(rows: Sequence[Row]) -> str:
+        from privet.experiments.studies.effects_table import published_table
+
+        return published_table(rows, tolerance=tolerance)
+
+    return table
+
+
+def _class_size_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet.experiments.studies.padding import run_class_size_study
+
+    return run_class_size_study(seeds=seeds, device=device, quick=quick)
+
+
+def _adult_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet.experiments.studies.adult import run_adult_study
+
+    return run_adult_study(seeds=seeds, device=device, quick=quick)
+
+
+def _adult_table(rows: Sequence[Row]) -> str:
+    from privet.experiments.studies.effects_table import adult_table
+
+    return adult_table(rows)
+
+
+def _laboratory_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet.experiments.studies.laboratory import run_laboratory
+
+    return run_laboratory(seeds=seeds, device=device, quick=quick)
+
+
+def _laboratory_table(rows: Sequence[Row]) -> str:
+    from privet.experiments.studies.effects_table import laboratory_table
+
+    return laboratory_table(rows)
+
+
+def _noise_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet.experiments.studies.noise_shape import run_noise_study
+
+    if quick:
+        return run_noise_study(seeds=seeds, device=device, epsilons=(3.0,), steps=60)
+    return run_noise_study(seeds=seeds, device=device)
+
+
+def _noise_table(rows: Sequence[Row]) -> str:
+    from privet.experiments.studies.noise_table import noise_table
+
+    return noise_table(rows)
+
+
+_NOISE_STUDIES = (
+    Study(
+        name="noise-digits",
+        description="plain and shaped noise at one guarantee on small digits, well and badly scaled; needs scikit-learn",
+        num_seeds=5,
+        run=_noise_run,
+        table=_noise_table,
+    ),
+)
+
+_SIDE_EFFECTS = (
+    Study(
+        name="feature-to-noise",
+        description="two-layer networks on made-up patches: groups, phase map, rotation, rank correlation; a minute",
+        num_seeds=3,
+        run=_laboratory_run,
+        table=_laboratory_table,
+    ),
+    Study(
+        name="padding-mnist",
+        description="smaller digits at epsilon 3, clean and under attack, beside the paper's",
+        num_seeds=3,
+        run=_padding_run("mnist"),
+        table=_published_table(2.0),
+    ),
+    Study(
+        name="padding-cifar10",
+        description="the same on CIFAR-10",
+        num_seeds=3,
+        run=_padding_run("cifar10"),
+        table=_published_table(4.0),
+    ),
+    Study(
+        name="class-size-mnist",
+        description="fewer fives at epsilon 3, and what becomes of them, beside the paper's",
+        num_seeds=3,
+        run=_class_size_run,
+        table=_published_table(4.0),
+    ),
+    Study(
+        name="adult-groups",
+        description="Adult income at epsilon 1, 3, 8 and without privacy: accuracy and gaps by sex and race",
+        num_seeds=3,
+        run=_adult_run,
+        table=_adult_table,
+    ),
+)
+
 _STUDIES = (
     Study(
         name="clipping-mnist",
@@ -218,7 +329,7 @@ _STUDIES = (
     ),
 )
 
-STUDIES: Mapping[str, Study] = MappingProxyType({study.name: study for study in _STUDIES})
+STUDIES: Mapping[str, Study] = MappingProxyType({study.name: study for study in (*_STUDIES, *_SIDE_EFFECTS, *_NOISE_STUDIES)})
 
 
 def find_study(name: str) -> Study:

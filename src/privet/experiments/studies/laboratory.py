@@ -278,3 +278,27 @@ def run_rotation(
             "accuracy": float(outcome.is_right.double().mean()),
             "predicted_worse_start": None if angle is None else pretraining_harms(math.radians(angle)),
         }
+
+
+def run_laboratory(*, seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    """Run every part of the laboratory and yield its rows, each marked with its part."""
+    sizes = (1.0, 2.0, 4.0, 8.0) if quick else (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
+    levels = (0.1, 0.3, 1.0, 10.0) if quick else (0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)
+    short = LabSettings(training=PatchTraining(num_steps=100))
+    for seed in seeds:
+        for row in run_groups(TwoPatch(), NOISE_STDS, LabSettings(), seed=seed, device=device):
+            yield {"part": "groups", **row}
+        for row in run_rotation(ANGLES, short, seed=seed, device=device):
+            yield {"part": "rotation", **row}
+        found = random_cells(90 if quick else 400, seed=seed, device=device)
+        yield {
+            "part": "correlation",
+            "arm": "random settings",
+            "seed": seed,
+            "num_cells": len(found.errors),
+            "correlation": found.correlation,
+            "control": found.control,
+            "accuracy": float(1 - found.errors.mean()),
+        }
+    for row in run_phase_map(sizes, levels, LabSettings(), seed=seeds[0], device=device):
+        yield {"part": "phases", **row}

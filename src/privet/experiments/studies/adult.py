@@ -1,0 +1,61 @@
+"""Adult income by epsilon: what privacy costs whom, by sex and by race."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from privet.datasets import load
+from privet.effects.fairness import fairness_report
+from privet.experiments.building import on_device
+from privet.experiments.side_effects import group_attribute
+from privet.experiments.studies.effects_training import ArmTraining, train_arm
+from privet.models.mlp import mlp_64_64
+from privet.training.predictions import predict
+
+Row = dict[str, Any]
+EPSILONS = (None, 8.0, 3.0, 1.0)
+COLUMNS = ("sex", "race")
+
+
+def run_adult_study(*, seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    """Train one network per epsilon and seed, and yield accuracies, gaps and intervals of every group."""
+    split = load("adult")
+    train, test = on_device(split.train, device), split.test
+    attributes = [group_attribute(split.info, test.features, name) for name in COLUMNS]
+    for seed in seeds:
+        for epsilon in EPSILONS:
+            training = ArmTraining(
+                epsilon=epsilon,
+                clip_norm=1.0,
+                batch_size=512,
+                epochs=3 if quick else 20,
+                learning_rate=0.2,
+                momentum=0.9,
+            )
+            model, found = train_arm(
+                lambda: mlp_64_64(split.info.input_shape, 2),
+                train,
+                training,
+                dataset_size=split.info.train_size,
+                seed=seed,
+                device=device,
+            )
+            predictions = predict(model, test.features, test.labels)
+            report = fairness_report(predictions, class_names=split.info.class_names, attributes=attributes)
+            yield {
+                "arm": "no privacy" if epsilon is None else f"epsilon {epsilon:g}",
+                "dataset": "adult",
+                "seed": seed,
+                "accuracy": float(predictions.is_right.mean()),
+                "loss": float(predictions.losses.mean()),
+                "epsilon": None if found is None else found.epsilon,
+                "delta": training.delta,
+                "epochs": training.epochs,
+                "num_test": predictions.num_examples,
+                "fairness": report.to_dict(),
+                **{f"accuracy_gap_{one.attribute}": one.accuracy_gap.value for one in report.attributes},
+                **{f"loss_gap_{one.attribute}": one.loss_gap.value for one in report.attributes},
+            }

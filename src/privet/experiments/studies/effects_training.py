@@ -1,0 +1,108 @@
+"""Private training of one arm, as the studies of side effects share it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import SGD
+
+from privet.accounting.guarantee import Guarantee
+from privet.datasets.arrays import ArrayDataset
+from privet.mechanism.clipping import Threshold
+from privet.mechanism.noise import Gaussian
+from privet.mechanism.sampling import Poisson
+from privet.mechanism.terms import Adjacency, Unit
+from privet.plan import Plan
+from privet.training.estimator import fit_privately
+from privet.training.replay import fastest_for
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmTraining:
+    """Constants of one arm.
+
+    Attributes:
+        epsilon: Target; None trains without privacy, with the same batches, rate and number of steps.
+        delta: Probability with which the bound may fail.
+        clip_norm: Bound on one example's gradient.
+        batch_size: Expected logical batch size.
+        epochs: Expected uses of each record.
+        learning_rate: Of SGD; that of the arm without privacy is multiplied by ``clip_norm``, as clipping does.
+        momentum: Of SGD.
+    """
+
+    epsilon: float | None = 3.0
+    delta: float = 1e-5
+    clip_norm: float = 0.1
+    batch_size: int = 256
+    epochs: int = 20
+    learning_rate: float = 2.0
+    momentum: float = 0.9
+
+    def plan(self, dataset_size: int) -> Plan:
+        """Return the calibrated plan of the private arm."""
+        assert self.epsilon is not None
+        return Plan(
+            sampling=Poisson.for_dataset(dataset_size=dataset_size, batch_size=self.batch_size, epochs=self.epochs),
+            clipping=Threshold(norm=self.clip_norm),
+            noise=Gaussian(),
+            delta=self.delta,
+            adjacency=Adjacency.ADD_REMOVE,
+            unit=Unit.RECORD,
+        ).calibrated(epsilon=self.epsilon)
+
+
+def train_arm(
+    build: Callable[[], nn.Module],
+    train: ArrayDataset,
+    training: ArmTraining,
+    *,
+    dataset_size: int,
+    seed: int,
+    device: torch.device,
+) -> tuple[nn.Module, Guarantee | None]:
+    """Train one network and return it with its guarantee; None without privacy.
+
+    The seed makes the run repeatable and not private: studies are about public data.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = build().to(device)
+    if training.epsilon is None:
+        _train_plainly(model, train, training, seed)
+        return model, None
+    plan = training.plan(dataset_size)
+    found = fit_privately(
+        model,
+        SGD(model.parameters(), lr=training.learning_rate, momentum=training.momentum),
+        train,
+        plan,
+        _losses,
+        # Poisson batches rarely exceed their mean by this much, so that a step is one pass
+        physical_batch_size=math.ceil(1.25 * training.batch_size),
+        launch=fastest_for(device),
+        seed=seed,
+    )
+    return model, found
+
+
+def _losses(outputs: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, labels, reduction="none")
+
+
+def _train_plainly(model: nn.Module, train: ArrayDataset, training: ArmTraining, seed: int) -> None:
+    rate = training.learning_rate * training.clip_norm
+    optimizer = SGD(model.parameters(), lr=rate, momentum=training.momentum)
+    generator = torch.Generator().manual_seed(seed)
+    model.train()
+    for _ in range(training.epochs):
+        for chosen in torch.split(torch.randperm(len(train), generator=generator), training.batch_size):
+            features, labels = train.take(chosen)
+            optimizer.zero_grad()
+            torch.autograd.backward(functional.cross_entropy(model(features), labels))
+            optimizer.step()

@@ -1,0 +1,169 @@
+"""Units for shaped clipping and noise, from public examples or from a private release of their own.
+
+Both measure how large the gradients of single examples are in every row and column of the parameters. The release
+clips every example, adds Gaussian noise to the sums of squares, and is charged to a ledger of its own; the guarantee of
+everything is that of both ledgers together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from privet import checks
+from privet.accounting.ledger import Ledger
+from privet.errors import DataError, PrivetError, UnsupportedModel
+from privet.gradients.support import check_model, quiet_vmap
+from privet.mechanism.events import DpEvent, gaussian_event
+from privet.mechanism.geometry import Factored
+from privet.mechanism.geometry_sources import DEFAULT_FLOOR, AxisMoments, axis_sizes, factored_geometry
+from privet.mechanism.grouping import OneGroup
+from privet.mechanism.layout import Layout
+from privet.training.guards import trainable_parameters
+from privet.training.randomness import Streams
+
+Losses = Callable[[Tensor, Tensor], Tensor]
+_CHUNK = 64
+
+
+def public_geometry(
+    model: nn.Module,
+    losses: Losses,
+    features: Tensor,
+    labels: Tensor,
+    *,
+    power: float,
+    floor: float = DEFAULT_FLOOR,
+) -> Factored:
+    """Return units from public examples; nothing is charged, so none of the private ones may be among them.
+
+    Args:
+        model: As it stands before training.
+        losses: From outputs and labels to one loss per example.
+        features: Of the public examples.
+        labels: Of the public examples.
+        power: 1/4 for plain steps, 1/2 for steps preconditioned with power 1.
+        floor: The smallest share of the mean that a row or column may have.
+    """
+    layout = _layout(model)
+    total = sum(_axis_sums(layout, rows) for rows in _gradients(model, losses, features, labels))
+    if isinstance(total, int):
+        raise DataError("public_geometry() needs at least one public example.")
+    return factored_geometry(layout, _moments(layout, total.cpu().numpy()), power=power, floor=floor)
+
+
+def geometry_event(noise_multiplier: float) -> DpEvent:
+    """Return what :func:`release_geometry` costs, for calibration beside the plan it serves."""
+    return gaussian_event(bounds=(1.0,), stds=(checks.positive("noise_multiplier", noise_multiplier),))
+
+
+def release_geometry(
+    model: nn.Module,
+    losses: Losses,
+    features: Tensor,
+    labels: Tensor,
+    *,
+    norm: float,
+    noise_multiplier: float,
+    power: float,
+    floor: float = DEFAULT_FLOOR,
+    ledger: Ledger | None = None,
+    seed: int | None = None,
+) -> tuple[Factored, Ledger]:
+    """Release units from the private examples, once, with noise, and charge it.
+
+    Args:
+        model: As it stands before training.
+        losses: From outputs and labels to one loss per example.
+        features: Of all private examples, one row per unit of privacy.
+        labels: Of the same.
+        norm: Bound on the length of one example's gradient.
+        noise_multiplier: Noise over the sensitivity of the sums of squares.
+        power: 1/4 for plain steps, 1/2 for steps preconditioned with power 1.
+        floor: The smallest share of the mean that a row or column may have.
+        ledger: Where to charge; a new one in memory otherwise.
+        seed: Makes the release repeatable and NOT PRIVATE; for tests and studies on public data.
+
+    Guarantee:
+        The squares of a gradient of length at most ``norm`` add up to at most ``norm^2`` over rows, and again over
+        columns, so adding or removing one example moves both lists together by at most ``sqrt(2) * norm^2`` in length.
+        Gaussian noise of ``noise_multiplier`` times that is added to every sum, and the round is charged before any
+        example is read. An example with a gradient that is not finite counts as zero. Everything after is
+        post-processing.
+    """
+    layout = _layout(model)
+    bound = math.sqrt(2) * checks.positive("norm", norm) ** 2
+    event = geometry_event(noise_multiplier)
+    told = f"release_geometry norm={norm!r} noise_multiplier={noise_multiplier!r} power={power!r} floor={floor!r}"
+    book = ledger or Ledger.in_memory(hashlib.sha256(f"{told} {layout!r}".encode()).hexdigest())
+    book.reserve(event)
+    size = sum(rows + columns for rows, columns in axis_sizes(layout))
+    total = torch.zeros(size, dtype=torch.float64, device=next(model.parameters()).device)
+    for rows in _gradients(model, losses, features, labels):
+        lengths = rows.norm(dim=1)
+        factors = (norm / lengths).clamp(max=1.0).masked_fill(~lengths.isfinite(), 0.0)
+        total += _axis_sums(layout, torch.where(lengths.isfinite()[:, None], rows, 0.0) * factors[:, None])
+    std = noise_multiplier * bound
+    Streams.new(total.device, seed=seed).noise.add_normal(total, std)
+    book.check(gaussian_event(bounds=(bound,), stds=(std,)))
+    # rows that noise alone could explain are told apart from zero, not from each other
+    released = np.maximum(total.cpu().numpy(), std)
+    return factored_geometry(layout, _moments(layout, released), power=power, floor=floor), book
+
+
+def _layout(model: nn.Module) -> Layout:
+    check_model(model)
+    return Layout.of([(name, tuple(value.shape)) for name, value in trainable_parameters(model)], OneGroup())
+
+
+def _gradients(model: nn.Module, losses: Losses, features: Tensor, labels: Tensor) -> Iterator[Tensor]:
+    """Yield flat per-example gradients, some examples at a time."""
+    named = {name: value.detach() for name, value in trainable_parameters(model)}
+    rest = {name: value.detach() for name, value in model.named_parameters() if name not in named}
+    rest |= dict(model.named_buffers())
+
+    def loss_of(parameters: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:
+        outputs = torch.func.functional_call(model, {**rest, **parameters}, (one.unsqueeze(0),))
+        return losses(outputs, label.unsqueeze(0)).sum()
+
+    gradient = torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0), randomness="different")
+    for start in range(0, len(features), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        try:
+            with quiet_vmap():
+                found = gradient(named, features[part], labels[part])
+        except PrivetError:
+            raise
+        except (RuntimeError, ValueError) as error:
+            raise UnsupportedModel(
+                f"The model does not run one example at a time under vmap: {str(error).splitlines()[0]} Measure units "
+                "on a model that does, or use units from released gradients."
+            ) from error
+        yield torch.cat([found[name].flatten(1) for name in named], 1).double()
+
+
+def _axis_sums(layout: Layout, rows: Tensor) -> Tensor:
+    """Return the sums of squares over rows and over columns of all parameters, one after another, over all examples."""
+    squares = rows.square().sum(0)
+    parts = []
+    for where, shape in zip(layout.slices, layout.shapes, strict=True):
+        values = squares[where].view(shape if shape else (1,))
+        parts.append(values.reshape(len(values), -1).sum(1))
+        if len(shape) > 1:
+            parts.append(values.reshape(shape[0], shape[1], -1).sum((0, 2)))
+    return torch.cat(parts)
+
+
+def _moments(layout: Layout, sums: NDArray[np.float64]) -> list[AxisMoments]:
+    found, at = [], 0
+    for num_rows, num_columns in axis_sizes(layout):
+        middle, end = at + num_rows, at + num_rows + num_columns
+        found.append(AxisMoments(rows=sums[at:middle], columns=sums[middle:end]))
+        at = end
+    return found

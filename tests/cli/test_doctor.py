@@ -1,0 +1,142 @@
+"""What the doctor says about networks of ours and of others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from privet.errors import UnsupportedModel
+from privet.experiments.model_cost import losses_for
+from tests.cli.conftest import Ask
+
+CODE = """
+import torch
+from torch import nn
+
+def image():
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4 * 36, 5)
+    )
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(20, 6)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, ids):
+        return {"logits": self.head(self.table(ids))}
+
+class Centred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, inputs):
+        found = self.head(inputs)
+        return found - found.mean(0)
+
+class Idle(Centred):
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Linear(6, 3)
+
+    def forward(self, inputs):
+        return self.head(inputs)
+
+def batch_norm():
+    return nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
+
+def scalar():
+    return nn.Sequential(nn.Linear(6, 3), nn.Flatten(0))
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(CODE)
+    return path
+
+
+def test_a_network_of_ones_own_is_examined_layer_by_layer(ask: Ask, file: Path) -> None:
+    answer = ask("doctor", f"{file}:image", "--input-shape", "3,8,8", "--batch-size", "5", "--json")
+    assert answer.code == 0
+    found = json.loads(answer.out)
+    conv, norm, linear = found["layers"]
+    assert [layer["type"] for layer in found["layers"]] == ["Conv2d", "GroupNorm", "Linear"]
+    assert linear["strategy"] == "rank one"
+    assert linear["seconds"] > 0
+    # both factors of the weight's gradients, and the pooled gradients of the bias
+    assert linear["kept_bytes"] == 5 * 4 * (4 * 36 + 5) + 5 * 4 * 5
+    assert norm["strategy"] == "written out"
+    assert norm["kept_bytes"] == 5 * 4 * 8
+    assert conv["strategy"] in {each["strategy"] for each in conv["tried"]}
+    assert len(conv["tried"]) > 1
+    cost = found["cost"]
+    assert cost["batch_size"] == 5
+    assert cost["time_ratio"] == pytest.approx(cost["private_seconds"] / cost["plain_seconds"])
+    assert cost["predicted_time_ratio"] > 0
+    assert cost["predicted_memory_ratio"] >= 1
+
+
+def test_token_ids_are_drawn_for_networks_that_look_them_up(ask: Ask, file: Path) -> None:
+    answer = ask("doctor", f"{file}:Tagger", "--token-shape", "7", "--vocabulary", "20")
+    assert answer.code == 0
+    assert "same row" in answer.out
+    assert "can be trained privately" in answer.out
+    assert "times as long" in answer.out
+    too_large = ask("doctor", f"{file}:Tagger", "--token-shape", "7", "--vocabulary", "2000")
+    assert too_large.code == 1
+    assert "index out of range" in too_large.out
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Centred", "mixes the examples"),
+        ("Idle", "Freeze them"),
+        ("scalar", "not one row"),
+        ("batch_norm", "GroupNorm"),
+    ],
+)
+def test_what_a_session_would_refuse_is_said_with_its_remedy(ask: Ask, file: Path, name: str, words: str) -> None:
+    answer = ask("doctor", f"{file}:{name}", "--input-shape", "6")
+    assert answer.code == 1
+    assert words in answer.out
+    assert "cannot be trained privately as it is" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((), "either --input-shape or --token-shape"),
+        (("--input-shape", "3", "--token-shape", "3"), "either --input-shape or --token-shape"),
+        (("--token-shape", "3"), "needs --vocabulary"),
+        (("--input-shape", "3", "--vocabulary", "4"), "goes with --token-shape"),
+        (("--input-shape", "3;4"), "not a shape"),
+        (("--input-shape", "3", "--set", "model=x"), "--set changes recipes"),
+    ],
+    ids=["none", "both", "no_vocabulary", "idle_vocabulary", "bad_shape", "set"],
+)
+def test_options_that_do_not_go_together_are_refused(
+    ask: Ask, file: Path, args: tuple[str, ...], words: str
+) -> None:  # fmt: skip
+    answer = ask("doctor", f"{file}:image", *args)
+    assert answer.code == 2
+    assert words in answer.err
+
+
+def test_shapes_are_not_taken_for_networks_that_have_their_own(ask: Ask) -> None:
+    assert ask("doctor", "mlp_64_64", "--input-shape", "3").code == 2
+
+
+def test_the_help_says_that_code_is_run(ask: Ask) -> None:
+    assert "IMPORTED AND RUN" in ask("doctor", "--help").out
+
+
+def test_an_output_without_a_tensor_has_no_losses() -> None:
+    with pytest.raises(UnsupportedModel, match="not one row"):
+        losses_for("nothing", 3)

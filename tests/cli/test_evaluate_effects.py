@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Ask
+
+
+@pytest.fixture
+def own_run(finished_run: Path, tmp_path: Path) -> Path:
+    """A copy that a test may add files to."""
+    return Path(shutil.copytree(finished_run, tmp_path / "run"))
+
+
+def test_classes_and_accuracy_under_attack_are_shown_and_kept(ask: Ask, own_run: Path) -> None:
+    found = ask("evaluate", own_run, "--groups", "", "--robustness", "--device", "cpu")
+    assert found.code == 0
+    for text in ("By class", "Ankle boot", "Gaps between groups", "accuracy, by class", "Accuracy under attack"):
+        assert text in found.out
+    assert (own_run / "fairness.json").exists()
+    assert (own_run / "robustness.json").exists()
+
+
+def test_figures_as_json_hold_groups_and_radii(ask: Ask, own_run: Path) -> None:
+    found = json.loads(ask("evaluate", own_run, "--groups", "", "--robustness", "--device", "cpu", "--json").out)
+    assert len(found["fairness"]["attributes"][0]["groups"]) == 10
+    assert found["robustness"]["report"]["points"][0]["radius"] == 0.0
+
+
+def test_impossible_requests_are_refused_in_one_line(ask: Ask, own_run: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.csv"
+    own.write_text("age,sex\n3,Male\n")
+    groups = ask("evaluate", own_run, "--groups", "sex", "--device", "cpu")
+    assert groups.code == 1
+    assert "not rows of a table" in groups.err
+    table = ask("evaluate", own_run, "--data", own, "--device", "cpu")
+    assert table.code == 1
+    assert "adult" in table.err
+    both = ask("evaluate", own_run, "--membership", "--data", own, "--device", "cpu")
+    assert both.code == 2
+    assert "cannot use --data" in both.err
+    assert ask("evaluate", own_run, "--data", tmp_path / "none.csv").code == 2

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from privet.datasets import load
+from privet.datasets.arrays import ArrayDataset, Split
+from privet.errors import ArgumentError
+from privet.experiments.studies import adult, padding
+from privet.experiments.studies.effects_table import adult_table, laboratory_table, published_table
+from privet.experiments.studies.effects_training import ArmTraining, train_arm
+from privet.experiments.studies.laboratory import LabSettings, run_groups, run_phase_map
+from privet.experiments.studies.padding import mnist_padding, padded, run_class_size_study, run_padding_study
+from privet.models.mlp import logistic_regression
+from tests.experiments.test_side_effects import people
+
+CPU = torch.device("cpu")
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def images() -> Split:
+    """The images that come with the package, in place of MNIST."""
+    whole = load("fashion_mnist_small")
+    return replace(whole, test=ArrayDataset(features=whole.test.features[:200], labels=whole.test.labels[:200]))
+
+
+@pytest.fixture(autouse=True)
+def no_files(images: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(padding, "load", lambda name: images)
+
+
+def test_padding_shrinks_the_object_and_keeps_the_picture_size() -> None:
+    images = torch.ones(2, 1, 28, 28)
+    small = padded(images, 14)
+    assert small.shape == images.shape
+    assert float(small.mean()) == pytest.approx(0.25, abs=0.02)
+    assert float(small[:, :, :6].max()) == 0.0
+    assert float(small[:, :, 12:16, 12:16].min()) == pytest.approx(1.0, abs=1e-5)
+    assert torch.equal(padded(images, 0), images)
+    with pytest.raises(ArgumentError, match="images"):
+        padded(torch.ones(2, 28), 1)
+
+
+def test_the_padding_study_gives_one_row_per_padding_within_its_epsilon() -> None:
+    settings = replace(
+        mnist_padding(),
+        build=lambda: logistic_regression((1, 28, 28), 10),
+        paddings=(0, 42),
+        training=ArmTraining(epochs=1, batch_size=256),
+        num_train=2_000,
+        num_attacked=50,
+    )
+    rows = list(run_padding_study(settings, seeds=[0], device=CPU))
+    assert [row["arm"] for row in rows] == ["0 % padding", "75 % padding"]
+    for row in rows:
+        assert 0 < row["epsilon"] <= 3.0
+        assert row["attacked_accuracy"] <= row["accuracy"] + 0.2
+    assert rows[0]["paper_accuracy"] == 97
+    table = published_table(rows, tolerance=2.0)
+    assert "NOT within 2 points" in table
+    assert "75 % padding" in table
+
+
+def test_the_class_size_study_measures_the_class_that_is_made_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def trained(build: object, train: ArrayDataset, training: ArmTraining, **options: Any) -> Any:
+        seen.append((int((train.labels == 5).sum()), len(train)))
+        assert options["dataset_size"] == len(train)
+        return train_arm(lambda: logistic_regression((1, 28, 28), 10), train, replace(training, epochs=1), **options)
+
+    monkeypatch.setattr(padding, "train_arm", trained)
+    rows = list(run_class_size_study(seeds=[0], device=CPU, quick=True))
+    assert seen == [(100, 9 * 600 + 100), (600, 6000)]
+    assert [row["class_size"] for row in rows] == [100, 600]
+    fives = int((padding.load("mnist").test.labels == 5).sum())
+    assert all(row["num_test"] == fives for row in rows)
+
+
+def test_training_without_privacy_has_no_guarantee_and_learns(images: Split) -> None:
+    training = ArmTraining(epsilon=None, epochs=2, learning_rate=1.0)
+    model, found = train_arm(
+        lambda: logistic_regression((1, 28, 28), 10), images.train, training, dataset_size=10_000, seed=0, device=CPU
+    )
+    assert found is None
+    with torch.no_grad():
+        right = (model(images.test.features).argmax(1) == images.test.labels).double().mean()
+    assert float(right) > 0.6
+
+
+def test_the_adult_table_names_every_group_and_who_pays_most(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    from privet.datasets.columns import ADULT
+    from privet.datasets.own_table import load_own_csv
+
+    made = load_own_csv(people(tmp_path / "own.csv", 120), ADULT, ADULT.normalisation())
+    info = replace(ADULT, train_size=120, test_size=120)
+    monkeypatch.setattr(adult, "load", lambda name: Split(train=made, test=made, info=info))
+    monkeypatch.setattr(adult, "EPSILONS", (None, 3.0))
+    monkeypatch.setattr(adult, "ArmTraining", lambda **given: ArmTraining(**{**given, "batch_size": 30}))
+    rows = list(adult.run_adult_study(seeds=[0, 1], device=CPU, quick=True))
+    assert [row["epsilon"] is None for row in rows] == [True, False, True, False]
+    table = adult_table(rows)
+    for text in ("sex: Female", "race: Black", "no privacy", "epsilon 3", "loses most accuracy is"):
+        assert text in table
+
+
+def test_the_laboratory_table_shows_every_part_it_is_given() -> None:
+    from privet.datasets.two_patch import TwoPatch
+    from privet.effects.patch_training import PatchTraining
+
+    small = LabSettings(num_examples=60, num_filters=3, training=PatchTraining(batch_size=20, num_steps=3))
+    rows = [{"part": "groups", **row} for row in run_groups(TwoPatch(), (0.0, 0.5), small, seed=0, device=CPU)]
+    rows += [{"part": "phases", **row} for row in run_phase_map((1.0, 4.0), (0.1,), small, seed=0, device=CPU)]
+    table = laboratory_table(rows)
+    assert "class 2, minority" in table
+    assert "| 4 |" in table
+    assert "rotation" not in table
