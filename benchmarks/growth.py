@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -163,28 +163,40 @@ def grow(
         yield tuple(replace(row, axis=axis.name, value=value) for row in rows)
 
 
+def _megabytes(row: Row) -> float:
+    return (row.peak_bytes or 0) / 1e6
+
+
+_PANELS: Sequence[tuple[str, Callable[[Row], float]]] = (
+    ("seconds per step", lambda row: row.median_seconds),
+    ("examples per second", lambda row: row.samples_per_second),
+    ("peak MB of one step", _megabytes),
+)
+
+
 def draw(record: Record, file: Path) -> None:
-    """Draw throughput above memory, one column per axis, into an SVG or PNG file."""
+    """Draw time, throughput and memory, one column per axis, into an SVG or PNG file."""
     # Imported here: figures are the only part of the benchmark that needs matplotlib.
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(row.axis for row in record.rows if row.axis))
-    figure = Figure(figsize=(4.2 * max(1, len(names)), 6.4), layout="constrained")
-    grid = figure.subplots(2, max(1, len(names)), squeeze=False, sharex="col")
+    figure = Figure(figsize=(4.2 * max(1, len(names)), 9.0), layout="constrained")
+    grid = figure.subplots(len(_PANELS), max(1, len(names)), squeeze=False, sharex="col")
     for column, name in enumerate(names):
         rows = [row for row in record.rows if row.axis == name and row.ran]
-        for contender in dict.fromkeys(row.contender for row in rows):
-            line = [row for row in rows if row.contender == contender]
-            values = [row.value for row in line]
-            grid[0][column].plot(values, [row.samples_per_second for row in line], marker="o", label=contender)
-            grid[1][column].plot(values, [(row.peak_bytes or 0) / 1e6 for row in line], marker="o", label=contender)
-        for place, label in enumerate(("examples per second", "peak MB of one step")):
+        for place, (label, measure_of) in enumerate(_PANELS):
             panel = grid[place][column]
+            for contender in dict.fromkeys(row.contender for row in rows):
+                line = [row for row in rows if row.contender == contender]
+                panel.plot([row.value for row in line], [measure_of(row) for row in line], marker="o", label=contender)
             panel.set_xscale("log", base=2)
-            panel.set_yscale("log")
+            if measure_of is _megabytes:
+                panel.set_ylim(bottom=0)
+            else:
+                panel.set_yscale("log")
             panel.set_ylabel(label)
             panel.grid(visible=True, alpha=0.3)
-        grid[1][column].set_xlabel(name)
+        grid[-1][column].set_xlabel(name)
     if names:
         grid[0][0].legend()
     figure.suptitle(str(record.environment.get("device", "")))

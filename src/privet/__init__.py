@@ -32,6 +32,19 @@ _WHERE = {
     "AdaptiveQuantile": "privet.mechanism.adaptive_clipping",
     "Scheduled": "privet.mechanism.scheduled_clipping",
     "Gaussian": "privet.mechanism.noise",
+    "EllipticalGaussian": "privet.mechanism.shaped_noise",
+    "GroupwiseGaussian": "privet.mechanism.shaped_noise",
+    "L2Laplace": "privet.mechanism.laplace",
+    "ProductLaplace": "privet.mechanism.laplace",
+    "BlockL2": "privet.mechanism.laplace",
+    "optimal_block_l2": "privet.mechanism.optimal_laplace",
+    "optimal_product_laplace": "privet.mechanism.optimal_laplace",
+    "Isotropic": "privet.mechanism.geometry",
+    "PerGroup": "privet.mechanism.geometry",
+    "Factored": "privet.mechanism.geometry",
+    "Diagonal": "privet.mechanism.geometry",
+    "public_geometry": "privet.training.geometry",
+    "release_geometry": "privet.training.geometry",
     "NoMask": "privet.mechanism.masking",
     "RandomMask": "privet.mechanism.masking",
     "RankedMask": "privet.mechanism.masking",
@@ -111,6 +124,10 @@ if TYPE_CHECKING:
     from privet.mechanism.cyclic import Cyclic as Cyclic
     from privet.mechanism.descent import StronglyConvexDescent as StronglyConvexDescent
     from privet.mechanism.fixed_size import FixedSize as FixedSize
+    from privet.mechanism.geometry import Diagonal as Diagonal
+    from privet.mechanism.geometry import Factored as Factored
+    from privet.mechanism.geometry import Isotropic as Isotropic
+    from privet.mechanism.geometry import PerGroup as PerGroup
     from privet.mechanism.granularity import Blocks as Blocks
     from privet.mechanism.granularity import Coordinates as Coordinates
     from privet.mechanism.granularity import Rows as Rows
@@ -118,11 +135,16 @@ if TYPE_CHECKING:
     from privet.mechanism.grouping import OneGroup as OneGroup
     from privet.mechanism.grouping import PerLayer as PerLayer
     from privet.mechanism.grouping import PerParameter as PerParameter
+    from privet.mechanism.laplace import BlockL2 as BlockL2
+    from privet.mechanism.laplace import L2Laplace as L2Laplace
+    from privet.mechanism.laplace import ProductLaplace as ProductLaplace
     from privet.mechanism.masking import FrozenMask as FrozenMask
     from privet.mechanism.masking import NoMask as NoMask
     from privet.mechanism.masking import RandomMask as RandomMask
     from privet.mechanism.masking import RankedMask as RankedMask
     from privet.mechanism.noise import Gaussian as Gaussian
+    from privet.mechanism.optimal_laplace import optimal_block_l2 as optimal_block_l2
+    from privet.mechanism.optimal_laplace import optimal_product_laplace as optimal_product_laplace
     from privet.mechanism.sampling import FullBatch as FullBatch
     from privet.mechanism.sampling import Poisson as Poisson
     from privet.mechanism.sampling import Shuffle as Shuffle
@@ -131,6 +153,8 @@ if TYPE_CHECKING:
     from privet.mechanism.schedules import Cosine as Cosine
     from privet.mechanism.schedules import GradualCooling as GradualCooling
     from privet.mechanism.schedules import Linear as Linear
+    from privet.mechanism.shaped_noise import EllipticalGaussian as EllipticalGaussian
+    from privet.mechanism.shaped_noise import GroupwiseGaussian as GroupwiseGaussian
     from privet.mechanism.terms import Adjacency as Adjacency
     from privet.mechanism.terms import Release as Release
     from privet.mechanism.terms import Unit as Unit
@@ -144,15 +168,17 @@ if TYPE_CHECKING:
     from privet.training.estimator import PrivateClassifier as PrivateClassifier
     from privet.training.estimator import PrivateRegressor as PrivateRegressor
     from privet.training.estimator import sgd as sgd
+    from privet.training.geometry import public_geometry as public_geometry
+    from privet.training.geometry import release_geometry as release_geometry
     from privet.training.optimizers import DPAdam as DPAdam
     from privet.training.optimizers import DPAdamW as DPAdamW
     from privet.training.physical_batch import suggest_physical_batch as suggest_physical_batch
+    from privet.training.replay import Compiled as Compiled
+    from privet.training.replay import CudaGraph as CudaGraph
     from privet.training.schedules import CosineDecay as CosineDecay
     from privet.training.schedules import LearningRate as LearningRate
     from privet.training.schedules import LinearDecay as LinearDecay
     from privet.training.schedules import StepDecay as StepDecay
-    from privet.training.replay import Compiled as Compiled
-    from privet.training.replay import CudaGraph as CudaGraph
     from privet.training.session import Session as Session
     from privet.training.session import privatize as privatize
     from privet.training.step import Step as Step

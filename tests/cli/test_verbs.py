@@ -47,6 +47,15 @@ def test_a_plan_as_json_holds_the_same_and_its_alternatives_are_ordered(ask: Ask
     assert found["memory_bytes"]["model_and_optimizer"] == 7850 * 3 * 4
 
 
+@pytest.mark.slow
+def test_a_plan_compares_kinds_of_noise_at_its_guarantee(ask: Ask) -> None:
+    demo = ("plan", "demo", "--compare-noise")
+    rows = {row["noise"]: row for row in json.loads(ask(*demo, "--json").out)["noise_comparison"]}
+    assert rows["Gaussian"]["over_gaussian"] == 1.0
+    assert rows["L2-Laplace"]["over_gaussian"] == pytest.approx(1.0, abs=0.01)
+    assert rows["block norm"]["over_gaussian"] > 5
+
+
 def test_a_plan_with_chosen_noise_is_compared_with_half_and_double_its_own_epsilon(ask: Ask, tiny_recipe: Path) -> None:
     changes = ("--set", "privacy.epsilon=", "--set", "privacy.noise.noise_multiplier=1.0")
     found = json.loads(ask("plan", tiny_recipe, "--json", *changes).out)

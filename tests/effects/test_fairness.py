@@ -139,7 +139,11 @@ def test_a_report_survives_being_written_and_read() -> None:
     predictions, attribute = made_up(7)
     report = fairness_report(predictions, class_names=("a", "b"), attributes=[attribute], num_resamples=4)
     assert FairnessReport.from_dict(json.loads(json.dumps(report.to_dict()))) == report
-    for damaged in ({}, [], {"num_examples": 3, "attributes": [{}], "decisions": [], "sources": [], "confidence": 0.95}):
+    for damaged in (
+        {},
+        [],
+        {"num_examples": 3, "attributes": [{}], "decisions": [], "sources": [], "confidence": 0.95},
+    ):
         with pytest.raises(ArgumentError):
             FairnessReport.from_dict(damaged)
 

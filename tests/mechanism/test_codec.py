@@ -18,13 +18,16 @@ from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdap
 from privet.mechanism.codec import CLIPPING, GROUPING, MASK, NOISE, SAMPLING, Family, decode_piece, encode_piece
 from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.fixed_size import FixedSize
+from privet.mechanism.geometry import Diagonal, Factored, Isotropic, PerGroup
 from privet.mechanism.granularity import Blocks, Coordinates, Rows
 from privet.mechanism.grouping import ByName, OneGroup, PerLayer, PerParameter
+from privet.mechanism.laplace import BlockL2, L2Laplace, ProductLaplace
 from privet.mechanism.masking import FrozenMask, NoMask, RandomMask, RankedMask
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
 from privet.mechanism.scheduled_clipping import Scheduled
 from privet.mechanism.schedules import Constant, Cosine, GradualCooling, Linear
+from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
 from privet.mechanism.truncated import TruncatedPoisson, Truncation
 
 PIECES: list[tuple[object, Family]] = [
@@ -53,6 +56,15 @@ PIECES: list[tuple[object, Family]] = [
     (ByName(parts=(("a", "b"), ("c",))), GROUPING),
     (Unclipped(noise_unit=2.0), CLIPPING),
     (NoNoise(), NOISE),
+    (EllipticalGaussian(geometry=Isotropic(), noise_multiplier=1.2), NOISE),
+    (EllipticalGaussian(geometry=PerGroup(group_units=(1.0, 2.5)), preconditioning=0.5), NOISE),
+    (EllipticalGaussian(geometry=Factored(rows=((1.0, 2.0), (1.0,)), columns=((0.5,), (1.0,)))), NOISE),
+    (GroupwiseGaussian(noise_multiplier=0.9), NOISE),
+    (L2Laplace(num_coordinates=7, noise_multiplier=3.0), NOISE),
+    (ProductLaplace(sizes=(1.0, 2.0), noise_multiplier=3.0), NOISE),
+    (BlockL2(block_of=(0, 1, 1), coefficients=(0.6, 0.8)), NOISE),
+    *((piece, NOISE) for piece in (Isotropic(), PerGroup(group_units=(1.0,)), Diagonal(coordinate_units=(1.0, 0.5)))),
+    (Factored(rows=((1.0,),), columns=((2.0, 3.0),)), NOISE),
     (NoMask(), MASK),
     (RandomMask(schedule=GradualCooling(final=0.9), refresh_every=3), MASK),
     (RandomMask(schedule=Linear(first=0.1, last=0.5), granularity=Rows()), MASK),

@@ -88,15 +88,15 @@ def test_the_worst_shift_reaches_the_pure_epsilon_and_none_exceeds_it(name: str)
 @each_piece
 def test_the_norm_of_the_noise_has_its_gamma_law(name: str, source: object) -> None:
     piece = PIECES[name]
-    lengths = norm_of(piece, draw(piece, 1000, 7, source)) * piece.pure_epsilon
+    lengths = norm_of(piece, draw(piece, 500, 7, source)) * piece.pure_epsilon
     assert stats.kolmogorov(special.ndtri(special.gammainc(SIZE, lengths))) > 1e-3
 
 
 @each_piece
 def test_the_mean_absolute_noise_is_the_closed_form(name: str) -> None:
     piece = PIECES[name]
-    sums = np.abs(draw(piece, 1000, 11)) @ WEIGHTS
-    assert sums.mean() == pytest.approx(float(piece.mean_absolute() @ WEIGHTS), abs=5 * sums.std() / math.sqrt(1000))
+    sums = np.abs(draw(piece, 500, 11)) @ WEIGHTS
+    assert sums.mean() == pytest.approx(float(piece.mean_absolute() @ WEIGHTS), abs=5 * sums.std() / math.sqrt(500))
 
 
 @each_source
@@ -140,7 +140,7 @@ def test_radial_noise_has_its_standard_deviation_in_every_dimension(size: int) -
 def test_pieces_of_a_long_vector_share_the_length_as_the_whole_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draws, "CHUNK", 7)
     piece = PIECES["l2"]
-    z = draw(piece, 1500, 13)
+    z = draw(piece, 600, 13)
     lengths = np.linalg.norm(z, axis=1) * piece.pure_epsilon
     assert stats.kolmogorov(special.ndtri(special.gammainc(SIZE, lengths))) > 1e-3
     share = (z[:, :7] ** 2).sum(1) / (z**2).sum(1)

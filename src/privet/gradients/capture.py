@@ -175,7 +175,7 @@ class Capture(TorchFunctionMode):
         result = self._run(func, args, kwargs)
         if isinstance(result, Tensor) or type(result) not in _PLAIN or _writes(func):
             self._note(func, args, kwargs, result)
-            if self._follows_memory:
+            if self._follows_memory and not torch.compiler.is_compiling():
                 self._follow(result)
         return result
 
@@ -285,7 +285,7 @@ class Capture(TorchFunctionMode):
             statistics=self._statistics,
             versions=tuple((tensor, tensor._version) for tensor in tensors_in((args, kwargs)) if is_batch(tensor)),
         )
-        if self._follows_memory:
+        if self._follows_memory and not torch.compiler.is_compiling():
             self._follow((args, output))  # inside a composite operation no other call is seen
         output.register_hook(lambda gradient: _keep(use, gradient))  # type: ignore[no-untyped-call]
         self.recording.uses.append(use)

@@ -27,6 +27,7 @@ from privet.gradients.strategies import (
     GramKernel,
     NormOnly,
     RankOne,
+    RowSums,
     SameRow,
     Squares,
     Store,
@@ -42,7 +43,7 @@ _HOPELESS = 16
 STRATEGIES: Mapping[type, Sequence[Strategy]] = {
     Explicit: (Written(),),
     Outer: (RankOne(), Gram(), Store(), NormOnly(), GramKernel(block=64), GramKernel(block=128)),
-    Lookup: (SameRow(),),
+    Lookup: (SameRow(), RowSums()),
     TiedTable: (TableGram(), Store(), NormOnly()),
     Masked: MASKED,
     Convolution: (

@@ -241,8 +241,8 @@ class SameRow:
     name: str = "same row"
 
     def fits(self, part: Lookup) -> bool:
-        """Always."""
-        return True
+        """While one example's matrix of products stays within the scratch memory."""
+        return 2 * part.ids.shape[1] ** 2 <= _MAX_SCRATCH
 
     def measure(self, part: Lookup) -> tuple[Squares, PerExample]:
         """Sum the products of output gradients with equal ids."""
@@ -252,6 +252,33 @@ class SameRow:
     def _pairs(self, part: Lookup) -> Tensor:
         same = part.ids.unsqueeze(1) == part.ids.unsqueeze(2)
         return sums_and_sizes(torch.bmm(part.out_grads, part.out_grads.mT).mul_(same))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSums:
+    """Embedding: the gradients of the rows that were looked up, and of no others; linear in the length."""
+
+    name: str = "row sums"
+
+    def fits(self, part: Lookup) -> bool:
+        """Always."""
+        return True
+
+    def measure(self, part: Lookup) -> tuple[Squares, PerExample]:
+        """Add up what belongs to the same row, and take squares."""
+        found = in_pieces(part, part.out_grads[0].numel(), self._squares)
+        return hedged(found[0], found[1], part.ids.shape[1], part.out_grads), part
+
+    def _squares(self, part: Lookup) -> Tensor:
+        ids, order = part.ids.sort(1)
+        # the looked-up rows of an example are numbered in the order of their ids, so that a table as long as the
+        # sequence holds them all
+        slots = torch.zeros_like(ids)
+        slots[:, 1:] = (ids[:, 1:] != ids[:, :-1]).cumsum(1)
+        slots = torch.empty_like(slots).scatter_(1, order, slots)
+        rows = torch.zeros_like(part.out_grads)
+        rows.scatter_add_(1, slots.unsqueeze(2).expand_as(rows), part.out_grads)
+        return torch.stack([square_sums(rows), square_sums(part.out_grads)])
 
 
 @dataclass(frozen=True, kw_only=True)

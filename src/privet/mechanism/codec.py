@@ -14,6 +14,7 @@ from typing import Any
 from privet.errors import PrivetError, RecipeError
 from privet.mechanism.ablations import NoNoise, Unclipped
 from privet.mechanism.adaptive_clipping import AdaptiveQuantile
+from privet.mechanism.chosen_mask import ChosenMask
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
 from privet.mechanism.cyclic import Cyclic
@@ -75,6 +76,7 @@ MASK: Family = {
     "random": RandomMask,
     "ranked": RankedMask,
     "frozen": FrozenMask,
+    "chosen": ChosenMask,
     "coordinates": Coordinates,
     "rows": Rows,
     "blocks": Blocks,

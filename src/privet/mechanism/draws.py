@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from privet.mechanism.noise import NormalSource
 
-# Coordinates drawn at a time: they bound the extra memory, in double precision.
+# Coordinates drawn at a time: they bound the extra memory.
 CHUNK = 1 << 20
 _FEW_SQUARES = 64
 _TRIES = 8
 
 
 def normals(like: Tensor, source: NormalSource, *shape: int) -> Tensor:
-    """Return fresh standard normal numbers in double precision, on the device of ``like``."""
-    drawn = like.new_zeros(math.prod(shape)).double()
+    """Return fresh standard normal numbers on the device of ``like``, rounded to its precision."""
+    drawn = like.new_zeros(math.prod(shape))
     source.add_normal(drawn, 1.0)
     return drawn.view(shape)
 
@@ -37,6 +37,7 @@ def gamma_of_squares(num_squares: int, like: Tensor, source: NormalSource) -> fl
     Edge cases: a number of squares below one is refused.
     """
     checks.count("num_squares", num_squares)
+    like = like.new_empty(0).double()
     if num_squares <= _FEW_SQUARES:
         return float(normals(like, source, num_squares).square().sum()) / 2
     shape = num_squares / 2 - 1 / 3
@@ -54,8 +55,8 @@ def add_radial(flat: Tensor, *, scale: float, source: NormalSource, keep: Tensor
     """Add noise with the density ``exp(-length / scale)`` to the kept coordinates of ``flat``, in place.
 
     Guarantee: the length has the distribution Gamma(number of kept coordinates) times ``scale``, drawn in double
-    precision; given the length, the direction is uniform. The extra memory is one piece. Without any kept coordinate
-    nothing is added.
+    precision; given the length, the direction is uniform, up to the rounding that the sum itself has. The extra memory
+    is one piece. Without any kept coordinate nothing is added.
     """
     pieces = [slice(start, start + CHUNK) for start in range(0, flat.numel(), CHUNK)]
     sizes = [flat[piece].numel() if keep is None else int(keep[piece].sum()) for piece in pieces]
@@ -69,15 +70,15 @@ def add_radial(flat: Tensor, *, scale: float, source: NormalSource, keep: Tensor
         drawn = normals(flat, source, flat[piece].numel())
         if keep is not None:
             drawn.masked_fill_(keep[piece].logical_not(), 0.0)
-        drawn.mul_(length * math.sqrt(share / math.fsum(shares)) / float(drawn.norm()))
+        drawn.mul_(length * math.sqrt(share / math.fsum(shares)) / float(drawn.double().norm()))
         flat[piece].add_(drawn)
 
 
 def add_two_sided(flat: Tensor, *, scales: Tensor | float, source: NormalSource, keep: Tensor | None) -> None:
     """Add independent Laplace noise of the given scales to the kept coordinates of ``flat``, in place.
 
-    Guarantee: half the squares of two normal numbers make an exponential draw, a third gives the sign; no logarithm of
-    a uniform number in single precision, which would cut the tail at 17 scales.
+    Guarantee: half the squares of two normal numbers make an exponential draw, a third gives the sign. The normal
+    numbers reach as far as double precision does, so no tail is cut at the 17 scales of single-precision logarithms.
     """
     for start in range(0, flat.numel(), CHUNK):
         piece = slice(start, start + CHUNK)

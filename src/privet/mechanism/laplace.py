@@ -150,8 +150,12 @@ class ProductLaplace:
         return ProductLaplaceDpEvent(scales=tuple(least * size for size in sizes), counts=counts)
 
     @cached_property
+    def _array(self) -> Array:
+        return np.array(self.sizes)
+
+    @cached_property
     def _different_sizes(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
-        sizes = np.array(self.sizes)
+        sizes = self._array
         if len(np.unique(sizes)) > MAX_PARTS // 2:
             # Charged as if the noise were up to a percent smaller; the smallest is charged as it is.
             sizes = np.exp(np.floor(np.log(sizes) * 100) / 100)
@@ -162,7 +166,7 @@ class ProductLaplace:
     def pure_epsilon(self) -> float:
         """The largest privacy loss of one release."""
         multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
-        return math.sqrt(2 * float((1 / np.square(self.sizes)).sum())) / multiplier
+        return math.sqrt(2 * float((1 / np.square(self._array)).sum())) / multiplier
 
     def with_multiplier(self, noise_multiplier: float) -> ProductLaplace:
         """Return a copy with this multiplier."""
@@ -179,7 +183,9 @@ class ProductLaplace:
         multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
         _check_unmasked(clipped, len(self.sizes), type(self).__name__)
         std = multiplier * clipped.sensitivity.total
-        scales = clipped.flat.new_empty(0).double().new_tensor(self.sizes).mul_(std / math.sqrt(2))
+        scale = std / math.sqrt(2)
+        is_equal = len(self._different_sizes[0]) == 1
+        scales = scale if is_equal else clipped.flat.new_empty(0).double().new_tensor(scale * self._array)
         add_two_sided(clipped.flat, scales=scales, source=source, keep=None)
         event = self._event(_ratio(std, clipped))
         return PrivateSum(flat=clipped.flat, layout=clipped.layout, event=event, noise_std=None)
@@ -191,7 +197,7 @@ class ProductLaplace:
     def mean_absolute(self) -> Array:
         """Return the mean absolute noise of every coordinate, at sensitivity 1."""
         multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
-        return multiplier / math.sqrt(2) * np.array(self.sizes)
+        return np.asarray(multiplier / math.sqrt(2) * self._array)
 
 
 @dataclass(frozen=True, kw_only=True)

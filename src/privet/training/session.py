@@ -181,9 +181,7 @@ class Session:
         )
         self._gradients = torch.zeros_like(self._flat)
         noise = self.plan.noise
-        self._frame = (
-            Frame.of(noise.geometry, self._layout, self._flat) if isinstance(noise, ShapedNoise) else None
-        )
+        self._frame = Frame.of(noise.geometry, self._layout, self._flat) if isinstance(noise, ShapedNoise) else None
         for parameter in self._parameters:
             parameter.grad = None
         return self

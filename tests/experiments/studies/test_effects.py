@@ -9,11 +9,12 @@ import torch
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import ArgumentError
-from privet.experiments.studies import adult, padding
-from privet.experiments.studies.effects_table import adult_table, laboratory_table, published_table
+from privet.experiments.studies import adult, padding, rotation
+from privet.experiments.studies.effects_table import adult_table, laboratory_table, published_table, rotation_table
 from privet.experiments.studies.effects_training import ArmTraining, train_arm
 from privet.experiments.studies.laboratory import LabSettings, run_groups, run_phase_map
 from privet.experiments.studies.padding import mnist_padding, padded, run_class_size_study, run_padding_study
+from privet.experiments.studies.rotation import mnist_rotation, run_rotation_study, turned
 from privet.models.mlp import logistic_regression
 from tests.experiments.test_side_effects import people
 
@@ -79,6 +80,34 @@ def test_the_class_size_study_measures_the_class_that_is_made_rare(monkeypatch: 
     assert [row["class_size"] for row in rows] == [100, 600]
     fives = int((padding.load("mnist").test.labels == 5).sum())
     assert all(row["num_test"] == fives for row in rows)
+
+
+def test_turned_images_turn_back_and_a_quarter_turn_is_exact() -> None:
+    picture = torch.zeros(1, 1, 9, 9)
+    picture[0, 0, 1, 4] = 1.0
+    quarter = turned(picture, 90)
+    assert torch.allclose(quarter, torch.rot90(picture, 1, (2, 3)), atol=1e-5)
+    assert torch.allclose(turned(quarter, -90), picture, atol=1e-5)
+    assert torch.allclose(turned(picture, 0), picture, atol=1e-6)
+
+
+def test_the_rotation_study_has_an_arm_from_scratch_beside_every_angle(
+    images: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rotation, "load", lambda name: images)
+    settings = replace(
+        mnist_rotation().shortened(),
+        build=lambda: logistic_regression((1, 28, 28), 10),
+        private=ArmTraining(epochs=1, batch_size=40),
+        num_public=1_000,
+    )
+    rows = list(run_rotation_study(settings, seeds=[0], device=CPU))
+    assert [(row["angle"], row["start"]) for row in rows] == [
+        (angle, start) for angle in (0, 90) for start in ("pre-trained", "from scratch")
+    ]
+    assert rows[0]["accuracy"] > rows[1]["accuracy"]
+    assert all(row["num_test"] == 40 for row in rows)
+    assert "Pre-training is worse than none" in rotation_table(rows)
 
 
 def test_training_without_privacy_has_no_guarantee_and_learns(images: Split) -> None:

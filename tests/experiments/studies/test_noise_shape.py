@@ -47,7 +47,7 @@ def test_the_release_of_units_is_paid_for_by_the_steps() -> None:
 
 
 def test_all_arms_run_and_rows_say_what_ran(made_up_digits: None) -> None:
-    settings: dict[str, Any] = {"epsilons": (8.0,), "steps": 20, "names": ["softmax, pixels badly scaled"]}
+    settings: dict[str, Any] = {"epsilons": (8.0,), "steps": 12, "names": ["softmax, pixels badly scaled"]}
     rows = list(run_noise_study(seeds=[0], device=torch.device("cpu"), **settings))
     assert [row["arm"] for row in rows] == list(ARMS)
     assert all(0.1 < row["accuracy"] <= 1 for row in rows)

@@ -4,39 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from privet.errors import ArgumentError
+from privet.experiments.studies.side_effect_list import SIDE_EFFECTS
+from privet.experiments.studies.study import Row, Study
 
 if TYPE_CHECKING:
     import torch
 
     from privet.experiments.studies.clipping import ClippingSettings
-
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Study:
-    """A comparison that one command repeats.
-
-    Attributes:
-        name: What the command calls it.
-        description: One line.
-        num_seeds: Runs per arm, unless told otherwise.
-        run: From seeds, device and whether to be quick to rows of figures.
-        table: From rows to Markdown.
-        measure: The figure of a row that is shown while the study runs.
-    """
-
-    name: str
-    description: str
-    num_seeds: int
-    run: Callable[[Sequence[int], torch.device, bool], Iterator[Row]]
-    table: Callable[[Sequence[Row]], str]
-    measure: str = "accuracy"
 
 
 def _table(rows: Sequence[Row]) -> str:
@@ -157,55 +135,6 @@ def _hidden_state_table(rows: Sequence[Row]) -> str:
     return hidden_state_table(rows)
 
 
-def _padding_run(dataset: str) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
-    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
-        from privet.experiments.studies.padding import cifar10_padding, mnist_padding, run_padding_study
-
-        whole = mnist_padding() if dataset == "mnist" else cifar10_padding()
-        return run_padding_study(whole.shortened() if quick else whole, seeds=seeds, device=device)
-
-    return run
-
-
-def _published_table(tolerance: float) -> Callable[[Sequence[Row]], str]:
-    def table(rows: Sequence[Row]) -> str:
-        from privet.experiments.studies.effects_table import published_table
-
-        return published_table(rows, tolerance=tolerance)
-
-    return table
-
-
-def _class_size_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
-    from privet.experiments.studies.padding import run_class_size_study
-
-    return run_class_size_study(seeds=seeds, device=device, quick=quick)
-
-
-def _adult_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
-    from privet.experiments.studies.adult import run_adult_study
-
-    return run_adult_study(seeds=seeds, device=device, quick=quick)
-
-
-def _adult_table(rows: Sequence[Row]) -> str:
-    from privet.experiments.studies.effects_table import adult_table
-
-    return adult_table(rows)
-
-
-def _laboratory_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
-    from privet.experiments.studies.laboratory import run_laboratory
-
-    return run_laboratory(seeds=seeds, device=device, quick=quick)
-
-
-def _laboratory_table(rows: Sequence[Row]) -> str:
-    from privet.experiments.studies.effects_table import laboratory_table
-
-    return laboratory_table(rows)
-
-
 def _noise_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
     from privet.experiments.studies.noise_shape import run_noise_study
 
@@ -220,51 +149,52 @@ def _noise_table(rows: Sequence[Row]) -> str:
     return noise_table(rows)
 
 
-_NOISE_STUDIES = (
+def _sparsification_run(dataset: str) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet.experiments.studies import sparsification as study
+
+        settings = study.cifar10_settings if dataset == "cifar10" else study.fashion_settings
+        chosen = [settings(epsilon) for epsilon in (3.0, 1.0)]
+        if quick and dataset == "cifar10":
+            chosen = [chosen[0].shortened(dataset=dataset, epochs=2, num_examples=2000, batch_size=250)]
+        elif quick:
+            small = f"{dataset}_small"  # comes with the package
+            chosen = [chosen[0].shortened(dataset=small, epochs=5, num_examples=4000, batch_size=512)]
+        return study.run_sparsification_study(chosen, seeds=seeds, device=device)
+
+    return run
+
+
+def _sparsification_table(rows: Sequence[Row]) -> str:
+    from privet.experiments.studies.sparsification_table import sparsification_table
+
+    return sparsification_table(rows)
+
+
+_SPARSIFICATION_STUDIES = (
     Study(
-        name="noise-digits",
-        description="plain and shaped noise at one guarantee on small digits, well and badly scaled; needs scikit-learn",
-        num_seeds=5,
-        run=_noise_run,
-        table=_noise_table,
+        name="sparsification-fashion",
+        description="random masks, no mask and a falling learning rate on Fashion-MNIST at epsilon 3 and 1",
+        num_seeds=3,
+        run=_sparsification_run("fashion_mnist"),
+        table=_sparsification_table,
+    ),
+    Study(
+        name="sparsification-cifar10",
+        description="the same on CIFAR-10",
+        num_seeds=3,
+        run=_sparsification_run("cifar10"),
+        table=_sparsification_table,
     ),
 )
 
-_SIDE_EFFECTS = (
+_NOISE_STUDIES = (
     Study(
-        name="feature-to-noise",
-        description="two-layer networks on made-up patches: groups, phase map, rotation, rank correlation; a minute",
-        num_seeds=3,
-        run=_laboratory_run,
-        table=_laboratory_table,
-    ),
-    Study(
-        name="padding-mnist",
-        description="smaller digits at epsilon 3, clean and under attack, beside the paper's",
-        num_seeds=3,
-        run=_padding_run("mnist"),
-        table=_published_table(2.0),
-    ),
-    Study(
-        name="padding-cifar10",
-        description="the same on CIFAR-10",
-        num_seeds=3,
-        run=_padding_run("cifar10"),
-        table=_published_table(4.0),
-    ),
-    Study(
-        name="class-size-mnist",
-        description="fewer fives at epsilon 3, and what becomes of them, beside the paper's",
-        num_seeds=3,
-        run=_class_size_run,
-        table=_published_table(4.0),
-    ),
-    Study(
-        name="adult-groups",
-        description="Adult income at epsilon 1, 3, 8 and without privacy: accuracy and gaps by sex and race",
-        num_seeds=3,
-        run=_adult_run,
-        table=_adult_table,
+        name="noise-digits",
+        description="plain and shaped noise at one guarantee on digits, well and badly scaled; needs scikit-learn",
+        num_seeds=5,
+        run=_noise_run,
+        table=_noise_table,
     ),
 )
 
@@ -329,7 +259,9 @@ _STUDIES = (
     ),
 )
 
-STUDIES: Mapping[str, Study] = MappingProxyType({study.name: study for study in (*_STUDIES, *_SIDE_EFFECTS, *_NOISE_STUDIES)})
+STUDIES: Mapping[str, Study] = MappingProxyType(
+    {study.name: study for study in (*_STUDIES, *SIDE_EFFECTS, *_NOISE_STUDIES, *_SPARSIFICATION_STUDIES)}
+)
 
 
 def find_study(name: str) -> Study:

@@ -29,7 +29,7 @@ def _mean(rows: Sequence[Row], key: str) -> float:
 def _terms(rows: Sequence[Row]) -> str:
     spent = sorted({row["epsilon"] for row in rows if row["epsilon"] is not None})
     seeds = ", ".join(str(seed) for seed in sorted({row["seed"] for row in rows}))
-    said = ", ".join(rounded_up(value) for value in spent)
+    said = ", ".join(dict.fromkeys(rounded_up(value) for value in spent))
     return (
         f"Private arms: epsilon {said} at delta {rows[0]['delta']:g} (add or remove one record, Poisson sampling); "
         f"{rows[0]['epochs']} epochs; seeds {seeds}. Means with standard errors over seeds."
@@ -67,6 +67,38 @@ def _direction(rows: Sequence[Row]) -> str:
     rises = all(later >= earlier for earlier, later in itertools.pairwise(means))
     word = "falls" if falls else "rises" if rises else "neither falls nor rises throughout"
     return f"From the first arm to the last, accuracy {word}."
+
+
+def freezing_table(rows: Sequence[Row]) -> str:
+    """Return accuracy with and without freezing beside the paper's, and what the control says."""
+    arms = _by_arm(rows)
+    lines = [["arm", "accuracy %", "loss", "paper"]]
+    for arm, found in arms.items():
+        paper = found[0]["paper_accuracy"]
+        cells = [summarise([row["accuracy"] for row in found]).shown(100, 2)]
+        cells.append(summarise([row["loss"] for row in found]).shown(1, 3))
+        lines.append([arm, *cells, "" if paper is None else f"{paper:g}"])
+    first, *others = (100 * _mean(found, "accuracy") for found in arms.values())
+    said = ", ".join(f"{name} {value - first:+.1f} points" for name, value in zip(list(arms)[1:], others, strict=True))
+    return f"{_terms(rows)}\n\n{_lines(lines)}\n\nAgainst {next(iter(arms))}: {said}.\n"
+
+
+def rotation_table(rows: Sequence[Row]) -> str:
+    """Return accuracy after pre-training and from scratch by angle, beside the paper's, and where scratch wins."""
+    lines = [["angle", "pre-trained %", "paper", "from scratch %", "worse start predicted"]]
+    worse = []
+    for (angle,), found in _grouped(rows, "angle").items():
+        arms = {start: [row for row in found if row["start"] == start] for start in ("pre-trained", "from scratch")}
+        if not all(arms.values()):
+            continue
+        shown = [summarise([row["accuracy"] for row in own]).shown(100, 1) for own in arms.values()]
+        paper = arms["pre-trained"][0]["paper_accuracy"]
+        said = "yes" if found[0]["harm_predicted"] else "no"
+        lines.append([f"{angle}", shown[0], "" if paper is None else f"{paper:g}", shown[1], said])
+        if _mean(arms["pre-trained"], "accuracy") < _mean(arms["from scratch"], "accuracy"):
+            worse.append(f"{angle}")
+    where = f"at {', '.join(worse)} degrees" if worse else "at no angle"
+    return f"{_terms(rows)}\n\n{_lines(lines)}\n\nPre-training is worse than none {where}.\n"
 
 
 def adult_table(rows: Sequence[Row]) -> str:

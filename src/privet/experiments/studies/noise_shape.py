@@ -80,7 +80,11 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Constants of one arm on one task, chosen on the public examples at epsilon 3.
+    """Constants of one arm on one task, the same at every epsilon.
+
+    They were chosen by accuracy on the public examples at epsilon 3, with one seed, from a few coarse pairs that are
+    not the same for all arms and tasks. On badly scaled pixels plain noise stands at the edge of what was tried, so its
+    figures, at epsilon 1 above all, may be lower than its best, and gains over it larger than they should be.
 
     Attributes:
         norm: Clipping bound, in the units of the arm.
@@ -91,17 +95,16 @@ class Setting:
     reach: float
 
 
-def _all(**settings: tuple[float, float]) -> Mapping[str, Setting]:
-    return MappingProxyType({ARMS[int(key[1:])]: Setting(norm=n, reach=r) for key, (n, r) in settings.items()})
-
+_USUAL = Setting(norm=0.25, reach=2.0)
+_SHAPED = Setting(norm=1.0, reach=2.0)
+_TUNED = {PLAIN: _USUAL, RADIAL: _USUAL, PUBLIC: _SHAPED, PAID: _SHAPED, STEEP_PUBLIC: _USUAL, STEEP_PAID: _USUAL}
+_FAR = Setting(norm=1.0, reach=4.0)
 
 TUNED: Mapping[str, Mapping[str, Setting]] = MappingProxyType(
     {
-        "softmax": _all(a0=(1.0, 2.0), a1=(1.0, 2.0), a2=(1.0, 2.0), a3=(1.0, 2.0), a4=(1.0, 2.0), a5=(1.0, 2.0)),
-        "softmax, pixels badly scaled": _all(
-            a0=(1.0, 2.0), a1=(1.0, 2.0), a2=(1.0, 2.0), a3=(1.0, 2.0), a4=(1.0, 2.0), a5=(1.0, 2.0)
-        ),
-        "two layers": _all(a0=(1.0, 2.0), a1=(1.0, 2.0), a2=(1.0, 2.0), a3=(1.0, 2.0), a4=(1.0, 2.0), a5=(1.0, 2.0)),
+        "softmax": _TUNED,
+        "softmax, pixels badly scaled": _TUNED | {PLAIN: _FAR, RADIAL: _FAR},
+        "two layers": _TUNED,
     }
 )
 

@@ -1,0 +1,97 @@
+"""The sparsification study: equal guarantees, equal tuning, and a table that says what the rows say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from privet.datasets.arrays import ArrayDataset, Split
+from privet.datasets.known import describe
+from privet.experiments.studies import sparsification
+from privet.experiments.studies.catalogue import STUDIES
+from privet.experiments.studies.sparsification import (
+    ARMS,
+    BASELINE,
+    DECAY,
+    MASKED,
+    cifar10_settings,
+    fashion_settings,
+    run_sparsification_study,
+)
+from privet.experiments.studies.sparsification_table import sparsification_table
+
+QUICK = fashion_settings(3.0).shortened(dataset="fashion_mnist_small", epochs=5, num_examples=200, batch_size=50)
+
+
+@pytest.fixture(autouse=True)
+def made_up_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str, normalisation: str | None = None) -> Split:
+        generator = torch.Generator().manual_seed(0)
+        parts = [
+            ArrayDataset(
+                features=torch.rand(size, 1, 28, 28, generator=generator),
+                labels=torch.randint(0, 10, (size,), generator=generator),
+            )
+            for size in (200, 20)
+        ]
+        return Split(train=parts[0], test=parts[1], info=describe(name))
+
+    monkeypatch.setattr(sparsification, "load", load)
+
+
+def test_every_arm_is_tuned_over_the_same_rates_at_the_same_guarantee() -> None:
+    rows = list(run_sparsification_study([QUICK], seeds=[0], device=torch.device("cpu")))
+    assert [(row["arm"], row["rate"]) for row in rows] == [(arm, 4.0) for arm in ARMS]
+    assert all(2.9 < row["epsilon"] <= 3.0 for row in rows)
+    steps = {row["arm"]: row["steps"] for row in rows}
+    assert steps == {BASELINE: 20, MASKED: 24, DECAY: 24}
+    assert all(0 <= row["accuracy"] <= 1 for row in rows)
+    assert "## Fashion-MNIST, DP-CNN/S, epsilon 3, quick" in sparsification_table(rows)
+
+
+@pytest.mark.parametrize("epsilon", [3.0, 1.0])
+def test_the_published_figures_belong_to_arms_of_the_study(epsilon: float) -> None:
+    for settings in (fashion_settings(epsilon), cifar10_settings(epsilon)):
+        assert set(settings.published) == {BASELINE, MASKED}
+        assert settings.published[MASKED] > settings.published[BASELINE]
+
+
+def row(arm: str, seed: int, accuracy: float, **changes: Any) -> dict[str, Any]:
+    facts = {"setting": "made up", "rate": 1.0, "epsilon": 2.99, "delta": 1e-5, "steps": 9, "published": None}
+    return facts | {"arm": arm, "seed": seed, "accuracy": accuracy, "train_accuracy": accuracy} | changes
+
+
+def test_rates_are_chosen_by_training_accuracy_and_never_on_test_images() -> None:
+    rows = [
+        row(BASELINE, 0, 0.5, rate=1.0, train_accuracy=0.9),
+        row(BASELINE, 0, 0.8, rate=2.0, train_accuracy=0.6),
+        row(MASKED, 0, 0.7, published=64.3),
+        row(DECAY, 0, 0.6),
+    ]
+    table = sparsification_table(rows)
+    assert "| no mask | 1 | 9 | 50.0" in table
+    assert "64.3" in table
+    assert "gains +20.0 points over none and +10.0 over a falling learning rate" in table
+
+
+def test_the_verdict_compares_with_the_control_in_standard_errors() -> None:
+    def rows(masked: list[float], decay: list[float]) -> list[dict[str, Any]]:
+        found = []
+        for seed, (left, right) in enumerate(zip(masked, decay, strict=True)):
+            found += [row(BASELINE, seed, 0.5), row(MASKED, seed, left), row(DECAY, seed, right)]
+        return found
+
+    alike = sparsification_table(rows([0.60, 0.61, 0.62], [0.61, 0.60, 0.62]))
+    assert "The mask gains over none" in alike
+    assert "no surely larger gain than" in alike
+    better = sparsification_table(rows([0.60, 0.61, 0.62], [0.50, 0.52, 0.51]))
+    assert "it has more than what a falling learning rate gives" in better
+    nothing = sparsification_table(rows([0.49, 0.52, 0.50], [0.5, 0.5, 0.5]))
+    assert "does not surely gain" in nothing
+    assert "needs all three arms" in sparsification_table([row(BASELINE, 0, 0.5)])
+
+
+def test_the_studies_are_in_the_catalogue() -> None:
+    assert {"sparsification-fashion", "sparsification-cifar10"} <= set(STUDIES)
