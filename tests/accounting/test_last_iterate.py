@@ -22,6 +22,7 @@ from privet.mechanism.clipping_rules import Automatic, KeepOrDrop
 from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.descent import StronglyConvexDescent
 from privet.mechanism.grouping import PerLayer
+from privet.mechanism.masking import FrozenMask
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
 from privet.mechanism.terms import Adjacency, Release, Unit
@@ -189,14 +190,9 @@ def test_a_plan_without_a_proof_is_refused_with_the_assumption_that_fails(change
     assert "Release.EVERY_ITERATE" in str(refusal.value)
 
 
-class _HalfMask:
-    def keep(self, *_: object) -> None:
-        return None
-
-
 def test_a_mask_is_refused() -> None:
-    with pytest.raises(PlanError, match="_HalfMask leaves coordinates without noise"):
-        plan(mask=_HalfMask())
+    with pytest.raises(PlanError, match="FrozenMask leaves coordinates without noise"):
+        plan(mask=FrozenMask(rate=0.5))
 
 
 def test_constants_that_nobody_reads_are_refused() -> None:

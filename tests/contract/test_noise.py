@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -169,14 +170,27 @@ def test_the_event_follows_the_bound_that_was_really_used(piece: Noise) -> None:
     assert not same_event(piece.add(clipped, keystream(0)).event, piece.event())
 
 
-@each_source
-def test_noise_is_drawn_in_double_precision_even_for_a_single_precision_sum(source: Source) -> None:
+def test_a_devices_noise_is_drawn_in_double_precision_even_for_a_single_precision_sum() -> None:
     piece = Gaussian(noise_multiplier=0.7)
     single, double = (
-        piece.add(zero_sum((1.0,), size=1000, dtype=dtype), source(5)).flat for dtype in (torch.float32, torch.float64)
+        piece.add(zero_sum((1.0,), size=1000, dtype=dtype), torch_stream(5)).flat
+        for dtype in (torch.float32, torch.float64)
     )
     assert torch.allclose(single.double(), double, rtol=1e-6, atol=0), "one stream, whatever the sum's precision"
     assert float((double.float().double() == double).double().mean()) < 0.01, "the draws carry more than 24 bits"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])
+def test_the_radius_of_keystream_noise_is_drawn_in_double_precision_whatever_the_sum(dtype: torch.dtype) -> None:
+    pairs, key = 5_000, np.random.SeedSequence(8).generate_state(6, np.uint64).tobytes()
+    cipher = Cipher(algorithms.AES(key[:32]), modes.CTR(key[32:48])).encryptor()
+    words = np.frombuffer(cipher.update(bytes(8 * pairs)), dtype=np.uint64)
+    uniform = 1 - (words & np.uint64((1 << 52) - 1)).astype(np.float64) / 2.0**52
+    noise = torch.zeros(2 * pairs, dtype=dtype)
+    KeystreamNoise(key).add_normal(noise, 1.0)
+    found = torch.hypot(noise[:pairs].double(), noise[pairs:].double())
+    expected = torch.from_numpy(np.sqrt(-2 * np.log(uniform)))
+    torch.testing.assert_close(found, expected, rtol=1e-6 if dtype == torch.float32 else 1e-12, atol=0)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import tomli_w
 from privet.errors import RecipeError
 from privet.mechanism.ablations import NoNoise, Unclipped
 from privet.mechanism.adaptive_clipping import AdaptiveQuantile
+from privet.mechanism.chosen_mask import ChosenMask
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
 from privet.mechanism.codec import CLIPPING, GROUPING, MASK, NOISE, SAMPLING, Family, decode_piece, encode_piece
@@ -70,6 +71,7 @@ PIECES: list[tuple[object, Family]] = [
     (RandomMask(schedule=Linear(first=0.1, last=0.5), granularity=Rows()), MASK),
     (RankedMask(schedule=Cosine(first=0.0, last=0.5), granularity=Blocks(num_rows=4)), MASK),
     (FrozenMask(rate=0.77, seed=3, granularity=Coordinates()), MASK),
+    (ChosenMask(num_coordinates=9, frozen_bits="gAA="), MASK),
     (Constant(value=0.25), MASK),
     (GradualCooling(final=0.25), MASK),
     (Linear(first=0.25, last=0.0), MASK),
