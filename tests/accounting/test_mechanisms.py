@@ -317,11 +317,12 @@ def test_a_record_is_in_a_full_batch_as_often_as_in_any() -> None:
 @given(st.floats(0.01, 1), st.floats(0.2, 20), st.integers(1, 500), st.floats(-9, -2))
 @settings(deadline=None, max_examples=12)
 def test_pld_and_rdp_bracket_laplace_and_pure_releases(rate: float, scale: float, steps: int, digits: float) -> None:
-    delta, quick = 10**digits, PLD(coarsest_spacing=1e-2)
+    spacing = 1e-2  # losses are rounded up to this grid, so a single release may cost that much more
+    delta, quick = 10**digits, PLD(coarsest_spacing=spacing)
     for event in (laplace(rate, scale, steps), pure(rate, 1 / scale, steps)):
         if quick.supports(event, ADD_REMOVE) is None:
             found = quick.epsilon(event, delta=delta, adjacency=ADD_REMOVE)
-            assert 0 <= found <= RDP().epsilon(event, delta=delta, adjacency=ADD_REMOVE) * (1 + 2e-3) + 1e-3
+            assert 0 <= found <= RDP().epsilon(event, delta=delta, adjacency=ADD_REMOVE) * (1 + 2e-3) + spacing
     exact = ExactPure().epsilon(pure(rate, 1 / scale, steps), delta=delta, adjacency=ADD_REMOVE)
     assert exact <= RDP().epsilon(pure(rate, 1 / scale, steps), delta=delta, adjacency=ADD_REMOVE) * (1 + 1e-9)
 

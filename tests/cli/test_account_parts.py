@@ -136,6 +136,13 @@ def test_a_batch_is_suggested_for_a_physical_one(ask: Ask) -> None:
     assert found["max_batch_size"] == 16
 
 
+def test_a_picture_that_would_not_be_one_is_refused_before_it_is_written(ask: Ask, tmp_path: Path) -> None:
+    found = ask("account", "waste", *SIZES, "--plot", tmp_path / "waste.png")
+    assert found.code == 2
+    assert ".svg" in found.err
+    assert not (tmp_path / "waste.png").exists()
+
+
 @pytest.mark.parametrize("part", ["event", "total", "search", "waste", "batch"])
 def test_every_part_has_a_help_page_and_the_verb_names_it(ask: Ask, part: str) -> None:
     page = ask("account", part, "--help")

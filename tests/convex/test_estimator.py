@@ -103,3 +103,22 @@ def test_the_features_are_never_written_out() -> None:
     model.linear.register_forward_hook(note)
     model(torch.randn(3, 50))
     assert widest == 40 * 10 < 40 * 50
+
+
+@pytest.mark.parametrize(
+    "labels", [np.arange(600) % 2 + 1, np.full(600, -1), np.array(["well", "ill"] * 300), np.zeros((600, 2))],
+    ids=["from one", "negative", "words", "two columns"],
+)  # fmt: skip
+def test_labels_that_are_no_class_numbers_are_refused_without_showing_them(labels: np.ndarray) -> None:
+    made = classifier(epochs=1)
+    with pytest.raises(DataError, match="one class number from 0 to 1 per record"):
+        made.fit(crossed()[0], labels)
+    with pytest.raises(LoopError, match="not been trained"):
+        _ = made.guarantee_
+
+
+def test_probabilities_agree_with_predictions_and_add_up_to_one() -> None:
+    made = classifier(epochs=1).fit(*crossed())
+    found = made.predict_proba(crossed()[0])
+    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(found.argmax(1), made.predict(crossed()[0]))

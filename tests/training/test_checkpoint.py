@@ -41,7 +41,15 @@ def train(model: nn.Module, optimizer: Optimizer, steps: int) -> None:
 
 def save(path: Path, model: nn.Module, optimizer: Optimizer, *, step: int = 1) -> None:
     save_checkpoint(
-        path, model=model, optimizer=optimizer, step=step, head=HEAD, plan_hash="p", clipping={}, average={}
+        path,
+        model=model,
+        optimizer=optimizer,
+        step=step,
+        steps_taken=step,
+        head=HEAD,
+        plan_hash="p",
+        clipping={},
+        average={},
     )
 
 
@@ -116,7 +124,7 @@ def test_buffers_tied_weights_and_half_precision_come_back(tmp_path: Path) -> No
     assert other[1].weight is other[0].weight
 
 
-def test_a_checkpoint_holds_weights_optimizer_state_and_five_facts_and_nothing_else(tmp_path: Path) -> None:
+def test_a_checkpoint_holds_weights_optimizer_state_and_six_facts_and_nothing_else(tmp_path: Path) -> None:
     model = network()
     optimizer = Adam(model.parameters())
     train(model, optimizer, 2)
@@ -130,6 +138,7 @@ def test_a_checkpoint_holds_weights_optimizer_state_and_five_facts_and_nothing_e
     assert {key: value for key, value in facts.items() if key != "optimizer"} == {
         "format": 1,
         "step": 2,
+        "steps_taken": 2,
         "head": {"seq": 3, "sha256": "ab" * 32},
         "plan": "p",
         "clipping": {},

@@ -98,10 +98,14 @@ def test_a_whole_run_has_the_guarantee_of_its_plan() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 4, 8, 11])
-def test_a_run_that_stops_early_is_charged_every_iterate(steps: int) -> None:
+def test_a_run_that_stops_early_is_charged_every_iterate_and_says_so(
+    steps: int, caplog: pytest.LogCaptureFixture
+) -> None:
     model = network()
     session = session_of(model)
-    walk(session, model, steps=steps)
+    with caplog.at_level("WARNING", logger="privet"):
+        walk(session, model, steps=steps)
+    assert "the bound on the last model does not apply" in caplog.text
     found = session.guarantee()
     assert not session.is_complete
     assert found.released is Release.EVERY_ITERATE

@@ -253,3 +253,18 @@ def test_a_recorded_batch_on_a_device_trains_the_same_weights(launch: Launch, ca
     with caplog.at_level(logging.WARNING, logger="privet"):
         _assert_same(_trained(launch, "cuda"), _trained(None, "cuda"), tolerance=1e-4)
     assert not [record for record in caplog.records if record.name == "privet"], "the recording must have been used"
+
+
+def test_a_loop_over_microbatches_says_once_that_nothing_is_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    model, recorder = _model(), _Plain()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    with (
+        caplog.at_level(logging.WARNING, logger="privet"),
+        privatize(model, optimizer, _data(), _plan(), seed=3, launch=_PlainLaunch(recorder)) as session,
+    ):
+        for step in session.steps():
+            for inputs, labels in step.microbatches():
+                step.backward(functional.cross_entropy(model(inputs), labels, reduction="none"))
+            step.update()
+    assert caplog.text.count("only step.accumulate(loss_function) can record") == 1
+    assert recorder.runs == 0

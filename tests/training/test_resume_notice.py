@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from privet.training.session import privatize
-from tests.training.tools import examples, full_batch, network, plain_sgd
+from privet.accounting.ledger import Ledger
+from privet.training.session import Session, privatize
+from tests.training.tools import examples, full_batch, network, plain_sgd, shuffle, walk
 
 
 def run(folder: Path, steps: int) -> None:
@@ -39,3 +40,38 @@ def test_steps_without_a_checkpoint_are_counted_as_lost(tmp_path: Path, caplog: 
     with caplog.at_level(logging.WARNING, logger="privet"):
         run(tmp_path, 25)
     assert "7 steps were charged, but there is no checkpoint of them" in caplog.text
+
+
+def rounds_of_four(folder: Path, steps: int) -> Session:
+    """Run up to a step of twelve, four to a round, then leave."""
+    model = network()
+    session = privatize(model, plain_sgd(model), examples(), shuffle(epochs=3, batches=4), folder=folder)
+    with session:
+        for step in session.steps():
+            walk(step, model)
+            step.update()
+            if step.index + 1 == steps:
+                break
+    return session
+
+
+def test_no_more_than_ten_steps_are_charged_ahead_however_long_a_round_is(tmp_path: Path) -> None:
+    model = network()
+    session = privatize(model, plain_sgd(model), examples(), shuffle(epochs=9, batches=4), folder=tmp_path)
+    with session:
+        for step in session.steps():
+            walk(step, model)
+            step.update()
+            assert Ledger.read(tmp_path / "ledger.jsonl").charged_rounds * 4 <= step.index + 10
+
+
+def test_a_run_left_inside_a_round_names_the_step_and_counts_what_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = rounds_of_four(tmp_path, 6)
+    assert first.steps_taken == 6
+    with caplog.at_level(logging.WARNING, logger="privet"):
+        second = rounds_of_four(tmp_path, 12)
+    assert "from the checkpoint of step 6; 2 steps charged after it are lost, 4 steps are left" in caplog.text
+    assert second.steps_taken == 10
+    assert second.steps_done == 12

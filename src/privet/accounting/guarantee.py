@@ -144,6 +144,11 @@ class Guarantee:
     def _confirmation(self) -> str:
         if self.witness is None:
             return ""
+        if self.released is Release.LAST_ITERATE:
+            return (
+                f" (by a theorem that no other library has), and the dp-accounting library gives the release that it "
+                f"comes to the same {rounded_up(self.witness)}"
+            )
         return f" and confirmed by the dp-accounting library, which gives {rounded_up(self.witness)}"
 
     def _attack_success(self) -> float:

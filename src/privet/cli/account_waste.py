@@ -28,6 +28,8 @@ def waste(dataset_size: int, batch_size: int, physical: int, plot: str | None, a
     """
     from privet.accounting.waste import waste_table
 
+    if plot is not None and not plot.lower().endswith(".svg"):
+        raise click.BadParameter(f"'{plot}' does not end in .svg, which is what is drawn.", param_hint="--plot")
     table = waste_table(dataset_size=dataset_size, batch_size=batch_size, physical_batch_size=physical)
     if plot is not None:
         from privet.reports.waste_plot import write_waste_plot

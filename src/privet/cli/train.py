@@ -68,7 +68,10 @@ def train(
 
 def _print(outcome: RunOutcome, folder: str, *, is_public: bool) -> None:
     click.echo(f"spent     {outcome.spent}")
-    facts = {"steps": f"{outcome.steps_done:,} of {outcome.num_steps:,}, {outcome.seconds:,.1f} s in this process"}
+    lost = outcome.steps_done - outcome.steps_taken
+    note = f" ({lost:,} charged and lost with an earlier process)" if lost > 0 else ""
+    steps = f"{outcome.steps_done:,} of {outcome.num_steps:,}{note}"
+    facts = {"steps": f"{steps}, {outcome.seconds:,.1f} s in this process"}
     for measure in outcome.metrics.measures if outcome.metrics is not None else ():
         star = "" if is_public else "*"
         facts[f"test {measure.name}"] = (

@@ -122,7 +122,7 @@ class ConvexReluClassifier:
                 "This classifier has been trained already, and training again would cost more than guarantee_ says. "
                 "Make a new one, and add both guarantees up."
             )
-        features, wanted = _real(inputs), torch.as_tensor(labels).to(torch.long)
+        features, wanted = _real(inputs), self._class_numbers(labels)
         if len(features) != self.dataset_size or len(wanted) != self.dataset_size:
             raise DataError(
                 f"dataset_size is {self.dataset_size}, but there are {len(features)} inputs and {len(wanted)} labels. "
@@ -133,6 +133,24 @@ class ConvexReluClassifier:
         self._guarantee = self._descent.fit(model, dataset, self._plan_for(model), folder=self.folder, seed=self.seed)
         self._model = model
         return self
+
+    def _class_numbers(self, labels: Tensor | Array) -> Tensor:
+        try:
+            wanted = torch.as_tensor(labels).to(torch.long)
+        except (TypeError, ValueError, RuntimeError):
+            wanted = torch.empty(0, 0)
+        if wanted.dim() != 1 or not bool(((wanted >= 0) & (wanted < self.num_classes)).all()):
+            raise DataError(
+                f"labels must be one class number from 0 to {self.num_classes - 1} per record. Number the classes by a "
+                "public list of their names; which ones occur is private."
+            )
+        return wanted
+
+    @torch.no_grad()
+    def predict_proba(self, inputs: Tensor | Array) -> Array:
+        """Return the probability of every class for each input, by the softmax of the outputs."""
+        model, rows = self.model_, torch.split(_real(inputs), _ROWS_AT_ONCE)
+        return torch.cat([model(part).softmax(1) for part in rows]).numpy()
 
     @torch.no_grad()
     def predict(self, inputs: Tensor | Array) -> Array:

@@ -56,6 +56,7 @@ class RunOutcome:
         spent: The guarantee of what the ledger says was charged.
         metrics: What the model is worth on test data; None when that may not be shown or the run is not finished.
         steps_done: Steps charged so far, by all processes of the run.
+        steps_taken: Steps that are in the model; the rest was lost with an earlier process.
         num_steps: Steps planned.
         was_resumed: Whether an earlier process had begun the run.
         is_finished: Whether the plan is used up.
@@ -66,6 +67,7 @@ class RunOutcome:
     spent: Guarantee
     metrics: Metrics | None
     steps_done: int
+    steps_taken: int
     num_steps: int
     was_resumed: bool
     is_finished: bool
@@ -327,6 +329,7 @@ class _Run:
             spent=spent,
             metrics=metrics,
             steps_done=session.steps_done,
+            steps_taken=session.steps_taken,
             num_steps=self._plan.num_steps,
             was_resumed=self._was_resumed,
             is_finished=is_finished,

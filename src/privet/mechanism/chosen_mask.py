@@ -69,8 +69,8 @@ class ChosenMask:
         """
         if layout.num_coordinates != self.num_coordinates:
             raise PlanError(
-                f"The mask lists {self.num_coordinates} coordinates and the model has {layout.num_coordinates}. Make the "
-                "mask from this model's weights."
+                f"The mask lists {self.num_coordinates} coordinates and the model has {layout.num_coordinates}. Make "
+                "the mask from this model's weights."
             )
         return ChosenMaskRun(frozen=self.frozen)
 

@@ -104,7 +104,8 @@ class Cyclic:
         if adjacency is Adjacency.ADD_REMOVE:
             return (
                 "Cyclic deals records into batches by position, so adding or removing one record moves others. "
-                "Use Adjacency.ZERO_OUT or Adjacency.REPLACE_ONE (the size is then public), or Poisson sampling."
+                "Use Adjacency.ZERO_OUT or Adjacency.REPLACE_ONE (the size is then public); where every iterate may be "
+                "seen, Poisson sampling takes any adjacency."
             )
         return None
 

@@ -36,6 +36,7 @@ class Checkpoint:
     """A loaded checkpoint, verified against its digest."""
 
     step: int
+    steps_taken: int
     head: LedgerHead
     plan_hash: str
     tensors: Mapping[str, Tensor]
@@ -86,6 +87,7 @@ def save_checkpoint(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     step: int,
+    steps_taken: int,
     head: LedgerHead,
     plan_hash: str,
     clipping: State,
@@ -97,7 +99,8 @@ def save_checkpoint(
         path: The file.
         model: Whose state is saved.
         optimizer: Whose state is saved.
-        step: How many steps are in it.
+        step: Which step of the plan comes next.
+        steps_taken: How many steps are in the model; fewer than ``step`` if some were lost with an earlier process.
         head: The newest row of the ledger.
         plan_hash: Of the plan it was made under.
         clipping: Released values from which the clipping goes on.
@@ -127,6 +130,7 @@ def save_checkpoint(
     facts = {
         "format": _FORMAT,
         "step": step,
+        "steps_taken": steps_taken,
         "head": {"seq": head.seq, "sha256": head.sha256},
         "plan": plan_hash,
         "optimizer": described,
@@ -198,6 +202,7 @@ def _read(path: Path) -> Checkpoint:
         raise CheckpointError(f"written in format {facts.get('format')!r}; this version reads format {_FORMAT}")
     return Checkpoint(
         step=int(facts["step"]),
+        steps_taken=int(facts.get("steps_taken", facts["step"])),
         head=LedgerHead(seq=facts["head"]["seq"], sha256=facts["head"]["sha256"]),
         plan_hash=str(facts["plan"]),
         tensors=tensors,

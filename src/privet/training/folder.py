@@ -28,8 +28,8 @@ class RunFolder:
     Attributes:
         path: The folder.
         every: Steps between checkpoints.
-        reserve_ahead: Rounds charged per durable write. A crash loses at most this many unused rounds; each write costs
-            a few milliseconds.
+        reserve_ahead: Steps charged per durable write, in whole rounds. A crash loses at most this many unused steps,
+            or the rest of one round if that is longer; each write costs a few milliseconds.
     """
 
     path: Path
@@ -85,6 +85,7 @@ class RunFolder:
                 "rolled back or belongs to another run. Restore the newest ledger; never an older one."
             )
         checkpoint.restore(session.model, session.optimizer)
+        session._position, session.steps_taken = checkpoint.step, checkpoint.steps_taken
         session._clipping.restore(checkpoint.clipping)
         if session._average is not None:
             session._average.restore(checkpoint.average)
@@ -100,7 +101,8 @@ class RunFolder:
             self.checkpoint_path,
             model=session.model,
             optimizer=session.optimizer,
-            step=(session.ledger.charged_rounds - session.ledger.available) * session.plan.sampling.steps_per_round,
+            step=session._position,
+            steps_taken=session.steps_taken,
             head=session.ledger.head,
             plan_hash=session.plan.hash,
             clipping=session._clipping.state(),

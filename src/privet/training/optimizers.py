@@ -51,6 +51,10 @@ def tell_noise(optimizer: Optimizer, private: PrivateSum, *, divisor: float, kee
     optimizer.note_noise(private.noise_std / divisor * math.sqrt(share))
 
 
+# Without noise a tenth of its variance is nothing, and a gradient of zero must not be divided by zero.
+_LEAST_GUARD = 1e-16
+
+
 class DPAdam(Optimizer):
     """Adam with the noise variance taken out of its second moment.
 
@@ -63,7 +67,8 @@ class DPAdam(Optimizer):
         lr: Learning rate.
         betas: How much of the running means of gradients and squares is kept in each step.
         guard: Least value of the corrected second moment. Where the gradients are all noise the corrected moment is
-            around zero, and this decides the size of the step; a tenth of the noise variance keeps such steps calm.
+            around zero, and this decides the size of the step. None, the default, is a tenth of the noise variance,
+            which keeps such steps calm.
         weight_decay: Added to the gradient as ``weight_decay * weight``.
     """
 
@@ -73,14 +78,14 @@ class DPAdam(Optimizer):
         *,
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
-        guard: float = 1e-8,
+        guard: float | None = None,
         weight_decay: float = 0.0,
     ) -> None:
         """Check the constants and start with nothing averaged."""
         defaults = {
             "lr": checks.non_negative("lr", lr),
             "betas": tuple(checks.probability("betas", beta, allow_zero=True) for beta in betas),
-            "guard": checks.positive("guard", guard),
+            "guard": None if guard is None else checks.positive("guard", guard),
             "weight_decay": checks.non_negative("weight_decay", weight_decay),
             "steps_taken": 0,
             "noise_variance": 0.0,
@@ -127,7 +132,8 @@ class DPAdam(Optimizer):
         # all three running means start at zero and are corrected by the same factor
         moments = list(torch._foreach_sub(squares, group["noise_variance"]))
         torch._foreach_div_(moments, seen)
-        torch._foreach_clamp_min_(moments, group["guard"])
+        guard = group["guard"] if group["guard"] is not None else 0.1 * group["noise_variance"] / seen
+        torch._foreach_clamp_min_(moments, max(guard, _LEAST_GUARD))
         torch._foreach_sqrt_(moments)
         torch._foreach_addcdiv_(weights, means, moments, -group["lr"] / (1 - keep_mean ** group["steps_taken"]))
 

@@ -46,6 +46,10 @@ class Launcher(Protocol):
         """
         ...
 
+    def was_passed_over(self) -> None:
+        """Take note that a batch was handed out for a loop of the user's own, where nothing can be recorded."""
+        ...
+
 
 class Launch(Protocol):
     """A choice of how steps are launched: a performance knob, never part of a plan."""
@@ -73,6 +77,9 @@ class Openly:
     ) -> None:
         """Leave every batch to the ordinary way."""
         return
+
+    def was_passed_over(self) -> None:
+        """Nothing was promised."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +222,11 @@ class Replay:
             self._recordings[key], outcome = made
             return outcome
         return recording.replay(leaves, size)
+
+    def was_passed_over(self) -> None:
+        """Say once that only ``step.accumulate`` records."""
+        if not self._has_given_up:
+            self._give_up("only step.accumulate(loss_function) can record, not a loop over step.microbatches()")
 
     def _is_due(self, key: Hashable, loss_function: LossFunction, into: ClippedSum) -> bool:
         self._seen[key] = self._seen.get(key, 0) + 1

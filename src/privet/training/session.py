@@ -6,6 +6,7 @@ once, compare with the reserved round, write p.grad, step the optimizer.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ from privet.mechanism.epochs import steps_per_epoch
 from privet.mechanism.geometry import Frame
 from privet.mechanism.layout import Layout
 from privet.mechanism.shaped_noise import ShapedNoise
+from privet.mechanism.terms import Release
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import Collate, MapDataset, check_dataset
@@ -38,6 +40,8 @@ from privet.training.randomness import Streams
 from privet.training.replay import Eager, Launch
 from privet.training.step import Step
 from privet.training.telemetry import Receiver
+
+_LOG = logging.getLogger("privet")
 
 
 def privatize(
@@ -152,6 +156,7 @@ class Session:
         self._planned_round = plan.round_event  # raises for a plan without noise, before a ledger exists
         self.ledger = Ledger.in_memory(plan.hash) if folder is None else folder.open_ledger(plan)
         self._entered = self._is_open = False
+        self._position = self.steps_taken = 0  # where the plan stands, and how many of its steps are in the model
         self._open_step: Step | None = None
         self._noise_words: tuple[str, ...] = ()
 
@@ -204,8 +209,18 @@ class Session:
                     self._folder.checkpoint(self)
             if error is None:
                 self.ledger.verify(self.plan.segments)
+            self._warn_if_cut_short()
         finally:
             self.ledger.close()
+
+    def _warn_if_cut_short(self) -> None:
+        """A bound on the last iterate holds at the planned end only; until then every iterate is charged."""
+        if self.plan.release is Release.LAST_ITERATE and not self.is_complete and self.ledger.charged_rounds:
+            _LOG.warning(
+                "The run ended before its plan did, so the bound on the last model does not apply: as it stands the "
+                "model costs epsilon %.3f, and the plan promised %.3f at its end. Continue the run, or do not show it.",
+                self.guarantee().epsilon, self.plan.guarantee().epsilon,
+            )  # fmt: skip
 
     @property
     def steps_done(self) -> int:
@@ -256,8 +271,8 @@ class Session:
 
     def _reserve(self, left: int) -> None:
         if self.ledger.available == 0:
-            block = 1 if self._folder is None else self._folder.reserve_ahead
-            self.ledger.reserve(self._planned_round, min(block, left))
+            ahead = 1 if self._folder is None else self._folder.reserve_ahead // self.plan.sampling.steps_per_round
+            self.ledger.reserve(self._planned_round, min(max(1, ahead), left))
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

@@ -100,6 +100,7 @@ class Step:
         if self._stage is not _Stage.FRESH:
             raise LoopError("step.microbatches() can be walked through once per step.")
         self._stage = _Stage.WALKING
+        self._session._launcher.was_passed_over()
         yield from self._batches()
         self._stage = _Stage.SUMMED
 
@@ -222,6 +223,7 @@ class Step:
         session._mask.watch(private, kept=self._kept)
         with session._guard.opened():
             session.optimizer.step()
+        session._position, session.steps_taken = self.index + 1, session.steps_taken + 1
         session._iterates.after_step()
         if session._average is not None:
             session._average.update(self.index)
