@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.check import judge, true_clipped_sum
-from benchmarks.contenders import OURS, NonPrivate, Privet, Settings
+from benchmarks.contenders import OURS, NonPrivate, Option, Privet, Settings
 from benchmarks.measure import Plan, make, peak_bytes
 from benchmarks.models import WORKLOADS, Scale
 from privet.gradients.functional import Functional
@@ -24,9 +24,17 @@ FUNCTIONAL = Privet(name="privet_functional", engine=Functional())
 FLOAT32_LIMITS = {"resnet18": 2e-6}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["mlp", "mnist"])
+def test_a_compiled_step_is_right_or_says_why_not(model: str) -> None:
+    row = measured(model, [each for each in OURS if each.option is Option.COMPILE])["privet_compiled"]
+    assert row.failure or (row.missing_parameters == 0 and row.relative_error <= 1e-6)
+
+
 @pytest.mark.parametrize("model", WORKLOADS)
 def test_every_contender_of_ours_is_right_or_says_why_not(model: str) -> None:
-    rows = measured(model, OURS)
+    # compiling takes minutes
+    rows = measured(model, [each for each in OURS if each.option is not Option.COMPILE])
     assert rows["non_private"].ran
     for name in ("privet_bookkeeping", "privet_functional"):
         row = rows[name]
