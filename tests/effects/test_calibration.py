@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privet.effects.calibration import calibration_report, reliability
-from privet.effects.reliability import Binning, CalibrationReport
+from privet.effects.reliability import Binning, CalibrationReport, Reliability, ReliabilityBin
 from privet.errors import ArgumentError, DataError
 from privet.training.predictions import Predictions
 
@@ -167,3 +167,11 @@ def test_what_is_no_report_is_refused(change: dict[str, object]) -> None:
     whole = calibration_report(random_predictions(0), num_resamples=2).to_dict()
     with pytest.raises(ArgumentError):
         CalibrationReport.from_dict(whole | change)
+
+
+def test_the_largest_error_says_how_many_predictions_it_rests_on() -> None:
+    lonely = ReliabilityBin(low=0.2, high=0.3, num_examples=1, confidence=0.27, accuracy=0.0)
+    crowded = ReliabilityBin(low=0.9, high=1.0, num_examples=500, confidence=0.95, accuracy=0.94)
+    found = Reliability(bins=(lonely, crowded), binning=Binning.EQUAL_WIDTH)
+    assert found.worst_bin_size == 1
+    assert found.largest_error == pytest.approx(0.27)

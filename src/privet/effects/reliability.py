@@ -88,6 +88,14 @@ class Reliability:
         return max((abs(entry.over_confidence) for entry in self.bins if entry.num_examples), default=0.0)
 
     @property
+    def worst_bin_size(self) -> int:
+        """How many predictions the largest error rests on: one alone may make it."""
+        worst = max(
+            (entry for entry in self.bins if entry.num_examples), key=lambda e: abs(e.over_confidence), default=None
+        )
+        return 0 if worst is None else worst.num_examples
+
+    @property
     def over_confidence(self) -> float:
         """The part of the expected error from bins that claim more than they hold."""
         return math.fsum(self._weighted(max(entry.over_confidence, 0.0), entry) for entry in self.bins)

@@ -26,7 +26,11 @@ def confidence_rows(report: CalibrationReport) -> list[tuple[str, str, str]]:
     named = [
         ("accuracy", report.accuracy, True),
         (f"expected calibration error, {bins}", report.expected_error, True),
-        (f"largest calibration error, {bins}", report.largest_error, True),
+        (
+            f"largest calibration error, {bins} (in a bin of {report.reliability.worst_bin_size:,} examples)",
+            report.largest_error,
+            True,
+        ),
         ("Brier score", report.brier_score, False),
         ("negative log-likelihood", report.negative_log_likelihood, False),
     ]
