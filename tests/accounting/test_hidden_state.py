@@ -146,6 +146,15 @@ def test_earlier_places_in_the_epoch_cost_less() -> None:
     assert (np.diff(ratios) > 0).all()
 
 
+@pytest.mark.parametrize(("place", "expected"), [(58, 2.476475), (57, 2.457845)], ids=["last", "second last"])
+def test_more_noise_on_a_short_last_batch_costs_less(place: int, expected: float) -> None:
+    batches, epochs = 59, 400
+    shifts, stds = np.zeros(batches * epochs), np.ones(batches * epochs)
+    shifts[place::batches], stds[batches - 1 :: batches] = 1.0, 1024 / 608
+    found = minorant_mu(shifts=shifts, contractions=np.full(batches * epochs, 1 - 5.4e-5), noise_stds=stds)
+    assert found == pytest.approx(expected, abs=6e-7)
+
+
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
