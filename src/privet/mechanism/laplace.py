@@ -26,8 +26,8 @@ from privet.mechanism.draws import add_radial, add_two_sided
 from privet.mechanism.events import MAX_PARTS
 from privet.mechanism.extra_events import L2LaplaceDpEvent, ProductLaplaceDpEvent, PureDpEvent
 from privet.mechanism.geometry import positive_units
+from privet.mechanism.noise import calibrated_multiplier, checked_multiplier
 from privet.mechanism.sensitivity import Norm
-from privet.mechanism.shaped_noise import calibrated_multiplier
 from privet.mechanism.sums import ClippedSum, PrivateSum
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ class L2Laplace:
     def __post_init__(self) -> None:
         """Refuse dimensions below one and multipliers that are not positive."""
         checks.count("num_coordinates", self.num_coordinates)
-        if self.noise_multiplier is not None:
-            value = checks.positive("noise_multiplier", self.noise_multiplier)
-            object.__setattr__(self, "noise_multiplier", value)
+        object.__setattr__(self, "noise_multiplier", checked_multiplier(self.noise_multiplier))
 
     @property
     def norm_kind(self) -> Norm:
@@ -131,9 +129,7 @@ class ProductLaplace:
         if min(sizes) != 1:
             raise ArgumentError(f"The smallest of sizes must be 1, got {min(sizes)!r}. Divide all by the smallest.")
         object.__setattr__(self, "sizes", sizes)
-        if self.noise_multiplier is not None:
-            value = checks.positive("noise_multiplier", self.noise_multiplier)
-            object.__setattr__(self, "noise_multiplier", value)
+        object.__setattr__(self, "noise_multiplier", checked_multiplier(self.noise_multiplier))
 
     @property
     def norm_kind(self) -> Norm:
@@ -226,9 +222,7 @@ class BlockL2:
                 f"{len(set(blocks))} different ones."
             )
         object.__setattr__(self, "block_of", blocks)
-        if self.noise_multiplier is not None:
-            value = checks.positive("noise_multiplier", self.noise_multiplier)
-            object.__setattr__(self, "noise_multiplier", value)
+        object.__setattr__(self, "noise_multiplier", checked_multiplier(self.noise_multiplier))
 
     @property
     def norm_kind(self) -> Norm:

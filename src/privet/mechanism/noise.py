@@ -63,9 +63,7 @@ class Gaussian:
 
     def __post_init__(self) -> None:
         """Refuse a multiplier that is not a positive number; zero noise is no mechanism."""
-        if self.noise_multiplier is not None:
-            value = checks.positive("noise_multiplier", self.noise_multiplier)
-            object.__setattr__(self, "noise_multiplier", value)
+        object.__setattr__(self, "noise_multiplier", checked_multiplier(self.noise_multiplier))
 
     @property
     def norm_kind(self) -> Norm:
@@ -74,7 +72,7 @@ class Gaussian:
 
     def event(self) -> DpEvent:
         """Return the Gaussian mechanism at this multiplier."""
-        return gaussian_event(bounds=(1.0,), stds=(self._multiplier(),))
+        return gaussian_event(bounds=(1.0,), stds=(calibrated_multiplier(type(self).__name__, self.noise_multiplier),))
 
     def with_multiplier(self, noise_multiplier: float) -> Gaussian:
         """Return a copy with this multiplier."""
@@ -89,7 +87,7 @@ class Gaussian:
             cost more than delta. Masked coordinates stay exactly zero. An empty batch releases noise alone.
         """
         clipped.check_plain_units(type(self).__name__)
-        std = self._multiplier() * clipped.sensitivity.total
+        std = calibrated_multiplier(type(self).__name__, self.noise_multiplier) * clipped.sensitivity.total
         add_normal(clipped.flat, std=std, source=source, keep=clipped.keep, kept=clipped.kept)
         bounds = clipped.sensitivity.bounds
         return PrivateSum(
@@ -99,12 +97,17 @@ class Gaussian:
             noise_std=std,
         )
 
-    def _multiplier(self) -> float:
-        if self.noise_multiplier is None:
-            raise PlanError(
-                "Gaussian() has no noise_multiplier yet. Set one, or let plan.calibrated(epsilon=...) find it."
-            )
-        return self.noise_multiplier
+
+def checked_multiplier(noise_multiplier: float | None) -> float | None:
+    """Return a multiplier that is a positive number, or None for a piece that is not calibrated yet."""
+    return None if noise_multiplier is None else checks.positive("noise_multiplier", noise_multiplier)
+
+
+def calibrated_multiplier(piece: str, noise_multiplier: float | None) -> float:
+    """Return the multiplier of a piece, or say that it has none yet."""
+    if noise_multiplier is None:
+        raise PlanError(f"{piece}() has no noise_multiplier yet. Set one, or let plan.calibrated(epsilon=...) find it.")
+    return noise_multiplier
 
 
 def add_normal(

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from privet import checks
-from privet.errors import ArgumentError, LoopError, PlanError
+from privet.errors import ArgumentError, LoopError
 from privet.mechanism.events import gaussian_event
 from privet.mechanism.geometry import Geometry
-from privet.mechanism.noise import NormalSource, add_normal
+from privet.mechanism.noise import NormalSource, add_normal, calibrated_multiplier, checked_multiplier
 from privet.mechanism.sensitivity import Norm
 from privet.mechanism.sums import ClippedSum, PrivateSum
 
@@ -27,13 +27,6 @@ class ShapedNoise(Protocol):
     def geometry(self) -> Geometry:
         """The units of clipping and noise."""
         ...
-
-
-def calibrated_multiplier(piece: str, noise_multiplier: float | None) -> float:
-    """Return the multiplier of a piece, or say that it has none yet."""
-    if noise_multiplier is None:
-        raise PlanError(f"{piece} has no noise_multiplier yet. Set one, or let plan.calibrated(epsilon=...) find it.")
-    return noise_multiplier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +53,7 @@ class EllipticalGaussian:
         if power > 1:
             raise ArgumentError(f"preconditioning must lie between 0 and 1, got {power!r}.")
         object.__setattr__(self, "preconditioning", power)
-        if self.noise_multiplier is not None:
-            value = checks.positive("noise_multiplier", self.noise_multiplier)
-            object.__setattr__(self, "noise_multiplier", value)
+        object.__setattr__(self, "noise_multiplier", checked_multiplier(self.noise_multiplier))
 
     @property
     def norm_kind(self) -> Norm:
@@ -120,9 +111,7 @@ class GroupwiseGaussian:
 
     def __post_init__(self) -> None:
         """Refuse a multiplier that is not a positive number; zero noise is no mechanism."""
-        if self.noise_multiplier is not None:
-            value = checks.positive("noise_multiplier", self.noise_multiplier)
-            object.__setattr__(self, "noise_multiplier", value)
+        object.__setattr__(self, "noise_multiplier", checked_multiplier(self.noise_multiplier))
 
     @property
     def norm_kind(self) -> Norm:
