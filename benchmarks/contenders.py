@@ -25,6 +25,7 @@ from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sums import ClippedSum
+from privet.training.ending import Endings
 from privet.training.randomness import Streams
 from privet.training.replay import Compiled, CudaGraph, Eager, Launch
 
@@ -269,16 +270,20 @@ class RunningPrivet:
         self._losses = self._compute_losses  # one object: a recording belongs to one function
         dtype = torch.promote_types(self._parameters[0].dtype, torch.float32)
         self._flat = torch.zeros(self._layout.num_coordinates, device=self._device, dtype=dtype)
-        self._gradients = torch.zeros_like(self._flat)
-        self._generator = Streams.new(self._device, seed=settings.seed).noise
-        self._optimizer = torch.optim.SGD(self._parameters, lr=settings.learning_rate)
+        self._endings = Endings(
+            source=Streams.new(self._device, seed=settings.seed).noise,
+            parameters=self._parameters,
+            memory=torch.zeros_like(self._flat),
+            optimizer=torch.optim.SGD(self._parameters, lr=settings.learning_rate),
+            opened=nullcontext,
+            divisor=settings.logical_batch,
+            records=self._launcher.uses_graphs,
+        )
 
     def step(self, parts: Sequence[Batch]) -> None:
         """Clip and sum every part, add noise once, write the gradients, update."""
         noise = Gaussian(noise_multiplier=self._settings.noise_multiplier)
-        private = noise.add(self._sum(parts), self._generator)
-        private.write_gradients(self._parameters, divisor=self._settings.logical_batch, memory=self._gradients)
-        self._optimizer.step()
+        self._endings.begin(noise, self._sum(parts)).apply(keep=None)
 
     def _compute_losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
         with self._settings.precision(self._device):

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import privet as pv
 from privet.datasets.sentences import LabelledSentences, load_sst2
-from privet.experiments.studies.text import encode
+from privet.experiments.studies.text_data import encode
 from privet.models.minilm import NUM_LAYERS, MiniLm
 
 NUM_RECORDS, TRAINED_LAYERS = 3_000, 1

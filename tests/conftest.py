@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,14 @@ torch.set_num_threads(1)
 # The same examples on every run: a failure seen once is seen again.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def state_of_no_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What stays on a machine stays out of the home folder of whoever runs the tests, also in processes they start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRIVET_STATE", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -29,6 +29,7 @@ _WHERE = {
     "KeepOrDrop": "privet.mechanism.clipping_rules",
     "Automatic": "privet.mechanism.clipping_rules",
     "PerSampleAdaptive": "privet.mechanism.clipping_rules",
+    "AdaptiveGaussian": "privet.mechanism.adaptive_noise",
     "AdaptiveQuantile": "privet.mechanism.adaptive_clipping",
     "Scheduled": "privet.mechanism.scheduled_clipping",
     "Gaussian": "privet.mechanism.noise",
@@ -40,7 +41,9 @@ _WHERE = {
     "optimal_block_l2": "privet.mechanism.optimal_laplace",
     "optimal_product_laplace": "privet.mechanism.optimal_laplace",
     "Isotropic": "privet.mechanism.geometry",
+    "PastGradients": "privet.mechanism.adaptive_noise",
     "PerGroup": "privet.mechanism.geometry",
+    "ReleasedSquares": "privet.mechanism.adaptive_noise",
     "Factored": "privet.mechanism.geometry",
     "Diagonal": "privet.mechanism.geometry",
     "public_geometry": "privet.training.geometry",
@@ -73,6 +76,7 @@ _WHERE = {
     "CudaGraph": "privet.training.replay",
     "Compiled": "privet.training.replay",
     "Step": "privet.training.step",
+    "preflight": "privet.training.preflight",
     "suggest_physical_batch": "privet.training.physical_batch",
     "Unprotected": "privet.training.telemetry",
     "ExponentialAverage": "privet.training.averaging",
@@ -117,6 +121,9 @@ if TYPE_CHECKING:
     from privet.mechanism.ablations import NoNoise as NoNoise
     from privet.mechanism.ablations import Unclipped as Unclipped
     from privet.mechanism.adaptive_clipping import AdaptiveQuantile as AdaptiveQuantile
+    from privet.mechanism.adaptive_noise import AdaptiveGaussian as AdaptiveGaussian
+    from privet.mechanism.adaptive_noise import PastGradients as PastGradients
+    from privet.mechanism.adaptive_noise import ReleasedSquares as ReleasedSquares
     from privet.mechanism.clipping import Threshold as Threshold
     from privet.mechanism.clipping_rules import Automatic as Automatic
     from privet.mechanism.clipping_rules import KeepOrDrop as KeepOrDrop
@@ -173,6 +180,7 @@ if TYPE_CHECKING:
     from privet.training.optimizers import DPAdam as DPAdam
     from privet.training.optimizers import DPAdamW as DPAdamW
     from privet.training.physical_batch import suggest_physical_batch as suggest_physical_batch
+    from privet.training.preflight import preflight as preflight
     from privet.training.replay import Compiled as Compiled
     from privet.training.replay import CudaGraph as CudaGraph
     from privet.training.schedules import CosineDecay as CosineDecay

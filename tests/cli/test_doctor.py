@@ -38,6 +38,17 @@ class Centred(nn.Module):
         found = self.head(inputs)
         return found - found.mean(0)
 
+class Detached(Centred):
+    def forward(self, inputs):
+        return self.head(inputs) * inputs.detach().mean()
+
+class Counter(Centred):
+    calls = 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        return self.head(inputs)
+
 class Idle(Centred):
     def __init__(self):
         super().__init__()
@@ -97,6 +108,8 @@ def test_token_ids_are_drawn_for_networks_that_look_them_up(ask: Ask, file: Path
     ("name", "words"),
     [
         ("Centred", "mixes the examples"),
+        ("Detached", "The model (Detached), between its modules, mixes"),
+        ("Counter", "The attribute 'calls' of module '' (Counter)"),
         ("Idle", "Freeze them"),
         ("scalar", "not one row"),
         ("batch_norm", "GroupNorm"),

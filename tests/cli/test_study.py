@@ -45,6 +45,25 @@ def test_a_study_keeps_its_rows_and_its_table(ask: Ask, tmp_path: Path, monkeypa
     assert "3 rows" in (tmp_path / "out" / "small.md").read_text()
 
 
+def test_parts_made_side_by_side_are_merged_by_the_command(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(seeds: range, device: object, quick: bool) -> Iterator[dict[str, object]]:
+        return iter([{"arm": LOCAL, "seed": seed, "accuracy": 0.5} for seed in seeds])
+
+    study = catalogue.Study(
+        name="small", description="d", num_seeds=1, run=run, table=lambda rows: f"{len(rows)} rows\n"
+    )
+    monkeypatch.setattr(catalogue, "STUDIES", {"small": study})
+    for seed in ("0", "1"):
+        found = ask("study", "small", "-o", tmp_path, "--part", f"s{seed}", "--first-seed", seed, "--device", "cpu")
+        assert found.out == "1 rows\n"
+    assert not (tmp_path / "small.json").exists()
+    assert ask("study", "small", "-o", tmp_path, "--merge").out == "2 rows\n"
+    assert len(json.loads((tmp_path / "small.json").read_text())["rows"]) == 2
+    assert ask("study", "small", "--merge").code == 2
+
+
 @pytest.fixture
 def own_run(finished_run: Path, tmp_path: Path) -> Path:
     """A copy that a test may add files to."""

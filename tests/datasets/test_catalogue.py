@@ -22,7 +22,7 @@ from privet.datasets.readers import read_idx
 from privet.datasets.tabular import ADULT_TEST_FILE, ADULT_TRAIN_FILE, WINE_FILE
 from privet.errors import ArgumentError, DataError
 
-FROM_FILES = [name for name in KNOWN_DATASETS if name != "fashion_mnist_small"]
+FROM_FILES = [name for name in KNOWN_DATASETS if name != "fashion_mnist_small" and not name.endswith("_scattering")]
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "make_fashion_subset.py"
 
 

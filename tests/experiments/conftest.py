@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from privet.datasets import Split, load
-from privet.experiments import runner
+from privet.experiments import building
 from privet.experiments.recipe import PrivacySettings, Recipe
 from privet.experiments.recipe_files import load_recipe
 from privet.plan import Plan
@@ -37,7 +37,7 @@ def run_folder(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def images_and_plans_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unpacking images and accounting plans take longer than six steps; both are the same every time."""
-    monkeypatch.setattr(runner, "load", _load_once)
+    monkeypatch.setattr(building, "load", _load_once)
     monkeypatch.setattr(PrivacySettings, "plan", lambda settings: _plan_once(settings.model_dump_json()))
 
 

@@ -14,11 +14,6 @@ from privet.experiments.recipe import Recipe
 from privet.experiments.run_files import RunFiles
 
 
-@pytest.fixture(autouse=True)
-def images_read_once(images_and_plans_made_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examining, "load", runner.load)
-
-
 def test_calibration_is_that_of_the_stored_model_and_is_kept_for_the_report(
     tiny: Callable[..., Recipe], run_folder: Path
 ) -> None:

@@ -19,7 +19,7 @@ from privet.effects.groups import FairnessReport
 from privet.effects.radii import RobustnessReport
 from privet.effects.robustness import weight_length
 from privet.errors import DataError, RecipeError
-from privet.experiments import runner, side_effects
+from privet.experiments import building, runner, side_effects
 from privet.experiments.recipe import Recipe
 from privet.experiments.recipe_files import load_recipe
 from privet.experiments.run_files import RunFiles
@@ -35,11 +35,6 @@ ADULT_RUN = (
     "training.device=cpu",
     "training.optimizer.momentum=0.0",
 )
-
-
-@pytest.fixture(autouse=True)
-def images_read_once(images_and_plans_made_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_effects, "load", runner.load)
 
 
 def people(path: Path, num_people: int = 60) -> Path:
@@ -69,7 +64,7 @@ def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("adult")
     people(folder / "train.csv", 300)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "load", lambda name, normalisation=None: _split(folder))
+        patch.setattr(building, "load", lambda name, normalisation=None: _split(folder))
         runner.train(load_recipe("adult", ADULT_RUN), folder / "run")
     return folder
 
@@ -82,7 +77,7 @@ def _split(folder: Path) -> Split:
 @pytest.fixture
 def adult_run(trained_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy that a test may add files to."""
-    monkeypatch.setattr(side_effects, "load", lambda name, normalisation=None: _split(trained_once))
+    monkeypatch.setattr(building, "load", lambda name, normalisation=None: _split(trained_once))
     return Path(shutil.copytree(trained_once / "run", tmp_path / "run"))
 
 
@@ -155,7 +150,7 @@ def test_images_have_classes_and_no_groups_and_are_attacked_in_pixels(
 
 
 def _first(count: int) -> ArrayDataset:
-    test = runner.load("fashion_mnist_small", normalisation="standardized").test
+    test = building.load("fashion_mnist_small", normalisation="standardized").test
     return ArrayDataset(features=test.features[:count], labels=test.labels[:count])
 
 

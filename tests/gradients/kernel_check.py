@@ -32,7 +32,7 @@ def main() -> None:
     """Check all kernels on ragged shapes."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(0)
-    for length, width_in, width_out in ((5, 7, 9), (70, 40, 33), (33, 64, 100), (130, 96, 65)):
+    for length, width_in, width_out in ((5, 7, 9), (70, 40, 33), (33, 64, 100), (130, 96, 65), (256, 300, 270)):
         part = Outer(
             inputs=torch.randn(3, length, width_in, device=DEVICE),
             out_grads=torch.randn(3, length, width_out, device=DEVICE),
@@ -40,7 +40,9 @@ def main() -> None:
         full = part.in_full().double().square().sum((1, 2))
         for block in (64, 128):
             close(GramKernel(block=block).measure(part)[0].safe(), full)
-        close(Gram().measure(part)[0].safe(), full)
+        for halvings in (0, 1, 2):
+            if length % 2**halvings == 0:
+                close(Gram(halvings=halvings).measure(part)[0].safe(), full)
     for channels, out, size, kernel, stride, padding, dilation, groups in CONVOLUTIONS:
         inputs = torch.randn(3, channels, size, size, device=DEVICE)
         weight = torch.randn(out, channels // groups, kernel, kernel, device=DEVICE)

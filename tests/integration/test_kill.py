@@ -7,6 +7,7 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,14 @@ def check(found: dict[str, Any], num_kills: int) -> None:
     assert found["failed_children"] == 0
 
 
-def test_a_training_killed_12_times_is_never_under_counted_and_ends(tmp_path: Path) -> None:
-    check(tally_of(tmp_path, 12), 12)
-
-
-@pytest.mark.slow
-def test_a_training_killed_100_times_is_never_under_counted_and_ends(tmp_path: Path) -> None:
-    check(tally_of(tmp_path, 100), 100)
+@pytest.mark.parametrize(
+    "num_kills", [12, pytest.param(100, marks=pytest.mark.slow), pytest.param(1000, marks=pytest.mark.slow)]
+)
+def test_a_training_killed_at_random_moments_is_never_under_counted_and_ends(
+    tmp_path: Path, num_kills: int, record_property: Callable[[str, object], None]
+) -> None:
+    found = tally_of(tmp_path, num_kills)
+    record_property("kills", found["kills"])
+    record_property("under-counts", found["under_counts"])
+    record_property("largest over-count in steps", found["largest_over_count"])
+    check(found, num_kills)

@@ -13,6 +13,7 @@ import tomli_w
 from privet.errors import RecipeError
 from privet.mechanism.ablations import NoNoise, Unclipped
 from privet.mechanism.adaptive_clipping import AdaptiveQuantile
+from privet.mechanism.adaptive_noise import AdaptiveGaussian, PastGradients, ReleasedSquares
 from privet.mechanism.chosen_mask import ChosenMask
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
@@ -66,6 +67,9 @@ PIECES: list[tuple[object, Family]] = [
     (BlockL2(block_of=(0, 1, 1), coefficients=(0.6, 0.8)), NOISE),
     *((piece, NOISE) for piece in (Isotropic(), PerGroup(group_units=(1.0,)), Diagonal(coordinate_units=(1.0, 0.5)))),
     (Factored(rows=((1.0,),), columns=((2.0, 3.0),)), NOISE),
+    (AdaptiveGaussian(learning=PastGradients(first=5), preconditioning=0.0, power=0.25), NOISE),
+    (ReleasedSquares(share=0.2, every=3, memory=0.0), NOISE),
+    (PastGradients(decay=0.9), NOISE),
     (NoMask(), MASK),
     (RandomMask(schedule=GradualCooling(final=0.9), refresh_every=3), MASK),
     (RandomMask(schedule=Linear(first=0.1, last=0.5), granularity=Rows()), MASK),

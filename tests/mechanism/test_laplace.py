@@ -262,3 +262,33 @@ def test_coefficients_that_add_too_little_noise_are_refused() -> None:
             kind(num_coordinates=3, noise_multiplier=value)
     with pytest.raises(PlanError, match="calibrated"):
         L2Laplace(num_coordinates=3).event()
+
+
+@pytest.mark.parametrize("source", [keystream, torch_stream], ids=["keystream", "torch"])
+def test_noise_at_some_places_has_the_length_law_of_their_number(
+    source: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draws, "CHUNK", 5)
+    places, stream = np.arange(0, 34, 2), source(4)  # type: ignore[operator]
+    found = []
+    for _ in range(400):
+        flat = torch.zeros(34, dtype=torch.float64)
+        draws.add_radial_at(flat, places, scale=2.0, source=stream)
+        assert not bool(flat[1::2].any()), "the others stay exactly zero"
+        found.append(float(flat.norm()) / 2)
+    assert stats.kstest(found, stats.gamma(len(places)).cdf).pvalue > 1e-3
+    draws.add_radial_at(flat, places[:0], scale=2.0, source=stream)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])
+def test_unequal_scales_stay_with_their_coordinates_across_pieces(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draws, "CHUNK", 3)
+    scales = np.array([1.0, 10.0, 100.0, 1000.0, 1.0, 10.0, 100.0])
+    rows = []
+    for seed in range(300):
+        flat = torch.zeros(7, dtype=dtype)
+        draws.add_two_sided(flat, scales=scales, source=keystream(seed), keep=None)
+        rows.append(flat.abs().double().numpy())
+    np.testing.assert_allclose(np.mean(rows, 0) / scales, 1.0, atol=0.3)

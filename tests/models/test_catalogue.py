@@ -12,11 +12,14 @@ from privet.models import MODELS, count_parameters, dp_cnn, find_model, mlp
 PUBLISHED_COUNTS = {
     "dp_cnn": 550_570,
     "dp_cnn_small": 26_010,
+    "h_cnn": 187_210,
+    "h_cnn_small": 33_066,
     "clipping_mnist_cnn": 26_010,
     "tutorial_cnn": 62_006,
     "lenet5": 61_706,
     "mlp_1000": 795_010,
     "mlp_64_64": 8 * 64 + 64 + 64 * 64 + 64 + 64 + 1,
+    "small_vit": 138_890,
     "oriented_edges": 9 * 7 * 7 * 10 + 10,
     "logistic_regression": 784 * 10 + 10,
     "convex_relu": 100 * 784 * 10,
@@ -24,6 +27,8 @@ PUBLISHED_COUNTS = {
 LAYER_COUNTS = {
     "dp_cnn": [896, 9_248, 18_496, 36_928, 73_856, 147_584, 262_272, 1_290],
     "dp_cnn_small": [1_040, 8_224, 16_416, 330],
+    "h_cnn": [140_032, 36_928, 10_250],
+    "h_cnn_small": [11_680, 4_640, 16_416, 330],
     "clipping_mnist_cnn": [1_040, 8_224, 16_416, 330],
     "tutorial_cnn": [456, 2_416, 48_120, 10_164, 850],
     "lenet5": [156, 2_416, 48_120, 10_164, 850],

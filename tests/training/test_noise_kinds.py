@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.optim import SGD
 
 from privet.errors import PlanError
+from privet.mechanism.adaptive_noise import AdaptiveGaussian, PastGradients, ReleasedSquares
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.geometry import Factored
 from privet.mechanism.grouping import PerLayer
@@ -33,6 +34,8 @@ KINDS: dict[str, Noise] = {
     "elliptical": EllipticalGaussian(geometry=UNITS, noise_multiplier=1.5),
     "preconditioned": EllipticalGaussian(geometry=UNITS, preconditioning=1.0, noise_multiplier=1.5),
     "groupwise": GroupwiseGaussian(noise_multiplier=1.5),
+    "learned from squares": AdaptiveGaussian(learning=ReleasedSquares(every=2), noise_multiplier=1.5),
+    "learned from history": AdaptiveGaussian(learning=PastGradients(first=1, every=1), noise_multiplier=1.5),
     "l2 laplace": L2Laplace(num_coordinates=SIZE, noise_multiplier=1.5),
     "product laplace": ProductLaplace(sizes=(1.0,) * 20 + (2.0,) * (SIZE - 20), noise_multiplier=1.5),
     "block norm": optimal_block_l2([1.0 + i for i in range(SIZE)], epsilon=0.5),
@@ -73,7 +76,7 @@ def test_a_session_charges_what_its_plan_announced(name: str) -> None:
 
 def test_shaped_noise_costs_what_plain_noise_of_its_multiplier_costs() -> None:
     plain = PLAN.guarantee().epsilon
-    for name in ("elliptical", "preconditioned", "groupwise"):
+    for name in ("elliptical", "preconditioned", "groupwise", "learned from squares", "learned from history"):
         assert replace(PLAN, noise=KINDS[name]).guarantee().epsilon == plain
     assert replace(PLAN, noise=KINDS["l2 laplace"]).guarantee().epsilon == pytest.approx(plain, rel=0.1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +19,8 @@ from privet.gradients.engine import Clipper
 from privet.gradients.functional import Functional
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
+from privet.mechanism.masking import RandomMask
+from privet.mechanism.schedules import GradualCooling
 from privet.mechanism.sums import ClippedSum
 from privet.training.recording import Outcome, Recorder
 from privet.training.replay import Compiled, CudaGraph, Launch, Openly, Replay
@@ -50,14 +53,14 @@ def _model(device: str = "cpu") -> nn.Module:
         return nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, CLASSES)).to(device)
 
 
-def _trained(launch: Launch | None, device: str = "cpu") -> dict[str, Tensor]:
+def _trained(launch: Launch | None, device: str = "cpu", plan: Plan | None = None) -> dict[str, Tensor]:
     model = _model(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 
     def losses(inputs: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(model(inputs), labels, reduction="none")
 
-    session = privatize(model, optimizer, _data(device), _plan(), physical_batch_size=9, seed=3, launch=launch)
+    session = privatize(model, optimizer, _data(device), plan or _plan(), physical_batch_size=9, seed=3, launch=launch)
     with session:
         for step in session.steps():
             step.accumulate(losses)
@@ -67,6 +70,8 @@ def _trained(launch: Launch | None, device: str = "cpu") -> dict[str, Tensor]:
 
 class _Plain:
     """Records nothing and runs the program itself: the bookkeeping around recorders can be tested on any machine."""
+
+    makes_graphs = False
 
     def __init__(self) -> None:
         self.runs = 0
@@ -91,6 +96,8 @@ class _PlainLaunch:
 
 
 class _Refusing:
+    makes_graphs = False
+
     def record(self, program, flat, present, leaves, engine):  # type: ignore[no-untyped-def]
         raise RuntimeError("this device records nothing")
 
@@ -104,6 +111,22 @@ def test_padded_replays_train_the_same_weights_even_with_an_example_that_is_not_
     recorder = _Plain()
     _assert_same(_trained(_PlainLaunch(recorder)), _trained(None))
     assert recorder.runs > 3
+
+
+def _masked_plan(refresh_every: int) -> Plan:
+    mask = RandomMask(schedule=GradualCooling(final=0.8), refresh_every=refresh_every)
+    return replace(_plan(steps=9), mask=mask)
+
+
+@pytest.mark.parametrize("refresh_every", [1, 3])
+def test_one_recording_serves_all_masks_of_coordinates(refresh_every: int, caplog: pytest.LogCaptureFixture) -> None:
+    recorder, plan = _Plain(), _masked_plan(refresh_every)
+    launch = _PlainLaunch(recorder, max_recordings=2)
+    with caplog.at_level(logging.WARNING, logger="privet"):
+        _assert_same(_trained(launch, plan=plan), _trained(None, plan=plan))
+    assert len(launch.replay._recordings) == 2, "one without a mask, while the rate is zero, and one with"
+    assert recorder.runs > 12
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("limit", [4, 5, 12])
@@ -252,6 +275,17 @@ def test_a_recorded_batch_on_a_device_trains_the_same_weights(launch: Launch, ca
         pytest.skip("needs a CUDA device")
     with caplog.at_level(logging.WARNING, logger="privet"):
         _assert_same(_trained(launch, "cuda"), _trained(None, "cuda"), tolerance=1e-4)
+    assert not [record for record in caplog.records if record.name == "privet"], "the recording must have been used"
+
+
+@pytest.mark.gpu
+def test_a_recorded_batch_on_a_device_follows_the_mask(caplog: pytest.LogCaptureFixture) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    plan = _masked_plan(1)
+    with caplog.at_level(logging.WARNING, logger="privet"):
+        found = _trained(CudaGraph(), "cuda", plan)
+        _assert_same(found, _trained(None, "cuda", plan), tolerance=1e-4)
     assert not [record for record in caplog.records if record.name == "privet"], "the recording must have been used"
 
 

@@ -273,6 +273,8 @@ def rounded_up(value: float, digits: int = 4) -> str:
 def _who(unit: Unit) -> str:
     if unit is Unit.PERSON:
         return "everything the data hold about one person counts as one."
+    if unit is Unit.CLIENT:
+        return "everything one party of the federation holds counts as one."
     return "someone with several records is protected less, the less the more records they have."
 
 

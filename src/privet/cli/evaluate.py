@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         "privet evaluate runs/demo --calibration --membership",
         "privet evaluate runs/adult --groups sex,race --robustness",
         "privet evaluate runs/adult --groups sex --data own.csv",
+        "privet evaluate runs/mnist --pretraining --public-data fashion_mnist",
     ),
 )
 @run_argument
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 @click.option("--equal-mass", is_flag=True, help="Cut bins so that each holds equally many predictions.")
 @click.option("--membership", is_flag=True, help="Also run membership attacks, beside what the guarantee allows.")
 @click.option("--groups", metavar="COLUMNS", help="Also compare classes and the groups of these columns: sex,race.")
+@click.option("--pretraining", is_flag=True, help="Also estimate how far public data are from the run's, and warn.")
+@click.option("--public-data", metavar="NAME", help="Public data for --pretraining; those of the recipe by default.")
 @click.option("--robustness", is_flag=True, help="Also measure accuracy when inputs are changed to mislead.")
 @click.option(
     "--data",
@@ -44,6 +47,8 @@ def evaluate(
     equal_mass: bool,
     membership: bool,
     groups: str | None,
+    pretraining: bool,
+    public_data: str | None,
     robustness: bool,
     data: str | None,
     as_json: bool,
@@ -60,6 +65,8 @@ def evaluate(
 
     if membership and data is not None:
         raise click.UsageError("--membership compares the run's training and test data, and cannot use --data.")
+    if public_data is not None and not pretraining:
+        raise click.UsageError("--public-data names the data that --pretraining compares. Add --pretraining.")
     test = None if data is None else own_test_data(run_folder, data)
     metrics = evaluate_run(run_folder, device=device, test=test)
     found = metrics.to_dict()
@@ -79,6 +86,8 @@ def evaluate(
         found |= {"fairness": _fairness(run_folder, device, groups, test, as_json)}
     if robustness:
         found |= {"robustness": _robustness(run_folder, device, test, as_json)}
+    if pretraining:
+        found |= {"pretraining": _pretraining(run_folder, public_data, test, as_json)}
     if membership:
         found |= {"membership": _membership(run_folder, device, as_json)}
     if as_json:
@@ -129,6 +138,20 @@ def _robustness(run_folder: str, device: str, test: ArrayDataset | None, as_json
         if found.growth is not None:
             show_heading(growth_sentence(found.growth))
     return found.to_dict()
+
+
+def _pretraining(run_folder: str, public: str | None, test: ArrayDataset | None, as_json: bool) -> object:
+    from privet.experiments.pretraining_examination import examine_pretraining
+    from privet.reports.side_effects import SHIFT_HEADER, shift_rows, shift_warning
+
+    shift = examine_pretraining(run_folder, public=public, test=test)
+    if not as_json:
+        show_heading("Features of the public data beside those of the run's")
+        show_table(SHIFT_HEADER, shift_rows(shift), right=(1, 2))
+    warning = shift_warning(shift)
+    if warning is not None:
+        click.echo(f"warning: {warning}", err=True)
+    return shift.to_dict()
 
 
 def _membership(run_folder: str, device: str, as_json: bool) -> object:

@@ -20,8 +20,10 @@ _VERBS: Mapping[str, tuple[str, str, str]] = {
     "train": ("privet.cli.train", "train", "Run a recipe, or go on with a run."),
     "evaluate": ("privet.cli.evaluate", "evaluate", "Measure a run's model on test data."),
     "report": ("privet.cli.report", "report", "Write a run's report: one HTML file."),
+    "certify": ("privet.cli.certify", "certify", "Write a run's certificate, for others to check."),
     "account": ("privet.cli.account", "account", "Compute a guarantee, or read one off a ledger."),
     "doctor": ("privet.cli.doctor", "doctor", "Say whether a model can be trained privately."),
+    "audit": ("privet.cli.audit", "audit", "Attack a plan with canaries, beside what it claims."),
     "study": ("privet.cli.study", "study", "Repeat a published comparison, with controls."),
     "recipes": ("privet.cli.recipes", "recipes", "List, show or copy the recipes that come along."),
 }

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from privet.cli.console import show_table
 from privet.cli.options import CONTEXT, examples
 
+if TYPE_CHECKING:
+    from privet.experiments.studies.parts import StudyFiles
+
 
 @click.command(
     context_settings=CONTEXT,
-    epilog=examples("privet study", "privet study clipping-clusters -o results/clipping --quick"),
+    epilog=examples(
+        "privet study",
+        "privet study clipping-clusters -o results/clipping --quick",
+        "privet study padding-mnist -o results --part first --seeds 1",
+        "privet study padding-mnist -o results --part second --seeds 1 --first-seed 1",
+        "privet study padding-mnist -o results --merge",
+    ),
 )
 @click.argument("name", required=False)
 @click.option("--output", "-o", type=click.Path(file_okay=False), help="Folder for NAME.json and NAME.md.")
@@ -21,7 +30,26 @@ from privet.cli.options import CONTEXT, examples
 @click.option("--first-seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the first run.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1 or mps.")
 @click.option("--quick", is_flag=True, help="A small version; its figures say nothing about the full one.")
-def study(name: str | None, output: str | None, seeds: int | None, first_seed: int, device: str, quick: bool) -> None:
+@click.option("--part", help="Keep the rows as this part of the study, for processes side by side; needs --output.")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE,...",
+    help="Change a setting of the study; several values make a grid. May be repeated.",
+)
+@click.option("--merge", is_flag=True, help="Run nothing: put the parts in --output together.")
+def study(
+    name: str | None,
+    output: str | None,
+    seeds: int | None,
+    first_seed: int,
+    device: str,
+    quick: bool,
+    part: str | None,
+    changes: tuple[str, ...],
+    merge: bool,
+) -> None:
     """Repeat the comparison NAME and print its table; without NAME, list all.
 
     Studies are about public data. Their runs are seeded, so they can be
@@ -35,26 +63,45 @@ def study(name: str | None, output: str | None, seeds: int | None, first_seed: i
     chosen = find_study(name)
 
     from privet.experiments.building import choose_device
+    from privet.experiments.studies.parts import StudyFiles
 
+    if output is None and (part is not None or merge):
+        raise click.UsageError("--part and --merge need --output, the folder of the parts.")
+    files = None if output is None else StudyFiles(folder=Path(output), study=chosen)
+    if merge and files is not None:
+        merged, was_quick = files.merge()
+        files.keep(merged, quick=was_quick)
+        _draw(files, merged)
+        click.echo(chosen.table(merged), nl=False)
+        return
     numbers = range(first_seed, first_seed + (seeds or (1 if quick else chosen.num_seeds)))
-    where = choose_device(device)
     rows: list[dict[str, Any]] = []
-    for row in chosen.run(numbers, where, quick):
+    for row in chosen.varied(changes)(numbers, choose_device(device), quick):
         rows.append(row)
         click.echo(f"{row['arm']}, seed {row['seed']}: {chosen.measure} {_figure(row[chosen.measure])}", err=True)
-        if output is not None:
+        if files is not None:
             # After every row: what a long study has found so far survives its end.
-            _keep(Path(output), chosen.name, {"study": chosen.name, "quick": quick, "rows": rows}, chosen.table(rows))
+            files.keep(rows, quick=quick, part=part)
+    if files is not None and part is None:
+        _draw(files, rows)
     click.echo(chosen.table(rows), nl=False)
+
+
+def _draw(files: StudyFiles, rows: list[dict[str, Any]]) -> None:
+    """Draw the study's picture beside its table, if it has one; the rows are safe by now, whatever drawing needs."""
+    from privet.durable import write_durably
+    from privet.reports.study_pictures import PICTURES
+
+    draw = PICTURES.get(files.study.name)
+    if draw is None:
+        return
+    try:
+        picture = draw(rows)
+    except ModuleNotFoundError as error:
+        click.echo(f"No picture: {error.name} is missing. Run: pip install 'privet[report]', then --merge.", err=True)
+        return
+    write_durably(files.folder / f"{files.study.name}.png", picture)
 
 
 def _figure(value: float | None) -> str:
     return "none: it diverged" if value is None else f"{value:.4f}"
-
-
-def _keep(folder: Path, name: str, values: dict[str, Any], table: str) -> None:
-    from privet.experiments.run_files import write_json, write_whole
-
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / f"{name}.json", values)
-    write_whole(folder / f"{name}.md", f"# {name}\n\nMade by `privet study {name}`.\n\n{table}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,6 +48,10 @@ class ArrayDataset(Dataset[tuple[Tensor, Tensor]]):
 
     def __len__(self) -> int:
         return len(self.features)
+
+    def held_tensors(self) -> Iterator[Tensor]:
+        """Yield every tensor that the examples are taken from."""
+        yield from (self.features, self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.features[index], self.labels[index]

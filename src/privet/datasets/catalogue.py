@@ -11,7 +11,8 @@ from privet.datasets.arrays import Split
 from privet.datasets.folder import DataFolder
 from privet.datasets.images import load_cifar10, load_fashion_mnist, load_fashion_mnist_small, load_mnist
 from privet.datasets.info import DatasetInfo, Normalisation
-from privet.datasets.known import describe
+from privet.datasets.known import SCATTERED, describe
+from privet.datasets.scattering import scattered
 from privet.datasets.tabular import load_adult, load_california_housing, load_wine_red
 
 
@@ -23,7 +24,7 @@ class Loader(Protocol):
         ...
 
 
-LOADERS: Mapping[str, Loader] = MappingProxyType(
+_LOADERS: Mapping[str, Loader] = MappingProxyType(
     {
         "mnist": load_mnist,
         "fashion_mnist": load_fashion_mnist,
@@ -33,6 +34,9 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
         "wine_red": load_wine_red,
         "adult": load_adult,
     }
+)
+LOADERS: Mapping[str, Loader] = MappingProxyType(
+    {**_LOADERS, **{name: scattered(describe(images), _LOADERS[images]) for images, name in SCATTERED.items()}}
 )
 
 
@@ -46,7 +50,9 @@ def load(
     """Load a known data set.
 
     Args:
-        name: one of ``KNOWN_DATASETS``; ``fashion_mnist_small`` comes with the package and needs no files.
+        name: one of ``KNOWN_DATASETS``; ``fashion_mnist_small`` comes with the package and needs no files. Names that
+            end in ``_scattering`` are scattering features of images; they need ``privet[scattering]``, and are kept in
+            the folder named by PRIVET_CACHE, if there is one.
         root: folder with the official files; None takes the environment variable PRIVET_DATA. It holds ``MNIST/raw``,
             ``FashionMNIST/raw``, ``cifar-10-batches-bin`` and ``tabular``.
         normalisation: one of the data set's ``info.normalisations``; None takes the first, numbers from 0 to 1.

@@ -6,7 +6,7 @@ numbers hold every published row; whatever lies outside is clamped.
 
 from __future__ import annotations
 
-from privet.datasets.encoding import encoded_names
+from privet.datasets.encoding import declared_ranges, encoded_names
 from privet.datasets.info import DatasetInfo, Normalisation
 from privet.datasets.tables import CategoryColumn, CsvSchema, NumberColumn
 
@@ -161,19 +161,6 @@ def adult_schema(*, income_suffix: str) -> CsvSchema:
     return CsvSchema(columns=(*ADULT_FEATURES, income), has_header=False, comment_prefix="|")
 
 
-def _adult_ranges() -> Normalisation:
-    low: list[float] = []
-    high: list[float] = []
-    for column in ADULT_FEATURES:
-        if isinstance(column, NumberColumn):
-            low.append(column.low)
-            high.append(column.high)
-        else:
-            low += [0.0] * len(column.categories)
-            high += [1.0] * len(column.categories)
-    return _ranges(tuple(low), tuple(high))
-
-
 ADULT = DatasetInfo(
     name="adult",
     num_classes=2,
@@ -185,5 +172,5 @@ ADULT = DatasetInfo(
     source="B. Becker, R. Kohavi (1996), Adult; UCI Machine Learning Repository, adult.data and adult.test",
     public=True,
     feature_names=encoded_names(ADULT_FEATURES),
-    normalisations=(_adult_ranges(),),
+    normalisations=(declared_ranges(ADULT_FEATURES),),
 )

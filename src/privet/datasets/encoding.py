@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from privet.datasets.info import Normalisation
 from privet.datasets.tables import CategoryColumn, NumberColumn
 
 
@@ -37,6 +38,21 @@ def encoded_names(columns: Sequence[NumberColumn | CategoryColumn]) -> tuple[str
         else:
             names += [f"{column.name}={category}" for category in column.categories]
     return tuple(names)
+
+
+def declared_ranges(columns: Sequence[NumberColumn | CategoryColumn]) -> Normalisation:
+    """Return the map of encoded columns from their declared ranges to 0 and 1."""
+    low: list[float] = []
+    high: list[float] = []
+    for column in columns:
+        if isinstance(column, NumberColumn):
+            low.append(column.low)
+            high.append(column.high)
+        else:
+            low += [0.0] * len(column.categories)
+            high += [1.0] * len(column.categories)
+    scale = tuple(top - bottom for bottom, top in zip(low, high, strict=True))
+    return Normalisation(name="unit_interval", shift=tuple(low), scale=scale, bounds=(0.0, 1.0))
 
 
 def categories_of(feature_names: Sequence[str], column: str) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from privet.datasets.columns import ADULT, CALIFORNIA_HOUSING, WINE_RED
@@ -97,7 +98,20 @@ _INFOS = (
     ADULT,
 )
 
-KNOWN_DATASETS: Mapping[str, DatasetInfo] = MappingProxyType({info.name: info for info in _INFOS})
+# Scattering features of images, by the name of the images: 81 channels per colour, a quarter of the pixels a side.
+SCATTERED: Mapping[str, str] = MappingProxyType(
+    {name: f"{name}_scattering" for name in ("mnist", "fashion_mnist", "fashion_mnist_small", "cifar10")}
+)
+
+
+def _scattered(info: DatasetInfo) -> DatasetInfo:
+    colours, height, width = info.input_shape
+    return replace(info, name=SCATTERED[info.name], input_shape=(81 * colours, height // 4, width // 4))
+
+
+KNOWN_DATASETS: Mapping[str, DatasetInfo] = MappingProxyType(
+    {info.name: info for info in (*_INFOS, *(_scattered(info) for info in _INFOS if info.name in SCATTERED))}
+)
 
 
 def describe(name: str) -> DatasetInfo:

@@ -1,6 +1,6 @@
-"""A user's own CSV file as test data of a known table: strict, because a figure about misread records misleads.
+"""A user's own CSV files: test data of a known table, or both parts of a table that the user declares.
 
-Training data are read by ``read_csv``, where no record may raise. Test data are different: the figures computed from
+Training data are read by ``read_csv``, where no record may raise. Test data are read strictly: the figures computed from
 them are exact functions of the records in any case, and a silently replaced cell would only make them wrong.
 """
 
@@ -11,12 +11,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from privet.datasets.arrays import ArrayDataset
+from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.columns import ADULT, ADULT_FEATURES, adult_schema
+from privet.datasets.declared_table import DeclaredTable
 from privet.datasets.encoding import encode_columns
 from privet.datasets.info import DatasetInfo, Normalisation
 from privet.datasets.tables import CategoryColumn, CsvSchema, NumberColumn, read_csv
@@ -50,26 +53,13 @@ class StrictColumn:
             return math.nan
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnTable:
-    """What a CSV file must hold to be test data of a known table.
-
-    Attributes:
-        features: The columns that the model takes.
-        label: The column that holds the class.
-    """
-
-    features: tuple[NumberColumn | CategoryColumn, ...]
-    label: CategoryColumn
-
-
-def _adult() -> OwnTable:
+def _adult() -> DeclaredTable:
     label = adult_schema(income_suffix="").columns[-1]
     assert isinstance(label, CategoryColumn)
-    return OwnTable(features=ADULT_FEATURES, label=label)
+    return DeclaredTable(features=ADULT_FEATURES, label=label)
 
 
-OWN_TABLES: Mapping[str, OwnTable] = MappingProxyType({ADULT.name: _adult()})
+OWN_TABLES: Mapping[str, DeclaredTable] = MappingProxyType({ADULT.name: _adult()})
 
 
 def load_own_csv(path: str | os.PathLike[str], info: DatasetInfo, normalisation: Normalisation) -> ArrayDataset:
@@ -86,14 +76,46 @@ def load_own_csv(path: str | os.PathLike[str], info: DatasetInfo, normalisation:
             f"A CSV file can stand in for the test data of: {', '.join(OWN_TABLES)}. The model was trained on "
             f"{info.name!r}."
         )
-    columns = (*wanted.features, wanted.label)
-    table = read_csv(path, CsvSchema(columns=tuple(StrictColumn(declared=column) for column in columns)))
-    if not len(table[wanted.label.name]):
+    return read_test_csv(path, wanted, normalisation)
+
+
+def read_test_csv(path: str | os.PathLike[str], table: DeclaredTable, normalisation: Normalisation) -> ArrayDataset:
+    """Read a CSV file with a header as test data of a declared table; see ``load_own_csv`` for what is refused."""
+    strict = CsvSchema(
+        columns=tuple(StrictColumn(declared=column) for column in table.columns), delimiter=table.delimiter
+    )
+    found = read_csv(path, strict)
+    if not len(found[table.label.name]):
         raise DataError(f"{path} has a header and no records. There is nothing to measure.")
-    for column in columns:
-        _refuse_unreadable(path, column, np.isnan(table[column.name]))
-    features = normalisation.apply_(torch.from_numpy(encode_columns(table, wanted.features))).to(torch.float32)
-    return ArrayDataset(features=features, labels=torch.from_numpy(table[wanted.label.name].astype(np.int64)))
+    for column in table.columns:
+        _refuse_unreadable(path, column, np.isnan(found[column.name]))
+    return _encoded(found, table, normalisation)
+
+
+def load_declared_table(
+    table: DeclaredTable,
+    info: DatasetInfo,
+    *,
+    train: str | os.PathLike[str],
+    test: str | os.PathLike[str],
+) -> Split:
+    """Read both parts of a table that its owner declares.
+
+    Guarantee: one line of the training file decides one training record and nothing else: a cell that does not fit
+    becomes the column's default, silently. Test records are not protected, and one that does not fit is refused.
+
+    Raises:
+        DataError: a file cannot be read or lacks a declared column, or a test record does not fit the declaration.
+    """
+    normalisation = info.normalisation()
+    measured = read_test_csv(test, table, normalisation)
+    learned = read_csv(train, CsvSchema(columns=table.columns, delimiter=table.delimiter))
+    return Split(train=_encoded(learned, table, normalisation), test=measured, info=info, normalisation=normalisation)
+
+
+def _encoded(found: Mapping[str, NDArray[Any]], table: DeclaredTable, normalisation: Normalisation) -> ArrayDataset:
+    features = normalisation.apply_(torch.from_numpy(encode_columns(found, table.features))).to(torch.float32)
+    return ArrayDataset(features=features, labels=torch.from_numpy(found[table.label.name].astype(np.int64)))
 
 
 def _refuse_unreadable(

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
-from privet.datasets.arrays import ArrayDataset
+from privet.datasets import load
+from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.info import DatasetInfo
+from privet.datasets.own_table import load_declared_table
 from privet.errors import RecipeError
 from privet.experiments.recipe import Recipe
 from privet.experiments.training_settings import (
@@ -52,6 +54,18 @@ def choose_device(name: str) -> torch.device:
     if (device.index or 0) >= found[device.type]:
         raise RecipeError(f"training.device is '{name}', which this machine does not have. Use 'auto' or 'cpu'.")
     return device
+
+
+def load_data(recipe: Recipe) -> Split:
+    """Read the data that a recipe names or declares.
+
+    Raises:
+        DataError: a file is missing or is not what it should be.
+    """
+    if recipe.table is None:
+        return load(recipe.dataset, normalisation=recipe.normalisation)
+    table = recipe.table
+    return load_declared_table(table.declared(), recipe.info, train=table.train, test=table.test)
 
 
 def build_model(recipe: Recipe, device: torch.device) -> nn.Module:

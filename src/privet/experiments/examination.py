@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 from privet import checks
-from privet.datasets.known import KNOWN_DATASETS
 from privet.errors import PrivetError, RecipeError
 from privet.experiments.building import choose_device
-from privet.experiments.model_cost import Inputs, ModelCost, RandomNumbers, measure_cost
+from privet.experiments.model_cost import Inputs, ModelCost, RandomNumbers, losses_for, measure_cost
 from privet.experiments.recipe_files import load_recipe
 from privet.experiments.user_models import build_referenced
 from privet.gradients.capture import Capture, mark_batch
 from privet.gradients.layer_rules import RULES
 from privet.gradients.support import check_model, find_problems
 from privet.models import MODELS, count_parameters
+from privet.training.preflight import preflight
 
 # A prime: lengths inside a network are rarely equal to it, so that nothing is taken for the examples by mistake.
 DEFAULT_BATCH = 13
@@ -99,7 +99,7 @@ def examine(
             raise RecipeError(
                 f"{error} Models: {', '.join(MODELS)}. A network of your own: file.py:function."
             ) from None
-        info = KNOWN_DATASETS[recipe.dataset]
+        info = recipe.info
         name, shape = recipe.model, info.input_shape
         model = MODELS[recipe.model].build(shape, info.num_classes or 1)
     return examine_model(name, model, RandomNumbers(shape=shape), num_examples=num_examples, device=device)
@@ -128,7 +128,9 @@ def examine_model(
     if not problems:
         try:
             check_model(model)
-            rules = _observed_rules(model, inputs.draw(num_examples).to(where))
+            batch = inputs.draw(num_examples).to(where)
+            preflight(model, lambda examples: losses_for(model(examples), len(examples)), (batch,))
+            rules = _observed_rules(model, batch)
             cost = measure_cost(model, inputs, num_examples=num_examples, device=where)
         except (PrivetError, RuntimeError, IndexError, TypeError) as error:
             failure = (str(error).strip().splitlines() or [type(error).__name__])[0]

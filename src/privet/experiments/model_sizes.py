@@ -13,6 +13,8 @@ Task = tuple[tuple[int, ...], int]
 
 _GREY_IMAGES: Task = ((1, 28, 28), 10)
 _COLOUR_IMAGES: Task = ((3, 32, 32), 10)
+_GREY_SCATTERING: Task = ((81, 7, 7), 10)
+_COLOUR_SCATTERING: Task = ((243, 8, 8), 10)
 _HOUSING: Task = ((8,), 1)
 _WINE: Task = ((11,), 1)
 _CENSUS: Task = ((108,), 2)
@@ -21,6 +23,8 @@ MODEL_SIZES: Mapping[str, Mapping[Task, int]] = MappingProxyType(
     {
         "dp_cnn": {_GREY_IMAGES: 435_306, _COLOUR_IMAGES: 550_570},
         "dp_cnn_small": {_GREY_IMAGES: 26_010, _COLOUR_IMAGES: 37_274},
+        "h_cnn": {_GREY_SCATTERING: 89_418, _COLOUR_SCATTERING: 187_210},
+        "h_cnn_small": {_GREY_SCATTERING: 33_066, _COLOUR_SCATTERING: 56_394},
         "clipping_mnist_cnn": {_GREY_IMAGES: 26_010, _COLOUR_IMAGES: 37_274},
         "tutorial_cnn": {_GREY_IMAGES: 44_426, _COLOUR_IMAGES: 62_006},
         "lenet5": {_GREY_IMAGES: 61_706, _COLOUR_IMAGES: 83_126},
@@ -39,6 +43,7 @@ MODEL_SIZES: Mapping[str, Mapping[Task, int]] = MappingProxyType(
             _CENSUS: 11_266,
         },
         "oriented_edges": {_GREY_IMAGES: 4_420, _COLOUR_IMAGES: 17_290},
+        "small_vit": {_GREY_IMAGES: 138_890, _COLOUR_IMAGES: 141_898},
         "convex_relu": {_GREY_IMAGES: 784_000, _COLOUR_IMAGES: 3_072_000, _CENSUS: 21_600},
         "logistic_regression": {_GREY_IMAGES: 7_850, _COLOUR_IMAGES: 30_730, _HOUSING: 9, _WINE: 12, _CENSUS: 218},
     }

@@ -12,6 +12,8 @@ from privet.datasets.info import DatasetInfo
 from privet.datasets.known import KNOWN_DATASETS, describe
 from privet.errors import PrivetError, RecipeError
 from privet.experiments.model_sizes import MODEL_SIZES
+from privet.experiments.pretraining_settings import PretrainingSettings
+from privet.experiments.table_settings import TableSettings
 from privet.experiments.training_settings import KINDS, Positive, SgdSettings, Table, TrainingSettings
 from privet.mechanism import codec
 from privet.mechanism.cyclic import Cyclic
@@ -88,6 +90,8 @@ class Recipe(Table):
     model: str
     data_is_public: bool | None = None
     normalisation: str | None = None
+    table: TableSettings | None = None
+    pretraining: PretrainingSettings | None = None
     privacy: PrivacySettings
     training: TrainingSettings
 
@@ -107,8 +111,13 @@ class Recipe(Table):
         return recipe
 
     def _check_names(self) -> None:
-        if self.dataset not in KNOWN_DATASETS:
-            raise RecipeError(f"dataset is {self.dataset!r}. {codec.suggestion(self.dataset, list(KNOWN_DATASETS))}")
+        if self.table is not None:
+            self._check_table(self.table)
+        elif self.dataset not in KNOWN_DATASETS:
+            raise RecipeError(
+                f"dataset is {self.dataset!r}. {codec.suggestion(self.dataset, list(KNOWN_DATASETS))} A name of your "
+                "own needs a [table] that declares the files and their columns."
+            )
         if self.model not in MODEL_SIZES:
             raise RecipeError(f"model is {self.model!r}. {codec.suggestion(self.model, list(MODEL_SIZES))}")
         known = [normalisation.name for normalisation in self.info.normalisations]
@@ -125,8 +134,24 @@ class Recipe(Table):
                 "is for public data: remove it, or set data_is_public = true if the data are."
             )
 
+        if self.pretraining is not None:
+            self.pretraining.check(self.info)
         if self.privacy.release == Release.LAST_ITERATE.value:
             self._check_last_iterate()
+
+    def _check_table(self, table: TableSettings) -> None:
+        if self.dataset in KNOWN_DATASETS:
+            raise RecipeError(
+                f"dataset is {self.dataset!r}, which is known, and there is a [table]. Give your own data a name of "
+                "their own, or remove the table."
+            )
+        declared = self.privacy.sampling.get("dataset_size")
+        if declared is not None and declared != table.train_size:
+            raise RecipeError(
+                f"table.train_size is {table.train_size} and privacy.sampling.dataset_size is {declared!r}. They are "
+                "one and the same declared number: make them equal."
+            )
+        table.declared()
 
     def _check_last_iterate(self) -> None:
         """Refuse what the session would refuse, before anything heavy is loaded."""
@@ -160,7 +185,7 @@ class Recipe(Table):
     @property
     def info(self) -> DatasetInfo:
         """The public facts about the data set."""
-        return describe(self.dataset)
+        return describe(self.dataset) if self.table is None else self.table.info(self.dataset)
 
     @property
     def is_public(self) -> bool:
@@ -228,6 +253,8 @@ def _refuse_unknown(data: Mapping[str, Any]) -> None:
         ("", data, Recipe),
         ("privacy.", data.get("privacy"), PrivacySettings),
         ("training.", data.get("training"), TrainingSettings),
+        ("table.", data.get("table"), TableSettings),
+        ("pretraining.", data.get("pretraining"), PretrainingSettings),
     ]
     for prefix, table, schema in tables:
         if not isinstance(table, Mapping):

@@ -46,7 +46,22 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, quic
         data = _merged(data, small)
     for override in overrides:
         _apply(data, override)
+    if not _is_packaged(name_or_path):
+        _anchor(data.get("table"), Path(name_or_path).parent)
     return Recipe.from_dict(data)
+
+
+def _is_packaged(name_or_path: str | Path) -> bool:
+    return isinstance(name_or_path, str) and name_or_path in packaged_recipes()
+
+
+def _anchor(table: object, folder: Path) -> None:
+    """Make the files of a table absolute, so that the copy of the recipe in a run's folder names the same ones."""
+    if not isinstance(table, dict):
+        return
+    for key in ("train", "test"):
+        if isinstance(table.get(key), str):
+            table[key] = str((folder / table[key]).absolute())
 
 
 def recipe_text(name_or_path: str | Path) -> str:

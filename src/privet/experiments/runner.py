@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from privet import checks
 from privet.accounting.guarantee import Guarantee, rounded_up
 from privet.accounting.witness import confirmed
-from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import BudgetExceeded, CheckpointError, LedgerMismatch, PrivetError
 from privet.experiments.batch_size import find_physical_batch_size
@@ -25,12 +24,14 @@ from privet.experiments.building import (
     build_optimizer,
     build_schedule,
     choose_device,
+    load_data,
     loss_function,
     on_device,
     with_views,
 )
 from privet.experiments.environment import describe_environment
 from privet.experiments.evaluation import measure_model
+from privet.experiments.pretraining import starting_model
 from privet.experiments.progress import Progress, Silent, StepUpdate, epsilon_after
 from privet.experiments.recipe import Recipe
 from privet.experiments.results import CurvePoint, Metrics
@@ -116,7 +117,7 @@ def train(
     if announce is not None:
         announce(promised)
     device = choose_device(recipe.training.device)
-    split = load(recipe.dataset, normalisation=recipe.normalisation)
+    split = load_data(recipe)
     if not was_resumed:
         files.prepare()
         write_beginnings(recipe, plan, promised, files)
@@ -142,7 +143,7 @@ def evaluate(folder: str | Path, *, device: str = "auto", test: ArrayDataset | N
     files = RunFiles(folder=Path(folder))
     recipe = stored_recipe(files)
     model = stored_model(files, recipe, choose_device(device))
-    data = load(recipe.dataset, normalisation=recipe.normalisation).test if test is None else test
+    data = load_data(recipe).test if test is None else test
     return Metrics(measures=measure_model(model, data, recipe.info), curve=stored_curve(files))
 
 
@@ -210,7 +211,9 @@ class _Run:
         self._device, self._progress = device, progress
         self._was_resumed = was_resumed
         self._train, self._test = on_device(split.train, device), on_device(split.test, device)
-        self._model = build_model(recipe, device)
+        # A run that has a checkpoint takes its weights from there.
+        is_begun = was_resumed and files.checkpoint.exists()
+        self._model = build_model(recipe, device) if is_begun else starting_model(recipe, device)
         self._notes = UnprotectedFile(files.unprotected) if shows_unprotected else None
         self._curve: list[CurvePoint] = []
 

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset
 from privet.datasets.encoding import categories_of, category_columns
 from privet.datasets.info import DatasetInfo
-from privet.datasets.own_table import load_own_csv
+from privet.datasets.own_table import load_own_csv, read_test_csv
 from privet.effects.fairness import Attribute, decision_disparity, fairness_report
 from privet.effects.feature_estimate import explain_groups
 from privet.effects.gradient_norms import gradient_norms
@@ -28,7 +27,7 @@ from privet.effects.groups import FairnessReport, SourceRow
 from privet.effects.radii import RobustnessReport, WeightGrowth, noise_walk_length
 from privet.effects.robustness import LargestChange, ProjectedGradient, robustness_curve, weight_length
 from privet.errors import DataError, RecipeError
-from privet.experiments.building import choose_device
+from privet.experiments.building import choose_device, load_data
 from privet.experiments.recipe import Recipe
 from privet.experiments.resuming import stored_plan, stored_recipe
 from privet.experiments.run_files import RunFiles, write_json
@@ -84,7 +83,10 @@ def own_test_data(folder: str | Path, path: str | os.PathLike[str]) -> ArrayData
         RecipeError: the model predicts numbers.
     """
     recipe = classifier_recipe(RunFiles(folder=Path(folder)))
-    return load_own_csv(path, recipe.info, recipe.info.normalisation(recipe.normalisation))
+    normalisation = recipe.info.normalisation(recipe.normalisation)
+    if recipe.table is not None:
+        return read_test_csv(path, recipe.table.declared(), normalisation)
+    return load_own_csv(path, recipe.info, normalisation)
 
 
 def group_attribute(info: DatasetInfo, features: Tensor, name: str) -> Attribute:
@@ -139,7 +141,7 @@ def examine_fairness(
 
 
 def _own_split(recipe: Recipe) -> ArrayDataset:
-    return load(recipe.dataset, normalisation=recipe.normalisation).test
+    return load_data(recipe).test
 
 
 def _sources(

@@ -155,14 +155,16 @@ def conv_shift_kernel(
 
 @triton.jit
 def row_affine_kernel(
-    inputs, mean, rstd, grads, scale, shift, length, width, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr
-):
-    """One program per example and stretch of columns; walks over positions."""
+    inputs, mean, rstd, grads, sums, length, width, stretch, num_stretches,
+    BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """One program per example, block of columns and stretch of positions; sums are [example, stretch, 2, column]."""
     example = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
+    part = tl.program_id(2)
     scale_sum = tl.zeros((BLOCK_D,), tl.float32)
     shift_sum = tl.zeros((BLOCK_D,), tl.float32)
-    for start in range(0, length, BLOCK_T):
+    for start in range(part * stretch, min(length, (part + 1) * stretch), BLOCK_T):
         place = start + tl.arange(0, BLOCK_T)
         valid = (place < length)[:, None] & (column < width)[None, :]
         offset = (example * length + place)[:, None] * width + column[None, :]
@@ -172,8 +174,9 @@ def row_affine_kernel(
         r = tl.load(rstd + example * length + place, mask=place < length, other=0.0).to(tl.float32)
         scale_sum += tl.sum(g * (x - m[:, None]) * r[:, None], 0)
         shift_sum += tl.sum(g, 0)
-    tl.store(scale + example * width + column, scale_sum, mask=column < width)
-    tl.store(shift + example * width + column, shift_sum, mask=column < width)
+    into = sums + (example * num_stretches + part) * 2 * width + column
+    tl.store(into, scale_sum, mask=column < width)
+    tl.store(into + width, shift_sum, mask=column < width)
 
 
 @triton.jit

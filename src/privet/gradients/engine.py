@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from privet.errors import LossError
+from privet.gradients.axis_squares import add_axis_squares
 from privet.gradients.capture import is_batch
 from privet.gradients.masked import SomeRows, keep_coordinates, keep_rows
-from privet.gradients.per_example import Explicit, PerExample, num_elements
+from privet.gradients.per_example import Explicit, PerExample, num_elements, zero_rows
 from privet.gradients.planner import Planner
 from privet.gradients.rescaling import rescaled
 from privet.gradients.strategies import Squares, square_sums, total_of
@@ -197,8 +198,8 @@ class Clipper:
             if not self.needs_check:
                 # zero times NaN is NaN: the contributions themselves must go, not only their weights
                 self._kept = {position: part.without(bad) for position, part in self._kept.items()}
-                self._pool = {place: rows.masked_fill(bad.unsqueeze(1), 0) for place, rows in self._pool.items()}
-                pools = [(positions, group, rows.masked_fill(bad.unsqueeze(1), 0)) for positions, group, rows in pools]
+                pools = [(positions, group, zero_rows(rows, bad)) for positions, group, rows in pools]
+                self._split(pools)
         for position, part in self._kept.items():
             weights = factors[:, layout.groups[position]]
             part.add_weighted_sum(weights, flat[layout.slices[position]].view(layout.shapes[position]))
@@ -206,8 +207,16 @@ class Clipper:
             sums = factors[:, group] @ rows
             places = [flat[layout.slices[position]] for position in positions]
             torch._foreach_add_(places, torch.split(sums, [len(place) for place in places]))
+        if self._into.squares is not None:
+            self._add_squares(factors, self._into.squares)
         self._planner.settle()
         return norms
+
+    def _add_squares(self, factors: Tensor, into: Tensor) -> None:
+        parts = self._kept | {place: Explicit(gradients=rows) for place, rows in self._pool.items()}
+        for position, part in parts.items():
+            weights = factors[:, self._into.layout.groups[position]]
+            add_axis_squares(part, weights, position, self._into.layout, into)
 
     @property
     def needs_check(self) -> bool:
@@ -232,9 +241,13 @@ class Clipper:
             positions = [place for place in self._pool if self._into.layout.groups[place] == group]
             if positions:
                 rows = torch.cat([self._pool[position] for position in positions], 1)
-                widths = [self._pool[position].shape[1] for position in positions]
-                # parts of the one matrix from here on, so that what was pooled is not held twice
-                self._pool.update(zip(positions, torch.split(rows, widths, 1), strict=True))
                 self._squares[group].append(Squares(sums=square_sums(rows)))
                 pools.append((positions, group, rows))
+        self._split(pools)
         return pools
+
+    def _split(self, pools: list[tuple[list[int], int, Tensor]]) -> None:
+        """Make what was pooled parts of the joined matrices, so that nothing is held twice."""
+        for positions, _, rows in pools:
+            widths = [self._pool[position].shape[1] for position in positions]
+            self._pool.update(zip(positions, torch.split(rows, widths, 1), strict=True))

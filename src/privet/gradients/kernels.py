@@ -133,12 +133,17 @@ def row_affine_sums(inputs: Tensor, mean: Tensor, rstd: Tensor, out_grads: Tenso
     """
     inputs, out_grads = inputs.contiguous(), out_grads.contiguous()
     batch, length, width = inputs.shape
-    scale = torch.empty(batch, width, device=inputs.device, dtype=torch.float32)
-    shift = torch.empty_like(scale)
-    _module().row_affine_kernel[(batch, _tiles(width, 128))](
-        inputs, mean.contiguous(), rstd.contiguous(), out_grads, scale, shift, length, width,
+    columns = _tiles(width, 128)
+    # few long examples: positions are shared out until there is work for the whole device; 32 go together at the least
+    num_stretches = max(1, min(_tiles(1024, batch * columns), _tiles(length, 32)))
+    stretch = _tiles(_tiles(length, num_stretches), 32) * 32
+    num_stretches = _tiles(length, stretch)
+    sums = torch.empty(batch, num_stretches, 2, width, device=inputs.device, dtype=torch.float32)
+    _module().row_affine_kernel[(batch, columns, num_stretches)](
+        inputs, mean.contiguous(), rstd.contiguous(), out_grads, sums, length, width, stretch, num_stretches,
         BLOCK_T=32, BLOCK_D=128, num_warps=4,
     )  # fmt: skip
+    scale, shift = (sums[:, 0] if num_stretches == 1 else sums.sum(1)).unbind(1)
     return scale, shift
 
 

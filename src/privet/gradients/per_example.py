@@ -45,8 +45,9 @@ class PerExample(Protocol):
         ...
 
 
-def _zero_rows(tensor: Tensor, bad: Tensor) -> Tensor:
-    return tensor.masked_fill(bad.view(-1, *[1] * (tensor.dim() - 1)), 0)
+def zero_rows(tensor: Tensor, bad: Tensor) -> Tensor:
+    """Return the tensor with marked rows replaced by zero, in one pass: ``masked_fill`` would copy first."""
+    return torch.where(bad.view(-1, *[1] * (tensor.dim() - 1)), tensor.new_zeros(()), tensor)
 
 
 def _scale(tensor: Tensor, weights: Tensor) -> Tensor:
@@ -106,7 +107,7 @@ class Explicit:
 
     def without(self, bad: Tensor) -> Explicit:
         """Zero the marked rows."""
-        return Explicit(gradients=_zero_rows(self.gradients, bad))
+        return Explicit(gradients=zero_rows(self.gradients, bad))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -154,7 +155,7 @@ class Outer:
 
     def without(self, bad: Tensor) -> Outer:
         """Zero both factors: zero times NaN would still be NaN."""
-        return replace(self, inputs=_zero_rows(self.inputs, bad), out_grads=_zero_rows(self.out_grads, bad))
+        return replace(self, inputs=zero_rows(self.inputs, bad), out_grads=zero_rows(self.out_grads, bad))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -190,7 +191,7 @@ class Lookup:
 
     def without(self, bad: Tensor) -> Lookup:
         """Zero the output gradients of the marked examples."""
-        return Lookup(ids=self.ids, out_grads=_zero_rows(self.out_grads, bad), num_rows=self.num_rows)
+        return Lookup(ids=self.ids, out_grads=zero_rows(self.out_grads, bad), num_rows=self.num_rows)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -286,7 +287,7 @@ class Convolution:
     def without(self, bad: Tensor) -> Convolution:
         """Zero both factors of the marked examples."""
         return Convolution(
-            inputs=_zero_rows(self.inputs, bad), out_grads=_zero_rows(self.out_grads, bad), geometry=self.geometry
+            inputs=zero_rows(self.inputs, bad), out_grads=zero_rows(self.out_grads, bad), geometry=self.geometry
         )
 
     def _weight_gradient(self, inputs: Tensor, out_grads: Tensor, groups: int, *, copies: int) -> Tensor:

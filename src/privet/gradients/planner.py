@@ -42,7 +42,16 @@ _HOPELESS = 16
 
 STRATEGIES: Mapping[type, Sequence[Strategy]] = {
     Explicit: (Written(),),
-    Outer: (RankOne(), Gram(), Store(), NormOnly(), GramKernel(block=64), GramKernel(block=128)),
+    Outer: (
+        RankOne(),
+        Gram(),
+        Gram(halvings=1),
+        Gram(halvings=2),
+        Store(),
+        NormOnly(),
+        GramKernel(block=64),
+        GramKernel(block=128),
+    ),
     Lookup: (SameRow(), RowSums()),
     TiedTable: (TableGram(), Store(), NormOnly()),
     Masked: MASKED,

@@ -215,13 +215,28 @@ class RankOne:
 
 @dataclass(frozen=True, kw_only=True)
 class Gram:
-    """Ghost norm: products between positions, without ever forming a gradient (Li et al. 2022)."""
+    """Ghost norm: products between positions, without ever forming a gradient (Li et al. 2022).
 
-    name: str = "gram"
+    Attributes:
+        halvings: How often positions are cut in half, so that products between halves are formed once: the matrices
+            are symmetric, and 1/4 (one cut) or 3/8 (two cuts) of the work is saved.
+    """
+
+    halvings: int = 0
+
+    @property
+    def name(self) -> str:
+        """The number of cuts is part of the choice."""
+        return "gram" if self.halvings == 0 else f"gram cut {self.halvings}x"
 
     def fits(self, part: Outer) -> bool:
         """While the products between positions are not far more work than the gradient itself."""
         length, width_in, width_out = part.inputs.shape[1], part.inputs.shape[2], part.out_grads.shape[2]
+        # on a processor the gain is small, and every further candidate delays the first step
+        if self.halvings and not (
+            part.inputs.is_cuda and length % 2**self.halvings == 0 and length >= 64 * 2**self.halvings
+        ):
+            return False
         return length > 1 and length * (width_in + width_out) < 8 * width_in * width_out and length <= 4096
 
     def measure(self, part: Outer) -> tuple[Squares, PerExample]:
@@ -230,8 +245,21 @@ class Gram:
         return hedged(found[0], found[1], part.inputs.shape[1], part.inputs), part
 
     def _pairs(self, part: Outer) -> Tensor:
-        products = batched_product(part.inputs, part.inputs.mT)
-        return sums_and_sizes(products.mul_(batched_product(part.out_grads, part.out_grads.mT)))
+        inputs, out_grads, twice = part.inputs, part.out_grads, None
+        for _ in range(self.halvings):
+            inputs, out_grads = (each.reshape(-1, 2, each.shape[1] // 2, each.shape[2]) for each in (inputs, out_grads))
+            across = batched_product(inputs[:, 0], inputs[:, 1].mT)
+            across.mul_(batched_product(out_grads[:, 0], out_grads[:, 1].mT))
+            found = across.sum((1, 2)).view(len(part), -1).sum(1)
+            twice = found if twice is None else twice.add_(found)
+            inputs, out_grads = inputs.flatten(0, 1), out_grads.flatten(0, 1)
+        products = batched_product(inputs, inputs.mT)
+        found = sums_and_sizes(products.mul_(batched_product(out_grads, out_grads.mT)))
+        if twice is None:
+            return found
+        found = found.view(2, len(part), -1).sum(2)
+        found[0].add_(twice, alpha=2)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Any
 from privet.errors import PrivetError, RecipeError
 from privet.mechanism.ablations import NoNoise, Unclipped
 from privet.mechanism.adaptive_clipping import AdaptiveQuantile
+from privet.mechanism.adaptive_noise import AdaptiveGaussian, PastGradients, ReleasedSquares
 from privet.mechanism.chosen_mask import ChosenMask
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
@@ -30,6 +31,7 @@ from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
 from privet.mechanism.scheduled_clipping import Scheduled
 from privet.mechanism.schedules import Constant, Cosine, GradualCooling, Linear
 from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
+from privet.mechanism.shared_mask import SharedRandomMask
 from privet.mechanism.truncated import TruncatedPoisson
 
 Family = Mapping[str, type[Any]]
@@ -63,6 +65,9 @@ NOISE: Family = {
     "diagonal": Diagonal,
     "factored": Factored,
     "per_group": PerGroup,
+    "adaptive_gaussian": AdaptiveGaussian,
+    "released_squares": ReleasedSquares,
+    "past_gradients": PastGradients,
 }
 """Noise, and the units of shaped noise."""
 GROUPING: Family = {
@@ -74,6 +79,7 @@ GROUPING: Family = {
 MASK: Family = {
     "none": NoMask,
     "random": RandomMask,
+    "shared_random": SharedRandomMask,
     "ranked": RankedMask,
     "frozen": FrozenMask,
     "chosen": ChosenMask,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from privet import checks
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from privet.mechanism.noise import NormalSource
@@ -74,7 +76,27 @@ def add_radial(flat: Tensor, *, scale: float, source: NormalSource, keep: Tensor
         flat[piece].add_(drawn)
 
 
-def add_two_sided(flat: Tensor, *, scales: Tensor | float, source: NormalSource, keep: Tensor | None) -> None:
+def add_radial_at(flat: Tensor, places: NDArray[np.int64], *, scale: float, source: NormalSource) -> None:
+    """Add noise with the density ``exp(-length / scale)`` to some coordinates of ``flat``, given by their numbers.
+
+    Guarantee: as in :func:`add_radial`, for as many coordinates as there are places; each may be named once. Noise is
+    kept in double precision until it is added. The extra memory is one piece.
+    """
+    if len(places) == 0:
+        return
+    pieces = [places[start : start + CHUNK] for start in range(0, len(places), CHUNK)]
+    like = flat.new_empty(0).double()
+    length = scale * gamma_of_squares(2 * len(places), like, source)
+    shares = [gamma_of_squares(len(piece), like, source) for piece in pieces] if len(pieces) > 1 else [1.0]
+    for piece, share in zip(pieces, shares, strict=True):
+        drawn = normals(like, source, len(piece))
+        drawn.mul_(length * math.sqrt(share / math.fsum(shares)) / float(drawn.norm()))
+        flat.index_add_(0, like.long().new_tensor(piece), drawn.to(flat.dtype))
+
+
+def add_two_sided(
+    flat: Tensor, *, scales: NDArray[np.float64] | float, source: NormalSource, keep: Tensor | None
+) -> None:
     """Add independent Laplace noise of the given scales to the kept coordinates of ``flat``, in place.
 
     Guarantee: half the squares of two normal numbers make an exponential draw, a third gives the sign. The normal
@@ -84,7 +106,7 @@ def add_two_sided(flat: Tensor, *, scales: Tensor | float, source: NormalSource,
         piece = slice(start, start + CHUNK)
         first, second, sign = normals(flat, source, 3, flat[piece].numel())
         size = first.square_().add_(second.square_()).mul_(0.5).copysign_(sign)
-        size.mul_(scales if isinstance(scales, float) else scales[piece])
+        size.mul_(scales if isinstance(scales, float) else size.double().new_tensor(scales[piece]))
         if keep is not None:
             size.masked_fill_(keep[piece].logical_not(), 0.0)
         flat[piece].add_(size)

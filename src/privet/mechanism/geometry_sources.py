@@ -16,7 +16,7 @@ noise at ``sum s / u^2 = 1``:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -180,6 +180,26 @@ class History:
             ]
         )
         self._noise = [(float(variances[where].mean()), float(size)) for where, size in self._places()]
+
+    def state(self) -> dict[str, tuple[float, ...]]:
+        """Return what was learned, as plain numbers: moments of rows and columns, and each parameter's noise."""
+        moments = [] if self._moments is None else [part for one in self._moments for part in (one.rows, one.columns)]
+        return {
+            "moments": tuple(value for part in moments for value in part.tolist()),
+            "noise": tuple(variance for variance, _ in self._noise or ()),
+        }
+
+    def restore(self, state: Mapping[str, tuple[float, ...]]) -> None:
+        """Go on from a state of the same layout."""
+        if not state["moments"]:
+            self._moments = self._noise = None
+            return
+        values, at, found = np.array(state["moments"]), 0, []
+        for rows, columns in axis_sizes(self.layout):
+            found.append(AxisMoments(rows=values[at : at + rows], columns=values[at + rows : at + rows + columns]))
+            at += rows + columns
+        self._moments = found
+        self._noise = [(one, float(size)) for one, size in zip(state["noise"], self.layout.sizes, strict=True)]
 
     def _places(self) -> list[tuple[slice, int]]:
         return list(zip(self.layout.slices, self.layout.sizes, strict=True))

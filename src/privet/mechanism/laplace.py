@@ -22,7 +22,7 @@ from scipy.special import gammaln
 
 from privet import checks
 from privet.errors import ArgumentError, PlanError
-from privet.mechanism.draws import add_radial, add_two_sided
+from privet.mechanism.draws import add_radial, add_radial_at, add_two_sided
 from privet.mechanism.events import MAX_PARTS
 from privet.mechanism.extra_events import L2LaplaceDpEvent, ProductLaplaceDpEvent, PureDpEvent
 from privet.mechanism.geometry import positive_units
@@ -181,7 +181,7 @@ class ProductLaplace:
         std = multiplier * clipped.sensitivity.total
         scale = std / math.sqrt(2)
         is_equal = len(self._different_sizes[0]) == 1
-        scales = scale if is_equal else clipped.flat.new_empty(0).double().new_tensor(scale * self._array)
+        scales = scale if is_equal else scale * self._array
         add_two_sided(clipped.flat, scales=scales, source=source, keep=None)
         event = self._event(_ratio(std, clipped))
         return PrivateSum(flat=clipped.flat, layout=clipped.layout, event=event, noise_std=None)
@@ -259,10 +259,7 @@ class BlockL2:
         _check_unmasked(clipped, len(self.block_of), type(self).__name__)
         scale = multiplier * clipped.sensitivity.total
         for members, coefficient in zip(self._members, self.coefficients, strict=True):
-            places = clipped.flat.new_empty(0).long().new_tensor(members)
-            drawn = clipped.flat.new_zeros(len(members)).double()
-            add_radial(drawn, scale=scale / coefficient, source=source, keep=None)
-            clipped.flat.index_add_(0, places, drawn.to(clipped.flat.dtype))
+            add_radial_at(clipped.flat, members, scale=scale / coefficient, source=source)
         event = PureDpEvent(epsilon=1 / _ratio(scale, clipped))
         return PrivateSum(flat=clipped.flat, layout=clipped.layout, event=event, noise_std=None)
 

@@ -38,6 +38,8 @@ class ClippedSum:
         keep: True for the coordinates that take part; None for all.
         kept: The same choice in the forms that save work; None where only ``keep`` is known.
         frame: The units in which the sum and its bound are stated; None for plain ones.
+        squares: Sums of squared clipped gradients over rows and columns, in the same units and as secret; None if they
+            are not asked for.
     """
 
     flat: Tensor
@@ -46,6 +48,13 @@ class ClippedSum:
     keep: Tensor | None = None
     kept: Kept | None = None
     frame: Frame | None = None
+    squares: Tensor | None = None
+
+    def clear(self) -> None:
+        """Start over from an empty batch."""
+        self.flat.zero_()
+        if self.squares is not None:
+            self.squares.zero_()
 
     def check_plain_units(self, piece: str) -> None:
         """Refuse noise that knows nothing of the units in which the sum was clipped."""

@@ -31,10 +31,12 @@ class Unit(Enum):
 
     RECORD: one item is one record. A person with several records is protected less (group privacy).
     PERSON: one item holds everything the data set knows of one person.
+    CLIENT: one item is one party of a federation, with everything it holds.
     """
 
     RECORD = "record"
     PERSON = "person"
+    CLIENT = "client"
 
 
 class Release(Enum):

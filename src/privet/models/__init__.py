@@ -4,9 +4,11 @@ from privet.models.catalogue import MODELS, ModelFactory, ModelSpec, count_param
 from privet.models.convex_losses import ConvexLoss, OneVsRestLogistic, RadialSquared, SoftmaxCrossEntropy
 from privet.models.convex_relu import BoundedFeatures, ConvexRelu, UnitFeatures, convex_relu
 from privet.models.dp_cnn import dp_cnn
+from privet.models.h_cnn import h_cnn, h_cnn_small
 from privet.models.lenet import lenet5, tutorial_cnn
 from privet.models.mlp import logistic_regression, mlp, mlp_64_64, mlp_1000
 from privet.models.small_cnn import clipping_mnist_cnn, dp_cnn_small
+from privet.models.small_vit import small_vit
 
 __all__ = [
     "MODELS",
@@ -25,10 +27,13 @@ __all__ = [
     "dp_cnn",
     "dp_cnn_small",
     "find_model",
+    "h_cnn",
+    "h_cnn_small",
     "lenet5",
     "logistic_regression",
     "mlp",
     "mlp_64_64",
     "mlp_1000",
+    "small_vit",
     "tutorial_cnn",
 ]

@@ -13,10 +13,12 @@ from torch import nn
 from privet.errors import ArgumentError
 from privet.models.convex_relu import convex_relu
 from privet.models.dp_cnn import dp_cnn
+from privet.models.h_cnn import h_cnn, h_cnn_small
 from privet.models.lenet import lenet5, tutorial_cnn
 from privet.models.mlp import logistic_regression, mlp_64_64, mlp_1000
 from privet.models.oriented_edges import oriented_edges
 from privet.models.small_cnn import clipping_mnist_cnn, dp_cnn_small
+from privet.models.small_vit import small_vit
 
 
 class ModelFactory(Protocol):
@@ -66,6 +68,22 @@ _SPECS = (
         description="DP-CNN/S: two convolutions, tanh, for MNIST and Fashion-MNIST",
     ),
     ModelSpec(
+        name="h_cnn",
+        build=h_cnn,
+        input_shape=(243, 8, 8),
+        num_classes=10,
+        num_parameters=187_210,
+        description="H-CNN: two convolutions, tanh, on scattering features of CIFAR-10",
+    ),
+    ModelSpec(
+        name="h_cnn_small",
+        build=h_cnn_small,
+        input_shape=(81, 7, 7),
+        num_classes=10,
+        num_parameters=33_066,
+        description="H-CNN/S: two convolutions, tanh, on scattering features of MNIST and Fashion-MNIST",
+    ),
+    ModelSpec(
         name="clipping_mnist_cnn",
         build=clipping_mnist_cnn,
         input_shape=(1, 28, 28),
@@ -112,6 +130,14 @@ _SPECS = (
         num_classes=10,
         num_parameters=4_420,
         description="Fixed edge features, then one linear layer: little to train, so little noise",
+    ),
+    ModelSpec(
+        name="small_vit",
+        build=small_vit,
+        input_shape=(1, 28, 28),
+        num_classes=10,
+        num_parameters=138_890,
+        description="Vision transformer: patches of 4, four layers of width 64",
     ),
     ModelSpec(
         name="logistic_regression",

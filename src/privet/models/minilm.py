@@ -77,9 +77,9 @@ class MiniLm:
         """Return the embeddings and the first layers, sharing the weights of this encoder."""
         return LowerLayers(self.encoder, num_layers)
 
-    def upper(self, num_layers: int, num_classes: int) -> UpperLayers:
+    def upper(self, num_layers: int, num_classes: int, *, head_scale: float = 1.0) -> UpperLayers:
         """Return the last layers and a new, zero-initialised linear head, sharing the weights of this encoder."""
-        return UpperLayers(self.encoder, num_layers, num_classes)
+        return UpperLayers(self.encoder, num_layers, num_classes, head_scale=head_scale)
 
 
 def _weights_folder() -> Path:
@@ -110,9 +110,14 @@ class LowerLayers(nn.Module):
 class UpperLayers(nn.Module):
     """From states and their mask to class scores: the last layers, the mean over tokens, a linear head."""
 
-    def __init__(self, encoder: Any, num_layers: int, num_classes: int) -> None:
-        """Take the last layers; the head begins at zero, so that training begins without an opinion."""
+    def __init__(self, encoder: Any, num_layers: int, num_classes: int, *, head_scale: float = 1.0) -> None:
+        """Take the last layers; the head begins at zero, so that training begins without an opinion.
+
+        The head sees the mean times ``head_scale``: a smaller factor makes its gradients shorter, and leaves more of
+        the length that clipping allows to the layers.
+        """
         super().__init__()
+        self.head_scale = checks.positive("head_scale", head_scale)
         self.layers = nn.ModuleList(encoder.encoder.layer[NUM_LAYERS - _layers(num_layers) :])
         self.head = nn.Linear(WIDTH, checks.count("num_classes", num_classes, minimum=2))
         nn.init.zeros_(self.head.weight)
@@ -122,7 +127,7 @@ class UpperLayers(nn.Module):
         """Run the layers, average over real tokens and score."""
         final = _through(self.layers, states, mask)
         weights = mask.unsqueeze(-1)
-        scores: Tensor = self.head((final * weights).sum(1) / weights.sum(1))
+        scores: Tensor = self.head(self.head_scale * (final * weights).sum(1) / weights.sum(1))
         return scores
 
 

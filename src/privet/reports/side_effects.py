@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+from privet.effects.feature_shift import FeatureShift
 from privet.effects.groups import AttributeReport, FairnessReport
 from privet.effects.radii import RobustnessReport, WeightGrowth
 from privet.effects.reliability import Interval
@@ -9,6 +12,7 @@ from privet.effects.reliability import Interval
 GROUP_HEADER = ("group", "n", "accuracy", "95 % interval", "loss", "95 % interval", "calibration error")
 GAP_HEADER = ("gap", "value", "95 % interval (bootstrap)", "worst group")
 SOURCE_HEADER = ("column", "group", "weaker features", "more clipping", "rarer", "together")
+SHIFT_HEADER = ("class", "margin", "as if turned by", "nearest other public class", "worse start predicted")
 RADIUS_HEADER = ("radius", "accuracy", "95 % interval (score)")
 
 
@@ -85,4 +89,33 @@ def growth_sentence(growth: WeightGrowth) -> str:
     return (
         f"The weights have length {growth.measured:.1f}; noise alone would carry them {growth.from_noise:.1f} far, "
         f"which explains {100 * growth.noise_share:.0f} % of the squared length."
+    )
+
+
+def shift_rows(shift: FeatureShift) -> list[tuple[str, ...]]:
+    """Return the shift of every class and their mean, as ``SHIFT_HEADER`` says."""
+    rows = [
+        (
+            found.name,
+            f"{found.margin:+.2f}",
+            f"{math.degrees(found.angle):.0f} degrees",
+            found.nearest_other,
+            "yes" if found.is_harmed else "no",
+        )
+        for found in shift.classes
+    ]
+    mean = shift.margin
+    interval = f"{100 * shift.confidence:g} %: {mean.low:+.2f} to {mean.high:+.2f}"
+    return [*rows, ("mean", f"{mean.value:+.2f}", "", interval, "yes" if shift.harms_on_average else "no")]
+
+
+def shift_warning(shift: FeatureShift) -> str | None:
+    """Say for which classes a worse start than from scratch is predicted; None where it is for none."""
+    if not shift.harmed_classes:
+        return None
+    extent = "and on average over the classes" if shift.harms_on_average else "though not on average over the classes"
+    return (
+        f"Pre-training on these data is predicted to be a worse start than none for {', '.join(shift.harmed_classes)}, "
+        f"{extent} (Xu and Chen, 2026, Proposition 4.4, estimated from class means). Compare with a run from scratch, "
+        "or choose public data that are nearer."
     )

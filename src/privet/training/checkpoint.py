@@ -42,6 +42,7 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
     optimizer: Mapping[str, Any]
     clipping: State = field(default_factory=dict)
+    noise: State = field(default_factory=dict)
 
     @property
     def average(self) -> Mapping[str, Tensor]:
@@ -64,9 +65,13 @@ class Checkpoint:
             ) from error
 
     def _restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        model.load_state_dict(
-            {name[len("model.") :]: t for name, t in self.tensors.items() if name.startswith("model.")}
-        )
+        weights = {name[len("model.") :]: t for name, t in self.tensors.items() if name.startswith("model.")}
+        now = model.state_dict()
+        # torch would convert in silence, and the run would go on in another precision than it began in
+        other = sorted(name for name in now.keys() & weights if now[name].dtype != weights[name].dtype)
+        if other:
+            raise ValueError(f"{other[0]} is {now[other[0]].dtype} here and {weights[other[0]].dtype} there.")
+        model.load_state_dict(weights)
         state: dict[int, dict[str, Any]] = {int(key): dict(values) for key, values in self.optimizer["state"].items()}
         for name, tensor in self.tensors.items():
             if name.startswith("optimizer."):
@@ -92,6 +97,7 @@ def save_checkpoint(
     plan_hash: str,
     clipping: State,
     average: Mapping[str, Tensor],
+    noise: State | None = None,
 ) -> None:
     """Write a checkpoint durably; on failure the previous one is untouched.
 
@@ -105,6 +111,7 @@ def save_checkpoint(
         plan_hash: Of the plan it was made under.
         clipping: Released values from which the clipping goes on.
         average: Averaged weights by parameter name; empty if the run keeps none.
+        noise: Released values from which noise goes on that learns; none by default.
 
     Raises:
         CheckpointError: if the disk refuses, or if the optimizer keeps state that is neither tensor nor number.
@@ -135,6 +142,7 @@ def save_checkpoint(
         "plan": plan_hash,
         "optimizer": described,
         "clipping": {name: list(values) for name, values in clipping.items()},
+        "noise": {name: list(values) for name, values in (noise or {}).items()},
     }
     body = json.dumps(facts, sort_keys=True)
     metadata = {"privet": body, "digest": _digest(body, tensors)}
@@ -208,4 +216,5 @@ def _read(path: Path) -> Checkpoint:
         tensors=tensors,
         optimizer=json.loads(facts["optimizer"]),
         clipping={str(name): tuple(values) for name, values in facts.get("clipping", {}).items()},
+        noise={str(name): tuple(values) for name, values in facts.get("noise", {}).items()},
     )

@@ -11,6 +11,7 @@ from privet.accounting.ledger import Ledger
 from privet.errors import CheckpointError, LedgerError
 from privet.plan import Plan
 from privet.training.checkpoint import load_checkpoint, save_checkpoint
+from privet.training.data_seal import DataSeal
 
 if TYPE_CHECKING:
     from privet.training.session import Session
@@ -68,6 +69,7 @@ class RunFolder:
         What an earlier process charged after that checkpoint is lost; how much is said on the log, in public numbers.
         """
         ledger, plan = session.ledger, session.plan
+        DataSeal.of_run(self.ledger_path).check(session._dataset)
         checkpoint = load_checkpoint(self.checkpoint_path)
         charged = ledger.charged_rounds * plan.sampling.steps_per_round
         if checkpoint is None:
@@ -87,6 +89,7 @@ class RunFolder:
         checkpoint.restore(session.model, session.optimizer)
         session._position, session.steps_taken = checkpoint.step, checkpoint.steps_taken
         session._clipping.restore(checkpoint.clipping)
+        session._noise.restore(checkpoint.noise)
         if session._average is not None:
             session._average.restore(checkpoint.average)
         if checkpoint.step < plan.num_steps:
@@ -106,5 +109,6 @@ class RunFolder:
             head=session.ledger.head,
             plan_hash=session.plan.hash,
             clipping=session._clipping.state(),
+            noise=session._noise.state(),
             average={} if session._average is None else session._average.tensors(),
         )

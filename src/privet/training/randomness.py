@@ -32,6 +32,10 @@ class NoiseSource(Protocol):
         """Add a fresh N(0, std^2) draw, made in double precision, to every element of a vector in place."""
         ...
 
+    def join(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Make sure that every replay of a graph that is about to be captured draws anew, or raise RuntimeError."""
+        ...
+
 
 class KeystreamNoise:
     """Normal noise on the CPU from an AES-256 keystream in counter mode, by the Box-Muller transform.
@@ -63,6 +67,10 @@ class KeystreamNoise:
         """The cipher and the transform."""
         return "an AES-256 counter-mode keystream keyed by the operating system, its tail in double precision"
 
+    def join(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Refuse: a graph cannot call the cipher."""
+        raise RuntimeError("noise made on the processor cannot be part of a CUDA graph")
+
     def add_normal(self, flat: Tensor, std: float) -> None:
         """Add noise block by block; what is left of the last block is thrown away."""
         whole = flat if flat.dtype in self._integers else flat.double()
@@ -93,8 +101,9 @@ class KeystreamNoise:
 class TorchNoise:
     """Normal noise from torch's generator of a device, seeded by 64 bits; the fast choice on accelerators."""
 
-    # Double-precision draws need twice the memory of a single-precision sum; this many at a time bound that.
-    _CHUNK = 1 << 24
+    # Double-precision draws need twice the memory of a single-precision sum; this many at a time bound that, and stay
+    # in a device's cache until they are added.
+    _CHUNK = 1 << 22
 
     def __init__(self, key: np.random.SeedSequence, device: torch.device) -> None:
         """Seed a generator on the device."""
@@ -106,6 +115,10 @@ class TorchNoise:
     def description(self) -> str:
         """The device's generator."""
         return f"torch's {self._device.type} generator seeded by the operating system, in double precision"
+
+    def join(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Let a graph that is about to be captured move the generator on at every replay."""
+        graph.register_generator_state(self._generator)
 
     def add_normal(self, flat: Tensor, std: float) -> None:
         """Add noise chunk by chunk."""

@@ -33,6 +33,11 @@ Run = Callable[[], Outcome]
 class Recorder(Protocol):
     """A way to record a program."""
 
+    @property
+    def makes_graphs(self) -> bool:
+        """Whether recordings are CUDA graphs."""
+        ...
+
     def record(
         self, program: Program, flat: Tensor, present: Tensor, leaves: Sequence[Tensor], engine: ReplayableEngine
     ) -> Run:
@@ -43,6 +48,8 @@ class Recorder(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class Graph:
     """One launch for all operations."""
+
+    makes_graphs: bool = True
 
     def record(
         self, program: Program, flat: Tensor, present: Tensor, leaves: Sequence[Tensor], engine: ReplayableEngine
@@ -80,6 +87,11 @@ class Compile:
     """
 
     graph: bool
+
+    @property
+    def makes_graphs(self) -> bool:
+        """Whether the compiled program is captured as well."""
+        return self.graph
 
     def record(
         self, program: Program, flat: Tensor, present: Tensor, leaves: Sequence[Tensor], engine: ReplayableEngine

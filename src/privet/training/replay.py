@@ -33,6 +33,11 @@ class Spoilt(RuntimeError):
 class Launcher(Protocol):
     """Adds physical batches to a step's sum in its own way, or leaves them to the ordinary one."""
 
+    @property
+    def uses_graphs(self) -> bool:
+        """Whether CUDA graphs are wanted and can be had."""
+        ...
+
     def add(
         self, batch: Any, size: int, limit: int, loss_function: LossFunction, rule: ClippingRule, into: ClippedSum
     ) -> Outcome | None:
@@ -71,6 +76,8 @@ class Eager:
 @dataclass(frozen=True, kw_only=True)
 class Openly:
     """:class:`Eager`, running."""
+
+    uses_graphs: bool = False
 
     def add(
         self, batch: Any, size: int, limit: int, loss_function: LossFunction, rule: ClippingRule, into: ClippedSum
@@ -170,11 +177,16 @@ class _Recording:
     leaves: Sequence[Tensor]
     present: Tensor
     needs_check: Callable[[], bool]
+    keep: Tensor | None
     _was_full: bool = True
+    _mask: Tensor | None = None
 
-    def replay(self, leaves: Sequence[Tensor], size: int) -> Outcome:
-        """Copy the examples in, fill up with copies of the first one, and run."""
+    def replay(self, leaves: Sequence[Tensor], size: int, keep: Tensor | None) -> Outcome:
+        """Copy mask and examples in, fill up with copies of the first one, and run."""
         limit = len(self.present)
+        if self.keep is not None and keep is not None and keep is not self._mask:
+            self.keep.copy_(keep)
+            self._mask = keep  # held, so that no other mask can take its place in memory and pass for it
         for mine, given in zip(self.leaves, leaves, strict=True):
             mine[:size].copy_(given)
             if size < limit:
@@ -202,6 +214,11 @@ class Replay:
     _held: list[LossFunction] = field(default_factory=list)
     _has_given_up: bool = False
 
+    @property
+    def uses_graphs(self) -> bool:
+        """Whether the recorder makes graphs."""
+        return self.recorder.makes_graphs
+
     def add(
         self, batch: Any, size: int, limit: int, loss_function: LossFunction, rule: ClippingRule, into: ClippedSum
     ) -> Outcome | None:
@@ -211,7 +228,8 @@ class Replay:
             return None
         shapes = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
         # the rule's numbers are frozen in a recording, so another rule (a learned threshold, a schedule) needs its own
-        key = (_identity(loss_function), spec, shapes, limit, rule, into.flat.data_ptr())
+        # a mask's numbers are copied in, so one recording serves all masks of coordinates
+        key = (_identity(loss_function), spec, shapes, limit, rule, into.flat.data_ptr(), into.keep is None)
         recording = self._recordings.get(key)
         if recording is None:
             if not self._is_due(key, loss_function, into):
@@ -221,7 +239,7 @@ class Replay:
                 return None
             self._recordings[key], outcome = made
             return outcome
-        return recording.replay(leaves, size)
+        return recording.replay(leaves, size, into.keep)
 
     def was_passed_over(self) -> None:
         """Say once that only ``step.accumulate`` records."""
@@ -231,8 +249,10 @@ class Replay:
     def _is_due(self, key: Hashable, loss_function: LossFunction, into: ClippedSum) -> bool:
         self._seen[key] = self._seen.get(key, 0) + 1
         self._held.append(loss_function)  # its identity is in the key, and must not pass to another function
-        if into.keep is not None:
-            return self._give_up("the plan's mask changes from step to step")
+        if into.kept is not None and into.kept.rows is not None:
+            return self._give_up(
+                "the plan's mask leaves out whole rows, whose number and place are part of a recording"
+            )
         if len(self._recordings) >= self.max_recordings:
             return self._give_up(f"there are {len(self._recordings)} recordings already")
         if self._seen[key] <= self.warm_up:
@@ -259,6 +279,7 @@ class Replay:
         """Record and add the given batch, or give up and say why."""
         leaves = [leaf[:1].expand(limit, *leaf.shape[1:]).contiguous() for leaf in given]
         present = torch.ones(limit, dtype=torch.bool, device=into.flat.device)
+        keep = None if into.keep is None else into.keep.clone()
         needs_check = False
 
         def losses_of(leaves: Sequence[Tensor]) -> Tensor:
@@ -268,7 +289,7 @@ class Replay:
             return loss_function(*(batch if isinstance(batch, tuple | list) else (batch,)))
 
         def total(flat: Tensor) -> ClippedSum:
-            return ClippedSum(flat=flat, layout=into.layout, sensitivity=into.sensitivity, frame=into.frame)
+            return ClippedSum(flat=flat, layout=into.layout, sensitivity=into.sensitivity, keep=keep, frame=into.frame)
 
         def program(flat: Tensor, present: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
             nonlocal needs_check
@@ -293,8 +314,8 @@ class Replay:
         try:
             put_on_trial()
             run = self.recorder.record(program, into.flat, present, leaves, self.engine)
-            recording = _Recording(run=run, leaves=leaves, present=present, needs_check=lambda: needs_check)
-            outcome = recording.replay(given, size)
+            recording = _Recording(run=run, leaves=leaves, present=present, needs_check=lambda: needs_check, keep=keep)
+            outcome = recording.replay(given, size, into.keep)
             _check(into.flat - before, program, present, leaves)
         except Spoilt:
             into.flat.copy_(before)  # not the program's fault: another batch will be recorded

@@ -20,22 +20,24 @@ from torch.optim import Optimizer
 from privet import checks
 from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import Ledger, VoidReason
-from privet.errors import LedgerMismatch, LoopError
+from privet.errors import LedgerMismatch, LoopError, PlanError
 from privet.gradients.bookkeeping import BookKeeping
 from privet.gradients.engine import Engine
 from privet.gradients.support import check_model
 from privet.mechanism.clipping_runs import start_clipping
 from privet.mechanism.epochs import steps_per_epoch
-from privet.mechanism.geometry import Frame
 from privet.mechanism.layout import Layout
-from privet.mechanism.shaped_noise import ShapedNoise
+from privet.mechanism.masking import NoMask
+from privet.mechanism.noise_runs import ChangingNoise, start_noise
 from privet.mechanism.terms import Release
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import Collate, MapDataset, check_dataset
+from privet.training.ending import Endings
 from privet.training.folder import RunFolder
 from privet.training.guards import BufferGuard, StepGuard, check_optimizer, trainable_parameters
 from privet.training.last_iterate import follow_iterates
+from privet.training.preflight import Preflight
 from privet.training.randomness import Streams
 from privet.training.replay import Eager, Launch
 from privet.training.step import Step
@@ -150,6 +152,9 @@ class Session:
         self._mask = plan.mask.start(
             layout=self._layout, num_steps=plan.num_steps, steps_per_epoch=steps_per_epoch(plan.sampling)
         )
+        self._noise = start_noise(plan.noise, self._layout, has_mask=not isinstance(plan.mask, NoMask))
+        if isinstance(plan.noise, ChangingNoise) and not isinstance(launch, Eager):
+            raise PlanError(f"{type(launch).__name__} replays fixed units; units that are learned need launch=Eager().")
         self._average = None if averaging is None else averaging.start(model)
         self._device = self._parameters[0].device
         self._engine_choice, self._launch, self._folder = engine, launch, folder
@@ -173,6 +178,7 @@ class Session:
             self._guard = StepGuard(self.optimizer)
             undo.callback(self._guard.close)
             self._buffers = BufferGuard(self.model)
+            self._preflight = Preflight(self.model)
             self._engine = self._engine_choice.start(self.model, self._parameters, self._layout)
             self._launcher = self._launch.start(self._engine, self._device)
             undo.pop_all()
@@ -184,9 +190,16 @@ class Session:
             device=self._device,
             dtype=torch.promote_types(self._parameters[0].dtype, torch.float32),
         )
-        self._gradients = torch.zeros_like(self._flat)
-        noise = self.plan.noise
-        self._frame = Frame.of(noise.geometry, self._layout, self._flat) if isinstance(noise, ShapedNoise) else None
+        self._endings = Endings(
+            source=self._streams.noise,
+            parameters=self._parameters,
+            memory=torch.zeros_like(self._flat),
+            optimizer=self.optimizer,
+            opened=self._guard.opened,
+            divisor=self.plan.sampling.expected_batch_size,
+            records=self._launcher.uses_graphs,
+        )
+        self._noise.begin(0, self._flat)  # refuses units of another model before any data is read
         for parameter in self._parameters:
             parameter.grad = None
         return self
@@ -227,11 +240,16 @@ class Session:
         """How many steps have been charged, by this process and those before it."""
         return self.ledger.charged_rounds * self.plan.sampling.steps_per_round
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self, *, first: int | None = None) -> Iterator[Step]:
         """Yield one logical step after another until the plan is used up.
 
         Each step's round is charged, durably, before a single example is read. A loop body that does not call
         ``step.update()`` is an error: its round is paid for, so it must be used.
+
+        Args:
+            first: The public number of the first step of this walk, by which masks and schedules of clipping know where
+                they are, for parties that keep step with others; the number of steps charged by default. What is
+                charged, and how many steps are left, does not depend on it.
         """
         if not self._is_open:
             raise LoopError("session.steps() belongs inside the session's with block.")
@@ -243,12 +261,14 @@ class Session:
         self._iterates.walk_began()
         sampling, num_rounds = self.plan.sampling, self.plan.num_rounds
         done = self.ledger.charged_rounds - self.ledger.available
+        ahead = 0 if first is None else checks.count("first", first, minimum=0) - done * sampling.steps_per_round
         while done < num_rounds:
             self._reserve(num_rounds - done)
             batches = sampling.round_batches(len(self._dataset), self._streams.sampling)
             self._iterates.round_began()
             for place, indices in enumerate(batches):
-                step = Step(self, indices, index=done * sampling.steps_per_round + place, opens_round=place == 0)
+                index = ahead + done * sampling.steps_per_round + place
+                step = Step(self, indices, index=index, opens_round=place == 0)
                 self._open_step = step
                 yield step
                 if not step.is_done:

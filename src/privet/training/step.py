@@ -24,7 +24,6 @@ from privet.mechanism.granularity import Kept
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import fetch, split, tensors_of, with_gradients
-from privet.training.optimizers import tell_noise
 from privet.training.replay import Spoilt
 from privet.training.telemetry import Unprotected
 
@@ -55,13 +54,15 @@ class Step:
         session._flat.zero_()
         self._rule = session._clipping.begin(index, session._flat)
         self._kept = session._mask.begin(index, session._streams.masks, session._flat)
+        frame, squares = session._noise.begin(index, session._flat)
         self._sum = ClippedSum(
             flat=session._flat,
             layout=session._layout,
             sensitivity=self._rule.sensitivity,
             keep=None if self._kept is None else self._kept.coordinates,
             kept=self._kept,
-            frame=session._frame,
+            frame=frame,
+            squares=squares,
         )
         self._loss_sum, self._clipped = 0.0, 0
 
@@ -112,6 +113,7 @@ class Step:
                 batch = fetch(session._dataset, part, session._collate, session._device)
                 if loss_function is not None:
                     limit = session.physical_batch_size
+                    session._preflight.before(batch, loss_function, limit=limit)
                     done = session._launcher.add(batch, len(part), limit, loss_function, self._rule, self._sum)
                     if done is not None:
                         self._note(done.losses, done.norms)
@@ -180,7 +182,7 @@ class Step:
                 if session.physical_batch_size == 1:
                     raise
                 session.physical_batch_size = math.ceil(session.physical_batch_size / 2)
-            self._sum.flat.zero_()
+            self._sum.clear()
             session._clipping.begin(self.index, self._sum.flat)
             self._awaits_losses, self._loss_sum, self._clipped = False, 0.0, 0
 
@@ -208,8 +210,8 @@ class Step:
         if session._average is not None:
             session._average.check_not_applied()
         session._iterates.before_step()
-        private = session.plan.noise.add(self._sum, session._streams.noise)
-        release = session._clipping.release(private.event, session._streams.noise)
+        ending = session._endings.begin(session._noise.piece, self._sum)
+        release = session._clipping.release(ending.private.event, session._streams.noise)
         facts = amplified(session.plan.sampling, release)
         self._was_compared = True
         if self._opens_round:
@@ -217,12 +219,8 @@ class Step:
         elif not same_event(facts, session._planned_round):
             raise LedgerMismatch("A later step of a charged round did something else than was charged.")
         self._stage = _Stage.DONE
-        divisor = session.plan.sampling.expected_batch_size
-        private.write_gradients(session._parameters, divisor=divisor, memory=session._gradients)
-        tell_noise(session.optimizer, private, divisor=divisor, keep=self._sum.keep)
-        session._mask.watch(private, kept=self._kept)
-        with session._guard.opened():
-            session.optimizer.step()
+        ending.apply(keep=self._sum.keep)
+        session._mask.watch(ending.private, kept=self._kept)
         session._position, session.steps_taken = self.index + 1, session.steps_taken + 1
         session._iterates.after_step()
         if session._average is not None:

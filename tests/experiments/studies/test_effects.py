@@ -9,12 +9,13 @@ import torch
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import ArgumentError
-from privet.experiments.studies import adult, padding, rotation
+from privet.experiments.pretraining import turned
+from privet.experiments.studies import adult, effects_training, padding, rotation
 from privet.experiments.studies.effects_table import adult_table, laboratory_table, published_table, rotation_table
-from privet.experiments.studies.effects_training import ArmTraining, train_arm
+from privet.experiments.studies.effects_training import ArmTraining, train_arm, with_best_rate
 from privet.experiments.studies.laboratory import LabSettings, run_groups, run_phase_map
 from privet.experiments.studies.padding import mnist_padding, padded, run_class_size_study, run_padding_study
-from privet.experiments.studies.rotation import mnist_rotation, run_rotation_study, turned
+from privet.experiments.studies.rotation import mnist_rotation, run_rotation_study
 from privet.models.mlp import logistic_regression
 from tests.experiments.test_side_effects import people
 
@@ -52,6 +53,7 @@ def test_the_padding_study_gives_one_row_per_padding_within_its_epsilon() -> Non
         build=lambda: logistic_regression((1, 28, 28), 10),
         paddings=(0, 42),
         training=ArmTraining(epochs=1, batch_size=256),
+        learning_rates=(1.0, 2.0),
         num_train=2_000,
         num_attacked=50,
     )
@@ -60,6 +62,7 @@ def test_the_padding_study_gives_one_row_per_padding_within_its_epsilon() -> Non
     for row in rows:
         assert 0 < row["epsilon"] <= 3.0
         assert row["attacked_accuracy"] <= row["accuracy"] + 0.2
+        assert row["learning_rate"] in (1.0, 2.0)
     assert rows[0]["paper_accuracy"] == 97
     table = published_table(rows, tolerance=2.0)
     assert "NOT within 2 points" in table
@@ -148,3 +151,53 @@ def test_the_laboratory_table_shows_every_part_it_is_given() -> None:
     assert "class 2, minority" in table
     assert "| 4 |" in table
     assert "rotation" not in table
+
+
+def test_the_best_rate_is_that_of_the_held_out_examples_and_a_single_one_is_not_tried(
+    images: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[tuple[float, int, int]] = []
+
+    def trained(build: object, train: ArrayDataset, training: ArmTraining, **options: Any) -> Any:
+        tried.append((training.learning_rate, len(train), options["dataset_size"]))
+        # A network that is right about everything at one rate and about nothing at the others.
+        shift = 0 if training.learning_rate == 0.5 else 1
+        return lambda features: torch.eye(10)[(features.flatten(1)[:, 0].long() + shift) % 10], None
+
+    monkeypatch.setattr(effects_training, "train_arm", trained)
+    monkeypatch.setattr(
+        effects_training, "predict", lambda model, features, labels: _Right(model(features).argmax(1) == labels)
+    )
+    labels = torch.arange(100) % 10
+    made = ArrayDataset(features=labels.float().reshape(100, 1), labels=labels)
+    options: Any = {"seed": 0, "device": CPU}
+    found = with_best_rate(lambda: torch.nn.Identity(), made, ArmTraining(), (0.1, 0.5, 2.0), **options)
+    assert found.learning_rate == 0.5
+    assert tried == [(rate, 80, 80) for rate in (0.1, 0.5, 2.0)]
+    tried.clear()
+    assert with_best_rate(lambda: torch.nn.Identity(), made, ArmTraining(), (3.0,), **options).learning_rate == 3.0
+    assert tried == []
+
+
+class _Right:
+    def __init__(self, is_right: torch.Tensor) -> None:
+        self.is_right = is_right.double().numpy()
+
+
+def test_a_table_says_that_rates_were_tried_and_the_choice_was_not_charged() -> None:
+    row = {
+        "arm": "0 % padding",
+        "seed": 0,
+        "accuracy": 0.97,
+        "attacked_accuracy": 0.9,
+        "paper_accuracy": 97,
+        "paper_attacked_accuracy": 95,
+        "epsilon": 2.9,
+        "delta": 1e-5,
+        "epochs": 20,
+        "learning_rate": 0.5,
+    }
+    assert "not charged" not in published_table([{**row, "num_rates_tried": 1}], tolerance=2.0)
+    told = published_table([{**row, "num_rates_tried": 3}], tolerance=2.0)
+    assert "Learning rate 0.5: the best of 3" in told
+    assert "not charged" in told

@@ -16,13 +16,13 @@ from privet.experiments.studies.sparsification import (
     BASELINE,
     DECAY,
     MASKED,
-    cifar10_settings,
-    fashion_settings,
     run_sparsification_study,
 )
+from privet.experiments.studies.sparsification_cells import NETWORKS, quick
 from privet.experiments.studies.sparsification_table import sparsification_table
 
-QUICK = fashion_settings(3.0).shortened(dataset="fashion_mnist_small", epochs=5, num_examples=200, batch_size=50)
+SMALL = {"dataset": "fashion_mnist_small", "epochs": 5, "num_examples": 200, "batch_size": 50}
+QUICK = NETWORKS["fashion"].at(3.0).shortened(**SMALL)
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def made_up_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_arm_is_tuned_over_the_same_rates_at_the_same_guarantee() -> None:
     rows = list(run_sparsification_study([QUICK], seeds=[0], device=torch.device("cpu")))
-    assert [(row["arm"], row["rate"]) for row in rows] == [(arm, 4.0) for arm in ARMS]
+    assert [(row["arm"], row["rate"]) for row in rows] == [(arm, 8.0) for arm in ARMS]
     assert all(2.9 < row["epsilon"] <= 3.0 for row in rows)
     steps = {row["arm"]: row["steps"] for row in rows}
     assert steps == {BASELINE: 20, MASKED: 24, DECAY: 24}
@@ -51,11 +51,25 @@ def test_every_arm_is_tuned_over_the_same_rates_at_the_same_guarantee() -> None:
     assert "## Fashion-MNIST, DP-CNN/S, epsilon 3, quick" in sparsification_table(rows)
 
 
+def test_the_network_on_scattering_features_reads_them() -> None:
+    pytest.importorskip("kymatio")
+    settings = NETWORKS["fashion-scattering"].at(1.0).shortened(**{**SMALL, "num_examples": 40, "batch_size": 20})
+    train, test = settings.data(torch.device("cpu"))
+    assert train.features.shape == (40, 81, 7, 7)
+    assert test.features.shape == (20, 81, 7, 7)
+    assert settings.build()(train.features).shape == (40, 10)
+
+
 @pytest.mark.parametrize("epsilon", [3.0, 1.0])
-def test_the_published_figures_belong_to_arms_of_the_study(epsilon: float) -> None:
-    for settings in (fashion_settings(epsilon), cifar10_settings(epsilon)):
-        assert set(settings.published) == {BASELINE, MASKED}
-        assert settings.published[MASKED] > settings.published[BASELINE]
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_published_figures_belong_to_arms_of_the_study(network: str, epsilon: float) -> None:
+    settings = NETWORKS[network].at(epsilon)
+    assert set(settings.published) == set(settings.published_errors) == {BASELINE, MASKED}
+    assert settings.published[MASKED] > settings.published[BASELINE]
+    assert len(settings.learning_rates) == 3
+    short = quick(settings)
+    assert not short.published
+    assert short.batch_size < settings.batch_size
 
 
 def row(arm: str, seed: int, accuracy: float, **changes: Any) -> dict[str, Any]:
@@ -94,4 +108,4 @@ def test_the_verdict_compares_with_the_control_in_standard_errors() -> None:
 
 
 def test_the_studies_are_in_the_catalogue() -> None:
-    assert {"sparsification-fashion", "sparsification-cifar10"} <= set(STUDIES)
+    assert {f"sparsification-{network}-{epsilon}" for network in NETWORKS for epsilon in (3, 1)} <= set(STUDIES)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from privet.errors import ArgumentError
 from privet.experiments.studies.side_effect_list import SIDE_EFFECTS
+from privet.experiments.studies.sparsification_list import SPARSIFICATION
 from privet.experiments.studies.study import Row, Study
 
 if TYPE_CHECKING:
@@ -112,10 +113,21 @@ def _regression_table(rows: Sequence[Row]) -> str:
     return regression_table(rows)
 
 
-def _text_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
-    from privet.experiments.studies.text import QUICK, TextSettings, run_text_study
+def _text_variants(changes: Sequence[str]) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet.experiments.studies.text import TextSettings, run_text_study
+        from privet.experiments.studies.variants import variants
 
-    return run_text_study(QUICK if quick else TextSettings(), seeds=seeds, device=device)
+        base = TextSettings().shortened() if quick else TextSettings()
+        return run_text_study(variants(base, changes), seeds=seeds, device=device)
+
+    return run
+
+
+def _text_table(rows: Sequence[Row]) -> str:
+    from privet.experiments.studies.text_table import text_table
+
+    return text_table(rows)
 
 
 def _hidden_state_run(dataset: str) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
@@ -148,45 +160,6 @@ def _noise_table(rows: Sequence[Row]) -> str:
 
     return noise_table(rows)
 
-
-def _sparsification_run(dataset: str) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
-    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
-        from privet.experiments.studies import sparsification as study
-
-        settings = study.cifar10_settings if dataset == "cifar10" else study.fashion_settings
-        chosen = [settings(epsilon) for epsilon in (3.0, 1.0)]
-        if quick and dataset == "cifar10":
-            chosen = [chosen[0].shortened(dataset=dataset, epochs=2, num_examples=2000, batch_size=250)]
-        elif quick:
-            small = f"{dataset}_small"  # comes with the package
-            chosen = [chosen[0].shortened(dataset=small, epochs=5, num_examples=4000, batch_size=512)]
-        return study.run_sparsification_study(chosen, seeds=seeds, device=device)
-
-    return run
-
-
-def _sparsification_table(rows: Sequence[Row]) -> str:
-    from privet.experiments.studies.sparsification_table import sparsification_table
-
-    return sparsification_table(rows)
-
-
-_SPARSIFICATION_STUDIES = (
-    Study(
-        name="sparsification-fashion",
-        description="random masks, no mask and a falling learning rate on Fashion-MNIST at epsilon 3 and 1",
-        num_seeds=3,
-        run=_sparsification_run("fashion_mnist"),
-        table=_sparsification_table,
-    ),
-    Study(
-        name="sparsification-cifar10",
-        description="the same on CIFAR-10",
-        num_seeds=3,
-        run=_sparsification_run("cifar10"),
-        table=_sparsification_table,
-    ),
-)
 
 _NOISE_STUDIES = (
     Study(
@@ -223,9 +196,10 @@ _STUDIES = (
     Study(
         name="text-sst2",
         description="MiniLM fine-tuned on SST-2 at epsilon 3: local against mixed clipping; needs privet[text]",
-        num_seeds=1,
-        run=_text_run,
-        table=_table,
+        num_seeds=3,
+        run=_text_variants(()),
+        table=_text_table,
+        vary=_text_variants,
     ),
     Study(
         name="regression-housing",
@@ -260,7 +234,7 @@ _STUDIES = (
 )
 
 STUDIES: Mapping[str, Study] = MappingProxyType(
-    {study.name: study for study in (*_STUDIES, *SIDE_EFFECTS, *_NOISE_STUDIES, *_SPARSIFICATION_STUDIES)}
+    {study.name: study for study in (*_STUDIES, *SIDE_EFFECTS, *_NOISE_STUDIES, *SPARSIFICATION)}
 )
 
 

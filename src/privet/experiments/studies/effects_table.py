@@ -32,7 +32,19 @@ def _terms(rows: Sequence[Row]) -> str:
     said = ", ".join(dict.fromkeys(rounded_up(value) for value in spent))
     return (
         f"Private arms: epsilon {said} at delta {rows[0]['delta']:g} (add or remove one record, Poisson sampling); "
-        f"{rows[0]['epochs']} epochs; seeds {seeds}. Means with standard errors over seeds."
+        f"{rows[0]['epochs']} epochs; seeds {seeds}. Means with standard errors over seeds.{_rates(rows)}"
+    )
+
+
+def _rates(rows: Sequence[Row]) -> str:
+    """Say which learning rates were chosen among how many; a choice that looks at data must be told."""
+    tried = max(row.get("num_rates_tried", 1) for row in rows)
+    if tried == 1:
+        return ""
+    chosen = ", ".join(f"{rate:g}" for rate in sorted({row["learning_rate"] for row in rows}))
+    return (
+        f" Learning rate {chosen}: the best of {tried} on training examples held out. The data are public, and this "
+        "choice is not charged."
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.estimator import fit_privately
+from privet.training.predictions import predict
 from privet.training.replay import fastest_for
 
 
@@ -89,6 +90,35 @@ def train_arm(
         seed=seed,
     )
     return model, found
+
+
+def with_best_rate(
+    build: Callable[[], nn.Module],
+    train: ArrayDataset,
+    training: ArmTraining,
+    rates: Sequence[float],
+    *,
+    seed: int,
+    device: torch.device,
+    held_out: int = 5_000,
+) -> ArmTraining:
+    """Return the constants with the learning rate that is most accurate on training examples that are held out.
+
+    Each rate is tried in one run on all but the last examples, at most a fifth of them. The choice looks at the data
+    and is not charged: it is for studies on public data, which try rates as the publications they repeat did. A single
+    rate is returned without a trial.
+    """
+    if len(rates) == 1:
+        return replace(training, learning_rate=rates[0])
+    kept = len(train) - min(held_out, len(train) // 5)
+    part = ArrayDataset(features=train.features[:kept], labels=train.labels[:kept])
+    accuracies = []
+    for rate in rates:
+        trial = replace(training, learning_rate=rate)
+        model, _ = train_arm(build, part, trial, dataset_size=kept, seed=seed, device=device)
+        found = predict(model, train.features[kept:], train.labels[kept:])
+        accuracies.append(float(found.is_right.mean()))
+    return replace(training, learning_rate=rates[accuracies.index(max(accuracies))])
 
 
 def _losses(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 A network is trained without privacy on the training images. The test images are turned by an angle, 8,000 of them
 fine-tune every layer privately, and the rest measure. The publication's angles and split are lost: 0, 30, 60 and 90
 degrees and 8,000 to 2,000 are RECONSTRUCTED. It has no arm from scratch, so its claim that pre-training can be worse
-than none was not tested on real data; here it is.
+than none was not tested on real data; here it is. Both arms of an angle try the same learning rates.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset
 from privet.effects.feature_to_noise import pretraining_harms
 from privet.experiments.building import on_device
-from privet.experiments.studies.effects_training import ArmTraining, train_arm
+from privet.experiments.pretraining import turned
+from privet.experiments.studies.effects_training import ArmTraining, train_arm, with_best_rate
 from privet.models.dp_cnn import dp_cnn
 from privet.models.lenet import lenet5
 from privet.training.predictions import predict
@@ -41,7 +41,8 @@ class RotationSettings:
         build: Makes the network.
         published: The paper's accuracy in percent by angle, in the order in which it prints them.
         public: Training without privacy.
-        private: Fine-tuning, and training from scratch.
+        private: Fine-tuning, and training from scratch, but for the learning rate.
+        learning_rates: Rates that every private arm tries, on a fifth of its training images.
         num_public: Training images, the first ones; None for all.
     """
 
@@ -49,7 +50,8 @@ class RotationSettings:
     build: Callable[[], nn.Module]
     published: Mapping[int, float | None]
     public: ArmTraining = field(default_factory=lambda: ArmTraining(epsilon=None, epochs=10, learning_rate=0.5))
-    private: ArmTraining = field(default_factory=lambda: ArmTraining(epochs=20, learning_rate=1.0))
+    private: ArmTraining = field(default_factory=lambda: ArmTraining(epochs=20))
+    learning_rates: tuple[float, ...] = (0.1, 0.3, 1.0)
     num_public: int | None = None
 
     def shortened(self) -> RotationSettings:
@@ -59,6 +61,7 @@ class RotationSettings:
             published=dict.fromkeys((0, 90)),
             public=replace(self.public, epochs=2),
             private=replace(self.private, epochs=3),
+            learning_rates=self.learning_rates[1:2],
             num_public=10_000,
         )
 
@@ -75,18 +78,7 @@ def cifar10_rotation() -> RotationSettings:
         build=dp_cnn,
         published=MappingProxyType({0: 70, 30: 59, 60: 51, 90: 49}),
         public=ArmTraining(epsilon=None, epochs=20, learning_rate=0.5),
-        private=ArmTraining(epochs=20, learning_rate=0.5),
     )
-
-
-def turned(images: Tensor, degrees: float) -> Tensor:
-    """Return images turned about their centre by an angle, counter-clockwise; what comes in from outside is zero."""
-    angle = math.radians(degrees)
-    matrix = images.new_tensor(
-        [[math.cos(angle), -math.sin(angle), 0.0], [math.sin(angle), math.cos(angle), 0.0]]
-    ).expand(len(images), 2, 3)
-    grid = functional.affine_grid(matrix, list(images.shape), align_corners=False)
-    return functional.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
 
 def run_rotation_study(settings: RotationSettings, *, seeds: Sequence[int], device: torch.device) -> Iterator[Row]:
@@ -102,7 +94,10 @@ def run_rotation_study(settings: RotationSettings, *, seeds: Sequence[int], devi
             tuned = min(_NUM_TUNED, len(whole) * 4 // 5)
             train, test = (on_device(_part(whole, own), device) for own in (slice(0, tuned), slice(tuned, None)))
             for start, build in (("pre-trained", _copier(ready)), ("from scratch", settings.build)):
-                model, found = train_arm(build, train, settings.private, dataset_size=tuned, seed=seed, device=device)
+                training = with_best_rate(
+                    build, train, settings.private, settings.learning_rates, seed=seed, device=device
+                )
+                model, found = train_arm(build, train, training, dataset_size=tuned, seed=seed, device=device)
                 predictions = predict(model, test.features, test.labels)
                 yield {
                     "arm": f"{angle} degrees, {start}",
@@ -117,6 +112,8 @@ def run_rotation_study(settings: RotationSettings, *, seeds: Sequence[int], devi
                     "epsilon": None if found is None else found.epsilon,
                     "delta": settings.private.delta,
                     "epochs": settings.private.epochs,
+                    "learning_rate": training.learning_rate,
+                    "num_rates_tried": len(settings.learning_rates),
                     "num_test": predictions.num_examples,
                 }
 

@@ -10,15 +10,35 @@ from privet.experiments.studies.study import Row, Study
 if TYPE_CHECKING:
     import torch
 
+    from privet.experiments.studies.padding import PaddingSettings
 
-def _padding_run(dataset: str) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+
+def _padding_run(whole: Callable[[], PaddingSettings]) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
     def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
-        from privet.experiments.studies.padding import cifar10_padding, mnist_padding, run_padding_study
+        from privet.experiments.studies.padding import run_padding_study
 
-        whole = mnist_padding() if dataset == "mnist" else cifar10_padding()
-        return run_padding_study(whole.shortened() if quick else whole, seeds=seeds, device=device)
+        settings = whole().shortened() if quick else whole()
+        return run_padding_study(settings, seeds=seeds, device=device)
 
     return run
+
+
+def _mnist_padding() -> PaddingSettings:
+    from privet.experiments.studies.padding import mnist_padding
+
+    return mnist_padding()
+
+
+def _cifar10_padding() -> PaddingSettings:
+    from privet.experiments.studies.padding import cifar10_padding
+
+    return cifar10_padding()
+
+
+def _vit_padding() -> PaddingSettings:
+    from privet.experiments.studies.padding import vit_padding
+
+    return vit_padding()
 
 
 def _published_table(tolerance: float) -> Callable[[Sequence[Row]], str]:
@@ -100,14 +120,21 @@ SIDE_EFFECTS = (
         name="padding-mnist",
         description="smaller digits at epsilon 3, clean and under attack, beside the paper's",
         num_seeds=3,
-        run=_padding_run("mnist"),
+        run=_padding_run(_mnist_padding),
         table=_published_table(2.0),
     ),
     Study(
         name="padding-cifar10",
         description="the same on CIFAR-10",
         num_seeds=3,
-        run=_padding_run("cifar10"),
+        run=_padding_run(_cifar10_padding),
+        table=_published_table(4.0),
+    ),
+    Study(
+        name="padding-vit",
+        description="smaller digits and a vision transformer, beside the paper's",
+        num_seeds=3,
+        run=_padding_run(_vit_padding),
         table=_published_table(4.0),
     ),
     Study(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from scipy.special import stdtrit
 
 from privet.accounting.guarantee import rounded_up
 from privet.experiments.studies.clipping_table import summarise
@@ -35,31 +39,57 @@ def _at_best_rate(rows: Sequence[Row], arm: str) -> list[Row]:
 def _lines(best: Mapping[str, Sequence[Row]]) -> str:
     lines = [["arm", "learning rate", "steps", "test accuracy, %", "published, %"], ["---"] * 5]
     for arm, found in best.items():
-        published = "" if found[0]["published"] is None else f"{found[0]['published']:.1f}"
         shown = summarise([row["accuracy"] for row in found]).shown(100, 1)
-        lines.append([arm, f"{found[0]['rate']:g}", str(found[0]["steps"]), shown, published])
+        lines.append([arm, f"{found[0]['rate']:g}", str(found[0]["steps"]), shown, _published(found[0])])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _published(row: Row) -> str:
+    if row["published"] is None:
+        return ""
+    error = row.get("published_error")
+    return f"{row['published']:.1f}" if error is None else f"{row['published']:.1f} ± {error:.2f}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Mean difference of test accuracies over shared seeds, in points, and half its 95 % interval, if it is known."""
+
+    mean: float
+    margin: float | None
+
+    @classmethod
+    def between(cls, first: Sequence[Row], second: Sequence[Row]) -> Difference:
+        """Compare runs seed by seed; the interval is Student's, so that few seeds give a wide one."""
+        others = {row["seed"]: row["accuracy"] for row in second}
+        gaps = [100 * (row["accuracy"] - others[row["seed"]]) for row in first if row["seed"] in others]
+        if len(gaps) < 2:
+            return cls(mean=statistics.fmean(gaps) if gaps else math.nan, margin=None)
+        error = statistics.stdev(gaps) / math.sqrt(len(gaps))
+        return cls(mean=statistics.fmean(gaps), margin=float(stdtrit(len(gaps) - 1, 0.975)) * error)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the interval lies above zero."""
+        return self.margin is not None and self.mean > self.margin
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.1f}" if self.margin is None else f"{self.mean:+.1f} ± {self.margin:.1f}"
 
 
 def _verdict(best: Mapping[str, Sequence[Row]]) -> str:
     if not {BASELINE, MASKED, DECAY} <= set(best):
         return "The verdict needs all three arms."
-    gain, gain_error = _difference(best[MASKED], best[BASELINE])
-    over, over_error = _difference(best[MASKED], best[DECAY])
-    if gain_error is None or over_error is None:
-        return f"One seed: the mask gains {gain:+.1f} points over none and {over:+.1f} over a falling learning rate."
-    gains = "gains" if gain > 2 * gain_error else "does not surely gain"
-    control = "more than" if over > 2 * over_error else "no surely larger gain than"
+    gain = Difference.between(best[MASKED], best[BASELINE])
+    over = Difference.between(best[MASKED], best[DECAY])
+    control = Difference.between(best[DECAY], best[BASELINE])
+    said = [best[arm][0]["published"] for arm in (MASKED, BASELINE)]
+    published = "" if None in said else f" The publication's gain is {said[0] - said[1]:+.1f} points."
+    if gain.margin is None:
+        return f"One seed: the mask gains {gain} points over none and {over} over a falling learning rate.{published}"
+    gains = "gains" if gain.is_sure else "does not surely gain"
+    than = "more than" if over.is_sure else "no surely larger gain than"
     return (
-        f"The mask {gains} over none ({gain:+.1f} points, standard error {gain_error:.1f}); it has {control} what a "
-        f"falling learning rate gives ({over:+.1f} points, standard error {over_error:.1f})."
+        f"The mask {gains} over none ({gain} points, 95 % interval); it has {than} what a falling learning rate gives "
+        f"({over} points), which itself is {control} points from no mask.{published}"
     )
-
-
-def _difference(first: Sequence[Row], second: Sequence[Row]) -> tuple[float, float | None]:
-    """Mean difference of test accuracies over shared seeds, in points, and its standard error."""
-    others = {row["seed"]: row["accuracy"] for row in second}
-    gaps = [100 * (row["accuracy"] - others[row["seed"]]) for row in first if row["seed"] in others]
-    if len(gaps) < 2:
-        return statistics.fmean(gaps), None
-    return statistics.fmean(gaps), statistics.stdev(gaps) / len(gaps) ** 0.5

@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from privet.errors import ArgumentError
+
 if TYPE_CHECKING:
     import torch
 
 Row = dict[str, Any]
+Run = Callable[[Sequence[int], "torch.device", bool], Iterator[Row]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +26,25 @@ class Study:
         run: From seeds, device and whether to be quick to rows of figures.
         table: From rows to Markdown.
         measure: The figure of a row that is shown while the study runs.
+        vary: From changes such as ``rank=8,16`` to a run over all combinations; None where nothing can be changed.
     """
 
     name: str
     description: str
     num_seeds: int
-    run: Callable[[Sequence[int], torch.device, bool], Iterator[Row]]
+    run: Run
     table: Callable[[Sequence[Row]], str]
     measure: str = "accuracy"
+    vary: Callable[[Sequence[str]], Run] | None = None
+
+    def varied(self, changes: Sequence[str]) -> Run:
+        """Return the run with these changes; the study's own without any.
+
+        Raises:
+            ArgumentError: the study has nothing to change, or not this.
+        """
+        if not changes:
+            return self.run
+        if self.vary is None:
+            raise ArgumentError(f"The study {self.name!r} has no settings that can be changed. Leave out --set.")
+        return self.vary(changes)

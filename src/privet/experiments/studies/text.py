@@ -1,78 +1,127 @@
 """Private fine-tuning of a pre-trained sentence encoder on SST-2: local against mixed clipping, and without privacy.
 
-The lower layers of MiniLM are frozen. What they make of a sentence depends on that sentence alone, so it is computed
-once and kept; the upper layers and a linear head are trained on it with AdamW, as post-processing of noisy gradients.
-Mixed clipping is the strategy of Bu et al. ("On the convergence and calibration of deep learning with differential
-privacy", section 6.3): local clipping for 95 % of the steps, then global.
+The body of MiniLM is frozen but for its upper layers, which are trained whole or through low-rank adapters, and a new
+linear head. What the frozen lower layers make of a sentence depends on that sentence alone, so it is computed once and
+kept. Mixed clipping is the strategy of Bu et al. ("On the convergence and calibration of deep learning with
+differential privacy", section 6.3): local clipping for 95 % of the steps, then global.
+
+Each variant is judged twice: on training sentences that were held out, by which variants are chosen, and on the
+development part, which has no say. Neither the choice nor the reporting is covered by a guarantee: the data are public.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 
-from privet.datasets.sentences import TRAIN_SIZE, LabelledSentences, load_sst2
+from privet.datasets.sentences import TRAIN_SIZE, load_sst2
 from privet.effects.calibration import reliability
+from privet.errors import ArgumentError
 from privet.experiments.studies.arms import LOCAL, MIXED, NON_PRIVATE, SCALED
 from privet.experiments.studies.clipping import cross_fitted
+from privet.experiments.studies.text_data import TokenStates, encode, first_records, hold_out
 from privet.mechanism.clipping import Clipping, Threshold
 from privet.mechanism.clipping_rules import KeepOrDrop
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.scheduled_clipping import Scheduled
 from privet.mechanism.terms import Adjacency, Unit
-from privet.models.minilm import NUM_LAYERS, LowerLayers, MiniLm, UpperLayers
+from privet.models.adapters import add_adapters
+from privet.models.minilm import NUM_LAYERS, MiniLm, UpperLayers
 from privet.plan import Plan
+from privet.training.averaging import ExponentialAverage
+from privet.training.optimizers import DPAdamW
 from privet.training.predictions import Predictions
+from privet.training.replay import CudaGraph, Eager
 from privet.training.schedules import LearningRate, LinearDecay
 from privet.training.session import privatize
 
 Row = dict[str, Any]
+_HELD_OUT = 1_500
+# Lengths are rounded up on a device, so that few kinds of batches have to be recorded: 80 holds the longest sentence.
+_LENGTH_STEP, _MAX_RECORDINGS = 16, 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings:
-    """The constants of the study. They were chosen by hand; that choice is not covered by any guarantee.
+    """One variant of the study. The defaults were chosen on held-out training sentences, which no guarantee covers.
 
     Attributes:
-        trained_layers: Upper layers that are trained; the others are frozen.
+        arms: Which comparisons to run.
+        trained_layers: Upper layers that are trained; those below are frozen.
+        rank: Inner width of low-rank adapters in these layers; 0 trains the layers themselves.
+        adapter_scale: Factor of the adapters. A larger one gives the body a larger share of the clipped gradient.
         dataset_size: Declared number of training records; the first so many are used.
+        num_held_out: Further records, whole sentences, by which variants are compared.
         batch_size: Expected logical batch size.
         epochs: Expected uses of each record.
         epsilon: Target of the private arms.
-        learning_rate: Of the layers; the head's is ``head_factor`` times that, because the head begins at zero.
-        open_learning_rate: The same without noise, where batches are ``open_batch_size``.
+        delta: Probability with which the bound may fail.
+        learning_rate: Of the layers or adapters.
+        head_learning_rate: Of the head, which begins at zero and has to travel far.
+        head_scale: Factor of the head's inputs. A smaller one leaves the body a larger share of the clipped gradient.
+        corrected: Whether Adam takes the noise out of its second moment (:class:`DPAdamW`) or not (plain AdamW).
+        averaging_decay: Of the moving average of the weights, which is what is measured; 0 measures the last weights.
+        open_learning_rate: The rate without noise, where batches are ``open_batch_size``.
         norm: Bound on one example.
         cutoff: Above which the last twentieth of the mixed arm drops a gradient.
+        tf32: Whether matrix products on a device may be rounded to tf32.
+        recorded: Whether steps on a device are replayed as CUDA graphs, which changes speed only.
     """
 
-    trained_layers: int = 2
-    dataset_size: int = TRAIN_SIZE
-    batch_size: int = 2048
-    epochs: int = 5
+    arms: tuple[str, ...] = (NON_PRIVATE, LOCAL, MIXED)
+    trained_layers: int = 6
+    rank: int = 16
+    adapter_scale: float = 4.0
+    dataset_size: int = TRAIN_SIZE - _HELD_OUT
+    num_held_out: int = _HELD_OUT
+    batch_size: int = 4096
+    epochs: int = 20
     epsilon: float = 3.0
     delta: float = 1e-5
-    learning_rate: float = 5e-4
-    head_factor: float = 60.0
-    open_learning_rate: float = 1e-4
+    learning_rate: float = 3e-4
+    head_learning_rate: float = 1e-2
+    head_scale: float = 1.0
+    corrected: bool = True
+    weight_decay: float = 0.0
+    averaging_decay: float = 0.95
+    open_learning_rate: float = 5e-4
     open_batch_size: int = 128
     open_epochs: int = 2
     norm: float = 1.0
     cutoff: float = 20.0
+    tf32: bool = True
+    recorded: bool = True
+    physical_batch_size: int = 512
 
     @property
     def rules(self) -> dict[str, Clipping | None]:
         """The arms by name; None is training without privacy."""
         local = Threshold(norm=self.norm)
         kept = KeepOrDrop(norm=self.norm, cutoff=self.cutoff)
-        return {NON_PRIVATE: None, LOCAL: local, MIXED: Scheduled(parts=(local, kept), switches=(0.95,))}
+        every = {NON_PRIVATE: None, LOCAL: local, MIXED: Scheduled(parts=(local, kept), switches=(0.95,))}
+        unknown = [arm for arm in self.arms if arm not in every]
+        if unknown:
+            raise ArgumentError(f"There is no arm {unknown[0]!r} in this study. Arms: {', '.join(every)}.")
+        return {arm: every[arm] for arm in self.arms}
+
+    @property
+    def variant(self) -> str:
+        """What tells this variant from others, in short."""
+        body = f"{self.trained_layers} layers" + (f", rank {self.rank} x {self.adapter_scale:g}" if self.rank else "")
+        return (
+            f"{body}, batch {self.batch_size}, {self.epochs} epochs, rate {self.learning_rate:g} (head "
+            f"{self.head_learning_rate:g}, scale {self.head_scale:g}), norm {self.norm:g}, "
+            f"{'DP-AdamW' if self.corrected else 'AdamW'}, average {self.averaging_decay:g}"
+        )
 
     def plan(self, clipping: Clipping) -> Plan:
         """Return the plan of a private arm, calibrated to the target."""
@@ -87,106 +136,102 @@ class TextSettings:
             unit=Unit.RECORD,
         ).calibrated(epsilon=self.epsilon)
 
-
-QUICK = TextSettings(trained_layers=1, dataset_size=1_500, batch_size=150, epochs=1, open_epochs=1)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TokenStates:
-    """What the frozen layers make of each sentence: all tokens in one table, in order of length.
-
-    The order saves work: batches are drawn as sorted positions, so a physical batch holds sentences of about one length
-    and little padding. It changes nothing about which records are drawn.
-
-    Attributes:
-        states: One row per token, half precision.
-        lengths: Tokens of each sentence; on the CPU, so that shapes are known without waiting for a device.
-        starts: First row of each sentence.
-        labels: Classes.
-    """
-
-    states: Tensor
-    lengths: Tensor
-    starts: Tensor
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
-        states, mask, labels = self.take(torch.tensor([index]))
-        return states[0], mask[0], labels[0]
-
-    def take(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return padded states, the mask of real tokens, and labels of the sentences at these positions."""
-        device = self.states.device
-        lengths = self.lengths[indices]
-        places = torch.arange(int(lengths.max()) if len(indices) else 0)
-        is_real = places < lengths.unsqueeze(1)
-        rows = torch.where(is_real, self.starts[indices].unsqueeze(1) + places, 0)
-        mask = is_real.to(device, torch.float32)
-        states = self.states[rows.to(device)].float() * mask.unsqueeze(-1)
-        return states, mask, self.labels[indices.to(device)]
+    def shortened(self) -> TextSettings:
+        """Return a version of a minute or two; its figures say nothing about the full one."""
+        return replace(
+            self,
+            trained_layers=1,
+            rank=min(self.rank, 8),
+            dataset_size=1_000,
+            num_held_out=100,
+            batch_size=200,
+            epochs=1,
+            open_epochs=1,
+            physical_batch_size=64,
+        )
 
 
-@torch.inference_mode()
-def encode(
-    minilm: MiniLm, lower: LowerLayers, data: LabelledSentences, device: torch.device, *, batch_size: int = 128
-) -> TokenStates:
-    """Run the frozen layers over sentences, shortest first."""
-    tokens = minilm.tokens(data.sentences)
-    order = sorted(range(len(tokens)), key=lambda index: len(tokens[index]))
-    lower = lower.to(device).eval()
-    found = []
-    for start in range(0, len(order), batch_size):
-        chosen = [torch.tensor(tokens[index]) for index in order[start : start + batch_size]]
-        padded = nn.utils.rnn.pad_sequence(chosen, batch_first=True)
-        lengths = torch.tensor([len(row) for row in chosen])
-        mask = (torch.arange(padded.shape[1]) < lengths.unsqueeze(1)).to(device)
-        found.append(lower(padded.to(device), mask)[mask].half())
-    sizes = torch.tensor([len(tokens[index]) for index in order])
-    return TokenStates(
-        # A clone leaves inference mode: states are inputs of a model that is trained.
-        states=torch.cat(found).clone(),
-        lengths=sizes,
-        starts=sizes.cumsum(0) - sizes,
-        labels=torch.tensor([data.labels[index] for index in order], device=device),
-    )
+QUICK = TextSettings().shortened()
 
 
-def run_text_study(settings: TextSettings, *, seeds: Sequence[int], device: torch.device) -> Iterator[Row]:
-    """Fine-tune every arm with every seed and yield one row of figures as each is known."""
-    train_part, dev_part = load_sst2()
-    train_part = LabelledSentences(
-        sentences=train_part.sentences[: settings.dataset_size], labels=train_part.labels[: settings.dataset_size]
-    )
+def run_text_study(settings: Sequence[TextSettings], *, seeds: Sequence[int], device: torch.device) -> Iterator[Row]:
+    """Fine-tune every arm of every variant with every seed and yield one row of figures as each is known."""
+    for variant in settings:
+        train, held_out, dev = _states(variant, device)
+        for seed in seeds:
+            for arm, clipping in variant.rules.items():
+                began = time.monotonic()
+                model = _model(variant, seed).to(device)
+                epsilon = None
+                with _products(device, tf32=variant.tf32):
+                    if clipping is None:
+                        _train_openly(model, train, variant, seed)
+                    else:
+                        epsilon = _train_privately(model, train, variant, clipping, seed)
+                seconds = round(time.monotonic() - began, 1)
+                yield from _rows(variant, arm, seed, epsilon, seconds, _predictions(model, held_out, dev))
+
+
+def _rows(
+    settings: TextSettings,
+    arm: str,
+    seed: int,
+    epsilon: float | None,
+    seconds: float,
+    predictions: tuple[Predictions, Predictions],
+) -> Iterator[Row]:
+    held_out, dev = predictions
+    facts: Row = {"dataset": "sst2", "variant": settings.variant, "seed": seed, "epsilon": epsilon}
+    facts |= {"delta": settings.delta, "seconds": seconds, "settings": asdict(settings)}
+    facts |= {"epochs": settings.open_epochs if arm == NON_PRIVATE else settings.epochs}
+    facts["held_out_accuracy"] = float(held_out.is_right.mean()) if held_out.num_examples else None
+    yield {"arm": arm, **facts, **_figures(dev)}
+    if arm == LOCAL:
+        yield {"arm": SCALED, **facts, **_figures(cross_fitted(dev))}
+
+
+def _states(settings: TextSettings, device: torch.device) -> tuple[TokenStates, TokenStates, TokenStates]:
+    whole, dev = load_sst2()
+    rest, held_out = hold_out(whole, settings.num_held_out)
     minilm = MiniLm.installed()
     lower = minilm.lower(NUM_LAYERS - settings.trained_layers)
-    train, dev = (encode(minilm, lower, part, device) for part in (train_part, dev_part))
-    for seed in seeds:
-        for arm, clipping in settings.rules.items():
-            began = time.monotonic()
-            model = MiniLm.installed().upper(settings.trained_layers, 2).to(device)
-            epsilon = None
-            if clipping is None:
-                _train_openly(model, train, settings, seed)
-            else:
-                epsilon = _train_privately(model, train, settings, clipping, seed)
-            predictions = _predictions(model, dev)
-            facts: Row = {"dataset": "sst2", "seed": seed, "epsilon": epsilon, "delta": settings.delta}
-            facts |= {"seconds": round(time.monotonic() - began, 1), "device": device.type}
-            facts |= {"epochs": settings.open_epochs if clipping is None else settings.epochs}
-            yield {"arm": arm, **facts, **_figures(predictions)}
-            if arm == LOCAL:
-                yield {"arm": SCALED, **facts, **_figures(cross_fitted(predictions))}
+    step = _LENGTH_STEP if device.type == "cuda" else 1
+    parts = (first_records(rest, settings.dataset_size), held_out, dev)
+    train, held_out_states, dev_states = (encode(minilm, lower, part, device, length_step=step) for part in parts)
+    return train, held_out_states, dev_states
 
 
-def _optimizer(model: UpperLayers, learning_rate: float, head_factor: float) -> AdamW:
-    groups = [
-        {"params": list(model.layers.parameters()), "lr": learning_rate},
-        {"params": list(model.head.parameters()), "lr": learning_rate * head_factor},
-    ]
-    return AdamW(groups, weight_decay=0.0)
+def _model(settings: TextSettings, seed: int) -> UpperLayers:
+    model = MiniLm.installed().upper(settings.trained_layers, 2, head_scale=settings.head_scale)
+    if settings.rank and settings.trained_layers:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            add_adapters(model.layers, rank=settings.rank, scale=settings.adapter_scale)
+    return model
+
+
+@contextmanager
+def _products(device: torch.device, *, tf32: bool) -> Iterator[None]:
+    """Allow rounded matrix products for a while; the engine knows of it and leaves room in its norms."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = before or (tf32 and device.type == "cuda")
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _groups(model: UpperLayers, learning_rate: float, head_learning_rate: float) -> list[dict[str, Any]]:
+    body = [value for value in model.layers.parameters() if value.requires_grad]
+    groups = [{"params": list(model.head.parameters()), "lr": head_learning_rate}]
+    return [{"params": body, "lr": learning_rate}, *groups] if body else groups
+
+
+def _optimizer(model: UpperLayers, settings: TextSettings) -> Optimizer:
+    groups = _groups(model, settings.learning_rate, settings.head_learning_rate)
+    if settings.corrected:
+        return DPAdamW(groups, weight_decay=settings.weight_decay)
+    return AdamW(groups, weight_decay=settings.weight_decay)
 
 
 def _losses(model: nn.Module, states: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
@@ -197,22 +242,38 @@ def _train_privately(
     model: UpperLayers, train: TokenStates, settings: TextSettings, clipping: Clipping, seed: int
 ) -> float:
     plan = settings.plan(clipping)
-    optimizer = _optimizer(model, settings.learning_rate, settings.head_factor)
+    optimizer = _optimizer(model, settings)
     rate = LearningRate(optimizer, LinearDecay(warm_up=0.06), num_steps=plan.num_steps)
     model.train()
-    size = 64 if train.states.device.type == "cpu" else 512
-    session = privatize(model, optimizer, train, plan, physical_batch_size=size, seed=seed)
+    decay = settings.averaging_decay
+    is_cuda = train.states.device.type == "cuda"
+    session = privatize(
+        model,
+        optimizer,
+        train,
+        plan,
+        physical_batch_size=settings.physical_batch_size if is_cuda else min(64, settings.physical_batch_size),
+        launch=CudaGraph(max_recordings=_MAX_RECORDINGS) if is_cuda and settings.recorded else Eager(),
+        averaging=ExponentialAverage(decay=decay) if decay else None,
+        seed=seed,
+    )
+
+    def losses(states: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
+        return _losses(model, states, mask, labels)
+
     with session:
         for step in session.steps():
             rate.set(step.index)
-            step.accumulate(lambda states, mask, labels: _losses(model, states, mask, labels))
+            step.accumulate(losses)
             step.update()
+    if decay:
+        session.adopt_average()
     return session.guarantee().epsilon
 
 
 def _train_openly(model: UpperLayers, train: TokenStates, settings: TextSettings, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    optimizer = _optimizer(model, settings.open_learning_rate, settings.head_factor)
+    optimizer = AdamW(_groups(model, settings.open_learning_rate, settings.head_learning_rate), weight_decay=0.0)
     batches = -(-len(train) // settings.open_batch_size)
     rate = LearningRate(optimizer, LinearDecay(warm_up=0.06), num_steps=settings.open_epochs * batches)
     model.train()
@@ -226,13 +287,13 @@ def _train_openly(model: UpperLayers, train: TokenStates, settings: TextSettings
 
 
 @torch.no_grad()
-def _predictions(model: UpperLayers, dev: TokenStates) -> Predictions:
+def _predictions(model: UpperLayers, *data: TokenStates) -> tuple[Predictions, ...]:
     model.eval()
-    parts = []
-    for rows in torch.split(torch.arange(len(dev)), 64):
-        states, mask, _ = dev.take(rows)
-        parts.append(model(states, mask).double().cpu())
-    return Predictions.from_logits(torch.cat(parts).numpy(), dev.labels.cpu().numpy())
+    found = []
+    for part in data:
+        scores = [model(*part.take(rows)[:2]).double().cpu() for rows in torch.split(torch.arange(len(part)), 64)]
+        found.append(Predictions.from_logits(torch.cat(scores).numpy(), part.labels.cpu().numpy()))
+    return tuple(found)
 
 
 def _figures(predictions: Predictions) -> Row:

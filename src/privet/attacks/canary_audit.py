@@ -1,0 +1,309 @@
+"""White-box audit with many canaries: the real session runs, and an attacker who sees every noisy gradient guesses.
+
+Each canary has a coordinate of the model's own parameters to itself, so one step gives as many independent tests as
+there are canaries (after Nasr et al. 2021 and 2023). The test is on the trade-off function that the accountant claims,
+which is valid for every sampling rate and every noise; for Gaussian noise without sampling it is the bound on mu.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import betaincinv
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from privet import checks
+from privet.attacks.audit_bounds import Errors
+from privet.attacks.audit_claim import AuditFinding, Claim
+from privet.attacks.canaries import CanaryLoss, CanaryRecords, Losses, canary_coordinates, canary_lengths
+from privet.errors import DataError
+from privet.gradients.engine import Engine
+from privet.mechanism.fixed_size import FixedSize
+from privet.mechanism.geometry import Frame
+from privet.mechanism.layout import Layout
+from privet.mechanism.sampling import FullBatch, Poisson, Sampling
+from privet.mechanism.shaped_noise import EllipticalGaussian
+from privet.mechanism.terms import Adjacency, Release
+from privet.mechanism.truncated import TruncatedPoisson
+from privet.plan import Plan
+from privet.training.guards import trainable_parameters
+from privet.training.session import privatize
+from privet.training.step import Step
+
+Array = NDArray[np.float64]
+_SIMULATED = 1_000_000
+_CANDIDATES = np.linspace(0.0, 1.0, 302)[1:-1]
+# Too little noise is what an audit is to find; how far short it falls decides where it shows best.
+_SHORTFALLS = (0.9, 0.5)
+
+
+class Coins(Enum):
+    """When it is decided which canaries are in.
+
+    EVERY_ROUND: anew for each round. Every round is one experiment: many observations, the sharpest view of one round.
+    ONCE: for the whole run. Every canary is one experiment: also sees what adds up over rounds.
+    """
+
+    EVERY_ROUND = "every_round"
+    ONCE = "once"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryAudit:
+    """An audit of a plan on a model, with synthetic records only.
+
+    Attributes:
+        num_canaries: How many; at most one per trainable coordinate and per record of the plan.
+        num_rounds: How many rounds of the plan to run; all of them if it has fewer.
+        confidence: A correct program passes with at least this probability.
+        coins: When it is decided who is in.
+        physical_batch_size: How many canaries go through the model at once.
+        seed: Of coins, sampling, masks and noise. An audit can be repeated; nothing in it is private.
+    """
+
+    num_canaries: int = 2000
+    num_rounds: int = 10
+    confidence: float = 0.9999
+    coins: Coins = Coins.EVERY_ROUND
+    physical_batch_size: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no audit can have."""
+        for name in ("num_canaries", "num_rounds", "physical_batch_size"):
+            object.__setattr__(self, name, checks.count(name, getattr(self, name)))
+        object.__setattr__(self, "confidence", checks.probability("confidence", self.confidence))
+        object.__setattr__(self, "seed", checks.count("seed", self.seed, minimum=0))
+
+    def run(
+        self, model: nn.Module, plan: Plan, *, losses: Losses, record: Sequence[Tensor], engine: Engine | None = None
+    ) -> AuditFinding:
+        """Run the plan's own pieces on the model and return what the canaries prove.
+
+        Args:
+            model: The model to be trained; its weights stay as they are.
+            plan: The calibrated plan. Where it releases the last iterate only, its rounds are audited as if all were.
+            losses: From the tensors of a batch to one loss per example, as for training.
+            record: Made-up examples: tensors whose first axis has at least as many entries as there are canaries.
+            engine: How per-example gradients are computed; the session's choice by default.
+
+        Guarantee:
+            If every round is what the accountant says, the finding is not broken with probability ``confidence`` at
+            least: coins are fair and independent, the test is fixed before a score is seen, and the canaries'
+            coordinates get independent noise. Edge cases: a plan that promises nothing is refused.
+        """
+        if plan.release is Release.LAST_ITERATE:
+            plan = replace(plan, release=Release.EVERY_ITERATE, descent=None)
+        rounds = min(self.num_rounds, plan.num_rounds)
+        whole = Claim(plan=plan, num_rounds=rounds)
+        each = whole if self.coins is Coins.ONCE else Claim(plan=plan, num_rounds=1)
+        bench = _Bench(self, model, plan, losses, record, whole.noise_multiplier)
+        thresholds = bench.thresholds(each)
+        scores = list(bench.scores(rounds, engine))
+        # the allowed error is shared among the thresholds
+        level = 1 - (1 - self.confidence) / len(thresholds)
+        rates = np.array([_count(scores, threshold).upper_rates(level) for threshold in thresholds])
+        broken, noise_bound = each.test(
+            lambda multiplier: bool((each.false_negatives(multiplier, rates[:, 0]) > rates[:, 1]).any())
+        )
+        return AuditFinding(
+            audit="canaries per run" if self.coins is Coins.ONCE else "canaries per round",
+            attacker="noisy gradients",
+            num_canaries=bench.num_canaries,
+            num_observations=sum(len(found) for found, _ in scores),
+            num_rounds=rounds,
+            confidence=self.confidence,
+            delta=plan.delta,
+            epsilon_bound=0.0 if noise_bound is None else whole.epsilon(noise_bound),
+            epsilon_claim=whole.epsilon(whole.noise_multiplier),
+            noise_bound=noise_bound,
+            noise_claim=whole.noise_multiplier,
+            is_broken=broken,
+        )
+
+
+def sharpened(plan: Plan, *, num_rounds: int, noise_multiplier: float = 0.5) -> Plan:
+    """Return the same pieces with little noise and without sampling, where a fault of noise or clipping shows soonest.
+
+    Ten times fewer observations than at a multiplier of 2 show the same fault. The plan's noise, clipping, grouping,
+    mask and adjacency are kept.
+    """
+    return replace(
+        plan,
+        sampling=FullBatch(steps=num_rounds, expected_batch_size=plan.sampling.expected_batch_size),
+        noise=plan.noise.with_multiplier(noise_multiplier),
+        release=Release.EVERY_ITERATE,
+        descent=None,
+    )
+
+
+class _Bench:
+    """One audit under way: the records, the session, the scores."""
+
+    def __init__(
+        self,
+        audit: CanaryAudit,
+        model: nn.Module,
+        plan: Plan,
+        losses: Losses,
+        record: Sequence[Tensor],
+        noise_multiplier: float,
+    ) -> None:
+        self._audit, self._model, self._plan = audit, model, plan
+        named = trainable_parameters(model)
+        self._parameters = [value for _, value in named]
+        self._layout = Layout.of([(name, tuple(value.shape)) for name, value in named], plan.grouping)
+        self._rng = np.random.default_rng([audit.seed, 0x636F696E])
+        declared = plan.sampling.dataset_size if isinstance(plan.sampling, FixedSize | TruncatedPoisson) else None
+        wanted = audit.num_canaries if declared is None else min(audit.num_canaries, declared)
+        coordinates = canary_coordinates(self._layout, wanted, self._rng)
+        self.num_canaries = len(coordinates)
+        if not record or min(len(part) for part in record) < self.num_canaries:
+            raise DataError(f"record must hold at least {self.num_canaries} made-up examples, one per canary.")
+        self._coordinates = torch.from_numpy(coordinates)
+        self._records = CanaryRecords(
+            coordinates=self._coordinates,
+            record=record,
+            adjacency=plan.adjacency,
+            num_blank=plan.sampling.dataset_size - self.num_canaries if isinstance(plan.sampling, FixedSize) else 0,
+        )
+        rule = plan.clipping.for_groups(self._layout.num_groups)
+        like = self._parameters[0]
+        self._loss = CanaryLoss(model, losses, self._layout, like.new_tensor(canary_lengths(rule)))
+        starts = np.asarray(self._layout.offsets)
+        self._groups = np.asarray(self._layout.groups)[np.searchsorted(starts, coordinates, side="right") - 1]
+        bounds = np.asarray(rule.sensitivity.bounds)
+        self._noise_ratios = noise_multiplier * rule.sensitivity.total / bounds[self._groups]
+
+    def scores(self, rounds: int, engine: Engine | None) -> Iterator[tuple[Array, NDArray[np.bool_]]]:
+        """Run rounds of the plan; yield the attacker's scores with the truth about them."""
+        audit = self._audit
+        session = privatize(
+            self._model,
+            SGD(self._parameters, lr=0.0),
+            self._records,
+            self._plan,
+            physical_batch_size=audit.physical_batch_size,
+            engine=engine,
+            seed=audit.seed,
+        )
+        total, was_seen = np.zeros(self.num_canaries), np.zeros(self.num_canaries, dtype=bool)
+        is_in = was_seen
+        with session:
+            steps = session.steps()
+            for number in range(rounds):
+                if number == 0 or audit.coins is Coins.EVERY_ROUND:
+                    is_in = self._rng.random(self.num_canaries) < 0.5
+                    self._records.set_members(is_in)
+                    total[:], was_seen[:] = 0.0, False
+                for _ in range(self._plan.sampling.steps_per_round):
+                    step = next(steps)
+                    step.accumulate(self._loss)
+                    step.update()
+                    seen = self._released(step)
+                    total += np.where(np.isnan(seen), 0.0, self._evidence(np.nan_to_num(seen), self._noise_ratios))
+                    was_seen |= ~np.isnan(seen)
+                if audit.coins is Coins.EVERY_ROUND or number + 1 == rounds:
+                    yield total[was_seen], is_in[was_seen]
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def _released(self, step: Step) -> Array:
+        """Return each canary's coordinate of the noisy sum over its bound; NaN where the mask left it out."""
+        gradients = [value.grad for value in self._parameters if value.grad is not None]
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).double()
+        noise = self._plan.noise
+        if isinstance(noise, EllipticalGaussian):
+            frame = Frame.of(noise.geometry, self._layout, flat)
+            frame.rescale_(flat, power=2 * noise.preconditioning - 1)
+        places = self._coordinates.to(flat.device)
+        found: Array = flat[places].cpu().numpy() * self._plan.sampling.expected_batch_size
+        found /= np.asarray(step.sensitivity.bounds)[self._groups]
+        if step.kept is not None:
+            found[~step.kept.coordinates[places].cpu().numpy()] = np.nan
+        return found
+
+    def _evidence(self, seen: Array, ratios: Array) -> Array:
+        """Return the log-likelihood ratio of in against out at one step, for normal noise."""
+        share = _inclusion(self._plan.sampling)
+        scale = 2 * ratios**2
+        found = _mixed(share, (2 * seen - 1) / scale)
+        if self._plan.adjacency is Adjacency.REPLACE_ONE:
+            found -= _mixed(share, (-2 * seen - 1) / scale)
+        return found
+
+    def thresholds(self, claim: Claim) -> tuple[float, ...]:
+        """Return the scores from which a canary is called in: each is the best one if noise is short by some factor.
+
+        Drawn from the claim alone, so they are fixed before the real scores exist.
+        """
+        rounds = claim.num_rounds
+        side = max(1, self.num_canaries * (1 if self._audit.coins is Coins.ONCE else self._audit.num_rounds) // 2)
+        level = 1 - (1 - self._audit.confidence) / (2 * len(_SHORTFALLS))
+        found = []
+        for shortfall in _SHORTFALLS:
+            inside, outside = self._simulated(rounds, shortfall)
+            candidates = np.quantile(np.concatenate([inside, outside]), _CANDIDATES)
+            wrong_out = 1 - np.searchsorted(outside, candidates) / len(outside)
+            wrong_in = np.searchsorted(inside, candidates) / len(inside)
+            sure_out, sure_in = _upper(wrong_out, side, level), _upper(wrong_in, side, level)
+            limits = claim.false_negatives(claim.noise_multiplier, np.concatenate([wrong_out, sure_out]))
+            limit, sure_limit = limits[: len(candidates)], limits[len(candidates) :]
+            # by how many times the width of the intervals such a mechanism would break the claim
+            gain = (limit - wrong_in) / (limit - sure_limit + sure_in - wrong_in)
+            found.append(float(candidates[int(np.argmax(gain))]))
+        return tuple(found)
+
+    def _simulated(self, rounds: int, shortfall: float) -> tuple[Array, Array]:
+        """Return sorted scores of canaries in and out, of the claimed mechanism with its noise short by a factor."""
+        rng = np.random.default_rng([self._audit.seed, 0x74687265])
+        sampling = self._plan.sampling
+        num_steps, share = rounds * sampling.steps_per_round, _inclusion(sampling)
+        size = int(np.clip(_SIMULATED // num_steps, 5_000, 100_000))
+        ratios = rng.choice(self._noise_ratios, size=size)
+        away = -1.0 if self._plan.adjacency is Adjacency.REPLACE_ONE else 0.0
+        inside, outside = np.zeros(size), np.zeros(size)
+        for _ in range(num_steps):
+            for total, mean in ((inside, 1.0), (outside, away)):
+                joins = rng.random(size) < share
+                total += self._evidence(mean * joins + shortfall * ratios * rng.standard_normal(size), ratios)
+        return np.sort(inside), np.sort(outside)
+
+
+def _mixed(share: float, log_ratio: Array) -> Array:
+    """Return the logarithm of ``1 - share + share * exp(log_ratio)``, without overflow."""
+    if share == 1:
+        return log_ratio
+    return np.asarray(np.logaddexp(math.log1p(-share), math.log(share) + log_ratio))
+
+
+def _upper(rates: Array, trials: int, confidence: float) -> Array:
+    """Return exact upper limits at expected counts; for the choice of thresholds, no part of the proof."""
+    wrong = np.minimum(rates * trials, trials - 0.5)
+    return np.asarray(betaincinv(wrong + 1, trials - wrong, confidence))
+
+
+def _inclusion(sampling: Sampling) -> float:
+    """Return the share of steps that use a record."""
+    if isinstance(sampling, Poisson | TruncatedPoisson):
+        return sampling.rate
+    if isinstance(sampling, FixedSize):
+        return sampling.batch_size / sampling.dataset_size
+    return 1 / sampling.steps_per_round
+
+
+def _count(scores: Sequence[tuple[Array, NDArray[np.bool_]]], threshold: float) -> Errors:
+    false_positives = false_negatives = num_in = num_out = 0
+    for found, is_in in scores:
+        called_in = found >= threshold
+        num_in, num_out = num_in + int(is_in.sum()), num_out + int((~is_in).sum())
+        false_positives += int((called_in & ~is_in).sum())
+        false_negatives += int((~called_in & is_in).sum())
+    return Errors(false_positives=false_positives, num_out=num_out, false_negatives=false_negatives, num_in=num_in)

@@ -1,0 +1,126 @@
+"""``privet audit``: attack a plan with canaries, and compare what they prove with what is claimed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from privet.cli.console import BUDGET, OK, paragraphs, show_json, show_table
+from privet.cli.options import CONTEXT, examples, json_option, set_option
+
+if TYPE_CHECKING:
+    from privet.experiments.auditing import AuditReport
+
+
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "privet audit demo",
+        "privet audit runs/demo --kind canary --kind one-run",
+        "privet audit mine.toml --model mine.py:build --canaries 10000",
+    ),
+)
+@click.argument("recipe_or_run")
+@set_option
+@click.option("--model", metavar="CODE", help="A network of your own, file.py:function; THAT CODE IS RUN.")
+@click.option(
+    "--kind",
+    "kinds",
+    type=click.Choice(["canary", "one-run"]),
+    multiple=True,
+    default=("canary",),
+    show_default=True,
+    help="Which audit. May be repeated.",
+)
+@click.option("--canaries", type=click.IntRange(min=1), default=2000, show_default=True, help="How many canaries.")
+@click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True, help="Rounds of the canary audit.")
+@click.option(
+    "--confidence",
+    type=click.FloatRange(min=0, max=1, min_open=True, max_open=True),
+    default=0.9999,
+    show_default=True,
+    help="A correct program passes each test with at least this probability.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything random.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1 or mps.")
+@click.option(
+    "--output", "-o", type=click.Path(dir_okay=False), help="File for the findings: audit.json, or the run's own."
+)
+@json_option
+def audit(
+    recipe_or_run: str,
+    overrides: tuple[str, ...],
+    model: str | None,
+    kinds: tuple[str, ...],
+    canaries: int,
+    rounds: int,
+    confidence: float,
+    seed: int,
+    device: str,
+    output: str | None,
+    as_json: bool,
+) -> int:
+    """Attack the plan of RECIPE_OR_RUN and compare with its claim.
+
+    The plan's own sampling, clipping, mask and noise run on its own network,
+    with made-up records whose traces an attacker looks for. What he finds
+    proves a lower bound on epsilon; the accountant claims an upper one. Exit
+    code 3 says that the lower bound is above the claim: the code is broken.
+
+    --kind canary reads no data and takes seconds. --kind one-run trains on the
+    data, which must be public, and takes as long as training.
+    """
+    from privet.experiments.auditing import AuditKind, find_subject
+    from privet.experiments.auditing import audit as run_audit
+    from privet.experiments.run_files import write_json
+
+    subject = find_subject(recipe_or_run, overrides, model=model)
+    report = run_audit(
+        subject,
+        kinds=[AuditKind(kind) for kind in kinds],
+        num_canaries=canaries,
+        num_rounds=rounds,
+        confidence=confidence,
+        seed=seed,
+        device=device,
+    )
+    target = Path(output) if output is not None else (subject.folder or Path()) / "audit.json"
+    write_json(target, report.to_dict())
+    if as_json:
+        show_json(report.to_dict())
+    else:
+        _print(report, target)
+    return BUDGET if report.is_broken else OK
+
+
+def _print(report: AuditReport, target: Path) -> None:
+    from privet.accounting.guarantee import rounded_up
+
+    rows = [
+        [
+            finding.audit,
+            finding.attacker,
+            f"{finding.num_observations:,}",
+            f"{finding.num_rounds:,}",
+            f"{finding.noise_claim:.3g}",
+            f"{finding.epsilon_bound:.3f}",
+            rounded_up(finding.epsilon_claim),
+            "BROKEN" if finding.is_broken else "ok",
+        ]
+        for finding in report.findings
+    ]
+    header = ["audit", "attacker sees", "scores", "rounds", "noise", "epsilon >=", "claim <=", ""]
+    show_table(header, rows, right=(2, 3, 4, 5, 6))
+    delta, confidence = report.findings[0].delta, report.findings[0].confidence
+    click.echo(
+        paragraphs(
+            f"Epsilons at delta {delta:g}, for the rounds that were run. Each lower bound holds with confidence "
+            f"{confidence:.6g}. A bound below the claim is what correct code gives; it does not prove that the code is "
+            "correct."
+        )
+    )
+    if report.is_broken:
+        click.echo("The claim is BROKEN: more leaks than the accountant says. Do not train with this.")
+    click.echo(str(target))

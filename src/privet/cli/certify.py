@@ -1,0 +1,46 @@
+"""``privet certify``: what a run promises, for others to check."""
+
+from __future__ import annotations
+
+import click
+
+from privet.cli.console import BUDGET, OK, paragraphs, show_facts, show_heading, show_json
+from privet.cli.options import CONTEXT, examples, json_option, run_argument
+
+
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples("privet certify runs/demo", "python scripts/verify_certificate.py runs/demo"),
+)
+@run_argument
+@click.option("-o", "--output", type=click.Path(file_okay=False), help="Folder to write to.  [default: RUN]")
+@json_option
+def certify(run_folder: str, output: str | None, as_json: bool) -> int:
+    """Write the certificate of RUN: certificate.json and a page in plain words.
+
+    Everything in it comes from the ledger, whose chain is checked first. A
+    separate program that uses nothing of privet checks the certificate again.
+    Exit code 3 says that the run differs from its plan or is not private; the
+    certificate is written all the same and says so.
+    """
+    from privet.reports.certificate import Standing
+    from privet.reports.certificate import certify as certified
+    from privet.reports.certificate_page import write_certificate
+
+    certificate = certified(run_folder)
+    json_path, page_path = write_certificate(certificate, output or run_folder)
+    if as_json:
+        show_json(certificate.to_dict())
+    else:
+        show_heading(str(certificate.guarantee))
+        show_facts(
+            {
+                "standing": certificate.standing.value.replace("_", " "),
+                "certificate": str(json_path),
+                "page": str(page_path),
+                "ledger head": certificate.head.sha256,
+            }
+        )
+        for line in certificate.limits:
+            click.echo(paragraphs(f"- {line}"))
+    return OK if certificate.standing in (Standing.COMPLETE, Standing.UNFINISHED) else BUDGET

@@ -1,0 +1,67 @@
+"""A table as its owner declares it: columns, ranges, categories and sizes, known without reading a record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from privet import checks
+from privet.datasets.encoding import declared_ranges, encoded_names
+from privet.datasets.info import DatasetInfo
+from privet.datasets.tables import CategoryColumn, NumberColumn
+from privet.errors import ArgumentError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredTable:
+    """What a CSV file is declared to hold for a classifier.
+
+    Ranges and categories are declared and never learned: a category that one record adds, or a range that it widens,
+    would change the encoding of every other record.
+
+    Attributes:
+        features: The columns that the model takes.
+        label: The column that holds the class.
+        delimiter: One character between cells.
+    """
+
+    features: tuple[NumberColumn | CategoryColumn, ...]
+    label: CategoryColumn
+    delimiter: str = ","
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ArgumentError(f"The column {twice!r} is declared twice. Declare each column once; the label is one.")
+        if not self.features:
+            raise ArgumentError("A table needs at least one column beside its label.")
+        if len(self.label.categories) < 2:
+            raise ArgumentError(f"The label {self.label.name!r} needs at least two categories to tell apart.")
+
+    @property
+    def columns(self) -> tuple[NumberColumn | CategoryColumn, ...]:
+        """All declared columns, the label last."""
+        return (*self.features, self.label)
+
+    def info(self, name: str, *, train_size: int, test_size: int) -> DatasetInfo:
+        """Return the facts under which the table is used; records of unknown origin are not public.
+
+        Args:
+            name: What the data set is called.
+            train_size: Declared number of training records.
+            test_size: Declared number of test records.
+        """
+        encoded = encoded_names(self.features)
+        return DatasetInfo(
+            name=name,
+            num_classes=len(self.label.categories),
+            input_shape=(len(encoded),),
+            class_names=self.label.categories,
+            train_size=checks.count("train_size", train_size),
+            test_size=checks.count("test_size", test_size),
+            licence="the owner's",
+            source="a table of the owner's, declared in the recipe",
+            public=False,
+            feature_names=encoded,
+            normalisations=(declared_ranges(self.features),),
+        )

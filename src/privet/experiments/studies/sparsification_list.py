@@ -1,0 +1,95 @@
+"""The studies of random masks. Listing them loads nothing heavy; each is imported when it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from privet.experiments.studies.study import Row, Study
+
+if TYPE_CHECKING:
+    import torch
+
+_CELLS = {
+    "cifar10": "DP-CNN on CIFAR-10",
+    "cifar10-scattering": "H-CNN on scattering features of CIFAR-10; needs privet[scattering]",
+    "fashion": "DP-CNN/S on Fashion-MNIST",
+    "fashion-scattering": "H-CNN/S on scattering features of Fashion-MNIST; needs privet[scattering]",
+}
+
+
+def _cell_run(network: str, epsilon: float) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet.experiments.studies import sparsification_cells as cells
+        from privet.experiments.studies.sparsification import run_sparsification_study
+
+        settings = cells.NETWORKS[network].at(epsilon)
+        return run_sparsification_study([cells.quick(settings) if quick else settings], seeds=seeds, device=device)
+
+    return run
+
+
+def _cell_table(rows: Sequence[Row]) -> str:
+    from privet.experiments.studies.sparsification_table import sparsification_table
+
+    return sparsification_table(rows)
+
+
+def _reconstruction_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet.experiments.studies.reconstruction import FULL, QUICK, run_reconstruction_study
+
+    return run_reconstruction_study(QUICK if quick else FULL, seeds=seeds, device=device)
+
+
+def _reconstruction_table(rows: Sequence[Row]) -> str:
+    from privet.experiments.studies.reconstruction import reconstruction_table
+
+    return reconstruction_table(rows)
+
+
+def _signs_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet.experiments.studies.sparsification_signs import PANELS, run_signs_study
+
+    if quick:
+        return run_signs_study(seeds=seeds, device=device, panels=(PANELS[0], PANELS[8]))
+    return run_signs_study(seeds=seeds, device=device)
+
+
+def _signs_table(rows: Sequence[Row]) -> str:
+    from privet.experiments.studies.sparsification_signs import signs_table
+
+    return signs_table(rows)
+
+
+# One study per cell, so that the cells of the whole table can run side by side.
+_CELL_STUDIES = tuple(
+    Study(
+        name=f"sparsification-{network}-{epsilon:g}",
+        description=f"random masks, no mask and a falling learning rate at epsilon {epsilon:g}: {what}",
+        num_seeds=3,
+        run=_cell_run(network, epsilon),
+        table=_cell_table,
+    )
+    for network, what in _CELLS.items()
+    for epsilon in (3.0, 1.0)
+)
+
+SPARSIFICATION = (
+    *_CELL_STUDIES,
+    Study(
+        name="sparsification-signs",
+        description="when random masks help: over noise and threshold, without noise, without clipping; on digits",
+        num_seeds=3,
+        run=_signs_run,
+        table=_signs_table,
+        measure="train_accuracy",
+    ),
+    Study(
+        name="reconstruction-cifar10",
+        description="images rebuilt from masked, noisy gradients: errors against the mask's rate; wants a GPU",
+        num_seeds=1,
+        run=_reconstruction_run,
+        table=_reconstruction_table,
+        measure="mse",
+    ),
+)

@@ -1,0 +1,158 @@
+"""The agreement: everything the parties of a federation must know alike before the first record is read."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from privet import checks
+from privet.accounting.guarantee import Guarantee
+from privet.errors import PlanError
+from privet.federated.contributions import ClientUpdates, ClippedSums, Contribution, Sessions
+from privet.mechanism.chosen_mask import ChosenMask
+from privet.mechanism.clipping_runs import ChangingClipping
+from privet.mechanism.epochs import steps_per_epoch
+from privet.mechanism.masking import FrozenMask, NoMask
+from privet.mechanism.noise import Gaussian, calibrated_multiplier
+from privet.mechanism.sampling import FullBatch, Poisson
+from privet.mechanism.shared_mask import SharedRandomMask
+from privet.mechanism.terms import Release
+from privet.plan import Plan
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+# Masks that every party draws alike. One drawn from secret randomness would need its list of places in every message.
+_PUBLIC_MASKS = (NoMask, SharedRandomMask, FrozenMask, ChosenMask)
+# A normal vector of n coordinates is longer than sqrt(n) + 10 with a probability below exp(-50).
+_TAIL = 10.0
+# Sums of single-precision numbers are a little longer than the numbers say.
+_ROUNDING = 1.001
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """One plan and the way it is carried out together. Immutable; every field is public.
+
+    Guarantee:
+        The promise of ``guarantee()`` is about one unit of ``plan.unit`` under ``plan.adjacency``: with
+        ``Adjacency.ADD_REMOVE``, one record (or one whole party, for ``ClientUpdates``) more or less. It is known
+        before any record is read, and each party's ledger charges at least what that party released.
+
+    Attributes:
+        plan: What one step is and costs. For ``Sessions`` it is each party's own plan; otherwise the federation's.
+        contribution: What parties send, and who adds the noise.
+        learning_rate: Of the coordinator's plain gradient steps. There is no momentum: it would move masked
+            coordinates, and everything that moves has to be sent.
+        max_records: More records than this no party has. A party with more refuses to take part, and a message longer
+            than this many records can make it is refused.
+    """
+
+    plan: Plan
+    contribution: Contribution
+    learning_rate: float
+    max_records: int
+
+    def __post_init__(self) -> None:
+        """Refuse combinations that have no guarantee, or whose parties would draw different masks."""
+        object.__setattr__(self, "learning_rate", checks.positive("learning_rate", self.learning_rate))
+        object.__setattr__(self, "max_records", checks.count("max_records", self.max_records))
+        if isinstance(self.contribution, type) or not isinstance(self.contribution, Contribution):
+            raise PlanError(f"contribution must be a Contribution piece, got {self.contribution!r}.")
+        name = type(self.contribution).__name__
+        if self.plan.unit not in self.contribution.units:
+            allowed = " or ".join(f"Unit.{unit.name}" for unit in self.contribution.units)
+            raise PlanError(f"{name} protects {allowed}, but the plan says Unit.{self.plan.unit.name}. Change one.")
+        if self.plan.release is not Release.EVERY_ITERATE:
+            raise PlanError("In a federation every party sees every model. Set release=Release.EVERY_ITERATE.")
+        if not isinstance(self.plan.mask, _PUBLIC_MASKS):
+            raise PlanError(
+                f"{type(self.plan.mask).__name__} is drawn by one process alone, so parties would not know each other's "
+                "masks. Use SharedRandomMask, FrozenMask, ChosenMask or NoMask."
+            )
+        if self.contribution.has_central_noise:
+            self._check_central(name)
+        self._check_rounds(name)
+
+    def _check_central(self, name: str) -> None:
+        if not isinstance(self.plan.noise, Gaussian):
+            raise PlanError(f"{name} adds Gaussian noise at the coordinator, got {type(self.plan.noise).__name__}.")
+        if not isinstance(self.plan.sampling, Poisson | FullBatch):
+            raise PlanError(
+                f"{name} needs sampling by independent coins, so that it can be spread over parties: Poisson or "
+                f"FullBatch, got {type(self.plan.sampling).__name__}."
+            )
+        if isinstance(self.plan.clipping, ChangingClipping):
+            raise PlanError(
+                f"{name} clips by one rule for the whole run, which {type(self.plan.clipping).__name__} is not. Use "
+                "Threshold."
+            )
+
+    def _check_rounds(self, name: str) -> None:
+        length, sampling = self.contribution.steps_per_round, self.plan.sampling
+        if sampling.steps_per_round != 1 or self.plan.num_steps % length:
+            raise PlanError(
+                f"{name} takes {length} step(s) between two messages, and the plan's {self.plan.num_steps} steps in "
+                f"charged rounds of {sampling.steps_per_round} cannot be divided so. Use Poisson sampling and a "
+                "multiple of local_steps."
+            )
+        mask = self.plan.mask
+        if isinstance(mask, SharedRandomMask) and (mask.refresh_every or steps_per_epoch(sampling)) % length:
+            raise PlanError(
+                f"The mask may change only between messages: set refresh_every to a multiple of local_steps ({length})."
+            )
+
+    @property
+    def num_rounds(self) -> int:
+        """How many rounds of messages there are."""
+        return self.plan.num_steps // self.contribution.steps_per_round
+
+    @property
+    def mask_seed(self) -> int:
+        """The one number that says, with a round's own, which coordinates a message is about."""
+        return self.plan.mask.seed if isinstance(self.plan.mask, SharedRandomMask | FrozenMask) else 0
+
+    @property
+    def hash(self) -> str:
+        """Fingerprint that every message carries: parties that agreed on something else do not talk to each other."""
+        told = f"{self.plan.hash} {self.contribution!r} {self.learning_rate!r} {self.max_records}"
+        return hashlib.sha256(told.encode()).hexdigest()
+
+    def longest_message(self, *, num_groups: int, num_kept: int) -> float:
+        """Return the length that no honest message of so many values exceeds.
+
+        Guarantee:
+            Computed from public constants. It keeps one party from drowning the sum of all others, and the noise with
+            it, in numbers so large that their rounding error is larger than the noise. Infinite where no bound is known
+            in advance.
+        """
+        if isinstance(self.plan.clipping, ChangingClipping):
+            return math.inf
+        total = self.plan.clipping.for_groups(num_groups).sensitivity.total
+        if isinstance(self.contribution, ClientUpdates):
+            return total * _ROUNDING
+        if isinstance(self.contribution, ClippedSums):
+            return total * self.max_records * _ROUNDING
+        if not isinstance(self.contribution, Sessions) or not isinstance(self.plan.noise, Gaussian):
+            return math.inf
+        multiplier = calibrated_multiplier("Gaussian", self.plan.noise.noise_multiplier)
+        of_a_step = total * (self.max_records + multiplier * (math.sqrt(num_kept) + _TAIL))
+        scale = self.contribution.learning_rate * self.contribution.local_steps
+        return scale * of_a_step / self.plan.sampling.expected_batch_size * _ROUNDING
+
+    def guarantee(
+        self,
+        charged: Sequence[tuple[DpEvent, int]] | None = None,
+        *,
+        assumptions: tuple[str, ...] = (),
+        not_private_because: tuple[str, ...] = (),
+    ) -> Guarantee:
+        """Account the plan, or what a party's ledger says was charged, with what the federation assumes beside it."""
+        return self.plan.account(
+            self.plan.segments if charged is None else charged,
+            assumptions=self.contribution.assumptions + assumptions,
+            not_private_because=not_private_because,
+        )

@@ -1,0 +1,86 @@
+"""Which coordinates a round is about, and how vectors are cut down to them and put together again."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privet.federated.agreement import Agreement
+from privet.federated.messages import Values
+from privet.mechanism.epochs import steps_per_epoch
+from privet.mechanism.granularity import Kept
+from privet.mechanism.layout import Layout
+from privet.training.guards import trainable_parameters
+
+
+def layout_of(model: nn.Module, agreement: Agreement) -> Layout:
+    """Return where each trainable parameter lies in the vector that is sent."""
+    named = [(name, tuple(value.shape)) for name, value in trainable_parameters(model)]
+    return Layout.of(named, agreement.plan.grouping)
+
+
+def read_weights(model: nn.Module) -> Tensor:
+    """Return a copy of all trainable weights as one vector."""
+    return torch.cat([value.detach().reshape(-1).float().cpu() for _, value in trainable_parameters(model)])
+
+
+@torch.no_grad()
+def write_weights(model: nn.Module, flat: Tensor) -> None:
+    """Set all trainable weights from one vector."""
+    start = 0
+    for _, value in trainable_parameters(model):
+        value.copy_(flat[start : start + value.numel()].view(value.shape))
+        start += value.numel()
+
+
+class SharedCoordinates:
+    """The masks of an agreement on a model, the same for every party that asks."""
+
+    def __init__(self, agreement: Agreement, layout: Layout, device: torch.device) -> None:
+        """Bind the mask to the layout, on the device where sums are made."""
+        plan = agreement.plan
+        self._run = plan.mask.start(
+            layout=layout, num_steps=plan.num_steps, steps_per_epoch=steps_per_epoch(plan.sampling)
+        )
+        self._like = torch.zeros(layout.num_coordinates, device=device)
+        self._steps_per_round = agreement.contribution.steps_per_round
+        # public masks draw nothing from it
+        self._unused = np.random.Generator(np.random.PCG64(0))
+
+    @property
+    def number(self) -> int:
+        """How many coordinates the model has."""
+        return len(self._like)
+
+    def kept(self, number: int) -> Kept | None:
+        """Return what takes part in a round; None for everything."""
+        return self._run.begin(number * self._steps_per_round, self._unused, self._like)
+
+    def num_kept(self, number: int) -> int:
+        """Return how many values an answer to a round has."""
+        kept = self.kept(number)
+        return self.number if kept is None else len(kept.index)
+
+    def changed(self, since: int, number: int) -> Tensor:
+        """Return, in order, the coordinates that may have moved between the starts of two rounds."""
+        union = torch.zeros_like(self._like, dtype=torch.bool)
+        for between in range(since, number):
+            kept = self.kept(between)
+            if kept is None:
+                return torch.arange(self.number)
+            union |= kept.coordinates
+        return union.nonzero().squeeze(1).cpu()
+
+    def gather(self, flat: Tensor, number: int) -> Values:
+        """Return the values that a round's answer carries."""
+        kept = self.kept(number)
+        flat = flat.to(self._like.device)
+        values: Values = (flat if kept is None else flat[kept.index]).float().cpu().numpy()
+        return values
+
+    def scatter(self, values: Values, number: int) -> Tensor:
+        """Return a whole vector that is zero where the round's mask is."""
+        kept = self.kept(number)
+        found = torch.from_numpy(np.array(values, dtype=np.float32)).to(self._like.device)
+        return found if kept is None else torch.zeros_like(self._like).index_copy_(0, kept.index, found)

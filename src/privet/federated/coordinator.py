@@ -1,0 +1,279 @@
+"""The coordinator: it keeps the model and a ledger, asks the parties, and takes nothing they say on trust."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from privet import checks
+from privet.accounting.guarantee import Guarantee
+from privet.errors import CheckpointError, LoopError
+from privet.federated.agreement import Agreement
+from privet.federated.contributions import ClientUpdates, Sessions
+from privet.federated.coordinates import SharedCoordinates, layout_of, read_weights
+from privet.federated.messages import Answer, Broadcast, Outcome
+from privet.federated.sums import clip
+from privet.mechanism.ablations import amplified
+from privet.mechanism.sums import ClippedSum
+from privet.training.checkpoint import load_checkpoint, save_checkpoint
+from privet.training.folder import RunFolder
+from privet.training.guards import trainable_parameters
+from privet.training.randomness import Streams
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundReport:
+    """How a round went. For the coordinator alone: under ``ClientUpdates`` it tells who was sampled.
+
+    Attributes:
+        round: Its number.
+        accepted: Parties whose contribution is in the model.
+        refused: Parties whose answer was left out, and why.
+        silent: Parties that did not answer.
+    """
+
+    round: int
+    accepted: tuple[int, ...]
+    refused: Mapping[int, str] = field(default_factory=dict)
+    silent: tuple[int, ...] = ()
+
+
+class Coordinator:
+    """The coordinating party of a federation; use it in a ``with`` block.
+
+    Guarantee:
+        A round is charged, durably, before parties are asked, and stays charged whoever answers. Where the coordinator
+        adds the noise, it adds it to every round, also to one that nobody answered, and the model moves only if what
+        was added is what was charged. Answers of the wrong round, agreement, length or size, and answers that are not
+        finite, never reach the model.
+    """
+
+    def __init__(
+        self,
+        *,
+        agreement: Agreement,
+        model: nn.Module,
+        folder: str | Path,
+        checkpoint_every: int = 10,
+        seed: int | None = None,
+    ) -> None:
+        """Bind the agreement to a model.
+
+        Args:
+            agreement: What all parties agreed on.
+            model: The network, with the weights to begin from. A folder that holds a run is taken up instead.
+            folder: Where the coordinator's ledger and checkpoints are, or will be.
+            checkpoint_every: Rounds between checkpoints. Rounds after the last one are lost to a crash, and paid for.
+            seed: Makes the coordinator repeatable and NOT PRIVATE.
+        """
+        self.agreement, self.model = agreement, model
+        self._layout = layout_of(model, agreement)
+        self._parameters = [parameter for _, parameter in trainable_parameters(model)]
+        self._device = self._parameters[0].device
+        self._coordinates = SharedCoordinates(agreement, self._layout, self._device)
+        self._optimizer = SGD(self._parameters, lr=agreement.learning_rate)
+        self._folder = RunFolder(Path(folder), every=checks.count("checkpoint_every", checkpoint_every))
+        self._seed = seed if seed is None else checks.count("seed", seed, minimum=0)
+        self._held: dict[int, int] = {}  # party -> the round whose model it certainly holds
+        self._asked: tuple[int, ...] | None = None
+
+    def __enter__(self) -> Self:
+        """Open the ledger, take up the newest checkpoint, and draw the run's keys."""
+        plan = self.agreement.plan
+        self.ledger = self._folder.open_ledger(plan)
+        try:
+            checkpoint = load_checkpoint(self._folder.checkpoint_path)
+            if checkpoint is not None:
+                if checkpoint.plan_hash != plan.hash or not self.ledger.contains(checkpoint.head):
+                    raise CheckpointError(
+                        f"The checkpoint in {self._folder.path} does not belong to the ledger beside it. Restore the "
+                        "newest ledger, or start in a new folder."
+                    )
+                checkpoint.restore(self.model, self._optimizer)
+        except BaseException:
+            self.ledger.close()
+            raise
+        # rounds that an earlier process charged are never run again, finished or not
+        self._round = math.ceil(self.ledger.charged_rounds / self.agreement.contribution.steps_per_round)
+        self._streams = Streams.new(self._device, seed=self._seed)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Write a last checkpoint, compare what ran with the plan, and close the ledger."""
+        with self.ledger:
+            if error is None and self._asked is None:
+                self._checkpoint()
+                self.ledger.verify(self.agreement.plan.segments)
+            if error is not None:
+                raise error
+
+    @property
+    def round(self) -> int:
+        """The round that is open, or will be next."""
+        return self._round
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no rounds are left."""
+        return self._round >= self.agreement.num_rounds
+
+    def begin_round(self, parties: Sequence[int]) -> dict[int, Broadcast]:
+        """Charge a round, and return what to send to whom.
+
+        Args:
+            parties: All parties of the federation that can be reached. For ``ClientUpdates`` each joins by its own
+                coin, so an empty result is a round as well.
+
+        Raises:
+            LoopError: a round is open, or none is left.
+        """
+        if self._asked is not None or self.is_complete:
+            raise LoopError("A round is begun after end_round() of the last one, while rounds are left.")
+        plan, way = self.agreement.plan, self.agreement.contribution
+        self.ledger.reserve(plan.round_event, way.steps_per_round)
+        asked = sorted(set(parties))
+        if isinstance(way, ClientUpdates):
+            asked = [asked[place] for place in next(plan.sampling.round_batches(len(asked), self._streams.sampling))]
+        self._asked = tuple(asked)
+        weights = read_weights(self.model)
+        return {party: self._broadcast(weights, self._held.get(party)) for party in asked}
+
+    def _broadcast(self, weights: Tensor, since: int | None) -> Broadcast:
+        if since is not None:
+            weights = weights[self._coordinates.changed(since, self._round)]
+        return Broadcast(
+            round=self._round,
+            agreement=self.agreement.hash,
+            mask_seed=self.agreement.mask_seed,
+            since=since,
+            values=weights.numpy(),
+        )
+
+    def end_round(self, answers: Mapping[int, Answer]) -> RoundReport:
+        """Take the answers, add noise where it is owed, and move the model.
+
+        Args:
+            answers: By party. Parties that were not asked, and a second answer, cannot be among them.
+        """
+        if self._asked is None:
+            raise LoopError("end_round() belongs after begin_round().")
+        asked, self._asked = self._asked, None
+        refused: dict[int, str] = {}
+        accepted: dict[int, Tensor] = {}
+        for party in asked:
+            answer = answers.get(party)
+            reason = None if answer is None else self._refusal(answer)
+            if answer is None or reason is not None:
+                # whatever it holds by now, the next message must not build on it
+                self._held.pop(party, None)
+                if reason is not None:
+                    refused[party] = reason
+                continue
+            self._held[party] = self._round
+            if answer.outcome is Outcome.CONTRIBUTED:
+                accepted[party] = self._coordinates.scatter(answer.values, self._round)
+            else:
+                refused[party] = "its ledger has no rounds left"
+        self._move(list(accepted.values()))
+        report = RoundReport(
+            round=self._round,
+            accepted=tuple(accepted),
+            refused=refused,
+            silent=tuple(party for party in asked if party not in answers),
+        )
+        self._round += 1
+        if self._round % self._folder.every == 0:
+            self._checkpoint()
+        return report
+
+    def _refusal(self, answer: Answer) -> str | None:
+        """Say why an answer must not be used; None if it may."""
+        if (answer.round, answer.agreement) != (self._round, self.agreement.hash):
+            return "it answers another round or another agreement"
+        if answer.mask_seed != self.agreement.mask_seed:
+            return "it speaks of other coordinates"
+        if answer.outcome is Outcome.NEEDS_MODEL:
+            return "it does not hold the model, and gets all of it next time"
+        if answer.outcome is Outcome.SPENT:
+            return None
+        values, expected = answer.values, self._coordinates.num_kept(self._round)
+        if values.dtype != np.float32 or values.shape != (expected,):
+            return f"it has the shape {values.shape} and the type {values.dtype}, not ({expected},) and float32"
+        if not bool(np.isfinite(values).all()):
+            return "it has values that are not finite"
+        limit = self.agreement.longest_message(num_groups=self._layout.num_groups, num_kept=expected)
+        if float(np.linalg.norm(values.astype(np.float64))) > limit:
+            return "it is longer than any honest answer"
+        return None
+
+    def _move(self, contributions: Sequence[Tensor]) -> None:
+        way = self.agreement.contribution
+        total = torch.zeros(self._layout.num_coordinates, dtype=torch.float64, device=self._device)
+        if isinstance(way, Sessions):
+            for _ in range(way.steps_per_round):
+                self.ledger.check(self.agreement.plan.round_event)  # each party compared its own noise with this
+            for part in contributions:
+                total -= part
+            # what is averaged is private already, so the number of answers may be used
+            self._write(total / max(1, len(contributions)))
+        else:
+            rule = self.agreement.plan.clipping.for_groups(self._layout.num_groups)
+            for part in contributions:
+                if isinstance(way, ClientUpdates):
+                    total -= clip(part, layout=self._layout, rule=rule)
+                else:
+                    total += part
+            self._release(total.float())
+        self._optimizer.step()
+
+    def _write(self, flat: Tensor) -> None:
+        for parameter, where, shape in zip(self._parameters, self._layout.slices, self._layout.shapes, strict=True):
+            parameter.grad = flat[where].view(shape).to(parameter.dtype)
+
+    def _release(self, flat: Tensor) -> None:
+        """Add noise once, compare it with what was charged, and write the gradients."""
+        plan, kept = self.agreement.plan, self._coordinates.kept(self._round)
+        clipped = ClippedSum(
+            flat=flat,
+            layout=self._layout,
+            sensitivity=plan.clipping.for_groups(self._layout.num_groups).sensitivity,
+            keep=None if kept is None else kept.coordinates,
+            kept=kept,
+        )
+        private = plan.noise.add(clipped, self._streams.noise)
+        self.ledger.check(amplified(plan.sampling, private.event))
+        private.write_gradients(self._parameters, divisor=plan.sampling.expected_batch_size)
+
+    def _checkpoint(self) -> None:
+        save_checkpoint(
+            self._folder.checkpoint_path,
+            model=self.model,
+            optimizer=self._optimizer,
+            step=self._round,
+            steps_taken=self._round,
+            head=self.ledger.head,
+            plan_hash=self.agreement.plan.hash,
+            clipping={},
+            average={},
+        )
+
+    def guarantee(self) -> Guarantee:
+        """Account what the coordinator's ledger says was charged."""
+        return self.agreement.guarantee(
+            self.ledger.charged,
+            assumptions=(f"noise of the coordinator came from {self._streams.noise.description}",)
+            if self.agreement.contribution.has_central_noise
+            else (),
+            not_private_because=() if self._seed is None else ("its random streams were seeded by the user",),
+        )

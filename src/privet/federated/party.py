@@ -1,0 +1,266 @@
+"""A party: it holds records, a copy of the model and a ledger, and answers the coordinator's broadcasts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from privet import checks
+from privet.accounting.ledger import Ledger, VoidReason
+from privet.errors import DataError, LedgerMismatch, PlanError
+from privet.federated.agreement import Agreement
+from privet.federated.contributions import ClientUpdates, ClippedSums, Sessions
+from privet.federated.coordinates import SharedCoordinates, layout_of, read_weights, write_weights
+from privet.federated.messages import Answer, Broadcast, Outcome, Values
+from privet.federated.sums import LossFunction, Records, clipped_sum, clipped_update
+from privet.gradients.bookkeeping import BookKeeping
+from privet.gradients.engine import Engine, RunningEngine
+from privet.mechanism.ablations import amplified
+from privet.mechanism.clipping import ClippingRule
+from privet.mechanism.events import gaussian_event
+from privet.mechanism.noise import Gaussian, calibrated_multiplier
+from privet.training.batching import MapDataset, check_dataset
+from privet.training.folder import RunFolder
+from privet.training.guards import trainable_parameters
+from privet.training.randomness import Streams
+from privet.training.replay import Eager
+from privet.training.session import Session
+
+_NOTHING: Values = np.zeros(0, dtype=np.float32)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Replica:
+    """A party's copy of the model at the start of a round. Public, like every model of the federation."""
+
+    round: int
+    weights: Tensor
+
+
+class Party:
+    """One party of a federation. Its folder holds its ledger, and belongs to it alone.
+
+    Guarantee:
+        A round is charged, durably, in this party's own ledger before a record is read for it. Whatever happens after
+        that (a crash, a lost message, a refusal), it stays charged. A broadcast of another agreement is refused before
+        anything is charged.
+    """
+
+    def __init__(
+        self,
+        *,
+        agreement: Agreement,
+        model: nn.Module,
+        dataset: MapDataset,
+        losses: LossFunction,
+        folder: str | Path,
+        physical_batch_size: int = 256,
+        engine: Engine | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """Check what can be checked without reading a record.
+
+        Args:
+            agreement: What all parties agreed on.
+            model: The network; its weights will be those of the broadcasts.
+            dataset: The party's records; one item is one unit of the plan, or part of this party for ``ClientUpdates``.
+            losses: From the items of a batch to one loss each.
+            folder: Where this party's ledger is, or will be.
+            physical_batch_size: Records that go through the model at once.
+            engine: How per-example gradients are computed.
+            seed: Makes the party repeatable and NOT PRIVATE; different for every party.
+
+        Raises:
+            DataError: the party has more records than the agreement allows for.
+        """
+        self.agreement, self._model = agreement, model
+        size = checks.count("physical_batch_size", physical_batch_size)
+        self._records = Records(dataset=check_dataset(dataset), losses=losses, physical_batch_size=size)
+        if len(self._records) > agreement.max_records:
+            raise DataError(
+                f"A party has more records than the agreement's max_records ({agreement.max_records}). Agree on a "
+                "larger number, or leave records out before the first round."
+            )
+        self._layout = layout_of(model, agreement)
+        self._coordinates = SharedCoordinates(agreement, self._layout, next(model.parameters()).device)
+        self._folder = RunFolder(Path(folder), every=agreement.plan.num_steps, reserve_ahead=1)
+        self._engine_choice: Engine = engine or BookKeeping()
+        self._running: RunningEngine | None = None
+        self._seed = seed if seed is None else checks.count("seed", seed, minimum=0)
+
+    def answer(self, broadcast: Broadcast, replica: Replica | None) -> tuple[Answer, Replica | None]:
+        """Take part in a round.
+
+        Args:
+            broadcast: The coordinator's message.
+            replica: What this method returned last time; None if that is lost.
+
+        Returns:
+            The answer, and the replica to keep.
+
+        Raises:
+            LedgerMismatch: the coordinator agreed on something else, or asks for a round that is over.
+        """
+        self._check(broadcast, replica)
+        now = self._updated(broadcast, replica)
+        if now is None:
+            return self._says(broadcast, Outcome.NEEDS_MODEL), None
+        write_weights(self._model, now.weights)
+        match self.agreement.contribution:
+            case ClippedSums():
+                values = self._sum(broadcast.round)
+            case Sessions() as way:
+                values = self._session(way, broadcast.round, now.weights)
+            case ClientUpdates() as way:
+                values = self._update(way, broadcast.round)
+            case other:
+                raise PlanError(f"A party does not know how to contribute {type(other).__name__}.")
+        if values is None:
+            return self._says(broadcast, Outcome.SPENT), now
+        return self._says(broadcast, Outcome.CONTRIBUTED, values), now
+
+    def _check(self, broadcast: Broadcast, replica: Replica | None) -> None:
+        mine = (self.agreement.hash, self.agreement.mask_seed)
+        if (broadcast.agreement, broadcast.mask_seed) != mine:
+            raise LedgerMismatch(
+                "The coordinator carries out another agreement than this party holds. Nothing was charged. Give all "
+                "parties the same plan, contribution, learning rate and max_records."
+            )
+        begun = -1 if replica is None else replica.round
+        if not begun < broadcast.round < self.agreement.num_rounds:
+            raise LedgerMismatch(
+                f"The coordinator asks for round {broadcast.round}, but rounds {begun + 1} to "
+                f"{self.agreement.num_rounds - 1} are left. Nothing was charged."
+            )
+
+    def _updated(self, broadcast: Broadcast, replica: Replica | None) -> Replica | None:
+        """Return the model of this round, or None if the broadcast builds on one that is not here."""
+        values = torch.from_numpy(np.array(broadcast.values, dtype=np.float32))
+        if broadcast.since is None:
+            places: Tensor | None = None
+            weights = values
+        else:
+            if replica is None or replica.round != broadcast.since:
+                return None
+            places = self._coordinates.changed(broadcast.since, broadcast.round)
+            weights = replica.weights.clone()
+        if len(values) != (self._coordinates.number if places is None else len(places)):
+            raise DataError("The coordinator's message has another length than the model. Nothing was charged.")
+        if places is not None:
+            weights.index_copy_(0, places, values)
+        return Replica(round=broadcast.round, weights=weights)
+
+    def _says(self, broadcast: Broadcast, outcome: Outcome, values: Values = _NOTHING) -> Answer:
+        return Answer(
+            round=broadcast.round,
+            agreement=broadcast.agreement,
+            mask_seed=broadcast.mask_seed,
+            outcome=outcome,
+            values=values,
+        )
+
+    def _streams(self, number: int) -> Streams:
+        # a process may live for one round only, so a seed must make another stream for each
+        return Streams.new(torch.device("cpu"), seed=self._seed_of(number))
+
+    def _seed_of(self, number: int) -> int | None:
+        if self._seed is None:
+            return None
+        return int(np.random.SeedSequence((self._seed, number)).generate_state(1)[0])
+
+    @property
+    def _rule(self) -> ClippingRule:
+        return self.agreement.plan.clipping.for_groups(self._layout.num_groups)
+
+    def _engine(self) -> RunningEngine:
+        # once for all rounds: an engine puts the network on trial when it sees it first, which takes a while
+        if self._running is None:
+            parameters = [parameter for _, parameter in trainable_parameters(self._model)]
+            self._running = self._engine_choice.start(self._model, parameters, self._layout)
+        return self._running
+
+    def _sum(self, number: int) -> Values | None:
+        plan, rule = self.agreement.plan, self._rule
+        with self._folder.open_ledger(plan) as ledger:
+            if ledger.charged_rounds >= plan.num_rounds:
+                return None
+            ledger.reserve(plan.round_event)
+            try:
+                indices = next(plan.sampling.round_batches(len(self._records), self._streams(number).sampling))
+                found = clipped_sum(
+                    self._model,
+                    self._records,
+                    indices,
+                    engine=self._engine(),
+                    layout=self._layout,
+                    rule=rule,
+                    kept=self._coordinates.kept(number),
+                )
+            except BaseException:
+                ledger.void(VoidReason.STEP_FAILED)
+                raise
+            self._compare(ledger, rule)
+        return self._coordinates.gather(found.flat, number)
+
+    def _compare(self, ledger: Ledger, rule: ClippingRule) -> None:
+        """Hold what was charged against the bound that was kept and the noise that the coordinator owes."""
+        plan = self.agreement.plan
+        assert isinstance(plan.noise, Gaussian)
+        bounds = rule.sensitivity.bounds
+        std = calibrated_multiplier("Gaussian", plan.noise.noise_multiplier) * rule.sensitivity.total
+        ledger.check(amplified(plan.sampling, gaussian_event(bounds=bounds, stds=(std,) * len(bounds))))
+
+    def _update(self, way: ClientUpdates, number: int) -> Values:
+        plan, rule = self.agreement.plan, self._rule
+        with self._folder.open_ledger(plan) as ledger:
+            # The coins of all rounds count, also of those for which this party is not asked: it hears of none of them,
+            # so it pays for the whole plan when it is asked first.
+            missing = plan.num_rounds - ledger.charged_rounds
+            if missing:
+                ledger.reserve(plan.round_event, missing)
+            for _ in range(missing):
+                self._compare(ledger, rule)
+        moved = clipped_update(
+            self._model,
+            self._records,
+            way,
+            layout=self._layout,
+            rule=rule,
+            kept=self._coordinates.kept(number),
+            rng=self._streams(number).sampling,
+        )
+        return self._coordinates.gather(moved, number)
+
+    def _session(self, way: Sessions, number: int, before: Tensor) -> Values | None:
+        session = Session(
+            model=self._model,
+            optimizer=SGD([value for value in self._model.parameters() if value.requires_grad], lr=way.learning_rate),
+            dataset=self._records.dataset,
+            plan=self.agreement.plan,
+            physical_batch_size=self._records.physical_batch_size,
+            folder=self._folder,
+            engine=self._engine_choice,
+            launch=Eager(),
+            collate=None,
+            telemetry=None,
+            averaging=None,
+            seed=self._seed_of(number),
+        )
+        taken = 0
+        with session:
+            # the session went back to its own last weights; the federation's are newer
+            write_weights(self._model, before)
+            for step in session.steps(first=number * way.local_steps):
+                step.accumulate(self._records.losses)
+                step.update()
+                taken += 1
+                if taken == way.local_steps:
+                    break
+        if taken == 0:
+            return None
+        return self._coordinates.gather(read_weights(self._model) - before, number)

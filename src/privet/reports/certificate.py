@@ -1,0 +1,281 @@
+"""A run's certificate: what was charged, what that promises, and everything a stranger needs to check it.
+
+It is made from the ledger, the plan and the files' fingerprints alone. No measured value of the model and nothing
+computed from training data is in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from privet import __version__
+from privet.accounting.guarantee import Guarantee
+from privet.accounting.ledger import Ledger, LedgerHead, LedgerView
+from privet.accounting.ledger_rows import canonical
+from privet.accounting.noise_tail import KEYSTREAM_RADIUS_BITS, TAIL_SHARE, reach_of_bits, tail_delta
+from privet.errors import AccountingError, CheckpointError, LedgerCorrupt
+from privet.experiments.ledger_check import LedgerCheck, check_ledger
+from privet.experiments.run_files import RunFiles, read_json
+from privet.mechanism.events import encode_event
+from privet.reports.run_fingerprints import ModelFile, checkpoint_head, fingerprint_of
+
+SCHEMA = "privet certificate"
+SCHEMA_VERSION = 1
+DIGEST = "digest"
+
+_FACTS = ("privet", "python", "packages", "system", "machine", "device")
+
+
+class Standing(Enum):
+    """What a certificate can stand for."""
+
+    COMPLETE = "complete"
+    UNFINISHED = "unfinished"
+    DIFFERS_FROM_PLAN = "differs_from_plan"
+    NOT_PRIVATE = "not_private"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseTail:
+    """Where the noise came from, and what it costs that its draws end somewhere.
+
+    Attributes:
+        generator: In words.
+        reach: Largest draw of a pair of coordinates in standard deviations; None where it is not known.
+        delta: Bound on what delta grows by; None where it could not be computed.
+        limit: A thousandth of delta.
+        unknown_because: Why there is no bound, or None if there is one.
+    """
+
+    generator: str
+    reach: float | None
+    delta: float | None
+    limit: float
+    unknown_because: str | None
+
+    @property
+    def is_within_limit(self) -> bool:
+        """Whether the cut tail costs at most a thousandth of delta."""
+        return self.delta is not None and self.delta <= self.limit
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "generator": self.generator,
+            "reach_in_standard_deviations": self.reach,
+            "tail_delta": self.delta,
+            "tail_delta_limit": self.limit,
+            "is_within_limit": self.is_within_limit,
+            "unknown_because": self.unknown_because,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """Everything a certificate says.
+
+    Attributes:
+        check: What the ledger adds up to, held against its plan.
+        head: The ledger's newest row.
+        events: Everything charged, as (JSON form of the event, rounds).
+        noise: The generator and its tail.
+        model: Fingerprint of the final weights, if they are there.
+        plan_file_sha256: Fingerprint of the plan's file, if it is there.
+        versions: One entry per process that worked on the run.
+        limits: What this certificate cannot support, in sentences.
+    """
+
+    check: LedgerCheck
+    head: LedgerHead
+    events: tuple[tuple[Mapping[str, Any], int], ...]
+    noise: NoiseTail
+    model: ModelFile | None
+    plan_file_sha256: str | None
+    versions: tuple[Mapping[str, Any], ...]
+    limits: tuple[str, ...]
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The guarantee of everything charged."""
+        return self.check.spent
+
+    @property
+    def standing(self) -> Standing:
+        """What the certificate can stand for; the worst of what applies."""
+        spent = self.guarantee
+        if spent.not_private_because or not spent.is_upper_bound or math.isinf(spent.epsilon):
+            return Standing.NOT_PRIVATE
+        if self.check.mismatch is not None:
+            return Standing.DIFFERS_FROM_PLAN
+        is_finished = self.check.rounds_charged >= self.check.rounds_planned
+        return Standing.COMPLETE if is_finished else Standing.UNFINISHED
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values, with the digest of all the others."""
+        values = {
+            "schema": SCHEMA,
+            "schema_version": SCHEMA_VERSION,
+            "privet": __version__,
+            "standing": self.standing.value,
+            "guarantee": self.guarantee.to_dict(),
+            "relation": self.guarantee.adjacency.words(self.guarantee.unit),
+            "unit": self.guarantee.unit.value,
+            "statement": self.guarantee.statement(),
+            "assumptions": list(self.guarantee.assumptions),
+            "limits": list(self.limits),
+            "ledger": self._ledger(),
+            "accounted_event": encode_event(self.check.event),
+            "plan": {
+                "hash": self.check.plan_hash,
+                "file_sha256": self.plan_file_sha256,
+                "values": self.check.plan.to_dict(),
+            },
+            "model": None if self.model is None else self.model.to_dict(),
+            "noise": self.noise.to_dict(),
+            "versions": [dict(entry) for entry in self.versions],
+        }
+        return values | {DIGEST: hashlib.sha256(canonical(values)).hexdigest()}
+
+    def _ledger(self) -> dict[str, Any]:
+        check = self.check
+        return {
+            "head": {"seq": self.head.seq, "sha256": self.head.sha256},
+            "rows": check.num_rows,
+            "rounds_charged": check.rounds_charged,
+            "rounds_planned": check.rounds_planned,
+            "rounds_given_up": check.num_voids,
+            "rounds_run_otherwise": check.num_mismatches,
+            "agrees_with_plan": check.mismatch is None,
+            "mismatch": check.mismatch,
+            "events": [{"event": dict(event), "count": count} for event, count in self.events],
+        }
+
+
+def certify(folder: str | Path) -> Certificate:
+    """Return the certificate of a run folder.
+
+    Guarantee: the figures come from the charged rows of a ledger whose chain was checked row by row, and which holds
+    the row that the newest checkpoint was written under.
+    Edge cases: a run that is not finished, differs from its plan, was seeded or has no model gets a certificate that
+    says so; a broken chain, a rolled-back ledger or a folder without one gets none.
+
+    Raises:
+        LedgerError: there is no ledger, its chain is broken, or it was rolled back.
+        CheckpointError: the folder is not a run's, or a file in it is damaged.
+    """
+    files = RunFiles(folder=Path(folder))
+    if not files.folder.is_dir() or not files.is_run:
+        raise CheckpointError(f"{folder} is not a run's folder. Name the folder given to: privet train -o.")
+    view = Ledger.read(files.ledger)
+    check = check_ledger(files.folder)
+    if check.head != view.head.sha256:
+        raise CheckpointError(f"The ledger of {folder} grew while it was read: the run goes on. Certify it at its end.")
+    limits = _checked_against_checkpoint(files, view)
+    versions = _versions(files)
+    model = fingerprint_of(files.model)
+    noise = _noise_tail(check, view, versions, model)
+    return Certificate(
+        check=check,
+        head=view.head,
+        events=tuple((encode_event(event), count) for event, count in view.charged),
+        noise=noise,
+        model=model,
+        plan_file_sha256=_sha256(files.plan),
+        versions=versions,
+        limits=(*_limits(check, view, model, noise), *limits),
+    )
+
+
+def _checked_against_checkpoint(files: RunFiles, view: LedgerView) -> tuple[str, ...]:
+    """Refuse a ledger that lacks the row a checkpoint names; return what could not be compared."""
+    try:
+        head = checkpoint_head(files.checkpoint)
+    except CheckpointError as error:
+        return (f"The ledger could not be compared with the newest checkpoint: {error}",)
+    if head is None:
+        return ("There is no checkpoint, so that nothing but the ledger itself says that it was not rolled back.",)
+    if not view.contains(head):
+        raise LedgerCorrupt(
+            f"The checkpoint of {files.folder} names row {head.seq}, which the ledger does not have: it was rolled "
+            "back, or belongs to another run. Restore the newest ledger; nothing can be certified without it."
+        )
+    return ()
+
+
+def _versions(files: RunFiles) -> tuple[Mapping[str, Any], ...]:
+    if not files.environment.exists():
+        return ()
+    found = read_json(files.environment).get("processes", [])
+    entries = [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
+    return tuple({name: entry[name] for name in _FACTS if name in entry} for entry in entries)
+
+
+def _noise_tail(
+    check: LedgerCheck, view: LedgerView, versions: tuple[Mapping[str, Any], ...], model: ModelFile | None
+) -> NoiseTail:
+    limit = check.plan.delta * TAIL_SHARE
+    devices = sorted({str(entry.get("device", "unknown")) for entry in versions})
+
+    def unknown(generator: str, reason: str) -> NoiseTail:
+        return NoiseTail(generator=generator, reach=None, delta=None, limit=limit, unknown_because=reason)
+
+    if not devices:
+        return unknown("not recorded", "the run folder does not say on which device noise was drawn")
+    if devices != ["cpu"]:
+        return unknown(
+            f"the generator of torch on {', '.join(devices)}, in double precision",
+            "the reach of a device's generator is not proven here",
+        )
+    generator = "an AES-256 counter-mode keystream keyed by the operating system, its radius of 52 random bits"
+    if model is None:
+        return unknown(generator, "there is no model file that says how many coordinates got noise")
+    reach = reach_of_bits(KEYSTREAM_RADIUS_BITS)
+    try:
+        found = tail_delta(
+            view.event,
+            adjacency=check.spent.adjacency,
+            epsilon=check.spent.epsilon,
+            delta=check.spent.delta,
+            reach=reach,
+            num_coordinates=model.num_coordinates,
+        )
+    except AccountingError as error:
+        return unknown(generator, str(error))
+    return NoiseTail(generator=generator, reach=reach, delta=found, limit=limit, unknown_because=None)
+
+
+def _limits(check: LedgerCheck, view: LedgerView, model: ModelFile | None, noise: NoiseTail) -> list[str]:
+    spent, found = check.spent, []
+    if spent.not_private_because:
+        found.append(f"Nothing is promised: {'; '.join(spent.not_private_because)}.")
+    if check.mismatch is not None:
+        found.append(f"What was charged is not what was planned, so the figures are the ledger's: {check.mismatch}")
+    if check.rounds_charged < check.rounds_planned:
+        found.append(
+            f"The run is not finished: {check.rounds_charged:,} of {check.rounds_planned:,} planned rounds are "
+            "charged. The certificate covers every model up to now and none that comes later."
+        )
+    if view.has_unfinished_row:
+        found.append("The ledger ends in a row that was never completed. It was never acknowledged and does not count.")
+    if model is None:
+        found.append("There is no final model in the folder: the certificate is about the training, not about a file.")
+    if noise.unknown_because is not None:
+        found.append(f"What the end of the noise's tail costs is not known: {noise.unknown_because}.")
+    elif not noise.is_within_limit:
+        found.append(
+            f"The end of the noise's tail may cost up to {noise.delta:.2g} of delta, more than a thousandth of it."
+        )
+    found.append("One run is covered. Choosing among several runs on the same private data costs extra.")
+    return found
+
+
+def _sha256(path: Path) -> str | None:
+    if path.is_symlink() or not path.is_file():
+        return None
+    return hashlib.sha256(path.read_bytes()).hexdigest()

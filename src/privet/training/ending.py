@@ -1,0 +1,190 @@
+"""The end of a logical step: noise, gradients, update. Recorded as one CUDA graph where nothing in it changes.
+
+Like every recording this is an option of speed: the same operations in the same order, launched at once instead of one
+by one. It is used with plain SGD only, whose update depends on nothing that Python would have to work out anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from privet.errors import LoopError
+from privet.mechanism.noise import Gaussian, Noise
+from privet.mechanism.sums import ClippedSum, PrivateSum
+from privet.training.optimizers import tell_noise
+from privet.training.randomness import NoiseSource
+
+_log = logging.getLogger("privet")
+
+# Recordings of one session: each holds the memory of a noise vector. A schedule of learning rates would need one each.
+_MAX_RECORDINGS = 4
+# Steps of one kind done in the open before a recording, so that the optimizer's state exists.
+_WARM_UP = 2
+# How many coordinates of the first two draws of a recording are looked at.
+_SAMPLE = 1 << 16
+
+
+class Ending(Protocol):
+    """The noise and the update of one step, ready to be compared with what was charged."""
+
+    @property
+    def private(self) -> PrivateSum:
+        """The noisy sum; a recorded ending fills in its numbers when it is applied, its event is right at once."""
+        ...
+
+    def apply(self, *, keep: Tensor | None) -> None:
+        """Write the gradients and step the optimizer."""
+        ...
+
+
+@dataclass(kw_only=True, eq=False)
+class Endings:
+    """Ends the steps of one session.
+
+    Attributes:
+        source: Where noise comes from.
+        parameters: What is trained, in the layout's order.
+        memory: Holds the gradients from step to step.
+        optimizer: Steps once per ending.
+        opened: The context in which the optimizer may step.
+        divisor: By what noisy sums are divided; a constant of the plan.
+        records: Whether endings may be recorded as CUDA graphs.
+    """
+
+    source: NoiseSource
+    parameters: Sequence[nn.Parameter]
+    memory: Tensor
+    optimizer: Optimizer
+    opened: Callable[[], AbstractContextManager[None]]
+    divisor: float
+    records: bool = False
+    _seen: dict[Hashable, int] = field(default_factory=dict)
+    _recorded: dict[Hashable, _Recorded] = field(default_factory=dict)
+
+    def begin(self, noise: Noise, total: ClippedSum) -> Ending:
+        """Add the noise, or find the recording that will.
+
+        Guarantee:
+            The event of the result's ``private`` is built from the noise and the bound that ``apply`` writes: a
+            recording is used only for the noise, bound, memory and optimizer settings it was made with.
+        """
+        key = self._key(noise, total)
+        if key is None:
+            return self._in_the_open(noise, total)
+        recorded = self._recorded.get(key)
+        if recorded is None:
+            recorded = self._record(key, noise, total)
+        return self._in_the_open(noise, total) if recorded is None else recorded
+
+    def _in_the_open(self, noise: Noise, total: ClippedSum) -> _InTheOpen:
+        return _InTheOpen(private=noise.add(total, self.source), endings=self)
+
+    def update(self, private: PrivateSum, *, keep: Tensor | None) -> None:
+        """Write the gradients and step the optimizer, one operation after the other."""
+        private.write_gradients(self.parameters, divisor=self.divisor, memory=self.memory)
+        tell_noise(self.optimizer, private, divisor=self.divisor, keep=keep)
+        with self.opened():
+            self.optimizer.step()
+
+    def _key(self, noise: Noise, total: ClippedSum) -> Hashable | None:
+        """Name all that a recording freezes; None for what is never recorded."""
+        optimizer = self.optimizer
+        is_plain = type(optimizer) is SGD and type(noise) is Gaussian and total.keep is None and total.frame is None
+        # more hooks than the session's own would be run once, when recording, and never again
+        is_hooked = is_plain and (len(optimizer._optimizer_step_pre_hooks) > 1 or optimizer._optimizer_step_post_hooks)
+        if not self.records or not is_plain or is_hooked:
+            return None
+        settings = tuple(
+            tuple((name, value) for name, value in sorted(group.items()) if name != "params")
+            for group in optimizer.param_groups
+        )
+        has_tensors = any(isinstance(value, Tensor) for group in settings for _, value in group)
+        return None if has_tensors else (noise, total.sensitivity, total.flat.data_ptr(), settings)
+
+    def _record(self, key: Hashable, noise: Noise, total: ClippedSum) -> _Recorded | None:
+        self._seen[key] = self._seen.get(key, 0) + 1
+        if self._seen[key] <= _WARM_UP:
+            self.records = len(self._seen) <= 4 * _MAX_RECORDINGS  # settings that never stay are not worth a look
+            return None
+        if len(self._recorded) >= _MAX_RECORDINGS:
+            self.records = False
+            return None
+        try:
+            graph = torch.cuda.CUDAGraph()
+            self.source.join(graph)
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                private = noise.add(total, self.source)
+                self.update(private, keep=None)
+        except RuntimeError as error:
+            self.records = False
+            reason = str(error).strip().splitlines() or [""]
+            _log.warning("The ends of steps are not recorded, they run in the ordinary way: %s.", reason[0])
+            return None
+        gradients = [parameter.grad for parameter in self.parameters]
+        self._recorded[key] = made = _Recorded(private=private, graph=graph, endings=self, gradients=gradients)
+        return made
+
+
+@dataclass(kw_only=True, eq=False)
+class _InTheOpen:
+    """Noise that has been added, and an update that runs one operation after the other."""
+
+    private: PrivateSum
+    endings: Endings
+
+    def apply(self, *, keep: Tensor | None) -> None:
+        """Write the gradients and step the optimizer."""
+        self.endings.update(self.private, keep=keep)
+
+
+@dataclass(kw_only=True, eq=False)
+class _Recorded:
+    """Noise, gradients and update as one graph.
+
+    Guarantee:
+        Every replay draws anew: the noise source's generator is registered with the graph and moves on at each replay.
+        The first two replays are put on trial: noise of another size than recorded, or the same noise twice, raises.
+    """
+
+    private: PrivateSum
+    graph: torch.cuda.CUDAGraph
+    endings: Endings
+    gradients: Sequence[Tensor | None]
+    _draws: list[Tensor] = field(default_factory=list)
+
+    def apply(self, *, keep: Tensor | None) -> None:
+        """Replay; nothing of the noise was added before."""
+        on_trial = len(self._draws) < 2
+        before = self.private.flat[:_SAMPLE].double() if on_trial else None
+        with self.endings.opened():
+            self.graph.replay()
+        for parameter, gradient in zip(self.endings.parameters, self.gradients, strict=True):
+            parameter.grad = gradient
+        if before is not None:
+            self._draws.append(self.private.flat[:_SAMPLE].double() - before)
+            check_draws(self._draws, std=self.private.noise_std)
+
+
+def check_draws(draws: Sequence[Tensor], *, std: float | None) -> None:
+    """Refuse draws of the wrong size, and a draw that repeats the one before it.
+
+    Raises:
+        LoopError: for noise that a recording got wrong. The step it belongs to must not be used.
+    """
+    newest = draws[-1]
+    # six standard errors of a sum of squares of so many normal numbers
+    slack = 6.0 * math.sqrt(2.0 / newest.numel())
+    if std is not None and not abs(float((newest / std).square().mean()) - 1.0) <= slack + 1e-3:
+        raise LoopError("A recorded step drew noise of another size than it was charged for. Train with Eager().")
+    if len(draws) > 1 and bool(((draws[-1] - draws[-2]).abs() < 1e-3 * newest.abs().amax()).double().mean() > 0.5):
+        raise LoopError("A recorded step repeated the noise of the step before it. Train with launch=Eager().")

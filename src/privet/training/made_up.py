@@ -1,0 +1,97 @@
+"""Made-up batches: the shapes and types of real ones, and none of their values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from privet.errors import DataError
+from privet.training.batching import tensors_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeUpBatches:
+    """Draws batches that look like a given one.
+
+    Guarantee:
+        Of the given batch only the shapes and types enter, and for whole numbers whether any of them is above zero:
+        if so, zeros and ones are drawn, which are legal labels and token ids almost everywhere, else zeros alone.
+
+    Attributes:
+        like: A batch as the data set gives it, examples along the first axis of every tensor.
+        num_examples: Rows of the batches to draw.
+    """
+
+    like: Any
+    num_examples: int
+
+    @classmethod
+    def of(cls, batch: Any, *, num_examples: int) -> MadeUpBatches:
+        """Look at a batch.
+
+        Raises:
+            DataError: it holds something else than tensors with one row per example, so no other can be made up.
+        """
+        leaves = pytree.tree_leaves(batch)
+        sizes = {len(leaf) if isinstance(leaf, Tensor) and leaf.dim() else None for leaf in leaves}
+        if len(sizes) != 1 or None in sizes:
+            raise DataError(
+                "Batches like this one cannot be made up: every part of it must be a tensor with one row per example. "
+                "Pass such a batch, or let the collate function return one."
+            )
+        return cls(like=pytree.tree_map_only(Tensor, _outline, batch), num_examples=num_examples)
+
+    @property
+    def has_real_numbers(self) -> bool:
+        """Whether any part of an example is a real number."""
+        return any(tensor.is_floating_point() for tensor in tensors_of(self.like))
+
+    def draw(self, low: float, high: float, *, seed: int) -> Any:
+        """Return a batch whose real numbers are uniform between two bounds; the same at every call."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def drawn(outline: Tensor) -> Tensor:
+            shape = (self.num_examples, *outline.shape[1:])
+            if outline.is_floating_point() or outline.is_complex():
+                kind = torch.float64 if outline.is_floating_point() else torch.complex128
+                values = torch.rand(shape, dtype=kind, generator=generator) * (high - low) + low
+            else:
+                values = torch.randint(0, 1 + int(outline.any()), shape, generator=generator)
+            return values.to(outline.device, outline.dtype)
+
+        return pytree.tree_map_only(Tensor, drawn, self.like)
+
+
+def _outline(tensor: Tensor) -> Tensor:
+    """Return a tensor of the same shape and type without its values; whole numbers keep whether one is above zero."""
+    top = tensor.new_zeros(())
+    if not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel():
+        top = (tensor > 0).any().to(tensor.dtype)
+    return top.expand(1, *tensor.shape[1:])
+
+
+def joined(first: Any, second: Any, chosen: Tensor) -> Any:
+    """Return the batch that has the first one's examples where ``chosen`` is true, and the second one's elsewhere."""
+
+    def pick(one: Tensor, other: Tensor) -> Tensor:
+        return torch.where(chosen.to(one.device).view(-1, *[1] * (one.dim() - 1)), one, other)
+
+    return pytree.tree_map(pick, first, second)
+
+
+def part_of(batch: Any, num_examples: int) -> Any:
+    """Return the first examples of a batch."""
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor[:num_examples], batch)
+
+
+def spoiled(batch: Any) -> Any:
+    """Return the batch with every real number replaced by one that is not a number."""
+    return pytree.tree_map_only(Tensor, _not_a_number, batch)
+
+
+def _not_a_number(tensor: Tensor) -> Tensor:
+    return torch.full_like(tensor, torch.nan) if tensor.is_floating_point() else tensor

@@ -1,0 +1,83 @@
+"""What a model remembers between two forward passes: buffers, numbers and containers in its modules."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privet.errors import UnsupportedModel
+
+_OWN_TO_TORCH = frozenset(vars(nn.Module()))
+
+
+class ModelState:
+    """A copy of everything a forward pass must not change, to compare with and to go back to."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Copy the model's buffers, and note the numbers and containers its modules hold."""
+        self._model = model
+        self._kinds = {name: type(module).__name__ for name, module in model.named_modules()}
+        self._buffers = {name: value.detach().clone() for name, value in model.named_buffers()}
+        self._notes = _notes(model)
+
+    def check_unchanged(self) -> None:
+        """Refuse a model that a forward pass has changed.
+
+        Raises:
+            UnsupportedModel: naming the module and what changed in it.
+        """
+        if self._changed():
+            raise UnsupportedModel(
+                f"{self.describe_changes()} was changed by a forward pass, which carries private data past the noise "
+                "or makes later steps differ from those that were tried. Put the layers that own it into eval() mode, "
+                "or replace them."
+            )
+
+    def describe_changes(self) -> str:
+        """Name what changed; the program as a whole if nothing that can be seen did."""
+        return ", ".join(self._changed()) or "The model or its loss function"
+
+    def _changed(self) -> list[str]:
+        now, notes = dict(self._model.named_buffers()), _notes(self._model)
+        buffers = [
+            self._described(name, "buffer")
+            for name in sorted(now.keys() | self._buffers)
+            if not _same(now.get(name), self._buffers.get(name))
+        ]
+        numbers = sorted(name for name in notes.keys() | self._notes if notes.get(name) != self._notes.get(name))
+        return buffers + [self._described(name, "attribute") for name in numbers]
+
+    def _described(self, name: str, what: str) -> str:
+        module, _, key = name.rpartition(".")
+        return f"The {what} '{key}' of module '{module}' ({self._kinds.get(module, 'unknown')})"
+
+    def restore(self) -> None:
+        """Put the buffers back where a forward pass changed them."""
+        for name, value in self._model.named_buffers():
+            before = self._buffers.get(name)
+            if before is not None and before.shape == value.shape and not _same(value, before):
+                with torch.no_grad():
+                    value.copy_(before)
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
+        return one is other
+    return torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
+
+
+def _notes(model: nn.Module) -> dict[str, Any]:
+    """Numbers by value, containers by length: a counter counts, a cache grows. Tensors show by their effect alone."""
+    found: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if key in _OWN_TO_TORCH:
+                continue
+            if isinstance(value, int | float | str):
+                found[f"{name}.{key}"] = value
+            elif isinstance(value, list | tuple | set | dict | deque):
+                found[f"{name}.{key}"] = len(value)
+    return found

@@ -1,0 +1,277 @@
+"""The canary audit on the real session: correct pieces pass, broken ones are found, and alarms are rare."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from privet.attacks.audit_claim import AuditFinding, Claim
+from privet.attacks.canary_audit import CanaryAudit, Coins, sharpened
+from privet.errors import ArgumentError, DataError, PlanError
+from privet.gradients.functional import Functional
+from privet.mechanism.ablations import NoNoise
+from privet.mechanism.adaptive_clipping import AdaptiveQuantile
+from privet.mechanism.clipping import Clipping, Threshold, ThresholdRule
+from privet.mechanism.clipping_rules import Automatic, KeepOrDrop
+from privet.mechanism.fixed_size import FixedSize
+from privet.mechanism.geometry import PerGroup
+from privet.mechanism.grouping import PerLayer
+from privet.mechanism.masking import RandomMask
+from privet.mechanism.noise import Gaussian, NormalSource
+from privet.mechanism.sampling import FullBatch, Poisson, Sampling, Shuffle
+from privet.mechanism.schedules import Constant
+from privet.mechanism.shaped_noise import EllipticalGaussian
+from privet.mechanism.sums import ClippedSum, PrivateSum
+from privet.mechanism.terms import Adjacency, Unit
+from privet.plan import Plan
+
+SIZE = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaled:
+    """A source that gives only a part of the noise it is asked for."""
+
+    inner: NormalSource
+    part: float
+
+    def add_normal(self, flat: Tensor, std: float) -> None:
+        self.inner.add_normal(flat, std * self.part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortNoise(Gaussian):
+    """Broken: adds less than it says."""
+
+    part: float = 0.9
+
+    def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
+        return super().add(clipped, Scaled(inner=source, part=self.part))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LooseThreshold(Threshold):
+    """Broken: clips at twice the bound that it states."""
+
+    def for_groups(self, num_groups: int) -> ThresholdRule:
+        return LooseRule(sensitivity=super().for_groups(num_groups).sensitivity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LooseRule(ThresholdRule):
+    def factors(self, norms: Tensor) -> Tensor:
+        return 2 * super().factors(norms / 2) / 2 if (norms == 0).all() else super().factors(norms / 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoRule(ThresholdRule):
+    def factors(self, norms: Tensor) -> Tensor:
+        return torch.ones_like(norms)
+
+
+FULL = FullBatch(steps=10, expected_batch_size=100.0)
+
+
+def plan_of(
+    *,
+    sampling: Sampling = FULL,
+    clipping: Clipping | None = None,
+    noise: Gaussian | EllipticalGaussian | None = None,
+    adjacency: Adjacency = Adjacency.ADD_REMOVE,
+) -> Plan:
+    return Plan(
+        sampling=sampling,
+        clipping=clipping or Threshold(norm=0.7),
+        noise=noise or Gaussian(noise_multiplier=0.5),
+        delta=1e-5,
+        adjacency=adjacency,
+        unit=Unit.RECORD,
+    )
+
+
+def network() -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(SIZE, 40), nn.Tanh(), nn.Linear(40, 10))
+
+
+def losses_of(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda inputs, labels: functional.cross_entropy(model(inputs), labels, reduction="none")
+
+
+def made_up(num: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(num, SIZE, generator=generator), torch.randint(0, 10, (num,), generator=generator)
+
+
+def audited(plan: Plan, **settings: object) -> AuditFinding:
+    audit = replace(CanaryAudit(), **settings)  # type: ignore[arg-type]
+    model = network()
+    return audit.run(model, plan, losses=losses_of(model), record=made_up(audit.num_canaries))
+
+
+def test_two_thousand_canaries_and_ten_steps_pass_correct_code_and_flag_a_tenth_of_noise_missing() -> None:
+    audited(plan_of(), num_canaries=20, num_rounds=1)  # what torch loads on first use is not the audit's time
+    began = time.process_time()
+    correct = audited(plan_of())
+    took = time.process_time() - began
+    short = audited(plan_of(noise=ShortNoise(noise_multiplier=0.5)))
+    assert not correct.is_broken
+    assert 0.9 * correct.epsilon_claim < correct.epsilon_bound < correct.epsilon_claim
+    assert short.is_broken
+    assert short.epsilon_bound > short.epsilon_claim == correct.epsilon_claim
+    assert took <= 5
+    assert correct.num_observations == 20_000
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        plan_of(noise=ShortNoise(noise_multiplier=0.5, part=0.5)),
+        plan_of(noise=ShortNoise(noise_multiplier=0.5, part=1e-3)),
+        plan_of(clipping=LooseThreshold(norm=0.7)),
+        plan_of(noise=ShortNoise(noise_multiplier=0.5, part=0.5), adjacency=Adjacency.REPLACE_ONE),
+        plan_of(noise=ShortNoise(noise_multiplier=0.5), adjacency=Adjacency.ZERO_OUT),
+        plan_of(
+            noise=ShortNoise(noise_multiplier=0.5, part=0.5),
+            sampling=Poisson(rate=0.2, steps=10, expected_batch_size=400.0),
+        ),
+        plan_of(clipping=LooseThreshold(norm=0.7), sampling=Poisson(rate=0.2, steps=10, expected_batch_size=400.0)),
+    ],
+    ids=["half noise", "no noise", "clip 2C", "half noise, replace", "noise x0.9, blank", "half noise, q=0.2", "clip 2C, q=0.2"],
+)
+def test_broken_pieces_are_found(plan: Plan) -> None:
+    assert audited(plan).is_broken
+
+
+@pytest.mark.parametrize("coins", list(Coins), ids=lambda coins: coins.value)
+@pytest.mark.parametrize(
+    "plan",
+    [
+        plan_of(adjacency=Adjacency.REPLACE_ONE),
+        plan_of(sampling=Poisson(rate=0.2, steps=10, expected_batch_size=400.0)),
+        plan_of(sampling=Shuffle(batches=3, epochs=3, expected_batch_size=9.0), adjacency=Adjacency.ZERO_OUT),
+        plan_of(sampling=FixedSize(dataset_size=1500, batch_size=700, steps=4), adjacency=Adjacency.REPLACE_ONE),
+        plan_of(clipping=Automatic(norm=0.7)),
+        plan_of(clipping=KeepOrDrop(norm=0.7)),
+        replace(plan_of(), grouping=PerLayer()),
+        replace(plan_of(), mask=RandomMask(schedule=Constant(rate=0.5))),
+        plan_of(noise=EllipticalGaussian(geometry=PerGroup(units=(3.0,)), noise_multiplier=0.5)),
+    ],
+    ids=["replace", "poisson", "shuffle", "fixed size", "automatic", "keep or drop", "per layer", "mask", "elliptical"],
+)
+def test_correct_pieces_of_every_kind_pass_and_leave_a_trace(plan: Plan, coins: Coins) -> None:
+    found = audited(plan, num_canaries=1000, num_rounds=3, coins=coins)
+    assert not found.is_broken
+    assert 0 < found.epsilon_bound < found.epsilon_claim
+
+
+def test_the_claim_is_that_of_the_rounds_that_were_run() -> None:
+    plan = plan_of(sampling=Poisson(rate=0.2, steps=50, expected_batch_size=9.0))
+    found = audited(plan, num_canaries=100, num_rounds=7)
+    same = replace(plan, sampling=Poisson(rate=0.2, steps=7, expected_batch_size=9.0))
+    assert found.num_rounds == 7
+    assert found.epsilon_claim == pytest.approx(same.guarantee().epsilon, rel=1e-12)
+
+
+def test_a_clipping_bound_that_is_learned_on_the_way_is_followed() -> None:
+    learned = AdaptiveQuantile(initial_norm=0.7, quantile=0.5, learning_rate=0.2, count_multiplier=10.0)
+    assert not audited(plan_of(clipping=learned), num_canaries=1000, num_rounds=4).is_broken
+
+
+def test_an_audit_leaves_the_model_as_it_was_and_can_be_repeated() -> None:
+    model = network()
+    before = [value.detach().clone() for value in model.parameters()]
+    audit = CanaryAudit(num_canaries=200, num_rounds=2, confidence=0.95)
+    first, second = (audit.run(model, plan_of(), losses=losses_of(model), record=made_up(200)) for _ in range(2))
+    assert first == second
+    assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
+    assert all(value.grad is None for value in model.parameters())
+    assert replace(audit, seed=1).run(model, plan_of(), losses=losses_of(model), record=made_up(200)) != first
+
+
+def test_every_engine_can_be_audited() -> None:
+    model = network()
+    audit = CanaryAudit(num_canaries=300, num_rounds=2, physical_batch_size=64)
+    found = audit.run(model, plan_of(), losses=losses_of(model), record=made_up(300), engine=Functional())
+    assert not found.is_broken
+    assert found.epsilon_bound > 0
+
+
+def test_more_canaries_than_coordinates_are_cut_to_one_each() -> None:
+    model = nn.Linear(SIZE, 1, bias=False)
+    found = CanaryAudit(num_rounds=2).run(
+        model, plan_of(), losses=lambda inputs, labels: model(inputs).squeeze(1), record=made_up(2000)
+    )
+    assert found.num_canaries == SIZE
+
+
+def test_sharpening_keeps_the_broken_piece_and_finds_it_where_the_plan_itself_hides_it() -> None:
+    plan = plan_of(
+        noise=ShortNoise(noise_multiplier=6.0), sampling=Poisson(rate=0.01, steps=500, expected_batch_size=20.0)
+    )
+    assert not audited(plan).is_broken
+    assert audited(sharpened(plan, num_rounds=10)).is_broken
+
+
+def test_what_promises_nothing_or_does_not_fit_is_refused() -> None:
+    with pytest.raises(PlanError, match="promises nothing"):
+        audited(replace(plan_of(), noise=NoNoise()))
+    with pytest.raises(PlanError, match="no noise_multiplier yet"):
+        audited(plan_of(noise=Gaussian()))
+    with pytest.raises(DataError, match="made-up examples"):
+        CanaryAudit().run(network(), plan_of(), losses=losses_of(network()), record=made_up(10))
+    with pytest.raises(ArgumentError, match="confidence"):
+        CanaryAudit(confidence=1.0)
+    with pytest.raises(PlanError, match="Audit fewer"):
+        Claim(plan=plan_of(), num_rounds=11)
+
+
+def test_the_inverse_of_a_claim_is_the_trade_off_function_from_below() -> None:
+    for plan in (plan_of(), plan_of(sampling=Poisson(rate=0.3, steps=2, expected_batch_size=3.0))):
+        claim = Claim(plan=plan, num_rounds=2)
+        inverse = claim.inverse(0.8)
+        rates = np.array([1e-6, 0.003, 0.05, 0.3, 0.77, 0.999])
+        exact = claim.false_negatives(0.8, 1 - rates)
+        found = np.array([inverse(float(rate)) for rate in rates])
+        assert (found <= exact + 1e-15).all()
+        assert found == pytest.approx(exact, rel=0.15)
+
+
+def test_correct_code_alarms_no_more_often_than_the_confidence_allows() -> None:
+    alarms = sum(
+        audited(plan_of(), num_canaries=100, num_rounds=1, confidence=0.8, seed=seed).is_broken for seed in range(40)
+    )
+    # a rate of 20 percent gives more than 18 of 40 with a probability below 1e-4
+    assert alarms <= 18
+
+
+@pytest.mark.slow
+def test_two_hundred_audits_of_correct_code_give_no_alarm() -> None:
+    assert not any(audited(plan_of(), seed=seed).is_broken for seed in range(200))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rate", "sigma", "steps"), [(1.0, 0.5, 1), (1.0, 1.0, 10), (1.0, 2.0, 25), (0.05, 0.6, 40), (0.2, 1.0, 20)], ids=str
+)
+def test_ten_thousand_canaries_never_exceed_the_claim_and_reach_four_fifths_of_it_without_sampling(
+    rate: float, sigma: float, steps: int
+) -> None:
+    model = nn.Linear(SIZE, 160)
+    plan = plan_of(
+        sampling=Poisson(rate=rate, steps=steps, expected_batch_size=100.0), noise=Gaussian(noise_multiplier=sigma)
+    )
+    audit = CanaryAudit(num_canaries=10_000, num_rounds=steps, confidence=0.95)
+    found = audit.run(model, plan, losses=losses_of(model), record=made_up(10_000))
+    assert not found.is_broken
+    assert found.epsilon_bound <= found.epsilon_claim
+    if rate == 1:
+        assert found.epsilon_bound >= 0.8 * found.epsilon_claim

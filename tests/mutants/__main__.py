@@ -1,0 +1,47 @@
+"""``python -m tests.mutants``: try every mutant and print who noticed it; fails if one survives or is out of date."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.mutants.mutant import Mutant
+from tests.mutants.running import Fate, Outcome, laboratory
+from tests.mutants.table import MUTANTS
+
+_NAME, _TEST = 48, 100
+
+
+def _line(outcome: Outcome) -> str:
+    killer = outcome.killer.removeprefix("tests/")
+    return f"{outcome.mutant.name:<{_NAME}} {outcome.fate.value:<9}{outcome.seconds:6.1f} s  {killer[:_TEST]}"
+
+
+def _chosen(words: list[str]) -> list[Mutant]:
+    return [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("words", nargs="*", help="try only mutants whose name contains one of these words")
+    mutants = _chosen(parser.parse_args().words)
+    outcomes = []
+    with tempfile.TemporaryDirectory(prefix="privet-mutants-") as folder, laboratory(Path(folder)) as room:
+        for mutant in mutants:
+            outcome = room.try_out(mutant)
+            outcomes.append(outcome)
+            sys.stdout.write(_line(outcome) + "\n")
+            sys.stdout.flush()
+    num_killed = sum(outcome.fate is Fate.KILLED for outcome in outcomes)
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    sys.stdout.write(f"\n{num_killed} of {len(outcomes)} mutants killed in {seconds:.0f} s\n")
+    for outcome in outcomes:
+        if outcome.fate is not Fate.KILLED:
+            sys.stdout.write(f"{outcome.fate.value}: {outcome.mutant.name}: {outcome.mutant.breaks}\n")
+    return 0 if outcomes and num_killed == len(outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,293 @@
+"""Mutants of clipping: the bound on one example, and who is allowed to have gradients at all."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Edit, Mutant, one
+
+_RULE = "mechanism/clipping.py"
+_RULES = "mechanism/clipping_rules.py"
+_ENGINE = "gradients/engine.py"
+_QUOTIENTS = "quotients = per_group(self.sensitivity.bounds, norms) / norms"
+_FACTORS = "        factors = rule.factors(norms)\n        bad = self._bad(norms)"
+_LAW = "tests/contract/test_clipping.py::test_factors_are_finite_and_keep_every_group_within_its_bound"
+_SUMS = "tests/contract/test_clipped_sums.py::test_no_record_moves_the_sum_further_than_the_rule_declares"
+_BOUND = "tests/contract/test_engines.py::test_removing_one_example_moves_the_sum_at_most_the_sensitivity"
+_HOSTILE = "tests/contract/test_engines.py::test_a_hostile_example_moves_the_sum_at_most_the_sensitivity"
+_ADDITIVE = "tests/contract/test_engines.py::test_an_example_adds_the_same_to_every_batch"
+
+CLIPPING = (
+    one(
+        "no-clipping",
+        "gradients of any length are added whole",
+        _RULE,
+        ".clamp_max_(1.0).masked_fill_",
+        ".fill_(1.0).masked_fill_",
+        _LAW,
+        _SUMS,
+    ),
+    one(
+        "clip-at-twice-the-bound",
+        "one example counts for twice the bound",
+        _RULE,
+        _QUOTIENTS,
+        f"{_QUOTIENTS} * 2",
+        _LAW,
+    ),
+    one(
+        "spoilt-norm-passes-the-rule",
+        "an example whose norm is not finite keeps a factor of one",
+        _RULE,
+        "quotients.nan_to_num_(nan=0.0).clamp_max_(1.0).masked_fill_(norms.isfinite().logical_not(), 0.0)",
+        "quotients.nan_to_num_(nan=1.0).clamp_max_(1.0)",
+        _LAW,
+    ),
+    one(
+        "spoilt-example-reaches-the-sum",
+        "zero times NaN is NaN: one broken record destroys the model, which reveals it",
+        _ENGINE,
+        "        if bad is not None:\n            factors",
+        "        if bad is not None and not norms.numel():\n            factors",
+        _HOSTILE,
+    ),
+    one(
+        "automatic-clipping-doubled",
+        "the normalising rule lets twice its bound through",
+        _RULES,
+        "        lengths = norms + self.weakness / (norms + self.weakness)",
+        "        lengths = (norms + self.weakness / (norms + self.weakness)) / 2",
+        _LAW,
+    ),
+    one(
+        "keep-or-drop-drops-nobody",
+        "gradients beyond the cutoff are kept",
+        _RULES,
+        "kept = (norms <= per_group(self.cutoffs, norms)) & norms.isfinite()",
+        "kept = norms.isfinite()",
+        _LAW,
+    ),
+    one(
+        "normalising-rules-keep-spoilt-norms",
+        "an infinite norm keeps a factor",
+        _RULES,
+        "unusable = (factors.isfinite() & norms.isfinite()).logical_not_()",
+        "unusable = norms.isfinite() & norms.isnan()",
+        _LAW,
+    ),
+    one(
+        "group-shares-not-normalised",
+        "every group may use the whole bound",
+        _RULE,
+        "return (norm / math.sqrt(num_groups),) * num_groups",
+        "return (norm,) * num_groups",
+        "tests/contract/test_clipping.py::test_one_number_bounds_the_whole_gradient_whatever_the_number_of_groups",
+    ),
+    one(
+        "total-of-groups-is-their-largest",
+        "the sensitivity of several groups is taken to be that of one",
+        "mechanism/sensitivity.py",
+        "else math.hypot(*self.bounds)",
+        "else max(self.bounds)",
+        "tests/mechanism/test_sensitivity.py",
+    ),
+    one(
+        "a-parameter-missing-from-the-norm",
+        "the first parameter is added without being measured",
+        _ENGINE,
+        "        self._squares[self._into.layout.groups[position]].append(squares)",
+        "        if position:\n            self._squares[self._into.layout.groups[position]].append(squares)",
+        _BOUND,
+    ),
+    one(
+        "small-parameters-missing-from-the-norm",
+        "biases and other small parameters are added without being measured",
+        _ENGINE,
+        "                self._squares[group].append(Squares(sums=square_sums(rows)))\n",
+        "",
+        _BOUND,
+    ),
+    Mutant(
+        name="clip-after-averaging",
+        breaks="the sum of a physical batch is clipped instead of each example",
+        edits=(
+            Edit(file=_ENGINE, old=_FACTORS, new=_FACTORS.replace("rule.factors(norms)", "torch.ones_like(norms)")),
+            Edit(
+                file=_ENGINE,
+                old="        self._planner.settle()\n        return norms",
+                new="        flat.mul_(min(1.0, rule.sensitivity.total / max(float(flat.norm()), 1e-30)))\n"
+                "        self._planner.settle()\n        return norms",
+            ),
+        ),
+        killed_by=(_ADDITIVE, _BOUND),
+    ),
+    one(
+        "one-factor-for-a-physical-batch",
+        "all examples of a physical batch share the factor of their mean norm",
+        _ENGINE,
+        _FACTORS,
+        _FACTORS.replace(
+            "rule.factors(norms)", "rule.factors(norms.mean(0, keepdim=True)).expand_as(norms).contiguous()"
+        ),
+        _ADDITIVE,
+        _BOUND,
+    ),
+    one(
+        "uses-of-a-shared-layer-measured-apart",
+        "the products between two calls of one layer are missing from the norm",
+        "gradients/bookkeeping.py",
+        "            self._clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))",
+        "            for part in parts:\n                self._clipper.take(position, part)",
+        "tests/gradients/test_operations.py",
+    ),
+    one(
+        "one-call-of-a-shared-layer-dropped",
+        "the second call of a layer is missing from norm and sum",
+        "gradients/per_example.py",
+        "inputs=torch.cat([part.inputs for part in parts], 1),",
+        "inputs=torch.cat([part.inputs * (part is parts[0]) for part in parts], 1),",
+        "tests/gradients/test_operations.py",
+        "tests/gradients/test_tied_tables.py",
+    ),
+    one(
+        "tied-weight-cross-term-dropped",
+        "a table that is also a linear map is measured without the products between both uses",
+        "gradients/strategies.py",
+        "torch.mul(outer.inputs @ lookup.out_grads.mT, met, out=across)",
+        "torch.mul(outer.inputs @ lookup.out_grads.mT, met, out=across).zero_()",
+        "tests/gradients/test_tied_tables.py::test_every_way_of_measuring_gives_the_norm_of_the_sum_of_both_uses",
+    ),
+    one(
+        "ghost-norm-without-cross-terms",
+        "positions of a sequence are measured as if they were different examples",
+        "gradients/strategies.py",
+        "    return torch.stack([products.sum((1, 2)), products.diagonal(dim1=1, dim2=2).sum(1)])",
+        "    return torch.stack([products.diagonal(dim1=1, dim2=2).sum(1)] * 2)",
+        "tests/contract/test_strategies.py",
+    ),
+    one(
+        "half-precision-margin-dropped",
+        "what rounding to eight bits hides of a norm is not allowed for",
+        "gradients/strategies.py",
+        "return 2.0**-6  # weighted factors are rounded to 8 bits",
+        "return 0.0",
+        "tests/gradients/test_margins.py::test_products_of_half_precision_leave_room_for_their_rounding",
+    ),
+    one(
+        "cancellation-floor-dropped",
+        "terms that cancel leave a norm that is only rounding error, and too small",
+        "gradients/strategies.py",
+        "torch.maximum(sums, sizes.mul_(max(each.floor for each in alike)), out=sums)",
+        "pass",
+        "tests/gradients/test_precision.py::test_positions_that_nearly_cancel_keep_the_bound",
+        "tests/gradients/test_tied_tables.py",
+    ),
+    one(
+        "batch-norm-accepted",
+        "a layer that mixes examples is let through",
+        "gradients/support.py",
+        "if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):",
+        "if isinstance(module, _BatchNorm) and not module.training and not module.track_running_stats:",
+        "tests/gradients/test_refusals.py::"
+        "test_a_layer_that_mixes_or_remembers_examples_is_refused_by_name_before_any_data",
+    ),
+    one(
+        "mixing-before-the-first-layer-accepted",
+        "examples that reach each other before the first trained layer are not noticed",
+        "gradients/trial.py",
+        "        _check_inputs(reached, absent)\n        for use, choices",
+        "        for use, choices",
+        "tests/gradients/test_refusals.py::test_mixing_before_the_first_trained_layer_is_refused",
+    ),
+    one(
+        "mixing-after-a-layer-accepted",
+        "examples that reach each other after a trained layer are not noticed",
+        "gradients/trial.py",
+        "            choices[:] = [axis for axis in choices if fits(axis, use.out_grad, absent)]\n",
+        "",
+        "tests/gradients/test_refusals.py::test_mixing_after_a_trained_layer_is_refused",
+    ),
+    one(
+        "mean-loss-taken-for-a-sum",
+        "a scalar loss is accepted and shared out",
+        _ENGINE,
+        "    if losses.dim() == 0:\n",
+        "    if losses.dim() == 0:\n        losses = losses.expand(batch_size)\n    if losses.dim() == 0:\n",
+        "tests/gradients/test_refusals.py::test_losses_that_are_not_one_number_per_example_are_refused",
+    ),
+    one(
+        "losses-of-other-data-accepted",
+        "losses computed from another loader's data are taken for the batch's",
+        _ENGINE,
+        "    if not is_batch(losses):",
+        "    if not losses.requires_grad:",
+        "tests/gradients/test_refusals.py::test_losses_of_data_from_elsewhere_are_refused",
+    ),
+    one(
+        "norms-under-autocast",
+        "norms and sums are formed in half precision",
+        "gradients/bookkeeping.py",
+        "with torch.autocast(losses.device.type, enabled=False):",
+        "with torch.autocast(losses.device.type, enabled=torch.is_autocast_enabled(losses.device.type)):",
+        "tests/gradients/test_precision.py::test_calling_backward_inside_autocast_keeps_the_bound",
+    ),
+    one(
+        "geometry-in-noise-but-not-in-clipping",
+        "gradients are clipped in plain units, noise is added in others",
+        _ENGINE,
+        "        if self._into.frame is not None:\n            part = rescaled",
+        "        if self._into.frame is not None and position < 0:\n            part = rescaled",
+        "tests/gradients/test_rescaling.py",
+        "tests/training/test_geometry.py",
+    ),
+    one(
+        "mask-not-applied-to-the-sum",
+        "masked coordinates carry gradients, and no noise",
+        _ENGINE,
+        "        if self._into.keep is not None:\n            part = self._masked(position, part)",
+        "        if self._into.keep is not None and position < 0:\n            part = self._masked(position, part)",
+        "tests/contract/test_engines.py::test_masked_coordinates_are_zero_and_the_rest_is_clipped_by_its_own_norm",
+    ),
+    one(
+        "mask-drawn-anew-inside-a-step",
+        "physical batches of one step use different masks",
+        "training/step.py",
+        "                batch = fetch(session._dataset, part, session._collate, session._device)\n",
+        "                batch = fetch(session._dataset, part, session._collate, session._device)\n"
+        "                far = self.index + 10**6 + int(part[0])\n"
+        "                again = session._mask.begin(far, session._streams.masks, self._sum.flat)\n"
+        "                self._kept = self._sum.kept = again\n"
+        "                self._sum.keep = None if again is None else again.coordinates\n",
+        "tests/training/test_masks.py::test_how_a_logical_batch_is_cut_changes_neither_mask_nor_sum",
+    ),
+    one(
+        "views-counted-as-records",
+        "the views of a record are added up after clipping's mean was taken for granted",
+        "training/augmentation.py",
+        "        return found.reshape(size, num_views).mean(1)",
+        "        return found.reshape(num_views, size).mean(0)",
+        "tests/training/test_augmentation.py",
+    ),
+    one(
+        "buffers-may-change",
+        "running statistics of private data leave with the model",
+        "training/guards.py",
+        "        if changed:",
+        "        if changed and not now:",
+        "tests/training/test_guards.py::test_a_forward_pass_that_changes_a_buffer_is_refused_by_name",
+    ),
+    one(
+        "optimizer-steps-freely",
+        "the user's own optimizer.step() trains without privacy",
+        "training/guards.py",
+        "        if not self._open:",
+        "        if self._open is None:",
+        "tests/training/test_guards.py::test_a_step_of_the_optimizer_outside_an_update_is_refused",
+    ),
+    one(
+        "foreign-parameters-accepted",
+        "the optimizer moves parameters that no private step covers",
+        "training/guards.py",
+        "    if foreign:",
+        "    if foreign < 0:",
+        "tests/training/test_guards.py::test_an_optimizer_with_foreign_parameters_is_refused",
+    ),
+)

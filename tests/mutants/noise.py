@@ -1,0 +1,235 @@
+"""Mutants of the noise: its size, where it goes, and where it comes from."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Edit, Mutant, one
+
+_LAW = "tests/contract/test_noise.py::test_noise_has_the_declared_size_shape_and_independence"
+_GAUSSIAN = "mechanism/noise.py"
+_CALL = "add_normal(clipped.flat, std=std, source=source, keep=clipped.keep, kept=clipped.kept)"
+_COUNT = "tests/mechanism/test_adaptive_clipping.py"
+_PLAIN = "        source.add_normal(flat, std)\n        return"
+_STREAM = "training/randomness.py"
+_STEP = "training/step.py"
+_RELEASE = "tests/training/test_release.py"
+_BEFORE_NOISE = Edit(
+    file=_STEP,
+    old="        session._iterates.before_step()\n",
+    new="        session._iterates.before_step()\n        clean = self._sum.flat.clone()\n",
+)
+
+
+def _scaled(factor: str, breaks: str) -> Mutant:
+    new = _CALL.replace("std=std", f"std={factor} * std")
+    return one(f"noise-times-{factor}", breaks, _GAUSSIAN, _CALL, new, _LAW)
+
+
+NOISE = (
+    _scaled("0.5", "half the noise that is charged"),
+    _scaled("0.9", "nine tenths of the noise that is charged"),
+    _scaled("0.98", "two percent less noise than is charged"),
+    _scaled("1.02", "two percent more noise than is charged: figures about the run are wrong"),
+    one(
+        "noise-of-two-ranks-divided-by-two",
+        "each of two processes adds noise of half the size, which adds up to 0.71 of what is charged",
+        _GAUSSIAN,
+        _PLAIN,
+        "        source.add_normal(flat, std / 2)\n        source.add_normal(flat, std / 2)\n        return",
+        _LAW,
+    ),
+    Mutant(
+        name="noise-divided-by-physical-batches",
+        breaks="noise shrinks with the number of physical batches of a step",
+        edits=(
+            _BEFORE_NOISE,
+            Edit(
+                file=_STEP,
+                old="        facts = amplified(session.plan.sampling, release)\n",
+                new="        facts = amplified(session.plan.sampling, release)\n"
+                "        parts = max(1, -(-len(self._indices) // session.physical_batch_size))\n"
+                "        ending.private.flat.sub_(clean).div_(parts).add_(clean)\n",
+            ),
+        ),
+        killed_by=(_RELEASE + "::test_engine_and_physical_batch_size_change_neither_the_result_nor_the_charge",),
+    ),
+    one(
+        "no-noise-on-a-tenth",
+        "the first tenth of the coordinates is released without noise",
+        _GAUSSIAN,
+        _PLAIN,
+        "        source.add_normal(flat[len(flat) // 10 :], std)\n        return",
+        _LAW,
+    ),
+    one(
+        "one-draw-for-two-coordinates",
+        "both coordinates of a pair get the same noise, so their difference has none",
+        _STREAM,
+        "part[half:].addcmul_(radius[: len(part) - half], sine[: len(part) - half], value=std)",
+        "part[half:].addcmul_(radius[: len(part) - half], cosine[: len(part) - half], value=std)",
+        _LAW,
+    ),
+    one(
+        "same-noise-at-every-step",
+        "the keystream starts over at every call, so two releases differ by data alone",
+        _STREAM,
+        "        whole = flat if flat.dtype in self._integers else flat.double()",
+        "        self._cipher = Cipher(algorithms.AES(bytes(32)), modes.CTR(bytes(16))).encryptor()\n"
+        "        whole = flat if flat.dtype in self._integers else flat.double()",
+        "tests/training/test_randomness.py::test_noise_is_never_drawn_twice",
+    ),
+    one(
+        "same-keys-in-every-process",
+        "a resumed run draws the noise of its first part again",
+        _STREAM,
+        "secrets.randbits(256) if seed is None else seed",
+        "0 if seed is None else seed",
+        "tests/training/test_resume.py::test_a_resumed_run_draws_fresh_noise",
+        "tests/training/test_randomness.py::test_without_a_seed_two_runs_differ_in_samples_and_in_noise",
+    ),
+    one(
+        "one-key-for-samples-and-noise",
+        "whoever knows the sample knows the noise",
+        _STREAM,
+        "sampling, masks, noise = root.spawn(3)",
+        "sampling = masks = noise = root",
+        "tests/training/test_randomness.py::test_streams_of_one_seed_are_independent_of_each_other",
+    ),
+    one(
+        "single-precision-noise-on-a-device",
+        "noise never exceeds 5.8 standard deviations, which alone can cost more than delta",
+        _STREAM,
+        "draw = torch.empty(part.shape, dtype=torch.float64, device=part.device)",
+        "draw = torch.empty(part.shape, dtype=torch.float32, device=part.device)",
+        "tests/contract/test_noise.py::test_a_devices_noise_is_drawn_in_double_precision_even_for_a_single_precision_sum",
+    ),
+    one(
+        "single-precision-radius",
+        "the tail of the keystream's noise ends where single precision ends",
+        _STREAM,
+        "radius.copy_(torch.sub(2.0, uniform, out=uniform).log_())",
+        "radius.copy_(torch.sub(2.0, uniform.float().clamp_max_(2 - 2**-23)).log_())",
+        "tests/contract/test_noise.py::test_the_radius_of_keystream_noise_is_drawn_in_double_precision_whatever_the_sum",
+    ),
+    one(
+        "forked-child-may-draw",
+        "a forked worker repeats its parent's noise",
+        _STREAM,
+        "if os.getpid() != self.process:",
+        "if os.getpid() == 0:",
+        "tests/training/test_randomness.py::test_a_forked_child_cannot_update_with_its_parents_noise",
+    ),
+    one(
+        "noise-for-the-largest-group-only",
+        "with several groups the noise is scaled to one bound instead of all together",
+        _GAUSSIAN,
+        "self.noise_multiplier) * clipped.sensitivity.total",
+        "self.noise_multiplier) * max(clipped.sensitivity.bounds)",
+        _LAW,
+    ),
+    one(
+        "event-from-the-plan",
+        "the ledger is told what was planned, whatever bound was really used",
+        _GAUSSIAN,
+        "event=gaussian_event(bounds=bounds, stds=(std,) * len(bounds)),",
+        "event=self.event(),",
+        "tests/contract/test_noise.py::test_the_event_follows_the_bound_that_was_really_used",
+    ),
+    one(
+        "noise-on-the-masked-coordinates",
+        "the coordinates that are released get no noise, the masked ones get it",
+        _GAUSSIAN,
+        "index = keep.nonzero().squeeze(1) if kept is None else kept.index",
+        "index = keep.logical_not().nonzero().squeeze(1)",
+        "tests/contract/test_noise.py::test_masked_coordinates_stay_exactly_zero_and_kept_ones_get_full_noise",
+    ),
+    one(
+        "group-noise-of-the-first-group",
+        "every group gets the noise of the first, and is charged its own",
+        "mechanism/shaped_noise.py",
+        "std=stds[group], source=source, keep=keep)",
+        "std=min(stds), source=source, keep=keep)",
+        "tests/mechanism/test_geometry.py",
+        "tests/training/test_noise_kinds.py",
+    ),
+    one(
+        "elliptical-noise-times-0.9",
+        "nine tenths of the noise in the units of a geometry",
+        "mechanism/shaped_noise.py",
+        _CALL,
+        _CALL.replace("std=std", "std=0.9 * std"),
+        "tests/mechanism/test_geometry.py",
+        "tests/training/test_noise_kinds.py",
+    ),
+    one(
+        "radial-noise-times-0.9",
+        "nine tenths of the charged noise of exponential length",
+        "mechanism/laplace.py",
+        "add_radial(clipped.flat, scale=std / math.sqrt(live + 1)",
+        "add_radial(clipped.flat, scale=0.9 * std / math.sqrt(live + 1)",
+        "tests/mechanism/test_laplace.py",
+    ),
+    one(
+        "two-sided-noise-times-0.9",
+        "nine tenths of the charged Laplace noise",
+        "mechanism/laplace.py",
+        "add_two_sided(clipped.flat, scales=scales,",
+        "add_two_sided(clipped.flat, scales=0.9 * scales,",
+        "tests/mechanism/test_laplace.py",
+    ),
+    one(
+        "count-without-noise",
+        "the learned threshold reveals how many gradients were short",
+        "mechanism/adaptive_clipping.py",
+        "        source.add_normal(count, std)\n",
+        "",
+        "tests/mechanism/test_adaptive_clipping.py",
+    ),
+    Mutant(
+        name="count-not-charged",
+        breaks="the noisy count of a learned threshold is released for nothing",
+        edits=(
+            Edit(
+                file="mechanism/adaptive_clipping.py",
+                old="return _joined(event, counted.noise_multiplier)",
+                new="return event",
+            ),
+            Edit(
+                file="mechanism/adaptive_clipping.py",
+                old="return _joined(event, self.count_noise_std / _COUNT_BOUND)",
+                new="return event",
+            ),
+        ),
+        killed_by=(_COUNT + "::test_sum_and_count_cost_one_fused_gaussian_for_every_number_of_groups",),
+    ),
+    one(
+        "count-not-centred",
+        "one example moves the count by one, and half is charged",
+        "mechanism/adaptive_clipping.py",
+        ".double().sub_(_COUNT_BOUND).sum(0)",
+        ".double().sum(0)",
+        "tests/mechanism/test_adaptive_clipping.py::test_one_example_moves_each_count_by_one_half_whatever_its_norms",
+    ),
+    Mutant(
+        name="ranking-before-noise",
+        breaks="the mask is chosen by sums before noise, which releases them",
+        edits=(
+            _BEFORE_NOISE,
+            Edit(
+                file=_STEP,
+                old="session._mask.watch(ending.private, kept=self._kept)",
+                new="noisy, ending.private.flat = ending.private.flat, clean\n"
+                "        session._mask.watch(ending.private, kept=self._kept)\n"
+                "        ending.private.flat = noisy",
+            ),
+        ),
+        killed_by=("tests/training/test_masks.py::test_a_ranking_depends_on_released_sums_alone",),
+    ),
+    one(
+        "gradients-follow-the-buffer",
+        "p.grad is a view of the next step's sum before its noise",
+        "mechanism/sums.py",
+        "gradients = self.flat / divisor if memory is None else memory.copy_(self.flat).div_(divisor)",
+        "gradients = self.flat.div_(divisor)",
+        "tests/mechanism/test_sums.py::test_written_gradients_do_not_follow_the_buffer_into_the_next_step",
+    ),
+)
