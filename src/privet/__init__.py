@@ -52,6 +52,7 @@ _WHERE = {
     "RandomMask": "privet.mechanism.masking",
     "RankedMask": "privet.mechanism.masking",
     "FrozenMask": "privet.mechanism.masking",
+    "SharedRandomMask": "privet.mechanism.shared_mask",
     "Coordinates": "privet.mechanism.granularity",
     "Rows": "privet.mechanism.granularity",
     "Blocks": "privet.mechanism.granularity",
@@ -162,6 +163,7 @@ if TYPE_CHECKING:
     from privet.mechanism.schedules import Linear as Linear
     from privet.mechanism.shaped_noise import EllipticalGaussian as EllipticalGaussian
     from privet.mechanism.shaped_noise import GroupwiseGaussian as GroupwiseGaussian
+    from privet.mechanism.shared_mask import SharedRandomMask as SharedRandomMask
     from privet.mechanism.terms import Adjacency as Adjacency
     from privet.mechanism.terms import Release as Release
     from privet.mechanism.terms import Unit as Unit

@@ -15,7 +15,6 @@ from torch.nn import functional
 from privet.attacks.audit_claim import AuditFinding, Claim
 from privet.attacks.canary_audit import CanaryAudit, Coins, sharpened
 from privet.errors import ArgumentError, DataError, PlanError
-from privet.gradients.functional import Functional
 from privet.mechanism.ablations import NoNoise
 from privet.mechanism.adaptive_clipping import AdaptiveQuantile
 from privet.mechanism.clipping import Clipping, Threshold, ThresholdRule
@@ -67,13 +66,7 @@ class LooseThreshold(Threshold):
 @dataclass(frozen=True, kw_only=True)
 class LooseRule(ThresholdRule):
     def factors(self, norms: Tensor) -> Tensor:
-        return 2 * super().factors(norms / 2) / 2 if (norms == 0).all() else super().factors(norms / 2)
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoRule(ThresholdRule):
-    def factors(self, norms: Tensor) -> Tensor:
-        return torch.ones_like(norms)
+        return super().factors(norms / 2)
 
 
 FULL = FullBatch(steps=10, expected_batch_size=100.0)
@@ -143,9 +136,15 @@ def test_two_thousand_canaries_and_ten_steps_pass_correct_code_and_flag_a_tenth_
             noise=ShortNoise(noise_multiplier=0.5, part=0.5),
             sampling=Poisson(rate=0.2, steps=10, expected_batch_size=400.0),
         ),
-        plan_of(clipping=LooseThreshold(norm=0.7), sampling=Poisson(rate=0.2, steps=10, expected_batch_size=400.0)),
     ],
-    ids=["half noise", "no noise", "clip 2C", "half noise, replace", "noise x0.9, blank", "half noise, q=0.2", "clip 2C, q=0.2"],
+    ids=[
+        "half noise",
+        "no noise",
+        "clip 2C",
+        "half noise, replace",
+        "noise x0.9, blank",
+        "half noise, q=0.2",
+    ],
 )
 def test_broken_pieces_are_found(plan: Plan) -> None:
     assert audited(plan).is_broken
@@ -158,19 +157,25 @@ def test_broken_pieces_are_found(plan: Plan) -> None:
         plan_of(adjacency=Adjacency.REPLACE_ONE),
         plan_of(sampling=Poisson(rate=0.2, steps=10, expected_batch_size=400.0)),
         plan_of(sampling=Shuffle(batches=3, epochs=3, expected_batch_size=9.0), adjacency=Adjacency.ZERO_OUT),
-        plan_of(sampling=FixedSize(dataset_size=1500, batch_size=700, steps=4), adjacency=Adjacency.REPLACE_ONE),
         plan_of(clipping=Automatic(norm=0.7)),
-        plan_of(clipping=KeepOrDrop(norm=0.7)),
+        plan_of(clipping=KeepOrDrop(norm=0.7, cutoff=0.7)),
         replace(plan_of(), grouping=PerLayer()),
-        replace(plan_of(), mask=RandomMask(schedule=Constant(rate=0.5))),
-        plan_of(noise=EllipticalGaussian(geometry=PerGroup(units=(3.0,)), noise_multiplier=0.5)),
+        replace(plan_of(), mask=RandomMask(schedule=Constant(value=0.5))),
+        plan_of(noise=EllipticalGaussian(geometry=PerGroup(group_units=(3.0,)), noise_multiplier=0.5)),
     ],
-    ids=["replace", "poisson", "shuffle", "fixed size", "automatic", "keep or drop", "per layer", "mask", "elliptical"],
+    ids=["replace", "poisson", "shuffle", "automatic", "keep or drop", "per layer", "mask", "elliptical"],
 )
 def test_correct_pieces_of_every_kind_pass_and_leave_a_trace(plan: Plan, coins: Coins) -> None:
     found = audited(plan, num_canaries=1000, num_rounds=3, coins=coins)
     assert not found.is_broken
     assert 0 < found.epsilon_bound < found.epsilon_claim
+
+
+def test_a_sampling_of_exactly_so_many_records_gets_them() -> None:
+    sampling = FixedSize(dataset_size=900, batch_size=500, steps=1)
+    found = audited(plan_of(sampling=sampling, adjacency=Adjacency.REPLACE_ONE), num_canaries=700)
+    assert not found.is_broken
+    assert found.epsilon_bound > 0
 
 
 def test_the_claim_is_that_of_the_rounds_that_were_run() -> None:
@@ -182,7 +187,7 @@ def test_the_claim_is_that_of_the_rounds_that_were_run() -> None:
 
 
 def test_a_clipping_bound_that_is_learned_on_the_way_is_followed() -> None:
-    learned = AdaptiveQuantile(initial_norm=0.7, quantile=0.5, learning_rate=0.2, count_multiplier=10.0)
+    learned = AdaptiveQuantile(norm=0.7, count_noise_std=50.0)
     assert not audited(plan_of(clipping=learned), num_canaries=1000, num_rounds=4).is_broken
 
 
@@ -195,14 +200,6 @@ def test_an_audit_leaves_the_model_as_it_was_and_can_be_repeated() -> None:
     assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
     assert all(value.grad is None for value in model.parameters())
     assert replace(audit, seed=1).run(model, plan_of(), losses=losses_of(model), record=made_up(200)) != first
-
-
-def test_every_engine_can_be_audited() -> None:
-    model = network()
-    audit = CanaryAudit(num_canaries=300, num_rounds=2, physical_batch_size=64)
-    found = audit.run(model, plan_of(), losses=losses_of(model), record=made_up(300), engine=Functional())
-    assert not found.is_broken
-    assert found.epsilon_bound > 0
 
 
 def test_more_canaries_than_coordinates_are_cut_to_one_each() -> None:
@@ -260,7 +257,9 @@ def test_two_hundred_audits_of_correct_code_give_no_alarm() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rate", "sigma", "steps"), [(1.0, 0.5, 1), (1.0, 1.0, 10), (1.0, 2.0, 25), (0.05, 0.6, 40), (0.2, 1.0, 20)], ids=str
+    ("rate", "sigma", "steps"),
+    [(1.0, 0.5, 1), (1.0, 1.0, 10), (1.0, 2.0, 25), (0.05, 0.6, 40), (0.2, 1.0, 20)],
+    ids=str,
 )
 def test_ten_thousand_canaries_never_exceed_the_claim_and_reach_four_fifths_of_it_without_sampling(
     rate: float, sigma: float, steps: int

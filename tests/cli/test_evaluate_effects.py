@@ -43,3 +43,36 @@ def test_impossible_requests_are_refused_in_one_line(ask: Ask, own_run: Path, tm
     assert both.code == 2
     assert "cannot use --data" in both.err
     assert ask("evaluate", own_run, "--data", tmp_path / "none.csv").code == 2
+
+
+def test_the_long_tail_of_public_pictures_is_drawn_and_shown_in_the_report(ask: Ask, own_run: Path) -> None:
+    found = ask("evaluate", own_run, "--long-tail", "--device", "cpu", "--json")
+    assert found.code == 0, found.err
+    tail = json.loads(found.out)["long_tail"]
+    assert len(tail["easiest_losses"]) == len(tail["hardest_losses"]) == 10
+    assert max(tail["easiest_losses"]) < min(tail["hardest_losses"])
+    assert (own_run / "long_tail.png").read_bytes().startswith(b"\x89PNG")
+    assert ask("report", own_run).code == 0
+    page = (own_run / "report.html").read_text()
+    assert "data:image/png;base64," in page
+    assert "of private data no record is shown" in page
+
+
+def test_private_pictures_are_neither_drawn_nor_shown(ask: Ask, own_run: Path) -> None:
+    recipe = own_run / "recipe.toml"
+    private = "data_is_public = false\n" + recipe.read_text().replace("evaluate_every = 2\n", "")
+    recipe.write_text(private)
+    found = ask("evaluate", own_run, "--long-tail", "--device", "cpu")
+    assert found.code == 2
+    assert "public test data only" in " ".join(found.err.split())
+    assert not (own_run / "long_tail.png").exists()
+    (own_run / "long_tail.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    ask("report", own_run)
+    assert "data:image/png" not in (own_run / "report.html").read_text()
+
+
+def test_a_file_that_is_no_picture_does_not_get_into_the_report(ask: Ask, own_run: Path) -> None:
+    (own_run / "long_tail.png").write_bytes(b"<script>")
+    found = ask("report", own_run)
+    assert found.code == 1
+    assert "not a picture" in found.err

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,24 @@ def test_parts_made_side_by_side_are_merged_by_the_command(
     assert ask("study", "small", "-o", tmp_path, "--merge").out == "2 rows\n"
     assert len(json.loads((tmp_path / "small.json").read_text())["rows"]) == 2
     assert ask("study", "small", "--merge").code == 2
+
+
+def test_changes_reach_a_study_that_takes_them_and_are_refused_by_one_that_does_not(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vary(changes: Sequence[str]) -> Callable[..., Iterator[dict[str, object]]]:
+        return lambda seeds, device, quick: iter([{"arm": "+".join(changes), "seed": 0, "accuracy": 0.5}])
+
+    def table(rows: Sequence[dict[str, object]]) -> str:
+        return f"{[row['arm'] for row in rows]}\n"
+
+    plain = catalogue.Study(name="plain", description="d", num_seeds=1, run=vary(["none"]), table=table)
+    monkeypatch.setattr(catalogue, "STUDIES", {"plain": plain, "varied": replace(plain, name="varied", vary=vary)})
+    changes = ("--set", "rank=8,16", "--set", "rate=1", "--device", "cpu")
+    assert ask("study", "varied", *changes).out == "['rank=8,16+rate=1']\n"
+    refused = ask("study", "plain", *changes)
+    assert refused.code == 1
+    assert "no settings that can be changed" in refused.err
 
 
 @pytest.fixture

@@ -172,9 +172,9 @@ def test_pieces_are_immutable(member: Member) -> None:
 # ------------------------------------------------------------------------------------------------- the Poisson law
 
 
-def poisson_p_values(draw: Batches, rate: float) -> dict[str, float]:
+def poisson_p_values(draw: Batches, rate: float, *, seed: int = 2024) -> dict[str, float]:
     """Draw steps and say, test by test, how odd they are under independent coins of this rate."""
-    rng = np.random.default_rng(2024)
+    rng = np.random.default_rng(seed)
     steps, size = 400, 200
     table = inclusion([next(draw(size, rng)) for _ in range(steps)], size)
     spread = rate * (1 - rate)

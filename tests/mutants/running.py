@@ -5,21 +5,30 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
+import signal
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+import dp_accounting.pld  # noqa: F401
+import pytest
+import safetensors.torch  # noqa: F401
+import torch
+
 from tests.mutants.mutant import PACKAGE, ROOT, Mutant, StaleMutant
 
+# The packages above are loaded once, and every mutant's process is a copy of this one.
 _COPIED = ("src", "tests")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 # What pytest's exit status says: some test failed, or all passed. Anything else is no verdict on the mutant.
-_SOME_FAILED, _ALL_PASSED = 1, 0
+_SOME_FAILED, _ALL_PASSED, _NO_VERDICT = 1, 0, 70
+_OURS = ("privet", "tests")
+_PATIENCE = 1800.0
 
 
 class Fate(Enum):
@@ -54,19 +63,14 @@ class Laboratory:
 
     folder: Path
 
-    def run(self, tests: Sequence[str], *options: str, timeout: float = 900) -> tuple[int, str]:
-        """Run tests of the copy in a process of its own; return the exit status and what was printed."""
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line", *options, *tests]
-        # No compiled files are written: two mutants of one file may have one length and one second of change.
-        environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-        # The copy must be found by its own settings alone.
-        environment.pop("PYTHONPATH", None)
-        for name in [name for name in environment if name.startswith(("PYTEST_", "COV_"))]:
-            environment.pop(name)
-        done = subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-        )
-        return done.returncode, done.stdout + done.stderr
+    def run(self, tests: Sequence[str], *options: str) -> tuple[int, str]:
+        """Run tests of the copy in a process of its own; return pytest's exit status and what it printed."""
+        printed = self.folder / "printed.txt"
+        child = os.fork()
+        if child == 0:
+            os._exit(_in_the_child(self.folder, printed, [*options, *tests]))
+        status = _awaited(child)
+        return status, printed.read_text(encoding="utf-8", errors="replace")
 
     def try_out(self, mutant: Mutant) -> Outcome:
         """Make a mutant, run the tests that must notice it, and undo it."""
@@ -87,6 +91,49 @@ class Laboratory:
         return Outcome(mutant=mutant, fate=fate, killer=killer, seconds=time.monotonic() - began)
 
 
+def _in_the_child(folder: Path, printed: Path, arguments: Sequence[str]) -> int:
+    """Run pytest as a fresh process would, but with torch and the other large packages loaded already."""
+    status = _NO_VERDICT
+    try:
+        with printed.open("wb", buffering=0) as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        os.chdir(folder)
+        for name in [name for name in sys.modules if name.split(".")[0] in _OURS]:
+            del sys.modules[name]
+        # What is imported from here on is the copy's.
+        sys.path[:] = [str(folder), *(entry for entry in sys.path if not _is_ours(entry))]
+        # No compiled files: two mutants of one file may have one length and one second of change.
+        sys.dont_write_bytecode = True
+        for name in [name for name in os.environ if name.startswith(("PYTEST_", "COV_"))]:
+            del os.environ[name]
+        status = int(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", *arguments]))
+        sys.stdout.flush()
+    except BaseException:  # noqa: BLE001 (told and turned into a status: a child must not return)
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        # Nothing of the parent may run in the child, whatever happened.
+        os._exit(status)
+
+
+def _is_ours(entry: str) -> bool:
+    return Path(entry or os.curdir).resolve() in (ROOT, ROOT / "src")
+
+
+def _awaited(child: int) -> int:
+    """Wait for a child and return its exit status; one that takes too long is ended."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return _NO_VERDICT
+        time.sleep(0.05)
+
+
 def _verdict(status: int, printed: str) -> tuple[Fate, str]:
     found = _FAILED.search(printed)
     if status == _SOME_FAILED and found is not None:
@@ -99,6 +146,7 @@ def _verdict(status: int, printed: str) -> tuple[Fate, str]:
 @contextmanager
 def laboratory(folder: Path) -> Iterator[Laboratory]:
     """Copy the library and its tests into an empty folder."""
+    torch.set_num_threads(1)
     for name in _COPIED:
         # Times are kept, so that compiled files stay valid and a copy starts as fast as the original.
         shutil.copytree(ROOT / name, folder / name)

@@ -25,3 +25,27 @@ def test_reconstructions_are_drawn_below_their_originals_for_the_first_seed() ->
     assert draw(rows).startswith(PNG)
     assert draw(rows) == draw(rows[:2])
     assert draw(rows) != draw(rows[:1])
+
+
+def test_accuracy_against_rate_is_drawn_in_panels() -> None:
+    rows = [
+        {"kind": "private", "panel": f"panel {number}", "rate": rate, "seed": seed, "train_accuracy": 0.5 + rate / 10}
+        for number in range(4)
+        for rate in (0.0, 0.9)
+        for seed in (0, 1)
+    ]
+    draw = PICTURES["sparsification-signs"]
+    assert draw(rows).startswith(PNG)
+    assert draw(rows) != draw(rows[:8])
+
+
+def test_ratios_clouds_and_frequencies_are_drawn_for_the_first_seed() -> None:
+    rows = [
+        {"part": "noise norm", "title": "noise", "rate": 0.0, "value": 1.0, "seed": 0},
+        {"part": "noise norm", "title": "noise", "rate": 0.5, "value": 0.7, "seed": 0},
+        {"part": "deviations", "title": "epoch 0", "p_value": 0.5, "points": [[0.0, 1.0], [1.0, 0.0]], "seed": 0},
+        {"part": "frequency", "title": "random masks", "histogram": [1, 2, 1], "seed": 0},
+    ]
+    draw = PICTURES["sparsification-terms"]
+    assert draw(rows).startswith(PNG)
+    assert draw(rows) == draw([*rows, {**rows[0], "seed": 1}])

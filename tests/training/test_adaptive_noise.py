@@ -88,7 +88,13 @@ def squares_of(engine: object, data: list[tuple[Tensor, Tensor]], model: nn.Modu
     )
     found: list[Tensor] = []
     session = privatize(
-        model, SGD(model.parameters(), lr=0.0), data, plan, physical_batch_size=7, seed=0, engine=engine  # type: ignore[arg-type]
+        model,
+        SGD(model.parameters(), lr=0.0),
+        data,
+        plan,
+        physical_batch_size=7,
+        seed=0,
+        engine=engine,  # type: ignore[arg-type]
     )
     with session:
         for step in session.steps():
@@ -217,9 +223,7 @@ def test_units_follow_badly_scaled_features(learning: ReleasedSquares | PastGrad
         sampling=Poisson(rate=0.25, steps=30, expected_batch_size=1000),
     )
     data = list(zip(features, labels, strict=True))
-    with privatize(
-        model, SGD(model.parameters(), lr=0.02), data, plan, physical_batch_size=2000, seed=0
-    ) as session:
+    with privatize(model, SGD(model.parameters(), lr=0.02), data, plan, physical_batch_size=2000, seed=0) as session:
         train(session)
         run = session._noise
     assert isinstance(run, AdaptiveGaussianRun)

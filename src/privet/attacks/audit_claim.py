@@ -23,7 +23,7 @@ from privet.plan import Plan
 
 Array = NDArray[np.float64]
 _DOUBLINGS = 7
-_PRECISION = 1e-3
+_PRECISION = 4e-3
 # From rare to common and back, so that a step function on the grid loses little in either tail.
 _RARE = np.logspace(-12, -2, 240, endpoint=False)
 _GRID: Array = np.concatenate([[0.0], _RARE, np.linspace(0.01, 0.99, 600), 1 - _RARE[::-1], [1.0]])

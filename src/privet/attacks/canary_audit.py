@@ -24,7 +24,6 @@ from privet.attacks.audit_bounds import Errors
 from privet.attacks.audit_claim import AuditFinding, Claim
 from privet.attacks.canaries import CanaryLoss, CanaryRecords, Losses, canary_coordinates, canary_lengths
 from privet.errors import DataError
-from privet.gradients.engine import Engine
 from privet.mechanism.fixed_size import FixedSize
 from privet.mechanism.geometry import Frame
 from privet.mechanism.layout import Layout
@@ -82,9 +81,7 @@ class CanaryAudit:
         object.__setattr__(self, "confidence", checks.probability("confidence", self.confidence))
         object.__setattr__(self, "seed", checks.count("seed", self.seed, minimum=0))
 
-    def run(
-        self, model: nn.Module, plan: Plan, *, losses: Losses, record: Sequence[Tensor], engine: Engine | None = None
-    ) -> AuditFinding:
+    def run(self, model: nn.Module, plan: Plan, *, losses: Losses, record: Sequence[Tensor]) -> AuditFinding:
         """Run the plan's own pieces on the model and return what the canaries prove.
 
         Args:
@@ -92,7 +89,6 @@ class CanaryAudit:
             plan: The calibrated plan. Where it releases the last iterate only, its rounds are audited as if all were.
             losses: From the tensors of a batch to one loss per example, as for training.
             record: Made-up examples: tensors whose first axis has at least as many entries as there are canaries.
-            engine: How per-example gradients are computed; the session's choice by default.
 
         Guarantee:
             If every round is what the accountant says, the finding is not broken with probability ``confidence`` at
@@ -106,13 +102,14 @@ class CanaryAudit:
         each = whole if self.coins is Coins.ONCE else Claim(plan=plan, num_rounds=1)
         bench = _Bench(self, model, plan, losses, record, whole.noise_multiplier)
         thresholds = bench.thresholds(each)
-        scores = list(bench.scores(rounds, engine))
+        scores = list(bench.scores(rounds))
         # the allowed error is shared among the thresholds
         level = 1 - (1 - self.confidence) / len(thresholds)
         rates = np.array([_count(scores, threshold).upper_rates(level) for threshold in thresholds])
-        broken, noise_bound = each.test(
+        # errors that a blind guess could have are no evidence against any claim
+        broken, noise_bound = (False, None) if (rates.sum(1) >= 1).all() else each.test(
             lambda multiplier: bool((each.false_negatives(multiplier, rates[:, 0]) > rates[:, 1]).any())
-        )
+        )  # fmt: skip
         return AuditFinding(
             audit="canaries per run" if self.coins is Coins.ONCE else "canaries per round",
             attacker="noisy gradients",
@@ -182,7 +179,7 @@ class _Bench:
         bounds = np.asarray(rule.sensitivity.bounds)
         self._noise_ratios = noise_multiplier * rule.sensitivity.total / bounds[self._groups]
 
-    def scores(self, rounds: int, engine: Engine | None) -> Iterator[tuple[Array, NDArray[np.bool_]]]:
+    def scores(self, rounds: int) -> Iterator[tuple[Array, NDArray[np.bool_]]]:
         """Run rounds of the plan; yield the attacker's scores with the truth about them."""
         audit = self._audit
         session = privatize(
@@ -191,7 +188,6 @@ class _Bench:
             self._records,
             self._plan,
             physical_batch_size=audit.physical_batch_size,
-            engine=engine,
             seed=audit.seed,
         )
         total, was_seen = np.zeros(self.num_canaries), np.zeros(self.num_canaries, dtype=bool)
@@ -247,19 +243,19 @@ class _Bench:
         rounds = claim.num_rounds
         side = max(1, self.num_canaries * (1 if self._audit.coins is Coins.ONCE else self._audit.num_rounds) // 2)
         level = 1 - (1 - self._audit.confidence) / (2 * len(_SHORTFALLS))
-        found = []
+        candidates, rates = [], []
         for shortfall in _SHORTFALLS:
             inside, outside = self._simulated(rounds, shortfall)
-            candidates = np.quantile(np.concatenate([inside, outside]), _CANDIDATES)
-            wrong_out = 1 - np.searchsorted(outside, candidates) / len(outside)
-            wrong_in = np.searchsorted(inside, candidates) / len(inside)
-            sure_out, sure_in = _upper(wrong_out, side, level), _upper(wrong_in, side, level)
-            limits = claim.false_negatives(claim.noise_multiplier, np.concatenate([wrong_out, sure_out]))
-            limit, sure_limit = limits[: len(candidates)], limits[len(candidates) :]
-            # by how many times the width of the intervals such a mechanism would break the claim
-            gain = (limit - wrong_in) / (limit - sure_limit + sure_in - wrong_in)
-            found.append(float(candidates[int(np.argmax(gain))]))
-        return tuple(found)
+            candidates.append(np.quantile(np.concatenate([inside, outside]), _CANDIDATES))
+            wrong_out = 1 - np.searchsorted(outside, candidates[-1]) / len(outside)
+            wrong_in = np.searchsorted(inside, candidates[-1]) / len(inside)
+            rates.append([wrong_out, _upper(wrong_out, side, level), wrong_in, _upper(wrong_in, side, level)])
+        wrong_out, sure_out, wrong_in, sure_in = np.stack(rates, axis=1)
+        asked = np.stack([wrong_out, sure_out])
+        limit, sure_limit = claim.false_negatives(claim.noise_multiplier, asked.ravel()).reshape(asked.shape)
+        # by how many times the width of the intervals such a mechanism would break the claim
+        gain = (limit - wrong_in) / (limit - sure_limit + sure_in - wrong_in)
+        return tuple(float(row[best]) for row, best in zip(candidates, gain.argmax(1), strict=True))
 
     def _simulated(self, rounds: int, shortfall: float) -> tuple[Array, Array]:
         """Return sorted scores of canaries in and out, of the claimed mechanism with its noise short by a factor."""

@@ -149,7 +149,9 @@ class OneRunAudit:
 
         # both bounds hold at once, because each has half of the allowed error
         plain = max(one_run_epsilon(each, delta=claim.plan.delta, confidence=level) for each in guesses)
-        broken, noise_bound = claim.test(is_refuted)
+        # guesses that a blind attacker could have made are no evidence against any claim
+        is_evidence = any(one_run_refutes(each, lambda rate: rate, confidence=level) for each in guesses)
+        broken, noise_bound = claim.test(is_refuted) if is_evidence else (False, None)
         claimed = claim.epsilon(claim.noise_multiplier)
         return AuditFinding(
             audit="one run",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--equal-mass", is_flag=True, help="Cut bins so that each holds equally many predictions.")
 @click.option("--membership", is_flag=True, help="Also run membership attacks, beside what the guarantee allows.")
 @click.option("--groups", metavar="COLUMNS", help="Also compare classes and the groups of these columns: sex,race.")
+@click.option("--long-tail", is_flag=True, help="Also draw test pictures of lowest and highest loss; public data only.")
 @click.option("--pretraining", is_flag=True, help="Also estimate how far public data are from the run's, and warn.")
 @click.option("--public-data", metavar="NAME", help="Public data for --pretraining; those of the recipe by default.")
 @click.option("--robustness", is_flag=True, help="Also measure accuracy when inputs are changed to mislead.")
@@ -47,6 +48,7 @@ def evaluate(
     equal_mass: bool,
     membership: bool,
     groups: str | None,
+    long_tail: bool,
     pretraining: bool,
     public_data: str | None,
     robustness: bool,
@@ -63,6 +65,8 @@ def evaluate(
     from privet.experiments.runner import evaluate as evaluate_run
     from privet.experiments.side_effects import own_test_data
 
+    if long_tail and data is not None:
+        raise click.UsageError("--long-tail shows records of the run's own test split, and cannot use --data.")
     if membership and data is not None:
         raise click.UsageError("--membership compares the run's training and test data, and cannot use --data.")
     if public_data is not None and not pretraining:
@@ -86,6 +90,8 @@ def evaluate(
         found |= {"fairness": _fairness(run_folder, device, groups, test, as_json)}
     if robustness:
         found |= {"robustness": _robustness(run_folder, device, test, as_json)}
+    if long_tail:
+        found |= {"long_tail": _long_tail(run_folder, device)}
     if pretraining:
         found |= {"pretraining": _pretraining(run_folder, public_data, test, as_json)}
     if membership:
@@ -138,6 +144,20 @@ def _robustness(run_folder: str, device: str, test: ArrayDataset | None, as_json
         if found.growth is not None:
             show_heading(growth_sentence(found.growth))
     return found.to_dict()
+
+
+def _long_tail(run_folder: str, device: str) -> object:
+    from privet.experiments.long_tail import examine_long_tail
+    from privet.reports.long_tail import write_long_tail
+
+    found = examine_long_tail(run_folder, device=device)
+    path = write_long_tail(run_folder, found)
+    click.echo(f"Pictures of lowest and highest loss: {path}", err=True)
+    return {
+        "easiest_losses": found.easiest_losses,
+        "hardest_losses": found.hardest_losses,
+        "num_right_among_hardest": found.num_right_among_hardest,
+    }
 
 
 def _pretraining(run_folder: str, public: str | None, test: ArrayDataset | None, as_json: bool) -> object:

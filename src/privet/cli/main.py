@@ -25,6 +25,7 @@ _VERBS: Mapping[str, tuple[str, str, str]] = {
     "doctor": ("privet.cli.doctor", "doctor", "Say whether a model can be trained privately."),
     "audit": ("privet.cli.audit", "audit", "Attack a plan with canaries, beside what it claims."),
     "study": ("privet.cli.study", "study", "Repeat a published comparison, with controls."),
+    "federated": ("privet.cli.federated", "federated", "Run a federation: parties with ledgers of their own."),
     "recipes": ("privet.cli.recipes", "recipes", "List, show or copy the recipes that come along."),
 }
 

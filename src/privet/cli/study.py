@@ -88,19 +88,19 @@ def study(
 
 
 def _draw(files: StudyFiles, rows: list[dict[str, Any]]) -> None:
-    """Draw the study's picture beside its table, if it has one; the rows are safe by now, whatever drawing needs."""
+    """Draw the study's picture and page beside its table, if it has any; the rows are safe by now."""
     from privet.durable import write_durably
+    from privet.reports.study_pages import PAGES
     from privet.reports.study_pictures import PICTURES
 
-    draw = PICTURES.get(files.study.name)
-    if draw is None:
-        return
+    draw, page = PICTURES.get(files.study.name), PAGES.get(files.study.name)
     try:
-        picture = draw(rows)
+        if draw is not None:
+            write_durably(files.folder / f"{files.study.name}.png", draw(rows))
+        if page is not None:
+            write_durably(files.folder / f"{files.study.name}.html", page(rows).encode())
     except ModuleNotFoundError as error:
         click.echo(f"No picture: {error.name} is missing. Run: pip install 'privet[report]', then --merge.", err=True)
-        return
-    write_durably(files.folder / f"{files.study.name}.png", picture)
 
 
 def _figure(value: float | None) -> str:

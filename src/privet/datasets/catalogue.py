@@ -14,6 +14,7 @@ from privet.datasets.info import DatasetInfo, Normalisation
 from privet.datasets.known import SCATTERED, describe
 from privet.datasets.scattering import scattered
 from privet.datasets.tabular import load_adult, load_california_housing, load_wine_red
+from privet.datasets.tokens import load_sst2_tokens
 
 
 class Loader(Protocol):
@@ -33,6 +34,7 @@ _LOADERS: Mapping[str, Loader] = MappingProxyType(
         "california_housing": load_california_housing,
         "wine_red": load_wine_red,
         "adult": load_adult,
+        "sst2": load_sst2_tokens,
     }
 )
 LOADERS: Mapping[str, Loader] = MappingProxyType(

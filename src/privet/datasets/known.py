@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from privet.datasets.columns import ADULT, CALIFORNIA_HOUSING, WINE_RED
-from privet.datasets.info import DatasetInfo, Normalisation
+from privet.datasets.info import AS_STORED, DatasetInfo, Normalisation
 from privet.errors import DataError
 
 # Stored bytes become numbers from 0 to 1 before any normalisation, so for images this one has nothing left to do.
@@ -96,6 +96,18 @@ _INFOS = (
     CALIFORNIA_HOUSING,
     WINE_RED,
     ADULT,
+    DatasetInfo(
+        name="sst2",
+        num_classes=2,
+        input_shape=(64,),
+        class_names=("negative", "positive"),
+        train_size=67_349,
+        test_size=872,
+        licence="no formal licence; the authors ask to be cited",
+        source="R. Socher et al. (2013); https://gluebenchmark.com/tasks (SST-2)",
+        public=True,
+        normalisations=(AS_STORED,),
+    ),
 )
 
 # Scattering features of images, by the name of the images: 81 channels per colour, a quarter of the pixels a side.

@@ -1,7 +1,7 @@
 """A user's own CSV files: test data of a known table, or both parts of a table that the user declares.
 
-Training data are read by ``read_csv``, where no record may raise. Test data are read strictly: the figures computed from
-them are exact functions of the records in any case, and a silently replaced cell would only make them wrong.
+Training data are read by ``read_csv``, where no record may raise. Test data are read strictly: the figures computed
+from them are exact functions of the records in any case, and a silently replaced cell would only make them wrong.
 """
 
 from __future__ import annotations

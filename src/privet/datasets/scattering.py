@@ -88,7 +88,7 @@ class Scattering:
         """Name the features by everything they follow from: the images' contents, these settings, and kymatio."""
         digest = hashlib.sha256(f"{self!r} {_kymatio_version()} {images.dtype} {tuple(images.shape)}".encode())
         for piece in torch.split(images.detach().cpu(), _CHUNK):
-            digest.update(piece.contiguous().numpy())
+            digest.update(piece.contiguous().numpy().tobytes())
         return digest.hexdigest()
 
     def _computed(self, images: Tensor, shape: tuple[int, ...], device: torch.device | None) -> Tensor:

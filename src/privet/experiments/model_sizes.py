@@ -18,6 +18,7 @@ _COLOUR_SCATTERING: Task = ((243, 8, 8), 10)
 _HOUSING: Task = ((8,), 1)
 _WINE: Task = ((11,), 1)
 _CENSUS: Task = ((108,), 2)
+_SENTENCES: Task = ((64,), 2)
 
 MODEL_SIZES: Mapping[str, Mapping[Task, int]] = MappingProxyType(
     {
@@ -44,6 +45,7 @@ MODEL_SIZES: Mapping[str, Mapping[Task, int]] = MappingProxyType(
         },
         "oriented_edges": {_GREY_IMAGES: 4_420, _COLOUR_IMAGES: 17_290},
         "small_vit": {_GREY_IMAGES: 138_890, _COLOUR_IMAGES: 141_898},
+        "minilm_lora": {_SENTENCES: 664_322},
         "convex_relu": {_GREY_IMAGES: 784_000, _COLOUR_IMAGES: 3_072_000, _CENSUS: 21_600},
         "logistic_regression": {_GREY_IMAGES: 7_850, _COLOUR_IMAGES: 30_730, _HOUSING: 9, _WINE: 12, _CENSUS: 218},
     }

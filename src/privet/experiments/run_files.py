@@ -75,6 +75,11 @@ class RunFiles:
         return self.folder / "robustness.json"
 
     @property
+    def long_tail(self) -> Path:
+        """Public test pictures of lowest and highest loss; there only when they were asked for."""
+        return self.folder / "long_tail.png"
+
+    @property
     def unprotected(self) -> Path:
         """Values that the guarantee does not cover; there only for public data or when asked for."""
         return self.folder / "unprotected.jsonl"

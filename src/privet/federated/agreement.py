@@ -70,8 +70,8 @@ class Agreement:
             raise PlanError("In a federation every party sees every model. Set release=Release.EVERY_ITERATE.")
         if not isinstance(self.plan.mask, _PUBLIC_MASKS):
             raise PlanError(
-                f"{type(self.plan.mask).__name__} is drawn by one process alone, so parties would not know each other's "
-                "masks. Use SharedRandomMask, FrozenMask, ChosenMask or NoMask."
+                f"{type(self.plan.mask).__name__} is drawn by one process alone, so parties would not know the "
+                "masks of others. Use SharedRandomMask, FrozenMask, ChosenMask or NoMask."
             )
         if self.contribution.has_central_noise:
             self._check_central(name)

@@ -16,6 +16,7 @@ from torch.optim import SGD
 
 from privet import checks
 from privet.accounting.guarantee import Guarantee
+from privet.accounting.ledger import VoidReason
 from privet.errors import CheckpointError, LoopError
 from privet.federated.agreement import Agreement
 from privet.federated.contributions import ClientUpdates, Sessions
@@ -111,12 +112,15 @@ class Coordinator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Write a last checkpoint, compare what ran with the plan, and close the ledger."""
-        with self.ledger:
-            if error is None and self._asked is None:
+        try:
+            if error is None and self._asked is not None:
+                for _ in range(self.agreement.contribution.steps_per_round):
+                    self.ledger.void(VoidReason.INTERRUPTED)
+            if error is None:
                 self._checkpoint()
                 self.ledger.verify(self.agreement.plan.segments)
-            if error is not None:
-                raise error
+        finally:
+            self.ledger.__exit__(kind, error, trace)
 
     @property
     def round(self) -> int:

@@ -18,10 +18,22 @@ if TYPE_CHECKING:
 
     from privet.mechanism.noise import NormalSource
 
-# Coordinates drawn at a time: they bound the extra memory.
-CHUNK = 1 << 20
+# Coordinates drawn at a time on a processor, as many as its cache holds; devices get an eighth of the vector, since
+# each piece costs several launches. Either way the extra memory stays below one vector.
+CHUNK = 1 << 18
+_MOST_PIECES = 8
 _FEW_SQUARES = 64
 _TRIES = 8
+
+
+def _piece_size(like: Tensor, size: int) -> int:
+    return CHUNK if like.device.type == "cpu" else max(CHUNK, -(-size // _MOST_PIECES))
+
+
+def _length(drawn: Tensor) -> Tensor:
+    """Return the length in double precision, where it lies: asking for the number would wait for a device."""
+    length: Tensor = drawn.norm(dtype=drawn.new_empty(0).double().dtype)
+    return length
 
 
 def normals(like: Tensor, source: NormalSource, *shape: int) -> Tensor:
@@ -60,7 +72,8 @@ def add_radial(flat: Tensor, *, scale: float, source: NormalSource, keep: Tensor
     precision; given the length, the direction is uniform, up to the rounding that the sum itself has. The extra memory
     is one piece. Without any kept coordinate nothing is added.
     """
-    pieces = [slice(start, start + CHUNK) for start in range(0, flat.numel(), CHUNK)]
+    step = _piece_size(flat, flat.numel())
+    pieces = [slice(start, start + step) for start in range(0, flat.numel(), step)]
     sizes = [flat[piece].numel() if keep is None else int(keep[piece].sum()) for piece in pieces]
     if sum(sizes) == 0:
         return
@@ -72,7 +85,7 @@ def add_radial(flat: Tensor, *, scale: float, source: NormalSource, keep: Tensor
         drawn = normals(flat, source, flat[piece].numel())
         if keep is not None:
             drawn.masked_fill_(keep[piece].logical_not(), 0.0)
-        drawn.mul_(length * math.sqrt(share / math.fsum(shares)) / float(drawn.double().norm()))
+        drawn.mul_(length * math.sqrt(share / math.fsum(shares)) / _length(drawn))
         flat[piece].add_(drawn)
 
 
@@ -84,13 +97,14 @@ def add_radial_at(flat: Tensor, places: NDArray[np.int64], *, scale: float, sour
     """
     if len(places) == 0:
         return
-    pieces = [places[start : start + CHUNK] for start in range(0, len(places), CHUNK)]
+    step = max(1, _piece_size(flat, len(places)) // 2)  # numbers of places take as much memory as the noise itself
+    pieces = [places[start : start + step] for start in range(0, len(places), step)]
     like = flat.new_empty(0).double()
     length = scale * gamma_of_squares(2 * len(places), like, source)
     shares = [gamma_of_squares(len(piece), like, source) for piece in pieces] if len(pieces) > 1 else [1.0]
     for piece, share in zip(pieces, shares, strict=True):
         drawn = normals(like, source, len(piece))
-        drawn.mul_(length * math.sqrt(share / math.fsum(shares)) / float(drawn.norm()))
+        drawn.mul_(length * math.sqrt(share / math.fsum(shares)) / _length(drawn))
         flat.index_add_(0, like.long().new_tensor(piece), drawn.to(flat.dtype))
 
 
@@ -102,8 +116,9 @@ def add_two_sided(
     Guarantee: half the squares of two normal numbers make an exponential draw, a third gives the sign. The normal
     numbers reach as far as double precision does, so no tail is cut at the 17 scales of single-precision logarithms.
     """
-    for start in range(0, flat.numel(), CHUNK):
-        piece = slice(start, start + CHUNK)
+    step = _piece_size(flat, flat.numel())
+    for start in range(0, flat.numel(), step):
+        piece = slice(start, start + step)
         first, second, sign = normals(flat, source, 3, flat[piece].numel())
         size = first.square_().add_(second.square_()).mul_(0.5).copysign_(sign)
         size.mul_(scales if isinstance(scales, float) else size.double().new_tensor(scales[piece]))

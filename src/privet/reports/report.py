@@ -211,7 +211,7 @@ def _side_effects(content: RunContent) -> dict[str, Any] | None:
     from privet.reports import side_effect_plots, side_effects
 
     fairness, robustness, info = content.fairness, content.robustness, content.recipe.info
-    if fairness is None and robustness is None:
+    if fairness is None and robustness is None and content.long_tail is None:
         return None
     attributes = () if fairness is None else fairness.attributes
     # A declared column is known by its name and by each of its categories.
@@ -234,6 +234,7 @@ def _side_effects(content: RunContent) -> dict[str, Any] | None:
         "radii": [] if robustness is None else side_effects.radius_rows(robustness),
         "attack": None if robustness is None else robustness,
         "growth": None if content.growth is None else side_effects.growth_sentence(content.growth),
+        "long_tail": content.long_tail,
         "plots": plots,
     }
 

@@ -142,8 +142,9 @@ def save_checkpoint(
         "plan": plan_hash,
         "optimizer": described,
         "clipping": {name: list(values) for name, values in clipping.items()},
-        "noise": {name: list(values) for name, values in (noise or {}).items()},
     }
+    if noise:
+        facts["noise"] = {name: list(values) for name, values in noise.items()}
     body = json.dumps(facts, sort_keys=True)
     metadata = {"privet": body, "digest": _digest(body, tensors)}
     _replace(path, safetensors.torch.save(tensors, metadata))

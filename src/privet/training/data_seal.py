@@ -30,6 +30,8 @@ from privet.training.augmentation import Views
 _LOG = logging.getLogger("privet")
 _VARIABLE = "PRIVET_STATE"
 _MAX_BYTES = 4096
+# Numbers digested at once: data on a device come over piece by piece.
+_CHUNK = 1 << 24
 
 
 @runtime_checkable
@@ -121,8 +123,9 @@ def _digest(parts: list[Tensor], salt: bytes) -> bytes:
     digest = hashlib.blake2b(key=salt, digest_size=32)
     for tensor in parts:
         digest.update(f"{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        for part in tensor.detach().reshape(-1).split(1 << 24):
-            digest.update(part.cpu().contiguous().view(torch.uint8).numpy().data if part.numel() else b"")
+        flat = tensor.detach().reshape(-1)
+        for start in range(0, len(flat), _CHUNK):
+            digest.update(flat[start : start + _CHUNK].cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.digest()
 
 

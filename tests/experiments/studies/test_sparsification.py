@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,6 +50,20 @@ def test_every_arm_is_tuned_over_the_same_rates_at_the_same_guarantee() -> None:
     assert steps == {BASELINE: 20, MASKED: 24, DECAY: 24}
     assert all(0 <= row["accuracy"] <= 1 for row in rows)
     assert "## Fashion-MNIST, DP-CNN/S, epsilon 3, quick" in sparsification_table(rows)
+
+
+def test_the_first_seed_tunes_and_the_others_use_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(QUICK, learning_rates=(8.0, 4.0, 2.0))
+    worth = {8.0: 0.2, 4.0: 0.6, 2.0: 0.4}
+    monkeypatch.setattr(sparsification, "_trained", lambda _0, _1, _2, rate, *_: (rate, 3.0))
+    monkeypatch.setattr(
+        sparsification, "_accuracy", lambda rate, part: worth[rate] if len(part) > 20 else 1 - worth[rate]
+    )
+    rows = list(run_sparsification_study([settings], seeds=[4, 5, 6], device=torch.device("cpu")))
+    tried = {arm: [(row["seed"], row["rate"]) for row in rows if row["arm"] == arm] for arm in ARMS}
+    assert all(found == [(4, 8.0), (4, 4.0), (4, 2.0), (5, 4.0), (6, 4.0)] for found in tried.values())
+    table = sparsification_table(rows)
+    assert all(f"| {arm} | 4 |" in table for arm in ARMS)
 
 
 def test_the_network_on_scattering_features_reads_them() -> None:

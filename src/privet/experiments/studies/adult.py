@@ -7,13 +7,14 @@ all would favour the arm that it suits. The choice is made once per arm and is n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from privet.datasets import load
-from privet.effects.fairness import fairness_report
+from privet.effects.fairness import decision_disparity, fairness_report
 from privet.experiments.building import on_device
 from privet.experiments.side_effects import group_attribute
 from privet.experiments.studies.effects_training import ArmTraining, train_arm, with_best_rate
@@ -52,7 +53,9 @@ def run_adult_study(*, seeds: Sequence[int], device: torch.device, quick: bool) 
                 device=device,
             )
             predictions = predict(model, test.features, test.labels)
-            report = fairness_report(predictions, class_names=split.info.class_names, attributes=attributes)
+            names = split.info.class_names
+            report = fairness_report(predictions, class_names=names, attributes=attributes)
+            decisions = tuple(decision_disparity(predictions, one, class_names=names) for one in attributes)
             yield {
                 "arm": "no privacy" if epsilon is None else f"epsilon {epsilon:g}",
                 "dataset": "adult",
@@ -65,7 +68,7 @@ def run_adult_study(*, seeds: Sequence[int], device: torch.device, quick: bool) 
                 "learning_rate": training.learning_rate,
                 "num_rates_tried": len(rates),
                 "num_test": predictions.num_examples,
-                "fairness": report.to_dict(),
+                "fairness": replace(report, decisions=decisions).to_dict(),
                 **{f"accuracy_gap_{one.attribute}": one.accuracy_gap.value for one in report.attributes},
                 **{f"loss_gap_{one.attribute}": one.loss_gap.value for one in report.attributes},
             }

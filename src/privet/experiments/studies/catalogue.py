@@ -96,6 +96,19 @@ def _clipping_run(
     return run
 
 
+def _drawn_clusters_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet.experiments.studies.calibration_seeds import run_drawn_clusters
+
+    settings = clusters_settings()
+    return run_drawn_clusters(settings.shortened(20) if quick else settings, seeds=seeds, device=device)
+
+
+def _drawn_clusters_table(rows: Sequence[Row]) -> str:
+    from privet.experiments.studies.calibration_seeds import drawn_clusters_table
+
+    return drawn_clusters_table(rows)
+
+
 def _regression_run(names: Sequence[str]) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
     def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
         from privet.experiments.studies import regression
@@ -147,6 +160,56 @@ def _hidden_state_table(rows: Sequence[Row]) -> str:
     return hidden_state_table(rows)
 
 
+def _noise_grid_run(name: str) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet.experiments.studies import noise_problems as problems
+        from privet.experiments.studies.noise_arms import MAIN_ARMS, OTHER_ARMS
+        from privet.experiments.studies.noise_grid import run_noise_grid
+
+        make = {
+            "digits": problems.digits_problems,
+            "fashion": problems.fashion_problems,
+            "adult": problems.adult_problems,
+        }[name]
+        if quick:
+            arms = [arm for arm in MAIN_ARMS if arm.name != "L2-Laplace"]  # its calibration alone takes a minute
+            return run_noise_grid(make(steps=60)[:1], arms, seeds=seeds, device=device, epsilons=(3.0,))
+        arms = [*MAIN_ARMS, *(OTHER_ARMS if name == "digits" else ())]
+        return run_noise_grid(make(), arms, seeds=seeds, device=device)
+
+    return run
+
+
+def _noise_procedure_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet.experiments.studies.noise_arms import PROCEDURE_ARMS
+    from privet.experiments.studies.noise_grid import run_noise_grid
+    from privet.experiments.studies.noise_problems import digits_problems
+
+    if quick:
+        return run_noise_grid(
+            digits_problems(steps=60)[:1], PROCEDURE_ARMS, seeds=seeds, device=device, epsilons=(3.0,)
+        )
+    return run_noise_grid(digits_problems()[:2], PROCEDURE_ARMS, seeds=seeds, device=device)
+
+
+def _noise_budget_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet.experiments.studies.noise_budgets import run_budget_study
+
+    return run_budget_study(seeds=seeds, device=device, epsilons=(1.0,) if quick else (0.1, 0.2, 0.5, 1.0, 2.0, 8.0))
+
+
+def _noise_budget_table(rows: Sequence[Row]) -> str:
+    from privet.experiments.studies.noise_budgets import budget_table
+
+    return budget_table(rows)
+
+
+def _noise_grid_table(rows: Sequence[Row]) -> str:
+    from privet.experiments.studies.noise_grid_table import noise_grid_table
+
+    return noise_grid_table(rows)
+
+
 def _noise_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
     from privet.experiments.studies.noise_shape import run_noise_study
 
@@ -161,10 +224,58 @@ def _noise_table(rows: Sequence[Row]) -> str:
     return noise_table(rows)
 
 
+def _views_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet.experiments.studies.views_and_averages import run_views_study
+
+    return run_views_study(seeds=seeds, device=device, epochs=2 if quick else 20)
+
+
+def _views_table(rows: Sequence[Row]) -> str:
+    from privet.experiments.studies.views_and_averages import views_table
+
+    return views_table(rows)
+
+
 _NOISE_STUDIES = (
     Study(
         name="noise-digits",
-        description="plain and shaped noise at one guarantee on digits, well and badly scaled; needs scikit-learn",
+        description="every kind of noise at one guarantee on digits, well and badly scaled; needs scikit-learn",
+        num_seeds=20,
+        run=_noise_grid_run("digits"),
+        table=_noise_grid_table,
+    ),
+    Study(
+        name="noise-fashion",
+        description="the same on the Fashion-MNIST images that come with the package, with a softmax",
+        num_seeds=5,
+        run=_noise_grid_run("fashion"),
+        table=_noise_grid_table,
+    ),
+    Study(
+        name="noise-adult",
+        description="the same on Adult, with numbers in the unit interval and in their natural units",
+        num_seeds=10,
+        run=_noise_grid_run("adult"),
+        table=_noise_grid_table,
+    ),
+    Study(
+        name="noise-procedure",
+        description="noise solved anew for every step, under tight accounting and under advanced composition",
+        num_seeds=20,
+        run=_noise_procedure_run,
+        table=_noise_grid_table,
+    ),
+    Study(
+        name="noise-budgets",
+        description="the noise of a step by published rules and by tight accounting, and what each really keeps",
+        num_seeds=1,
+        run=_noise_budget_run,
+        table=_noise_budget_table,
+        measure="noise_multiplier",
+    ),
+    Study(
+        name="noise-digits-sessions",
+        description="plain and shaped noise on digits, each run a session of its own, at constants fixed beforehand",
         num_seeds=5,
         run=_noise_run,
         table=_noise_table,
@@ -192,6 +303,21 @@ _STUDIES = (
         num_seeds=3,
         run=_clipping_run(clusters_settings, 20),
         table=_table,
+    ),
+    Study(
+        name="calibration-clusters",
+        description="local against global clipping on that task, drawn anew for every seed: the gain with its interval",
+        num_seeds=10,
+        run=_drawn_clusters_run,
+        table=_drawn_clusters_table,
+        measure="ece_15",
+    ),
+    Study(
+        name="views-and-averages",
+        description="several views of a record and averaged weights beside a falling rate, on the demo's images",
+        num_seeds=5,
+        run=_views_run,
+        table=_views_table,
     ),
     Study(
         name="text-sst2",

@@ -187,10 +187,13 @@ def _group_part(rows: Sequence[Row]) -> str:
 
 def _phase_part(rows: Sequence[Row]) -> str:
     levels = sorted({row["noise_std"] for row in rows})
+    cells = _grouped(rows, "feature_size", "noise_std")
     lines = [["feature size", *(f"noise {level:g}" for level in levels)]]
     for size in sorted({row["feature_size"] for row in rows}, reverse=True):
-        own = {row["noise_std"]: row for row in rows if row["feature_size"] == size}
-        lines.append([f"{size:g}", *(f"{own[level]['accuracy']:.2f}" if level in own else "" for level in levels)])
+        own = {level: found for (where, level), found in cells.items() if where == size}
+        lines.append(
+            [f"{size:g}", *(f"{_mean(own[level], 'accuracy'):.2f}" if level in own else "" for level in levels)]
+        )
     return "## Accuracy by feature size and noise\n\n" + _lines(lines)
 
 

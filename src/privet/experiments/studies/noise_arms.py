@@ -12,26 +12,15 @@ from dp_accounting import dp_event
 from privet.accounting.accountants import RDP
 from privet.accounting.calibration import calibrate_noise
 from privet.experiments.studies import noise_sources as sources
+from privet.experiments.studies.noise_budgets import sound_multiplier
 from privet.experiments.studies.noise_runs import Draw, laplace_draw, normal_draw, radial_draw
-from privet.experiments.studies.noise_sources import Oracle, Paid, Plain, Public, Released, Source
+from privet.experiments.studies.noise_sources import EachStep, Oracle, Paid, Plain, Public, Released, Source
+from privet.experiments.studies.noise_terms import Terms
 from privet.mechanism.events import DpEvent, compose, gaussian_event
 from privet.mechanism.laplace import L2Laplace, ProductLaplace
 from privet.mechanism.terms import Adjacency
 
 _PAID_SHARE = 0.1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Terms:
-    """What every arm of a problem has in common: Poisson rate, steps and delta, when one record is added or removed."""
-
-    rate: float
-    steps: int
-    delta: float
-
-    def sampled(self, event: DpEvent) -> DpEvent:
-        """Return what all steps cost when one costs this before sampling."""
-        return dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(self.rate, event), self.steps)
 
 
 class Charge(Enum):
@@ -42,6 +31,7 @@ class Charge(Enum):
     PAID = "Gaussian and the release of units, loss distribution"
     RADIAL = "L2-Laplace, loss distribution"
     LAPLACE = "equal Laplace, Renyi"
+    ADVANCED = "Gaussian, advanced composition and amplification"
     NOMINAL = "none: not private"
 
 
@@ -84,6 +74,8 @@ def multiplier(terms: Terms, charge: Charge, epsilon: float, num_coordinates: in
     """
     if charge is Charge.GAUSSIAN_RDP:
         return _by_divergences(terms, epsilon)
+    if charge is Charge.ADVANCED:
+        return sound_multiplier(terms, epsilon)
 
     def event(value: float) -> DpEvent:
         return _event(terms, charge, epsilon, num_coordinates, value)
@@ -137,7 +129,13 @@ MAIN_ARMS = (
     PUBLIC_STEEP,
 )
 
-# without the first: the published table has it under its own letter
+PROCEDURE_ARMS = (
+    PLAIN,
+    Arm(name="every step solved for its noise, tight accounting", source=EachStep()),
+    Arm(name="every step solved for its noise, advanced composition", source=EachStep(), charge=Charge.ADVANCED),
+)
+"""The procedure of Xiang, Yang and Li (2019) made valid: clipping shares the units, and sensitivities are public."""
+
 OTHER_ARMS = (
     Arm(name="Gaussian, Renyi accounting", source=Plain(), charge=Charge.GAUSSIAN_RDP),
     Arm(

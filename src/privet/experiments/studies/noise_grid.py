@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from privet.experiments.studies.noise_arms import Arm, Terms, multiplier, release_multiplier
+from privet.experiments.studies.noise_arms import Arm, multiplier, release_multiplier
 from privet.experiments.studies.noise_runs import (
     Batched,
     Examples,
@@ -23,6 +23,7 @@ from privet.experiments.studies.noise_runs import (
     train_runs,
 )
 from privet.experiments.studies.noise_sources import Bench
+from privet.experiments.studies.noise_terms import Terms
 
 Row = dict[str, Any]
 # far from the seeds of the table
@@ -87,15 +88,16 @@ class Problem:
         )
 
 
-def run_settings(problem: Problem, arm: Arm, settings: Sequence[Constants], seed: int) -> list[torch.Tensor]:
-    """Train all settings side by side; return accuracies on validation and test, ``[settings]`` each."""
+def run_settings(problem: Problem, arm: Arm, settings: Sequence[Constants], seeds: Sequence[int]) -> list[torch.Tensor]:
+    """Train all settings with all seeds; return accuracies on validation and test, ``[seeds, settings]`` each."""
     device = problem.train.features.device
+    given = [one for _ in seeds for one in settings]
     size = problem.num_coordinates
     runs = Batched(
-        norms=torch.tensor([one.norm for one in settings], device=device),
-        reaches=torch.tensor([one.reach for one in settings], device=device),
+        norms=torch.tensor([one.norm for one in given], device=device),
+        reaches=torch.tensor([one.reach for one in given], device=device),
         multipliers=torch.tensor(
-            [multiplier(problem.terms, arm.charge, one.epsilon, size) for one in settings], device=device
+            [multiplier(problem.terms, arm.charge, one.epsilon, size) for one in given], device=device
         ),
     )
     bench = Bench(
@@ -103,22 +105,23 @@ def run_settings(problem: Problem, arm: Arm, settings: Sequence[Constants], seed
         public=problem.public,
         runs=runs,
         release_multipliers=torch.tensor(
-            [release_multiplier(problem.terms, one.epsilon) for one in settings], device=device
+            [release_multiplier(problem.terms, one.epsilon) for one in given], device=device
         ),
         release_norm=problem.release_norm,
-        seed=seed,
+        seeds=seeds,
     )
     training = Training(rate=problem.terms.rate, steps=problem.terms.steps, preconditioning=arm.preconditioning)
-    start = [part.to(device) for part in initial_weights(problem.widths, len(settings), seed=seed)]
-    weights = train_runs(start, problem.train, runs, training, arm.source.start(bench), arm.draw, seed=seed)
-    return [accuracies(weights, part) for part in (problem.validation, problem.test)]
+    fresh = initial_weights(problem.widths, seeds=seeds, runs_per_seed=len(settings))
+    start = [part.to(device) for part in fresh]
+    weights = train_runs(start, problem.train, runs, training, arm.source.start(bench), arm.draw, seeds=seeds)
+    return [accuracies(weights, part).view(len(seeds), -1) for part in (problem.validation, problem.test)]
 
 
 def chosen_constants(problem: Problem, arm: Arm, epsilons: Sequence[float]) -> list[tuple[Constants, float]]:
     """Return the setting with the best mean validation accuracy for every epsilon, and that accuracy."""
     grid = [Constants(*values) for values in itertools.product(epsilons, problem.norms, problem.reaches)]
     seeds = range(_TUNING_SEED, _TUNING_SEED + problem.num_tuning_seeds)
-    found = torch.stack([run_settings(problem, arm, grid, seed)[0] for seed in seeds]).mean(0)
+    found = torch.cat([run_settings(problem, arm, grid, [seed])[0] for seed in seeds]).mean(0)
     # a run that diverged counts as wrong, not as missing
     best = found.nan_to_num(0.0).view(len(epsilons), -1).max(1)
     per_epsilon = len(problem.norms) * len(problem.reaches)
@@ -141,8 +144,8 @@ def run_noise_grid(
         problem = given.on(device)
         for arm in arms:
             chosen = chosen_constants(problem, arm, epsilons)
-            for seed in seeds:
-                validation, test = run_settings(problem, arm, [one for one, _ in chosen], seed)
+            figures = run_settings(problem, arm, [one for one, _ in chosen], seeds)
+            for seed, validation, test in zip(seeds, *figures, strict=True):
                 for place, (constants, tuned) in enumerate(chosen):
                     yield {
                         "task": problem.name,

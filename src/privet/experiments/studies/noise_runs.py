@@ -8,6 +8,7 @@ seeded: it is for public data, and nothing that it trains is private.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from privet import checks
 from privet.errors import ArgumentError
@@ -43,6 +45,21 @@ class Batched:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Batch:
+    """One batch per run, or one that all runs share, padded to one length.
+
+    Attributes:
+        features: ``[runs or 1, examples, width]``.
+        labels: ``[runs or 1, examples]``.
+        is_present: The same shape; what is not present is padding.
+    """
+
+    features: Tensor
+    labels: Tensor
+    is_present: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
 class Examples:
     """Features ``[examples, width]``, with a last column of ones, and class labels."""
 
@@ -58,6 +75,16 @@ class Examples:
     def __len__(self) -> int:
         """How many."""
         return len(self.labels)
+
+    def batches(self, chosen: Sequence[Tensor], *, runs_per_seed: int) -> Batch:
+        """Return the chosen examples of every seed, for all its runs; a single seed's are shared."""
+        length = max(1, max(len(part) for part in chosen))
+        places = torch.stack([functional.pad(part, (0, length - len(part)), value=-1) for part in chosen])
+        places = places.to(self.labels.device)
+        if len(chosen) > 1:
+            places = places.repeat_interleave(runs_per_seed, 0)
+        found = places.clamp_min(0)
+        return Batch(features=self.features[found], labels=self.labels[found], is_present=places >= 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,16 +143,22 @@ def radial_draw(sizes: Sequence[int], generator: torch.Generator) -> Tensor:
     direction = torch.randn(size, generator=generator, dtype=torch.float64)
     # a sum of exponential numbers is an exact Gamma draw for a whole-numbered shape
     length = torch.empty(size, dtype=torch.float64).exponential_(generator=generator).sum()
-    return (direction * (length / direction.norm() / (size + 1) ** 0.5)).float()
+    scaled: Tensor = direction * (length / direction.norm() / (size + 1) ** 0.5)
+    return scaled.float()
 
 
-def initial_weights(widths: Sequence[int], num_runs: int, *, seed: int) -> Parts:
-    """Return the same fresh weights for all runs, ``[runs, inputs + 1, outputs]`` per layer, as torch makes them."""
-    generator = torch.Generator().manual_seed(checks.count("seed", seed, minimum=0))
+def generators(seeds: Sequence[int]) -> list[torch.Generator]:
+    """Return one generator per seed."""
+    return [torch.Generator().manual_seed(checks.count("seed", seed, minimum=0)) for seed in seeds]
+
+
+def initial_weights(widths: Sequence[int], *, seeds: Sequence[int], runs_per_seed: int) -> Parts:
+    """Return fresh weights ``[runs, inputs + 1, outputs]`` per layer, the same for all runs of a seed."""
+    sources = generators(seeds)
     parts = []
-    for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
-        values = (2 * torch.rand(inputs + 1, outputs, generator=generator) - 1) / inputs**0.5
-        parts.append(values.expand(num_runs, -1, -1).clone())
+    for inputs, outputs in itertools.pairwise(widths):
+        drawn = [(2 * torch.rand(inputs + 1, outputs, generator=source) - 1) / inputs**0.5 for source in sources]
+        parts.append(torch.stack(drawn).repeat_interleave(runs_per_seed, 0))
     return parts
 
 
@@ -134,13 +167,13 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     if len(left) > 1 or len(right) == 1:
         return left @ right
     num_runs, inner, outer = right.shape
-    whole = left[0] @ right.transpose(0, 1).reshape(inner, num_runs * outer)
+    whole: Tensor = left[0] @ right.transpose(0, 1).reshape(inner, num_runs * outer)
     return whole.view(-1, num_runs, outer).transpose(0, 1).contiguous()
 
 
 def forward(weights: Parts, features: Tensor) -> tuple[Parts, Tensor]:
     """Return what goes into every layer of tanh networks, ``[runs or 1, examples, inputs + 1]``, and the outputs."""
-    entering = [features.unsqueeze(0)]
+    entering = [features if features.dim() == 3 else features.unsqueeze(0)]
     for part in weights[:-1]:
         hidden = torch.tanh(product(entering[-1], part))
         entering.append(torch.cat([hidden, hidden.new_ones(*hidden.shape[:-1], 1)], -1))
@@ -149,7 +182,7 @@ def forward(weights: Parts, features: Tensor) -> tuple[Parts, Tensor]:
 
 def backward(weights: Parts, entering: Parts, outputs: Tensor, labels: Tensor) -> Parts:
     """Return what comes back to every layer from the cross-entropy of each example."""
-    errors = [outputs.softmax(-1) - torch.nn.functional.one_hot(labels, outputs.shape[-1])]
+    errors = [outputs.softmax(-1) - functional.one_hot(labels, outputs.shape[-1])]
     for part, values in zip(reversed(weights[1:]), reversed(entering[1:]), strict=True):
         errors.append((errors[-1] @ part[:, :-1].mT) * (1 - values[..., :-1].square()))
     return errors[::-1]
@@ -168,13 +201,21 @@ def squared_lengths(entering: Parts, errors: Parts, squared_units: Parts | None)
     return total
 
 
-def clipped_sums(weights: Parts, batch: Examples, norms: Tensor, squared_units: Parts | None) -> Parts:
+def clipped_sums(weights: Parts, batch: Batch, norms: Tensor, squared_units: Parts | None) -> Parts:
     """Return the sum of clipped gradients of every run. An empty batch gives zeros."""
     entering, outputs = forward(weights, batch.features)
     errors = backward(weights, entering, outputs, batch.labels)
     lengths = squared_lengths(entering, errors, squared_units).sqrt()
     factors = (norms[:, None] / lengths.clamp_min(torch.finfo(lengths.dtype).tiny)).clamp_max(1.0)
+    factors = factors * batch.is_present
     return [product(values.mT, error * factors[..., None]) for values, error in zip(entering, errors, strict=True)]
+
+
+def mean_gradients(weights: Parts, examples: Examples) -> Parts:
+    """Return the derivative of the mean loss by every coordinate."""
+    entering, outputs = forward(weights, examples.features)
+    errors = backward(weights, entering, outputs, examples.labels)
+    return [product(values.mT, error) / len(examples) for values, error in zip(entering, errors, strict=True)]
 
 
 def second_moments(weights: Parts, examples: Examples) -> Parts:
@@ -182,7 +223,8 @@ def second_moments(weights: Parts, examples: Examples) -> Parts:
     entering, outputs = forward(weights, examples.features)
     errors = backward(weights, entering, outputs, examples.labels)
     return [
-        product(values.square().mT, error.square()) / len(examples) for values, error in zip(entering, errors, strict=True)
+        product(values.square().mT, error.square()) / len(examples)
+        for values, error in zip(entering, errors, strict=True)
     ]
 
 
@@ -204,13 +246,21 @@ class Training:
 
 
 def train_runs(
-    weights: Parts, examples: Examples, runs: Batched, training: Training, shapes: ShapeRun, draw: Draw, *, seed: int
+    weights: Parts,
+    examples: Examples,
+    runs: Batched,
+    training: Training,
+    shapes: ShapeRun,
+    draw: Draw,
+    *,
+    seeds: Sequence[int],
 ) -> Parts:
-    """Train all runs on the same batches with the same standard noise and return their weights.
+    """Train all runs and return their weights; runs of one seed share batches and standard noise.
 
-    Sharing draws makes settings comparable at fewer seeds; each run by itself is an ordinary one.
+    Sharing draws makes settings comparable at fewer seeds; each run by itself is an ordinary one. Runs lie seed by
+    seed.
     """
-    generator = torch.Generator().manual_seed(checks.count("seed", seed, minimum=0))
+    sources, runs_per_seed = generators(seeds), len(runs.norms) // len(seeds)
     device = examples.features.device
     sizes = [part[0].numel() for part in weights]
     divisor = training.rate * len(examples)
@@ -218,16 +268,14 @@ def train_runs(
     rates = (runs.reaches / runs.norms)[:, None, None]
     for step in range(training.steps):
         shape = shapes.shape(step, weights)
-        drawn = torch.rand(len(examples), generator=generator) < training.rate
-        where = drawn.nonzero()[:, 0].to(device)
-        batch = Examples(features=examples.features[where], labels=examples.labels[where])
+        chosen = [(torch.rand(len(examples), generator=one) < training.rate).nonzero()[:, 0] for one in sources]
+        batch = examples.batches(chosen, runs_per_seed=runs_per_seed)
         sums = clipped_sums(weights, batch, runs.norms, shape.squared_units)
-        noise = torch.split(draw(sizes, generator).to(device), sizes)
+        drawn = torch.stack([draw(sizes, one) for one in sources]).to(device).repeat_interleave(runs_per_seed, 0)
+        noise = torch.split(drawn, sizes, 1)
         falling = rates * (1 - (1 - training.final) * step / training.steps) / divisor
         stds = [noise_stds if shape.noise_sizes is None else noise_stds * part for part in shape.noise_sizes or sums]
-        released = [
-            part + std * one.view(part.shape[1:]) for part, std, one in zip(sums, stds, noise, strict=True)
-        ]
+        released = [part + std * one.view(part.shape) for part, std, one in zip(sums, stds, noise, strict=True)]
         shapes.note(released, [std.square() for std in stds])
         moves = released
         if shape.squared_units is not None and training.preconditioning:

@@ -6,7 +6,7 @@ A source is started once per batch of runs. Units are squared and have the mean 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,8 @@ from privet.experiments.studies.noise_runs import (
     ShapeRun,
     backward,
     forward,
+    generators,
+    mean_gradients,
     product,
     second_moments,
     squared_lengths,
@@ -40,7 +42,7 @@ class Bench:
         runs: Constants of the runs.
         release_multipliers: Noise of a paid release over its sensitivity, ``[runs]``.
         release_norm: Bound on a gradient in a paid release.
-        seed: Of a paid release.
+        seeds: Of paid releases; runs lie seed by seed.
     """
 
     train: Examples
@@ -48,7 +50,7 @@ class Bench:
     runs: Batched
     release_multipliers: Tensor
     release_norm: float
-    seed: int
+    seeds: Sequence[int]
 
 
 class Source(Protocol):
@@ -79,11 +81,16 @@ def layers(parts: Parts) -> Parts:
     return [part.mean((1, 2), keepdim=True) for part in parts]
 
 
+def _mean(parts: Parts, sizes: Parts) -> Tensor:
+    """Return the mean over all coordinates of every run, ``[runs, 1, 1]``."""
+    pairs = list(zip(parts, sizes, strict=True))
+    totals = torch.stack([(part * size).sum((1, 2), keepdim=True) for part, size in pairs]).sum(0)
+    return totals / float(sum(part[0].numel() * float(size) for part, size in pairs))
+
+
 def floored_parts(moments: Parts, sizes: Parts) -> Parts:
     """Raise moments to a small share of their mean over all coordinates; each stands for ``sizes`` of them."""
-    total = sum((part.clamp_min(0) * size).sum((1, 2), keepdim=True) for part, size in zip(moments, sizes, strict=True))
-    count = sum(size.expand_as(part).sum((1, 2), keepdim=True)[:1] for part, size in zip(moments, sizes, strict=True))
-    least = DEFAULT_FLOOR * total / count
+    least = DEFAULT_FLOOR * _mean([part.clamp_min(0) for part in moments], sizes)
     tiny = torch.finfo(moments[0].dtype).tiny
     return [torch.maximum(part, least).clamp_min(tiny) for part in moments]
 
@@ -99,9 +106,8 @@ def block_sizes(whole: Parts, blocks: Parts) -> Parts:
 def squared_units(moments: Parts, sizes: Parts, power: float) -> Parts:
     """Return floored moments to a power, scaled to the mean one over all coordinates."""
     raised = [part**power for part in floored_parts(moments, sizes)]
-    total = sum((part * size).sum((1, 2), keepdim=True) for part, size in zip(raised, sizes, strict=True))
-    count = sum(size.expand_as(part).sum((1, 2), keepdim=True)[:1] for part, size in zip(raised, sizes, strict=True))
-    return [part * count / total for part in raised]
+    mean = _mean(raised, sizes)
+    return [part / mean for part in raised]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +173,27 @@ class Public:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EachStep:
+    """The model's sensitivity measured anew before every step, on public examples, and the units solved from it."""
+
+    def start(self, bench: Bench) -> ShapeRun:
+        """Solve at every step."""
+        return _EachStepRun(public=bench.public)
+
+
+@dataclass(kw_only=True)
+class _EachStepRun:
+    public: Examples
+
+    def shape(self, step: int, weights: Parts) -> Shape:
+        moments, means = second_moments(weights, self.public), mean_gradients(weights, self.public)
+        return least_absolute(moments, means, block_sizes(weights, moments))
+
+    def note(self, released: Parts, variances: Parts) -> None:
+        pass
+
+
+@dataclass(frozen=True, kw_only=True)
 class Paid:
     """Units from noisy sums of squared, clipped gradients over rows, released once before the first step.
 
@@ -181,12 +208,13 @@ class Paid:
         return _Once(moments=lambda weights: self._released(weights, bench), blocks=each, power=self.power)
 
     def _released(self, weights: Parts, bench: Bench) -> Parts:
-        generator = torch.Generator().manual_seed(bench.seed)
+        sources, runs_per_seed = generators(bench.seeds), len(bench.runs.norms) // len(bench.seeds)
         sums = _squared_row_sums(weights, bench.train, bench.release_norm)
         stds = (bench.release_multipliers * bench.release_norm**2)[:, None, None]
         found = []
         for part, whole in zip(sums, weights, strict=True):
-            noise = torch.randn(part.shape[1:], generator=generator).to(part.device)
+            drawn = torch.stack([torch.randn(part.shape[1:], generator=one) for one in sources])
+            noise = drawn.to(part.device).repeat_interleave(runs_per_seed, 0)
             # below its noise a sum says nothing but that it is small
             found.append(torch.maximum(part + stds * noise, stds) / whole.shape[2])
         return found
@@ -194,8 +222,8 @@ class Paid:
 
 def _squared_row_sums(weights: Parts, examples: Examples, norm: float) -> Parts:
     """Return sums over examples and outputs of squared gradients, each example clipped to ``norm``."""
-    entering, outputs = forward([part[:1] for part in weights], examples.features)
-    errors = backward([part[:1] for part in weights], entering, outputs, examples.labels)
+    entering, outputs = forward(weights, examples.features)
+    errors = backward(weights, entering, outputs, examples.labels)
     scale = (norm**2 / squared_lengths(entering, errors, None).clamp_min(1e-30)).clamp_max(1.0)
     return [
         product(values.square().mT, error.square().sum(-1, keepdim=True) * scale[..., None])
@@ -283,9 +311,7 @@ class _History:
         self.squares, self.means = _followed(self.squares, now), _followed(self.means, self.blocks(released))
         sizes = block_sizes(released, now)
         errors = _FLOOR_ERRORS * math.sqrt(2 * (1 - _DECAY) / (1 + _DECAY))
-        self.floor = [
-            errors * part / size.sqrt() for part, size in zip(self.blocks(whole), sizes, strict=True)
-        ]
+        self.floor = [errors * part / size.sqrt() for part, size in zip(self.blocks(whole), sizes, strict=True)]
 
 
 def _followed(old: Parts | None, now: Parts) -> Parts:

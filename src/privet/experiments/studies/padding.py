@@ -53,7 +53,7 @@ class PaddingSettings:
     paddings: tuple[int, ...]
     published: tuple[tuple[float, float], ...]
     training: ArmTraining = field(default_factory=ArmTraining)
-    learning_rates: tuple[float, ...] = (0.25, 0.5, 1.0)
+    learning_rates: tuple[float, ...] = (0.05, 0.1, 0.25, 0.5)
     num_train: int | None = None
     num_attacked: int = 1000
 

@@ -70,7 +70,7 @@ def run_reconstruction_study(
         gradients = torch.cat(
             [
                 per_example_gradients(model, _losses, inputs, targets)
-                for inputs, targets in zip(images.split(_CHUNK), labels.split(_CHUNK), strict=True)
+                for inputs, targets in zip(torch.split(images, _CHUNK), torch.split(labels, _CHUNK), strict=True)
             ]
         )
         originals = {"originals": encoded(images[: settings.num_pictures])}

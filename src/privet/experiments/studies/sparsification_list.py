@@ -61,6 +61,18 @@ def _signs_table(rows: Sequence[Row]) -> str:
     return signs_table(rows)
 
 
+def _terms_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet.experiments.studies.sparsification_terms import run_terms_study
+
+    return run_terms_study(seeds=seeds, device=device, epochs=4 if quick else 20)
+
+
+def _terms_table(rows: Sequence[Row]) -> str:
+    from privet.experiments.studies.sparsification_terms import terms_table
+
+    return terms_table(rows)
+
+
 # One study per cell, so that the cells of the whole table can run side by side.
 _CELL_STUDIES = tuple(
     Study(
@@ -83,6 +95,14 @@ SPARSIFICATION = (
         run=_signs_run,
         table=_signs_table,
         measure="train_accuracy",
+    ),
+    Study(
+        name="sparsification-terms",
+        description="what random masks do to noise, to clipped gradients and to their symmetry; on digits",
+        num_seeds=1,
+        run=_terms_run,
+        table=_terms_table,
+        measure="value",
     ),
     Study(
         name="reconstruction-cifar10",

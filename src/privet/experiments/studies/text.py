@@ -178,7 +178,7 @@ def _rows(
     seed: int,
     epsilon: float | None,
     seconds: float,
-    predictions: tuple[Predictions, Predictions],
+    predictions: Sequence[Predictions],
 ) -> Iterator[Row]:
     held_out, dev = predictions
     facts: Row = {"dataset": "sst2", "variant": settings.variant, "seed": seed, "epsilon": epsilon}

@@ -1,0 +1,70 @@
+"""``privet federated``: run a federation on this machine, with a ledger for each party."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from privet.cli.console import show_facts
+from privet.cli.options import CONTEXT, examples
+
+if TYPE_CHECKING:
+    from privet.federated.wire import Traffic
+
+
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "privet federated fashion_mnist_small -o runs/federated",
+        "privet federated fashion_mnist_small -o runs/wire --network --rounds 3",
+    ),
+)
+@click.argument("recipe")
+@click.option("-o", "--output", required=True, metavar="RUN", type=click.Path(), help="A new folder for the run.")
+@click.option("--network", is_flag=True, help="Real processes on this machine; counts the bytes between them.")
+@click.option("--rate", type=float, help="Share of coordinates that is masked, instead of the recipe's.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Number of rounds, instead of the recipe's.")
+@click.option("--central", is_flag=True, help="Run the same plan on all records in one place as well.")
+def federated(recipe: str, output: str, network: bool, rate: float | None, rounds: int | None, central: bool) -> None:
+    """Run the federation RECIPE (a packaged name or a TOML file) in the folder RUN.
+
+    Parties and the coordinator each keep a ledger of their own under RUN. By
+    default they take turns in this process; with --network they are processes
+    of their own, a Flower SuperLink and one SuperNode per party (needs
+    privet[flower]).
+    """
+    from privet.errors import RecipeError
+    from privet.federated.recipe import FederatedRecipe
+
+    chosen = FederatedRecipe.load(recipe, mask_rate=rate, num_rounds=rounds)
+    folder = Path(output).absolute()
+    if folder.exists() and any(folder.iterdir()):
+        raise RecipeError(f"{output} is not empty. Name a new folder: every run has ledgers of its own.")
+    click.echo(f"promised  {chosen.agreement.guarantee()}")
+
+    from privet.federated.running import run_centrally, run_here, run_on_network
+
+    if network:
+        result, traffic = run_on_network(chosen, folder)
+    else:
+        result, traffic = run_here(chosen, folder), []
+    click.echo(f"spent     {result.words}")
+    facts = {"rounds": f"{chosen.agreement.num_rounds} with {chosen.num_parties} parties"}
+    facts |= {f"test {name}": f"{value:.4f}" for name, value in result.measures.items()}
+    if central:
+        facts |= {f"{name} of the central run": f"{value:.4f}" for name, value in run_centrally(chosen).items()}
+    show_facts(facts | _told(traffic))
+
+
+def _told(traffic: list[Traffic]) -> dict[str, str]:
+    """Say what passed; the first round brings every party the whole model."""
+    if not traffic:
+        return {}
+    told = {"bytes, first round": f"{traffic[0].total:,} (up {traffic[0].up:,}, down {traffic[0].down:,})"}
+    later = traffic[1:]
+    if later:
+        up, down = (sum(getattr(each, way) for each in later) / len(later) for way in ("up", "down"))
+        told["bytes per later round"] = f"{up + down:,.0f} (up {up:,.0f}, down {down:,.0f})"
+    return told

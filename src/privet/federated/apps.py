@@ -1,0 +1,245 @@
+"""The federation on Flower: a client app around a party, a server app around the coordinator.
+
+The apps run unchanged in Flower's simulation engine and as real processes, between a SuperLink and SuperNodes. Flower
+carries messages; everything that decides about privacy is in :mod:`privet.federated.party` and
+:mod:`privet.federated.coordinator`, which know nothing of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from privet import checks
+from privet.errors import DataError, DependencyError, PrivetError
+from privet.federated.coordinator import Coordinator, RoundReport
+from privet.federated.messages import Answer, Broadcast, Outcome
+from privet.federated.party import Party, Replica
+
+try:
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+except ImportError as missing:  # pragma: no cover (the other environment has it)
+    raise DependencyError(
+        "Federated learning over a network needs Flower. Install it with: pip install 'privet[flower]'."
+    ) from missing
+
+__all__ = [
+    "Context",
+    "Patience",
+    "client_app",
+    "pack_answer",
+    "pack_broadcast",
+    "server_app",
+    "unpack_answer",
+    "unpack_broadcast",
+]
+
+_LOG = logging.getLogger("privet")
+_VALUES, _FACTS, _REPLICA, _ROUND = "values", "facts", "privet.replica", "privet.round"
+_TRAIN = "train"
+
+
+def _record(facts: dict[str, int | str], values: np.ndarray[Any, np.dtype[np.float32]]) -> RecordDict:
+    return RecordDict({_FACTS: ConfigRecord(facts), _VALUES: ArrayRecord({_VALUES: Array(values)})})
+
+
+def _parts(content: RecordDict) -> tuple[ConfigRecord, np.ndarray[Any, Any]]:
+    """Return the facts and values of a message from elsewhere.
+
+    Raises:
+        DataError: it has other parts than it should.
+    """
+    try:
+        facts, values = content[_FACTS], content[_VALUES][_VALUES].numpy()
+    except (KeyError, TypeError, ValueError, AttributeError, OSError, EOFError) as error:
+        raise DataError(f"A message could not be read: {type(error).__name__}.") from None
+    if not isinstance(facts, ConfigRecord):
+        raise DataError("A message has no facts.")
+    return facts, values
+
+
+def _whole(facts: ConfigRecord, name: str) -> int:
+    return checks.count(name, facts.get(name), minimum=-1)
+
+
+def pack_broadcast(broadcast: Broadcast) -> RecordDict:
+    """Write a broadcast as Flower's records."""
+    since = -1 if broadcast.since is None else broadcast.since
+    facts: dict[str, int | str] = {
+        "round": broadcast.round,
+        "agreement": broadcast.agreement,
+        "mask_seed": broadcast.mask_seed,
+        "since": since,
+    }
+    return _record(facts, broadcast.values)
+
+
+def unpack_broadcast(content: RecordDict) -> Broadcast:
+    """Read a broadcast; parts that are missing or of the wrong kind raise ``PrivetError``."""
+    facts, values = _parts(content)
+    since = _whole(facts, "since")
+    return Broadcast(
+        round=_whole(facts, "round"),
+        agreement=str(facts.get("agreement")),
+        mask_seed=_whole(facts, "mask_seed"),
+        since=None if since < 0 else since,
+        values=values,
+    )
+
+
+def pack_answer(answer: Answer) -> RecordDict:
+    """Write an answer as Flower's records."""
+    facts: dict[str, int | str] = {
+        "round": answer.round,
+        "agreement": answer.agreement,
+        "mask_seed": answer.mask_seed,
+        "outcome": answer.outcome.value,
+    }
+    return _record(facts, answer.values)
+
+
+def unpack_answer(content: RecordDict) -> Answer:
+    """Read an answer; parts that are missing or of the wrong kind raise ``PrivetError``."""
+    facts, values = _parts(content)
+    known = {outcome.value: outcome for outcome in Outcome}
+    outcome = known.get(str(facts.get("outcome")))
+    if outcome is None:
+        raise DataError("An answer has an unknown outcome.")
+    return Answer(
+        round=_whole(facts, "round"),
+        agreement=str(facts.get("agreement")),
+        mask_seed=_whole(facts, "mask_seed"),
+        outcome=outcome,
+        values=values,
+    )
+
+
+def _replica(context: Context) -> Replica | None:
+    if _REPLICA not in context.state or _ROUND not in context.state:
+        return None
+    weights = torch.from_numpy(np.array(context.state[_REPLICA][_VALUES].numpy(), dtype=np.float32))
+    return Replica(round=int(context.state[_ROUND]["round"]), weights=weights)
+
+
+def client_app(party: Callable[[Context], Party], *, mods: Sequence[Callable[..., Message]] = ()) -> ClientApp:
+    """Return the Flower app of a party.
+
+    Args:
+        party: Builds the party of a node from its context; the node's configuration says which records it holds. It may
+            be called once per message, in a new process each time: what must last is in the party's folder.
+        mods: Flower's own wrappers around the app.
+    """
+    app = ClientApp(mods=list(mods))
+
+    @app.train()  # type: ignore[untyped-decorator]
+    def train(message: Message, context: Context) -> Message:
+        mine = party(context)
+        answer, replica = mine.answer(unpack_broadcast(message.content), _replica(context))
+        if replica is not None:
+            context.state[_REPLICA] = ArrayRecord({_VALUES: Array(replica.weights.numpy())})
+            context.state[_ROUND] = ConfigRecord({"round": replica.round})
+        return Message(pack_answer(answer), reply_to=message)
+
+    return app
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long the server app waits. Public, and no part of the guarantee.
+
+    Attributes:
+        num_parties: Begin when so many parties are connected.
+        connect_s: Give up if they are not within so many seconds.
+        answer_s: Seconds a party has for its answer; after that the round ends without it.
+    """
+
+    num_parties: int
+    connect_s: float = 120.0
+    answer_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are not positive."""
+        object.__setattr__(self, "num_parties", checks.count("num_parties", self.num_parties))
+        for name in ("connect_s", "answer_s"):
+            object.__setattr__(self, name, checks.positive(name, getattr(self, name)))
+
+
+def server_app(
+    coordinator: Callable[[Context], Coordinator],
+    *,
+    patience: Callable[[Context], Patience],
+    after: Callable[[Coordinator, RoundReport, Context], None] | None = None,
+    finished: Callable[[Coordinator, Context], None] | None = None,
+) -> ServerApp:
+    """Return the Flower app of the coordinator.
+
+    Args:
+        coordinator: Builds the coordinator from the run's context.
+        patience: How long to wait, from the same.
+        after: Called at the end of every round.
+        finished: Called at the end of the run, inside the coordinator's ``with`` block.
+    """
+    app = ServerApp()
+
+    @app.main()  # type: ignore[untyped-decorator]
+    def main(grid: Grid, context: Context) -> None:
+        waits = patience(context)
+        _wait_for_parties(grid, waits)
+        with coordinator(context) as mine:
+            while not mine.is_complete:
+                report = _round(grid, mine, waits)
+                if after is not None:
+                    after(mine, report, context)
+            if finished is not None:
+                finished(mine, context)
+
+    return app
+
+
+def _wait_for_parties(grid: Grid, waits: Patience) -> None:
+    deadline = time.monotonic() + waits.connect_s
+    while len(list(grid.get_node_ids())) < waits.num_parties:
+        if time.monotonic() > deadline:
+            raise DataError(
+                f"{waits.num_parties} parties were expected and fewer connected within {waits.connect_s:g} s. Nothing "
+                "was charged."
+            )
+        time.sleep(0.5)
+
+
+def _round(grid: Grid, coordinator: Coordinator, waits: Patience) -> RoundReport:
+    broadcasts = coordinator.begin_round(list(grid.get_node_ids()))
+    messages = [
+        Message(
+            pack_broadcast(broadcast),
+            dst_node_id=node,
+            message_type=_TRAIN,
+            ttl=waits.answer_s,
+            group_id=str(broadcast.round),
+        )
+        for node, broadcast in broadcasts.items()
+    ]
+    replies = grid.send_and_receive(messages, timeout=waits.answer_s) if messages else []
+    return coordinator.end_round(_answers(replies))
+
+
+def _answers(replies: Iterable[Message]) -> dict[int, Answer]:
+    """Read what can be read; whoever sends something else has not answered."""
+    answers: dict[int, Answer] = {}
+    for reply in replies:
+        if not reply.has_content():
+            continue
+        node = int(reply.metadata.src_node_id)
+        try:
+            answers[node] = unpack_answer(reply.content)
+        except PrivetError as error:
+            _LOG.warning("Party %d sent something that is no answer: %s", node, error)
+    return answers

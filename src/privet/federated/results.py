@@ -1,0 +1,53 @@
+"""What a federated run leaves beside its ledgers: the list of rounds, and the result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from privet.experiments.evaluation import measure_model
+from privet.federated.coordinator import Coordinator
+from privet.federated.recipe import FederatedRecipe
+
+RECIPE_NAME, ROUNDS_NAME, RESULT_NAME = "federation.toml", "rounds.jsonl", "result.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederatedResult:
+    """The end of a run.
+
+    Attributes:
+        measures: Accuracy and loss on test data. Not covered by the guarantee.
+        guarantee: What the coordinator's ledger charged, as plain values.
+        words: The same in words.
+    """
+
+    measures: Mapping[str, float]
+    guarantee: Mapping[str, Any]
+    words: str
+
+
+def note_round(folder: Path, number: int) -> None:
+    """Add a line to the list of rounds that are over. Who took part stays with the coordinator."""
+    with (folder / ROUNDS_NAME).open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"round": number}) + "\n")
+
+
+def write_result(recipe: FederatedRecipe, coordinator: Coordinator, folder: Path) -> None:
+    """Measure the model, account the coordinator's ledger, and write both as JSON."""
+    measures = measure_model(coordinator.model, recipe.split.test, recipe.recipe.info)
+    spent = coordinator.guarantee()
+    result = {
+        "measures": {measure.name: measure.value for measure in measures},
+        "guarantee": spent.to_dict(),
+        "words": str(spent),
+    }
+    (folder / RESULT_NAME).write_text(json.dumps(result, indent=2, allow_nan=False), "utf-8")
+
+
+def read_result(folder: Path) -> FederatedResult:
+    """Read what ``write_result`` wrote."""
+    return FederatedResult(**json.loads((folder / RESULT_NAME).read_text("utf-8")))

@@ -1,0 +1,19 @@
+"""Pages of studies, by the study's name: for readers who want words before tables. Made from rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def _groups(rows: Rows) -> str:
+    from privet.reports.groups_page import groups_page
+
+    return groups_page(rows)
+
+
+PAGES: Mapping[str, Callable[[Rows], str]] = MappingProxyType({"adult-groups": _groups})
+"""From a study's rows to HTML text, for the studies that have a page."""

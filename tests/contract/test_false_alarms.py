@@ -1,0 +1,53 @@
+"""The statistical laws of noise and sampling never accuse the real pieces, over two hundred keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from privet.mechanism.noise import Gaussian
+from privet.mechanism.sampling import Poisson
+from tests.contract import statistics as stats
+from tests.contract.test_noise import Source, each_source, noise_p_values, zero_sum
+from tests.contract.test_samplers import poisson_p_values
+
+KEYS = 200
+
+
+def is_alarm(found: dict[str, float]) -> bool:
+    """Whether the oddest of several tests is odd even among so many."""
+    return min(found.values()) * len(found) < stats.ALPHA
+
+
+def noise_alarms(source: Source, keys: range) -> list[int]:
+    piece = Gaussian(noise_multiplier=1.0)
+
+    def is_odd(key: int) -> bool:
+        stream = source(key)
+        return is_alarm(noise_p_values(*(piece.add(zero_sum((1.0,)), stream).flat for _ in range(2))))
+
+    return [key for key in keys if is_odd(key)]
+
+
+def sampling_alarms(keys: range) -> list[int]:
+    draw = Poisson(rate=0.1, steps=1, expected_batch_size=1).round_batches
+    return [key for key in keys if is_alarm(poisson_p_values(draw, 0.1, seed=key))]
+
+
+@each_source
+def test_noise_of_a_few_keys_raises_no_alarm(source: Source) -> None:
+    assert noise_alarms(source, range(3)) == []
+
+
+def test_samples_of_a_few_keys_raise_no_alarm() -> None:
+    assert sampling_alarms(range(2)) == []
+
+
+@pytest.mark.slow
+@each_source
+def test_noise_of_two_hundred_keys_raises_no_alarm(source: Source) -> None:
+    assert noise_alarms(source, range(KEYS)) == []
+
+
+@pytest.mark.slow
+def test_samples_of_two_hundred_keys_raise_no_alarm() -> None:
+    assert sampling_alarms(range(KEYS)) == []

@@ -1,0 +1,85 @@
+"""Very many neighbouring batches through every engine and layer: the sum never moves beyond the bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from privet.gradients.bookkeeping import BookKeeping
+from privet.gradients.capture import mark_batch
+from privet.gradients.engine import Engine, RunningEngine
+from privet.gradients.functional import Functional
+from privet.mechanism.clipping import ClippingRule, Threshold
+from privet.mechanism.sums import ClippedSum
+from privet.training.batching import with_gradients
+from tests.gradients.reference import layout_of, trainable
+from tests.gradients.zoo import CASES, Case, squared
+
+ENGINES: dict[str, Engine] = {"book-keeping": BookKeeping(), "functional": Functional()}
+PAIRS = [
+    pytest.param(engine, case, id=f"{name}-{case.name}")
+    for case in CASES
+    for name, engine in ENGINES.items()
+    if case.functional or isinstance(engine, BookKeeping)
+]
+BOUND = 0.5
+OTHERS = 2
+MANY = math.ceil(100_000 / len(PAIRS))
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+
+
+class Summing:
+    """One engine on one model, asked again and again."""
+
+    def __init__(self, engine: Engine, model: nn.Module) -> None:
+        self.model, self.layout = model, layout_of(model)
+        self.rule: ClippingRule = Threshold(norm=BOUND).for_groups(self.layout.num_groups)
+        parameters = [value for _, value in trainable(model)]
+        self.dtype = torch.promote_types(parameters[0].dtype, torch.float32)
+        self.running: RunningEngine = engine.start(model, parameters, self.layout)
+
+    def __call__(self, inputs: Tensor, scale: float) -> Tensor:
+        flat = torch.zeros(self.layout.num_coordinates, dtype=self.dtype)
+        leaves: Sequence[Tensor] = ()
+        if self.running.wants_input_gradients:
+            inputs, leaves = with_gradients(inputs, len(inputs))
+        inputs = inputs.clone()
+        self.running.begin(len(inputs), leaves)
+        mark_batch([inputs])
+        total = ClippedSum(flat=flat, layout=self.layout, sensitivity=self.rule.sensitivity)
+        self.running.add_clipped(scale * squared(self.model, inputs), self.rule, total)
+        return flat.double()
+
+
+def largest_ratio(engine: Engine, case: Case, num_pairs: int) -> float:
+    """Return how far one more example moved the sum at most, in units of the bound."""
+    torch.manual_seed(7)
+    model = case.build().float()
+    inputs = case.inputs(OTHERS + num_pairs)
+    inputs = inputs.float() if inputs.is_floating_point() else inputs
+    summing = Summing(engine, model)
+    others, largest = inputs[:OTHERS], 0.0
+    for scale in (1.0, 100.0):
+        without = summing(others, scale)
+        for index in range(OTHERS, len(inputs), 2) if scale == 1.0 else range(OTHERS + 1, len(inputs), 2):
+            together = summing(torch.cat([others, inputs[index : index + 1]]), scale)
+            largest = max(largest, float((together - without).norm()) / BOUND)
+    summing.running.close()
+    return largest
+
+
+@pytest.mark.parametrize("num_pairs", [2, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"])
+@pytest.mark.parametrize(("engine", "case"), PAIRS)
+def test_one_more_example_moves_the_sum_at_most_the_bound(
+    engine: Engine, case: Case, num_pairs: int, record_property: Callable[[str, object], None]
+) -> None:
+    found = largest_ratio(engine, case, num_pairs)
+    # the difference of two single-precision sums is itself rounded
+    rounding = 2 * (OTHERS + 1) * torch.finfo(torch.float32).eps
+    assert found <= 1 + 1e-6 + rounding
+    record_property("pairs", num_pairs)
+    record_property("largest ratio to the bound", round(found, 7))

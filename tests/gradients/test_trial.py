@@ -1,0 +1,72 @@
+"""The trial finds mixed examples also where the examples themselves have no gradient: words, categories, indices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from privet.errors import UnsupportedModel
+from privet.gradients.bookkeeping import BookKeeping
+from privet.mechanism.clipping import Threshold
+from tests.gradients.reference import engine_clipped_sum
+from tests.gradients.test_refusals import MIXING_AFTER
+from tests.gradients.zoo import squared
+
+BATCH = 8
+
+
+class Words(nn.Module):
+    """A table of words behind some function of the whole batch."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.table, self.name = nn.Embedding(11, 6), name
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return MIXING_AFTER[self.name](self.table(ids))
+
+
+# Where nothing is clipped all examples weigh the same, and comparing sums cannot tell whose gradient is whose.
+@pytest.mark.parametrize("norm", [1.0, 1e6])
+@pytest.mark.parametrize("name", MIXING_AFTER)
+def test_mixing_what_words_stand_for_is_refused(name: str, norm: float) -> None:
+    ids = torch.randint(0, 11, (BATCH,), generator=torch.Generator().manual_seed(1))
+    with pytest.raises(UnsupportedModel, match="mixes the examples"):
+        engine_clipped_sum(BookKeeping(), Words(name), squared, ids, Threshold(norm=norm))
+
+
+# Each of these joins examples whose places are both even or both odd, for batches of the given size.
+SAME_PARITY: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
+    "pairs half a batch apart": (8, lambda out: out + out.roll(len(out) // 2, 0)),
+    "two places on": (8, lambda out: out + out.roll(2, 0)),
+    "four places on": (16, lambda out: out + out.roll(4, 0).detach().exp() * out.roll(4, 0)),
+    "turned round": (9, lambda out: out * out.flip(0)),
+    "only the first and the seventh": (8, lambda out: torch.cat([out[:6], out[6:7] + out[:1], out[7:]])),
+}
+
+
+class Mixed(nn.Module):
+    """A linear layer or a table, and a mixture of what it gives for different examples."""
+
+    def __init__(self, mixture: Callable[[Tensor], Tensor], *, has_words: bool) -> None:
+        super().__init__()
+        self.layer = nn.Embedding(11, 6) if has_words else nn.Linear(4, 6)
+        self.mixture = mixture
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.mixture(self.layer(inputs))
+
+
+@pytest.mark.parametrize("norm", [1.0, 1e6])
+@pytest.mark.parametrize("has_words", [False, True], ids=["numbers", "words"])
+@pytest.mark.parametrize("name", SAME_PARITY)
+def test_mixing_examples_of_equal_parity_is_refused(name: str, has_words: bool, norm: float) -> None:
+    size, mixture = SAME_PARITY[name]
+    generator = torch.Generator().manual_seed(2)
+    inputs = torch.randn(size, 4, generator=generator)
+    examples = torch.randint(0, 11, (size,), generator=generator) if has_words else inputs
+    with pytest.raises(UnsupportedModel, match="mixes the examples"):
+        engine_clipped_sum(BookKeeping(), Mixed(mixture, has_words=has_words), squared, examples, Threshold(norm=norm))
