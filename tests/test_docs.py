@@ -26,6 +26,8 @@ SMALLER = {
     "audit": ["--canaries", "20", "--rounds", "2"],
     "federated": ["--rounds", "1"],
 }
+# Figures that no result file has, because a test computes them: the gain over draws in tests/experiments/studies.
+TESTED_ELSEWHERE = {"9.2 ± 6.0"}
 
 
 def name(page: Path) -> str:
@@ -185,6 +187,13 @@ def test_every_table_that_a_page_asks_for_exists(measured: types.ModuleType) -> 
             text = (measured.RESULTS / file).read_text(encoding="utf-8")
             number, pattern = int(options.get("table", 1)), options.get("rows", "")
             assert measured.chosen(text, number=number, columns=columns, pattern=pattern).rows, (page.name, file)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_figures_with_an_interval_are_those_of_a_result_file(page: Path) -> None:
+    results = "\n".join(file.read_text(encoding="utf-8") for file in (DOCS.parent / "results").rglob("*.md"))
+    shown = re.findall(r"\d+(?:\.\d+)? ± \d+(?:\.\d+)?", page.read_text(encoding="utf-8"))
+    assert [figure for figure in shown if figure not in results and figure not in TESTED_ELSEWHERE] == []
 
 
 def test_every_public_name_is_in_the_reference() -> None:

@@ -15,6 +15,7 @@ from privet.accounting.gaussian_dp import (
     clt_mu,
     clt_mu_fixed_size,
     gdp_delta,
+    gdp_deltas,
     gdp_epsilon,
     gdp_mu,
     smallest_mu,
@@ -125,6 +126,12 @@ def test_mu_and_epsilon_are_inverse_to_each_other(mu: float, log_delta: float) -
 def test_more_signal_reveals_more_and_more_epsilon_excuses_more(mu: float, epsilon: float, factor: float) -> None:
     assert gdp_delta(mu * factor, epsilon) >= gdp_delta(mu, epsilon)
     assert gdp_delta(mu, epsilon * factor) <= gdp_delta(mu, epsilon)
+
+
+@pytest.mark.parametrize("mu", [0.0, 1e-10, 1e-3, 0.7, 5.0, 60.0, 1e6, math.inf])
+def test_many_deltas_are_the_single_ones(mu: float) -> None:
+    epsilons = np.array([0.0, 1e-12, 0.01, 1.0, 30.0, 2000.0, math.inf])
+    assert gdp_deltas(mu, epsilons).tolist() == [gdp_delta(mu, float(epsilon)) for epsilon in epsilons]
 
 
 def test_the_ends_of_the_range() -> None:

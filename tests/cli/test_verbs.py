@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -303,8 +304,16 @@ def test_every_kind_of_error_has_its_exit_code(error: type[PrivetError], code: i
     assert exit_code(error("told")) == code
 
 
-def update(step: int, loss: float | None = None) -> StepUpdate:
-    return StepUpdate(step=step, num_steps=2000, epsilon=1.366, epsilon_planned=3.0, expected_batch_size=256, loss=loss)
+def update(step: int, loss: float | None = None, *, may_tell_time: bool = True) -> StepUpdate:
+    return StepUpdate(
+        step=step,
+        num_steps=2000,
+        epsilon=1.366,
+        epsilon_planned=3.0,
+        expected_batch_size=256,
+        loss=loss,
+        may_tell_time=may_tell_time,
+    )
 
 
 class Clock:
@@ -350,6 +359,22 @@ def test_a_log_gets_a_line_every_thirty_seconds_and_one_at_the_end() -> None:
     line.ended()
     assert len(stream.getvalue().splitlines()) == 4
     assert "\r" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("num_steps", [1, 6, 20, 33, 2000])
+def test_a_log_of_private_data_has_the_same_lines_however_long_steps_take(num_steps: int) -> None:
+    written = []
+    for seconds in (0.001, 100.0):
+        line, stream, clock = display(is_terminal=False)
+        for step in range(1, num_steps + 1):
+            clock.now += seconds * (1 + step % 7)
+            line.stepped(replace(update(step, may_tell_time=False), num_steps=num_steps))
+        line.ended()
+        written.append(stream.getvalue())
+    assert written[0] == written[1]
+    assert 1 < len(written[0].splitlines()) <= 22
+    assert "left" not in written[0]
+    assert "ex/s" not in written[0]
 
 
 def test_a_shorter_line_wipes_the_longer_one_before_it() -> None:

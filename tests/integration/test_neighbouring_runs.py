@@ -24,6 +24,7 @@ from torch.optim import SGD, Adam
 from torch.utils.data import TensorDataset
 
 from privet.accounting import ledger as ledger_module
+from privet.cli import progress_line
 from privet.cli.console import run as run_command
 from privet.cli.main import privet
 from privet.datasets import load
@@ -273,9 +274,12 @@ def test_the_command_line_shows_the_same_for_neighbouring_data(
     whole = load("fashion_mnist_small")
     change = {**REPLACED, **MORE_OR_LESS}[neighbour]
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(runner.time, "monotonic", lambda: 0.0)
     found: list[tuple[Any, ...]] = []
-    for place, changes in (("one", lambda *data: data), ("two", change)):
+    # Time passes faster on the neighbour, as if its steps had other numbers of examples: no line may tell.
+    for place, pace, changes in (("one", 0.01, lambda *data: data), ("two", 400.0, change)):
+        ticks = itertools.count()
+        monkeypatch.setattr(runner.time, "monotonic", lambda ticks=ticks, pace=pace: pace * next(ticks))
+        monkeypatch.setattr(progress_line.ProgressLine.__init__, "__kwdefaults__", {"clock": runner.time.monotonic})
         features, labels = changes(whole.train.features, whole.train.labels)
         split = Split(train=ArrayDataset(features=features, labels=labels), test=whole.test, info=whole.info)
         monkeypatch.setattr(building, "load", lambda *_, split=split, **__: split)
@@ -283,13 +287,14 @@ def test_the_command_line_shows_the_same_for_neighbouring_data(
         folder = tmp_path / place / "run"
         frozen()
         sets = [word for override in (*RECIPE, *overrides) for word in ("--set", override)]
-        training = ["train", "demo", "--quiet", "-o", str(folder), *sets]
+        training = ["train", "demo", "-o", str(folder), *sets]
         commands = (training, training, ["report", str(folder)])
         codes = [run_command(privet, command) for command in commands]
         out, err = capfd.readouterr()
         found.append((codes, out.replace(str(folder), "FOLDER"), err.replace(str(folder), "FOLDER"), seen_in(folder)))
     assert found[0][0] == found[1][0]
     assert found[0][0] == [0, 0, 0]
+    assert "step 6/6" in found[0][2]
     assert found[0][1] == found[1][1]
     assert found[0][2] == found[1][2]
     assert differences(found[0][3], found[1][3]) == []

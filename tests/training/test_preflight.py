@@ -187,6 +187,34 @@ class MixesBackwards(torch.autograd.Function):
         return gradients[0] * inputs.mean(0)
 
 
+def meets(partners: Callable[[int], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return a function that adds to each example something of its partner, without a gradient."""
+    return lambda x: x + 0.5 * x.detach()[partners(len(x))]
+
+
+PARTNERS: dict[str, Callable[[int], Tensor]] = {
+    "the next": lambda size: torch.arange(size).roll(1),
+    "the next but one": lambda size: torch.arange(size).roll(2),
+    "half a batch away": lambda size: (torch.arange(size) + size // 2) % size,
+    "of the same parity, whatever the size": lambda size: torch.tensor([2, 1, 0, *range(3, size)])[:size],
+    "the first alone meets the third": lambda size: torch.tensor([2, *range(1, size)])[:size],
+    "the third alone meets the first": lambda size: torch.tensor([0, 1, 0, *range(3, size)])[:size],
+    "the first alone meets the last": lambda size: torch.tensor([size - 1, *range(1, size)]),
+}
+
+
+@pytest.mark.parametrize("num_examples", [3, 4, 5, 6, 9])
+@pytest.mark.parametrize("name", PARTNERS)
+def test_two_examples_that_meet_are_refused_wherever_they_stand(
+    name: str, num_examples: int, record_property: Callable[[str, object], None]
+) -> None:
+    torch.manual_seed(0)
+    model = named(meets(PARTNERS[name]))
+    record_property("mixing refused", f"{name}, {num_examples}")
+    with pytest.raises(UnsupportedModel, match="'1' .Named"):
+        preflight(model, cross_entropy(model), BATCH, num_examples=num_examples)
+
+
 def test_mixing_in_the_backward_pass_alone_is_refused() -> None:
     model = Between(MixesBackwards.apply)
     with pytest.raises(UnsupportedModel, match="backward pass mixes"):

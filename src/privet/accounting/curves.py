@@ -54,7 +54,7 @@ class GaussianCurve:
 
     def deltas(self, epsilons: Array) -> Array:
         """See ``PrivacyCurve``."""
-        return np.array([gaussian_dp.gdp_delta(self.total_mu, float(epsilon)) for epsilon in checked(epsilons)])
+        return gaussian_dp.gdp_deltas(self.total_mu, checked(epsilons))
 
     def mu(self, delta: float) -> float | None:
         """See ``PrivacyCurve``; exact, and for every delta."""

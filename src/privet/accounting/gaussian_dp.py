@@ -58,6 +58,19 @@ def gdp_delta(mu: float, epsilon: float) -> float:
     return math.exp(_log_delta(mu, epsilon))
 
 
+def gdp_deltas(mu: float, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ``gdp_delta`` at each of many epsilons >= 0, which may be infinite.
+
+    Guarantee: the same numbers as ``gdp_delta``.
+    """
+    mu = _mu(mu)
+    if mu == 0 or math.isinf(mu):
+        return np.where(np.isinf(epsilons), 0.0, 0.0 if mu == 0 else 1.0)
+    at = np.where(np.isinf(epsilons), 1.0, epsilons)
+    found = np.where(at == 0, _total_variation(mu), np.exp(log_gdp_delta(np.array(mu), at)))
+    return np.asarray(np.where(np.isinf(epsilons), 0.0, found))
+
+
 def gdp_epsilon(mu: float, delta: float) -> float:
     """Return the smallest epsilon >= 0 such that every mu-GDP mechanism is (epsilon, delta)-DP.
 

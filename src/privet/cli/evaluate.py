@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 @click.option("--robustness", is_flag=True, help="Also measure accuracy when inputs are changed to mislead.")
 @click.option(
     "--data",
-    type=click.Path(exists=True, dir_okay=False),
-    help="A CSV file of your own to measure on, instead of the run's test split. Nothing of it is kept in RUN.",
+    type=click.Path(exists=True),
+    help="A CSV file or image folder of your own to measure on, instead of the run's test split. Nothing of it is "
+    "kept in RUN.",
 )
 @json_option
 def evaluate(

@@ -1,6 +1,7 @@
 """The command ``privet``: verbs, each loaded only when it is used.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or recipe, 3 budget exceeded or ledger mismatch, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 wrong usage or recipe, 3 budget exceeded, ledger mismatch or a claim that an audit broke,
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ Begin with:
 
 \b
 Exit codes: 0 done, 1 failed, 2 wrong usage or recipe,
-3 budget exceeded or ledger mismatch, 130 interrupted.
+3 budget exceeded, ledger mismatch, or claim broken by an audit,
+130 interrupted.
 """
 
 

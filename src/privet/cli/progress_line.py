@@ -12,18 +12,25 @@ from privet.experiments.results import CurvePoint
 
 SECONDS_BETWEEN_REDRAWS = 0.25
 SECONDS_BETWEEN_LINES = 30.0
+LINES_OF_A_PRIVATE_RUN = 20
 _SEPARATOR = " \N{MIDDLE DOT} "
 
 
 def progress_for(stream: TextIO, *, quiet: bool) -> Progress:
-    """Return the display that fits a stream: one redrawn line on a terminal, a line every 30 s elsewhere."""
+    """Return the display that fits a stream: one redrawn line on a terminal, lines elsewhere."""
     if quiet:
         return Silent()
     return ProgressLine(stream, is_terminal=stream.isatty())
 
 
 class ProgressLine:
-    """Shows where a run stands."""
+    """Shows where a run stands.
+
+    Guarantee:
+        What is written elsewhere than to a terminal, and when, depends on private data in no way: lines come after
+        fixed steps and name no time. On public data they come every 30 seconds, with speed and time left; a terminal
+        shows these always, for whoever watches it sees the time anyway.
+    """
 
     def __init__(self, stream: TextIO, *, is_terminal: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._is_terminal, self._clock = stream, is_terminal, clock
@@ -39,12 +46,19 @@ class ProgressLine:
         self._first_step = step
 
     def stepped(self, update: StepUpdate) -> None:
-        """Show the step, if the last display is long enough ago."""
+        """Show the step, if it is time: by the clock, or by the number of steps where the clock would tell on data."""
         self._newest = update
+        if not self._may_use_clock(update):
+            if update.step * LINES_OF_A_PRIVATE_RUN % update.num_steps < LINES_OF_A_PRIVATE_RUN:
+                self._show()
+            return
         now = self._clock()
         if now - self._shown >= self._interval:
             self._shown = now
             self._show()
+
+    def _may_use_clock(self, update: StepUpdate) -> bool:
+        return self._is_terminal or update.may_tell_time
 
     def evaluated(self, point: CurvePoint) -> None:
         """Show nothing: the line has room for the run, the report for its results."""
@@ -71,18 +85,21 @@ class ProgressLine:
 
     def line(self, update: StepUpdate) -> str:
         """Return the line for a step. A star marks what the guarantee does not cover."""
-        elapsed = max(self._clock() - self._began, 1e-9)
-        steps = update.step - self._first_step
-        left = elapsed / steps * (update.num_steps - update.step) if steps else 0.0
         parts = [
             f"step {update.step}/{update.num_steps}",
             f"\N{GREEK SMALL LETTER EPSILON} {update.epsilon:.2f} / {update.epsilon_planned:.2f}",
         ]
         if update.loss is not None:
             parts.append(f"loss {update.loss:.2f}*")
-        parts.append(f"{_short(steps * update.expected_batch_size / elapsed)} ex/s")
-        parts.append(f"{_clock_time(left)} left")
+        if self._may_use_clock(update):
+            parts += self._times(update)
         return _SEPARATOR.join(parts)
+
+    def _times(self, update: StepUpdate) -> list[str]:
+        elapsed = max(self._clock() - self._began, 1e-9)
+        steps = update.step - self._first_step
+        left = elapsed / steps * (update.num_steps - update.step) if steps else 0.0
+        return [f"{_short(steps * update.expected_batch_size / elapsed)} ex/s", f"{_clock_time(left)} left"]
 
 
 def _short(number: float) -> str:

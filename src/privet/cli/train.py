@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from privet.cli.console import INTERRUPTED, OK, show_facts
 from privet.cli.options import CONTEXT, examples, quick_option, recipe_argument, set_option
+from privet.cli.own_data import OwnData, is_own_data, own_data_options
 
 if TYPE_CHECKING:
+    from privet.experiments.recipe import Recipe
     from privet.experiments.runner import RunOutcome
 
 
-@click.command(context_settings=CONTEXT, epilog=examples("privet train demo -o runs/demo"))
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "privet train demo -o runs/demo",
+        "privet train my.csv --target y --epsilon 3 --schema schema.toml",
+        "privet train images --epsilon 3 --size 20000 --test images_test",
+    ),
+)
 @recipe_argument
-@click.option("-o", "--output", required=True, metavar="RUN", type=click.Path(), help="The run's folder.")
+@click.option("-o", "--output", metavar="RUN", type=click.Path(), help="The run's folder; by default runs/NAME.")
+@own_data_options
 @set_option
 @quick_option
 @click.option("--max-epsilon", type=float, help="Refuse a plan that spends more (exit code 3).")
@@ -29,7 +41,7 @@ if TYPE_CHECKING:
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 def train(
     recipe: str,
-    output: str,
+    output: str | None,
     overrides: tuple[str, ...],
     quick: bool,
     max_epsilon: float | None,
@@ -39,15 +51,17 @@ def train(
 ) -> int:
     """Run RECIPE in the folder RUN, or go on with the run that is there.
 
+    RECIPE is the name of a packaged recipe, a TOML file, or your own data: a
+    CSV file with a header, or a folder with one sub-folder of images per class.
+
     The guarantee is printed before any data is read, and again, from the
     ledger, at the end. Ctrl-C stops after the step and leaves a run that the
     same command resumes (exit code 130).
     """
-    from privet.experiments.recipe_files import load_recipe
-
     chosen = [*overrides, *([] if device is None else [f'training.device="{device}"'])]
     # The recipe first: a mistake in it is told at once, not after the seconds that torch takes to load.
-    loaded = load_recipe(recipe, chosen, quick=quick)
+    loaded = _loaded(recipe, chosen, quick=quick)
+    folder = output or f"runs/{Path(recipe).resolve().name.split('.')[0]}"
     from privet.cli.progress_line import progress_for
     from privet.cli.stopping import stopping_on_signals
     from privet.experiments.runner import train as run_recipe
@@ -55,15 +69,26 @@ def train(
     with stopping_on_signals() as should_stop:
         outcome = run_recipe(
             loaded,
-            output,
+            folder,
             progress=progress_for(sys.stderr, quiet=quiet),
             unprotected=unprotected_telemetry,
             max_epsilon=max_epsilon,
             should_stop=should_stop,
             announce=lambda promised: click.echo(f"promised  {promised}"),
         )
-    _print(outcome, output, is_public=loaded.is_public)
+    _print(outcome, folder, is_public=loaded.is_public)
     return OK if outcome.is_finished else INTERRUPTED
+
+
+def _loaded(name_or_path: str, overrides: Sequence[str], *, quick: bool) -> Recipe:
+    from privet.experiments.recipe_files import load_recipe, packaged_recipes
+
+    own = OwnData.given(click.get_current_context())
+    if is_own_data(name_or_path) and name_or_path not in packaged_recipes():
+        if quick:
+            raise click.UsageError("--quick is the small version of a recipe, and own data have none. Remove it.")
+        return own.recipe_for(name_or_path, overrides)
+    return load_recipe(name_or_path, [*own.overrides(), *overrides], quick=quick)
 
 
 def _print(outcome: RunOutcome, folder: str, *, is_public: bool) -> None:
@@ -71,7 +96,8 @@ def _print(outcome: RunOutcome, folder: str, *, is_public: bool) -> None:
     lost = outcome.steps_done - outcome.steps_taken
     note = f" ({lost:,} charged and lost with an earlier process)" if lost > 0 else ""
     steps = f"{outcome.steps_done:,} of {outcome.num_steps:,}{note}"
-    facts = {"steps": f"{steps}, {outcome.seconds:,.1f} s in this process"}
+    # How long steps take depends on how many private examples each had.
+    facts = {"steps": f"{steps}, {outcome.seconds:,.1f} s in this process" if is_public else steps}
     for measure in outcome.metrics.measures if outcome.metrics is not None else ():
         star = "" if is_public else "*"
         facts[f"test {measure.name}"] = (

@@ -49,7 +49,7 @@ class DeclaredTable:
         Args:
             name: What the data set is called.
             train_size: Declared number of training records.
-            test_size: Declared number of test records.
+            test_size: Declared number of test records; 0 for a table without any.
         """
         encoded = encoded_names(self.features)
         return DatasetInfo(
@@ -58,7 +58,7 @@ class DeclaredTable:
             input_shape=(len(encoded),),
             class_names=self.label.categories,
             train_size=checks.count("train_size", train_size),
-            test_size=checks.count("test_size", test_size),
+            test_size=checks.count("test_size", test_size, minimum=0),
             licence="the owner's",
             source="a table of the owner's, declared in the recipe",
             public=False,

@@ -97,9 +97,9 @@ def load_declared_table(
     info: DatasetInfo,
     *,
     train: str | os.PathLike[str],
-    test: str | os.PathLike[str],
+    test: str | os.PathLike[str] | None,
 ) -> Split:
-    """Read both parts of a table that its owner declares.
+    """Read both parts of a table that its owner declares; without a test file the second part is empty.
 
     Guarantee: one line of the training file decides one training record and nothing else: a cell that does not fit
     becomes the column's default, silently. Test records are not protected, and one that does not fit is refused.
@@ -108,9 +108,14 @@ def load_declared_table(
         DataError: a file cannot be read or lacks a declared column, or a test record does not fit the declaration.
     """
     normalisation = info.normalisation()
-    measured = read_test_csv(test, table, normalisation)
-    learned = read_csv(train, CsvSchema(columns=table.columns, delimiter=table.delimiter))
-    return Split(train=_encoded(learned, table, normalisation), test=measured, info=info, normalisation=normalisation)
+    measured = None if test is None else read_test_csv(test, table, normalisation)
+    learned = _encoded(
+        read_csv(train, CsvSchema(columns=table.columns, delimiter=table.delimiter)), table, normalisation
+    )
+    nothing = ArrayDataset(features=learned.features[:0], labels=learned.labels[:0])
+    return Split(
+        train=learned, test=nothing if measured is None else measured, info=info, normalisation=normalisation
+    )
 
 
 def _encoded(found: Mapping[str, NDArray[Any]], table: DeclaredTable, normalisation: Normalisation) -> ArrayDataset:

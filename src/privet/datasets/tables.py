@@ -24,8 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privet import checks
-from privet.datasets.files import MAX_CONTENT_BYTES, check_sha256, read_all
+from privet.datasets.files import MAX_CONTENT_BYTES, check_sha256, open_content, read_all, read_up_to
 from privet.errors import ArgumentError, DataError
+
+_MAX_HEADER_BYTES = 2**20
+_MAX_PUBLIC_BYTES = 2**28
 
 
 class Column(Protocol):
@@ -178,6 +181,45 @@ def read_csv(
     else:
         positions = {column.name: position for position, column in enumerate(schema.columns)}
     return _columns(rows, schema, positions)
+
+
+def read_header(path: str | os.PathLike[str], *, delimiter: str = ",") -> list[str]:
+    """Return the cells of a CSV file's first line, and read nothing beyond it.
+
+    For a file without a header these are cells of a record: show them only once something else says that they are names.
+
+    Raises:
+        DataError: the file cannot be read or has no line.
+    """
+    with open_content(path) as stream:
+        content = read_up_to(stream, _MAX_HEADER_BYTES)
+    return _first_row(path, content, delimiter)
+
+
+def read_public_cells(path: str | os.PathLike[str], *, delimiter: str = ",") -> tuple[list[str], list[list[str]]]:
+    """Return the header and all cells of a CSV file whose records are public, as text.
+
+    Never for private records: whatever is concluded from these cells depends on all of them at once.
+
+    Raises:
+        DataError: the file cannot be read, is too large or has no line.
+    """
+    content = read_all(path, max_bytes=_MAX_PUBLIC_BYTES)
+    header = _first_row(path, content, delimiter)
+    return header, [[cell.strip() for cell in row] for row in _cells(content, delimiter)][1:]
+
+
+def _first_row(path: str | os.PathLike[str], content: bytearray, delimiter: str) -> list[str]:
+    header = next(_cells(content, delimiter), None)
+    if header is None:
+        raise DataError(f"{path} has no header line. The first line must name the columns.")
+    return [cell.strip() for cell in header]
+
+
+def _cells(content: bytearray, delimiter: str) -> Iterator[list[str]]:
+    # The rows of a schema depend on its delimiter and its comments only, so any one column will do.
+    anything = CsvSchema(columns=(NumberColumn(name="any", low=0, high=1, default=0),), delimiter=delimiter)
+    return _rows(_text_lines(content), anything)
 
 
 def _text_lines(content: bytearray) -> Iterator[str]:

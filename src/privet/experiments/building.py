@@ -12,8 +12,9 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.info import DatasetInfo
+from privet.datasets.own_images import load_declared_images
 from privet.datasets.own_table import load_declared_table
-from privet.errors import RecipeError
+from privet.errors import DataError, RecipeError
 from privet.experiments.recipe import Recipe
 from privet.experiments.training_settings import (
     AdamSettings,
@@ -62,10 +63,27 @@ def load_data(recipe: Recipe) -> Split:
     Raises:
         DataError: a file is missing or is not what it should be.
     """
-    if recipe.table is None:
-        return load(recipe.dataset, normalisation=recipe.normalisation)
-    table = recipe.table
-    return load_declared_table(table.declared(), recipe.info, train=table.train, test=table.test)
+    table, images, info = recipe.table, recipe.images, recipe.info
+    if table is not None:
+        return load_declared_table(table.declared(), info, train=table.train, test=table.test)
+    if images is not None:
+        return load_declared_images(
+            images.declared(), info, info.normalisation(recipe.normalisation), train=images.train, test=images.test
+        )
+    return load(recipe.dataset, normalisation=recipe.normalisation)
+
+
+def load_tested(recipe: Recipe) -> Split:
+    """Read the data of a recipe for a measurement, which needs a test part.
+
+    Raises:
+        DataError: the recipe names no test data, or as :func:`load_data`.
+    """
+    if recipe.own_data is not None and recipe.own_data.test is None:
+        raise DataError(
+            "The run has no test data, so there is nothing to measure on. Give some: privet evaluate RUN --data TEST."
+        )
+    return load_data(recipe)
 
 
 def build_model(recipe: Recipe, device: torch.device) -> nn.Module:

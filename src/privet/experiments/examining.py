@@ -14,7 +14,7 @@ from privet.datasets.arrays import ArrayDataset
 from privet.effects.calibration import calibration_report
 from privet.effects.reliability import Binning, CalibrationReport
 from privet.errors import RecipeError
-from privet.experiments.building import choose_device, load_data
+from privet.experiments.building import choose_device, load_tested
 from privet.experiments.ledger_check import check_ledger
 from privet.experiments.recipe import Recipe
 from privet.experiments.resuming import stored_recipe
@@ -42,7 +42,7 @@ def examine_calibration(
     files = RunFiles(folder=Path(folder))
     recipe = _classifier_recipe(files)
     model = stored_model(files, recipe, choose_device(device))
-    data = load_data(recipe).test if test is None else test
+    data = load_tested(recipe).test if test is None else test
     report = calibration_report(predict(model, data.features, data.labels), num_bins=num_bins, binning=binning)
     if test is None and recipe.is_public:
         write_json(files.calibration, report.to_dict())
@@ -63,7 +63,7 @@ def examine_membership(folder: str | Path, *, device: str = "auto") -> tuple[Mem
     files = RunFiles(folder=Path(folder))
     recipe = _classifier_recipe(files)
     model = stored_model(files, recipe, choose_device(device))
-    split = load_data(recipe)
+    split = load_tested(recipe)
     size = min(len(split.train), len(split.test))
     members = predict(model, split.train.features[:size], split.train.labels[:size])
     others = predict(model, split.test.features[:size], split.test.labels[:size])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from privet.effects.fairness import long_tail
 from privet.errors import RecipeError
-from privet.experiments.building import choose_device, load_data
+from privet.experiments.building import choose_device, load_tested
 from privet.experiments.run_files import RunFiles
 from privet.experiments.runner import stored_model
 from privet.experiments.side_effects import classifier_recipe
@@ -53,7 +53,7 @@ def examine_long_tail(folder: str | Path, *, device: str = "auto", num_shown: in
         )
     if len(recipe.info.input_shape) != 3:
         raise RecipeError(f"The records of {recipe.dataset!r} are no pictures, so there is nothing to look at.")
-    test = load_data(recipe).test
+    test = load_tested(recipe).test
     predictions = predict(stored_model(files, recipe, choose_device(device)), test.features, test.labels)
     found = long_tail(predictions, num_shown=num_shown)
     normalisation = recipe.info.normalisation(recipe.normalisation)

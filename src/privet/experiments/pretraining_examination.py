@@ -7,7 +7,7 @@ from pathlib import Path
 from privet.datasets.arrays import ArrayDataset
 from privet.effects.feature_shift import FeatureShift, feature_shift
 from privet.errors import RecipeError
-from privet.experiments.building import load_data
+from privet.experiments.building import load_tested
 from privet.experiments.pretraining import public_data
 from privet.experiments.pretraining_settings import public_info
 from privet.experiments.run_files import RunFiles
@@ -43,7 +43,7 @@ def examine_pretraining(
     public_info(name, recipe.info)
     rotation = settings.rotation if settings is not None and name == settings.dataset else 0.0
     before = public_data(name, rotation, recipe.normalisation)
-    after = load_data(recipe).test if test is None else test
+    after = load_tested(recipe).test if test is None else test
     sides = [
         (part.features[:_MOST_COMPARED].double().numpy(), part.labels[:_MOST_COMPARED].numpy())
         for part in (before, after)

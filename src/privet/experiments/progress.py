@@ -22,6 +22,8 @@ class StepUpdate:
         epsilon_planned: Spent at the end.
         expected_batch_size: Examples per step, by the plan; the true number is private.
         loss: Mean loss of the step's examples: not covered by the guarantee, and None unless it may be shown.
+        may_tell_time: Whether times may be written down. They depend on how many examples each step really had, so on
+            private data they may not.
     """
 
     step: int
@@ -30,6 +32,7 @@ class StepUpdate:
     epsilon_planned: float
     expected_batch_size: float
     loss: float | None
+    may_tell_time: bool
 
 
 class Progress(Protocol):

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from privet.datasets.info import DatasetInfo
 from privet.datasets.known import KNOWN_DATASETS, describe
 from privet.errors import PrivetError, RecipeError
+from privet.experiments.image_settings import ImageSettings
 from privet.experiments.model_sizes import MODEL_SIZES
 from privet.experiments.pretraining_settings import PretrainingSettings
 from privet.experiments.table_settings import TableSettings
@@ -26,6 +27,8 @@ _DECLARED_SIZE = {
     "poisson": (("dataset_size", "batch_size", "epochs", "steps"), ("steps",)),
     "cyclic": (("dataset_size", "batch_size", "epochs", "secret_partition"), ("epochs", "secret_partition")),
 }
+# Where other programs have these, people look for them outside of the sampling.
+_LENGTH_OF_A_RUN = ("epochs", "steps", "batch_size", "dataset_size")
 # Nothing of these can change what is learned or what it costs, so a run may be resumed with other values.
 FREE_ON_RESUME = (
     "training.physical_batch_size",
@@ -91,6 +94,7 @@ class Recipe(Table):
     data_is_public: bool | None = None
     normalisation: str | None = None
     table: TableSettings | None = None
+    images: ImageSettings | None = None
     pretraining: PretrainingSettings | None = None
     privacy: PrivacySettings
     training: TrainingSettings
@@ -111,12 +115,12 @@ class Recipe(Table):
         return recipe
 
     def _check_names(self) -> None:
-        if self.table is not None:
-            self._check_table(self.table)
+        if self.own_data is not None:
+            self._check_own_data(self.own_data)
         elif self.dataset not in KNOWN_DATASETS:
             raise RecipeError(
                 f"dataset is {self.dataset!r}. {codec.suggestion(self.dataset, list(KNOWN_DATASETS))} A name of your "
-                "own needs a [table] that declares the files and their columns."
+                "own needs a [table] that declares the files and their columns, or [images] that declares a folder."
             )
         if self.model not in MODEL_SIZES:
             raise RecipeError(f"model is {self.model!r}. {codec.suggestion(self.model, list(MODEL_SIZES))}")
@@ -139,19 +143,29 @@ class Recipe(Table):
         if self.privacy.release == Release.LAST_ITERATE.value:
             self._check_last_iterate()
 
-    def _check_table(self, table: TableSettings) -> None:
+    @property
+    def own_data(self) -> TableSettings | ImageSettings | None:
+        """What is declared about the user's own data; None for data that privet knows by name."""
+        return self.table if self.table is not None else self.images
+
+    def _check_own_data(self, own: TableSettings | ImageSettings) -> None:
+        if self.table is not None and self.images is not None:
+            raise RecipeError("There is a [table] and there are [images]. A recipe trains on one of them: remove one.")
+        part = "table" if self.images is None else "images"
         if self.dataset in KNOWN_DATASETS:
             raise RecipeError(
-                f"dataset is {self.dataset!r}, which is known, and there is a [table]. Give your own data a name of "
-                "their own, or remove the table."
+                f"dataset is {self.dataset!r}, which is known, and there is a part [{part}]. Give your own data a name "
+                f"of their own, or remove [{part}]."
             )
         declared = self.privacy.sampling.get("dataset_size")
-        if declared is not None and declared != table.train_size:
+        if declared is not None and declared != own.train_size:
             raise RecipeError(
-                f"table.train_size is {table.train_size} and privacy.sampling.dataset_size is {declared!r}. They are "
+                f"{part}.train_size is {own.train_size} and privacy.sampling.dataset_size is {declared!r}. They are "
                 "one and the same declared number: make them equal."
             )
-        table.declared()
+        if self.training.evaluate_every is not None and own.test is None:
+            raise RecipeError(f"training.evaluate_every looks at test data, and there is no {part}.test. Remove one.")
+        own.declared()
 
     def _check_last_iterate(self) -> None:
         """Refuse what the session would refuse, before anything heavy is loaded."""
@@ -185,7 +199,7 @@ class Recipe(Table):
     @property
     def info(self) -> DatasetInfo:
         """The public facts about the data set."""
-        return describe(self.dataset) if self.table is None else self.table.info(self.dataset)
+        return describe(self.dataset) if self.own_data is None else self.own_data.info(self.dataset)
 
     @property
     def is_public(self) -> bool:
@@ -254,6 +268,7 @@ def _refuse_unknown(data: Mapping[str, Any]) -> None:
         ("privacy.", data.get("privacy"), PrivacySettings),
         ("training.", data.get("training"), TrainingSettings),
         ("table.", data.get("table"), TableSettings),
+        ("images.", data.get("images"), ImageSettings),
         ("pretraining.", data.get("pretraining"), PretrainingSettings),
     ]
     for prefix, table, schema in tables:
@@ -262,6 +277,11 @@ def _refuse_unknown(data: Mapping[str, Any]) -> None:
         for key in table:
             if key not in schema.model_fields:
                 known = list(schema.model_fields)
+                if key in _LENGTH_OF_A_RUN:
+                    raise RecipeError(
+                        f"{prefix}{key} is not part of a recipe: the length of a run belongs to its guarantee. Set "
+                        f"privacy.sampling.{key}."
+                    )
                 raise RecipeError(f"{prefix}{key} is not part of a recipe. {codec.suggestion(str(key), known)}")
 
 

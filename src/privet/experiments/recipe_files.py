@@ -6,6 +6,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,38 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, quic
         if not isinstance(small, Mapping):
             raise RecipeError(f"{name_or_path} has no [quick] table, so there is no quick version of it.")
         data = _merged(data, small)
+    return recipe_from_values(
+        data, overrides, folder=None if _is_packaged(name_or_path) else Path(name_or_path).parent
+    )
+
+
+def recipe_from_values(values: Mapping[str, Any], overrides: Sequence[str] = (), *, folder: Path | None) -> Recipe:
+    """Return the recipe of plain values with overrides.
+
+    Args:
+        values: As in a TOML file.
+        overrides: See :func:`load_recipe`.
+        folder: What the paths of the user's own data are relative to; None where there are none.
+
+    Raises:
+        RecipeError: something asked for does not exist.
+    """
+    data = deepcopy(dict(values))
     for override in overrides:
         _apply(data, override)
-    if not _is_packaged(name_or_path):
-        _anchor(data.get("table"), Path(name_or_path).parent)
+    if folder is not None:
+        _anchor(data.get("table"), folder)
+        _anchor(data.get("images"), folder)
     return Recipe.from_dict(data)
+
+
+def read_values(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file of plain values with the care that recipes are read with.
+
+    Raises:
+        RecipeError: it cannot be read, or holds numbers that not every reader understands alike.
+    """
+    return _parsed(_read(Path(path)), str(path))
 
 
 def _is_packaged(name_or_path: str | Path) -> bool:

@@ -25,6 +25,7 @@ from privet.experiments.building import (
     build_schedule,
     choose_device,
     load_data,
+    load_tested,
     loss_function,
     on_device,
     with_views,
@@ -143,7 +144,7 @@ def evaluate(folder: str | Path, *, device: str = "auto", test: ArrayDataset | N
     files = RunFiles(folder=Path(folder))
     recipe = stored_recipe(files)
     model = stored_model(files, recipe, choose_device(device))
-    data = load_data(recipe).test if test is None else test
+    data = load_tested(recipe).test if test is None else test
     return Metrics(measures=measure_model(model, data, recipe.info), curve=stored_curve(files))
 
 
@@ -287,6 +288,7 @@ class _Run:
                         epsilon_planned=self._promised.epsilon,
                         expected_batch_size=self._plan.sampling.expected_batch_size,
                         loss=None if self._notes is None else self._notes.newest_loss,
+                        may_tell_time=self._notes is not None,
                     )
                 )
                 if every is not None and done % every == 0:
@@ -322,7 +324,7 @@ class _Run:
         if is_finished:
             with self._released_weights(session):
                 self._write_model()
-                if self._notes is not None:
+                if self._notes is not None and len(self._test):
                     measures = measure_model(self._model, self._test, self._recipe.info)
                     metrics = Metrics(measures=measures, curve=tuple(self._curve))
                     self._write_metrics(metrics)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from privet.datasets.arrays import ArrayDataset
 from privet.datasets.encoding import categories_of, category_columns
 from privet.datasets.info import DatasetInfo
+from privet.datasets.own_images import read_test_images
 from privet.datasets.own_table import load_own_csv, read_test_csv
 from privet.effects.fairness import Attribute, decision_disparity, fairness_report
 from privet.effects.feature_estimate import explain_groups
@@ -27,7 +28,7 @@ from privet.effects.groups import FairnessReport, SourceRow
 from privet.effects.radii import RobustnessReport, WeightGrowth, noise_walk_length
 from privet.effects.robustness import LargestChange, ProjectedGradient, robustness_curve, weight_length
 from privet.errors import DataError, RecipeError
-from privet.experiments.building import choose_device, load_data
+from privet.experiments.building import choose_device, load_tested
 from privet.experiments.recipe import Recipe
 from privet.experiments.resuming import stored_plan, stored_recipe
 from privet.experiments.run_files import RunFiles, write_json
@@ -76,7 +77,7 @@ def classifier_recipe(files: RunFiles) -> Recipe:
 
 
 def own_test_data(folder: str | Path, path: str | os.PathLike[str]) -> ArrayDataset:
-    """Read a CSV file as test data for the model of a run.
+    """Read a CSV file, or a folder of images, as test data for the model of a run.
 
     Raises:
         DataError: the file does not hold what the run's table declares; the message says what is missing where.
@@ -86,6 +87,8 @@ def own_test_data(folder: str | Path, path: str | os.PathLike[str]) -> ArrayData
     normalisation = recipe.info.normalisation(recipe.normalisation)
     if recipe.table is not None:
         return read_test_csv(path, recipe.table.declared(), normalisation)
+    if recipe.images is not None:
+        return read_test_images(path, recipe.images.declared(), normalisation)
     return load_own_csv(path, recipe.info, normalisation)
 
 
@@ -141,7 +144,7 @@ def examine_fairness(
 
 
 def _own_split(recipe: Recipe) -> ArrayDataset:
-    return load_data(recipe).test
+    return load_tested(recipe).test
 
 
 def _sources(

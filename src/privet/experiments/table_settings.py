@@ -55,11 +55,11 @@ class ColumnSettings(Table):
 
 
 class TableSettings(Table):
-    """The user's own data: two CSV files with a header, and what is declared about them.
+    """The user's own data: CSV files with a header, and what is declared about them.
 
     Attributes:
         train: The file of the records to protect; relative to the recipe's folder.
-        test: The file of the records to measure on, which are not protected.
+        test: The file of the records to measure on, which are not protected. Without it nothing is measured.
         train_size: Declared number of training records. Never read off the file: it may itself be private.
         test_size: Declared number of test records; it only serves estimates of memory.
         label: The column that holds the class.
@@ -68,9 +68,9 @@ class TableSettings(Table):
     """
 
     train: str
-    test: str
+    test: str | None = None
     train_size: Count
-    test_size: Count
+    test_size: Count | None = None
     label: ColumnSettings
     columns: list[ColumnSettings]
     delimiter: str = ","
@@ -96,4 +96,4 @@ class TableSettings(Table):
 
     def info(self, name: str) -> DatasetInfo:
         """Return the public facts about the data."""
-        return self.declared().info(name, train_size=self.train_size, test_size=self.test_size)
+        return self.declared().info(name, train_size=self.train_size, test_size=self.test_size or 0)

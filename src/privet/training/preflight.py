@@ -23,6 +23,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from privet import checks
 from privet.errors import DataError, LossError, PrivetError, UnsupportedModel
 from privet.gradients.support import check_model
+from privet.gradients.trial import trials
 from privet.training.batching import tensors_of
 from privet.training.made_up import MadeUpBatches, joined, part_of, spoiled
 from privet.training.model_state import ModelState
@@ -60,7 +61,7 @@ def preflight(model: nn.Module, loss_function: LossFunction, batch: Any, *, num_
 
     Guarantee:
         On return, on every made-up batch: exchanging or spoiling examples changed neither the losses nor the gradients
-        of the others; taking one away changed neither; a batch had the same losses after another one; no buffer
+        of the others, for every two places in the batch and in both directions; taking one away changed neither; a batch had the same losses after another one; no buffer
         changed. These are necessary conditions, found by experiment: a program may still misbehave on other numbers.
 
     Raises:
@@ -156,7 +157,9 @@ class _Program:
         """Return the gradient of the chosen examples' losses, parameter after parameter."""
         parameters = [value for value in self.model.parameters() if value.requires_grad]
         total = losses[chosen.to(losses.device)].sum()
-        found: Sequence[Tensor | None] = torch.autograd.grad(total, parameters, allow_unused=True)
+        found: Sequence[Tensor | None] = torch.autograd.grad(
+            total, parameters, allow_unused=True, retain_graph=True
+        )
         pairs = zip(found, parameters, strict=True)
         return torch.cat([(torch.zeros_like(value) if part is None else part).reshape(-1) for part, value in pairs])
 
@@ -207,16 +210,16 @@ class _Experiment:
         """Raise ``UnsupportedModel`` at the first thing that should not happen."""
         first, second, third = (self.made_up.draw(self.low, self.high, seed=seed) for seed in (1, 2, 3))
         losses = self.program.losses(first)
-        gradient = self.program.gradient(losses, self._mine)
         self.state.check_unchanged()
-        found = self._losses_beside(first, second, losses.detach())
-        if not _agree(gradient, self.program.gradient(found, self._mine), _SAME_SHAPE):
-            raise UnsupportedModel(
-                "The backward pass mixes the examples of a batch: other examples beside them changed the gradient of "
-                "those that stayed the same, though not their losses. Look for custom autograd functions and hooks on "
-                "tensors that compute with the whole batch."
-            )
-        self._losses_beside(first, third, losses.detach())
+        for mine in self._stayers():
+            found = self._losses_beside(first, second, losses.detach(), mine)
+            if not _agree(self.program.gradient(losses, mine), self.program.gradient(found, mine), _SAME_SHAPE):
+                raise UnsupportedModel(
+                    "The backward pass mixes the examples of a batch: other examples beside them changed the gradient "
+                    "of those that stayed the same, though not their losses. Look for custom autograd functions and "
+                    "hooks on tensors that compute with the whole batch."
+                )
+            self._losses_beside(first, third, losses.detach(), mine)
         self._nothing_is_remembered(first, second, losses.detach())
         self._number_does_not_matter(first)
         self.state.check_unchanged()
@@ -225,18 +228,21 @@ class _Experiment:
         """Put examples that are not numbers beside sound ones: a zero does not hide them if they are multiplied."""
         if self.made_up.has_real_numbers:
             first = self.made_up.draw(self.low, self.high, seed=1)
-            self._losses_beside(first, spoiled(first), self.program.losses(first).detach())
+            losses = self.program.losses(first).detach()
+            for mine in self._stayers():
+                self._losses_beside(first, spoiled(first), losses, mine)
 
-    @property
-    def _mine(self) -> Tensor:
-        return torch.arange(self.made_up.num_examples) % 2 == 0
+    def _stayers(self) -> Iterator[Tensor]:
+        """Yield sets of examples that stay, such that of every two each stays once while the other is exchanged."""
+        for exchanged in trials(self.made_up.num_examples, torch.device("cpu")):
+            yield exchanged.logical_not()
 
-    def _losses_beside(self, first: Any, strangers: Any, losses: Tensor) -> Tensor:
-        """Exchange every second example for a stranger; return the losses if those of the others stayed the same."""
-        mixed, where = joined(first, strangers, self._mine), self._mine.to(losses.device)
+    def _losses_beside(self, first: Any, strangers: Any, losses: Tensor, mine: Tensor) -> Tensor:
+        """Exchange all examples but mine for strangers; return the losses if those of mine stayed the same."""
+        mixed, where = joined(first, strangers, mine), mine.to(losses.device)
         found = self.program.losses(mixed)
         if not _agree(losses[where], found.detach()[where], _SAME_SHAPE):
-            suspect = find_suspect(self.program.model, self.program.losses, first, mixed, self._mine)
+            suspect = find_suspect(self.program.model, self.program.losses, first, mixed, mine)
             raise UnsupportedModel(
                 f"{suspect} mixes the examples of a batch: other examples beside them changed the losses of those "
                 f"that stayed the same. {_CAUSES}"

@@ -18,14 +18,14 @@ from privet.experiments.studies.views_and_averages import (
 )
 
 
-def row(arm: str, seed: int, accuracy: float) -> dict[str, Any]:
+def row(arm: str, seed: int, accuracy: float, rate: float = 4.0) -> dict[str, Any]:
     facts = {"epsilon": 2.9999, "delta": 1e-5, "steps": 98, "num_test": 2_000, "seconds": 1.0}
-    return {"arm": arm, "seed": seed, "accuracy": accuracy, **facts}
+    return {"arm": arm, "rate": rate, "seed": seed, "accuracy": accuracy, **facts}
 
 
 def test_every_course_gives_last_and_averaged_weights_at_one_guarantee() -> None:
     courses = (COURSES[0], Course(name="2 views", num_views=2, falls=True))
-    rows = list(run_views_study(seeds=[3], device=torch.device("cpu"), epochs=1, courses=courses))
+    rows = list(run_views_study(seeds=[3], device=torch.device("cpu"), epochs=1, courses=courses, rates=[4.0]))
     assert [found["arm"] for found in rows] == [PLAIN, PLAIN + AVERAGED, "2 views", "2 views" + AVERAGED]
     assert len({found["epsilon"] for found in rows}) == 1
     assert rows[0]["epsilon"] <= 3.0
@@ -41,6 +41,23 @@ def test_gains_are_differences_within_a_seed() -> None:
     assert "epsilon 3.000" in table
 
 
+def test_gains_are_against_the_plain_arm_at_the_same_rate() -> None:
+    rows = [
+        row(PLAIN, 0, 0.80),
+        row("4 views", 0, 0.81),
+        row(PLAIN, 0, 0.60, rate=8.0),
+        row("4 views", 0, 0.55, rate=8.0),
+    ]
+    table = views_table(rows)
+    assert "| arm | accuracy %, rate 4 | gain, rate 4 | accuracy %, rate 8 | gain, rate 8 |" in table
+    assert "| 4 views | 81.0 | +1.0 | 55.0 | -5.0 |" in table
+
+
+def test_an_arm_that_has_not_run_yet_leaves_its_cell_empty() -> None:
+    table = views_table([row(PLAIN, 0, 0.80), row(PLAIN, 0, 0.60, rate=8.0), row("4 views", 0, 0.81)])
+    assert "| 4 views | 81.0 | +1.0 |  |  |" in table
+
+
 def test_one_seed_has_no_interval_and_no_rows_have_no_table() -> None:
     assert "| 4 views | 81.0 | +1.0 |" in views_table([row(PLAIN, 0, 0.80), row("4 views", 0, 0.81)])
     assert views_table([]) == "No rows yet.\n"
@@ -54,4 +71,4 @@ def test_one_view_is_the_record_itself(views: int) -> None:
 
 
 def test_the_study_can_be_called_by_name() -> None:
-    assert STUDIES["views-and-averages"].num_seeds == 5
+    assert STUDIES["views-and-averages"].num_seeds == 3

@@ -315,7 +315,7 @@ _STUDIES = (
     Study(
         name="views-and-averages",
         description="several views of a record and averaged weights beside a falling rate, on the demo's images",
-        num_seeds=5,
+        num_seeds=3,
         run=_views_run,
         table=_views_table,
     ),

@@ -52,7 +52,7 @@ _LENGTH_STEP, _MAX_RECORDINGS = 16, 12
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings:
-    """One variant of the study. The defaults were chosen on held-out training sentences, which no guarantee covers.
+    """One variant of the study. The defaults did best, of three, on held-out training sentences (not charged).
 
     Attributes:
         arms: Which comparisons to run.
@@ -79,21 +79,21 @@ class TextSettings:
 
     arms: tuple[str, ...] = (NON_PRIVATE, LOCAL, MIXED)
     trained_layers: int = 6
-    rank: int = 16
+    rank: int = 0
     adapter_scale: float = 4.0
     dataset_size: int = TRAIN_SIZE - _HELD_OUT
     num_held_out: int = _HELD_OUT
     batch_size: int = 4096
-    epochs: int = 20
+    epochs: int = 10
     epsilon: float = 3.0
     delta: float = 1e-5
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-3
     head_learning_rate: float = 1e-2
     head_scale: float = 1.0
     corrected: bool = True
     weight_decay: float = 0.0
     averaging_decay: float = 0.95
-    open_learning_rate: float = 5e-4
+    open_learning_rate: float = 1e-4
     open_batch_size: int = 128
     open_epochs: int = 2
     norm: float = 1.0

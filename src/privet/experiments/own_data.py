@@ -1,0 +1,140 @@
+"""A recipe for a user's own table or images: what was declared, and defaults that suit private training.
+
+The defaults are constants and functions of declared numbers. None of them looks at a record.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from privet import checks
+from privet.errors import RecipeError
+from privet.experiments.table_schema import TableSchema
+from privet.experiments.table_settings import ColumnSettings
+
+_LARGEST_DELTA = 1e-5
+_FEWEST_RECORDS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """What the user asks of the guarantee.
+
+    Attributes:
+        epsilon: Target.
+        train_size: Declared number of records; a public number, which may be rounded.
+        delta: None for the default of the declared size.
+    """
+
+    epsilon: float
+    train_size: int
+    delta: float | None = None
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        if checks.count("train_size", self.train_size) < _FEWEST_RECORDS:
+            raise RecipeError(
+                f"The declared size is {self.train_size}. Below {_FEWEST_RECORDS} records noise that hides one of them "
+                "hides all of them: no useful private model can be trained. Check --size."
+            )
+
+    def settings(self, *, batch_size: int, epochs: int, norm: float) -> dict[str, Any]:
+        """Return the recipe's table of privacy."""
+        return {
+            "epsilon": float(self.epsilon),
+            "delta": default_delta(self.train_size) if self.delta is None else self.delta,
+            "adjacency": "add_or_remove",
+            "unit": "record",
+            "sampling": {
+                "kind": "poisson",
+                "dataset_size": self.train_size,
+                "batch_size": batch_size,
+                "epochs": epochs,
+            },
+            "clipping": {"kind": "threshold", "norm": norm},
+            "noise": {"kind": "gaussian"},
+        }
+
+
+def default_delta(train_size: int) -> float:
+    """Return the largest power of ten that is at most a tenth of one over the declared size, and at most 1e-5.
+
+    Examples:
+        >>> default_delta(2_000), default_delta(1_000_000)
+        (1e-05, 1e-07)
+    """
+    # By the digits of a whole number: a logarithm may fall on the wrong side of a power of ten.
+    digits = len(str(checks.count("train_size", train_size) - 1)) if train_size > 1 else 0
+    return min(_LARGEST_DELTA, float(f"1e-{digits + 1}"))
+
+
+def table_recipe(
+    promise: Promise, schema: TableSchema, *, name: str, train: Path, test: Path | None, delimiter: str
+) -> dict[str, Any]:
+    """Return a recipe for a user's own table as plain values.
+
+    Two hidden layers of 64; a twentieth of the records per step; twenty epochs; per-record gradients cut to length 1;
+    gradient descent with momentum. Measured on Adult (see ``docs/own-data.md``).
+    """
+    table: dict[str, Any] = {
+        "train": str(train),
+        "train_size": promise.train_size,
+        "delimiter": delimiter,
+        "label": _plain(schema.label),
+        "columns": [_plain(column) for column in schema.columns],
+    }
+    batch_size = min(1_024, max(1, math.ceil(promise.train_size / 20)))
+    return {
+        "dataset": name,
+        "model": "mlp_64_64",
+        "table": table if test is None else {**table, "test": str(test)},
+        "privacy": promise.settings(batch_size=batch_size, epochs=20, norm=1.0),
+        "training": {
+            "optimizer": {"kind": "sgd", "learning_rate": 0.2, "momentum": 0.9},
+            "physical_batch_size": 1_024,
+        },
+    }
+
+
+def image_recipe(
+    promise: Promise,
+    *,
+    name: str,
+    train: Path,
+    test: Path | None,
+    classes: tuple[str, ...],
+    height: int,
+    width: int,
+    channels: int,
+) -> dict[str, Any]:
+    """Return a recipe for a folder of images as plain values.
+
+    Fixed edge features under one trained layer, because noise grows with what is trained; a fifth of the images per
+    step; sixty epochs; per-image gradients cut to length 0.1: the settings of the packaged demo.
+    """
+    images: dict[str, Any] = {
+        "train": str(train),
+        "train_size": promise.train_size,
+        "classes": list(classes),
+        "height": height,
+        "width": width,
+        "channels": channels,
+    }
+    batch_size = min(2_048, max(1, math.ceil(promise.train_size / 5)))
+    return {
+        "dataset": name,
+        "model": "oriented_edges",
+        "images": images if test is None else {**images, "test": str(test)},
+        "privacy": promise.settings(batch_size=batch_size, epochs=60, norm=0.1),
+        "training": {
+            "optimizer": {"kind": "sgd", "learning_rate": 4.0, "momentum": 0.9},
+            "physical_batch_size": 512,
+        },
+    }
+
+
+def _plain(column: ColumnSettings) -> dict[str, Any]:
+    return column.model_dump(exclude_none=True)

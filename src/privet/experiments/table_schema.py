@@ -1,0 +1,171 @@
+"""What is known about the columns of a user's table without its records: a schema file, or a sample that is public."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from privet.datasets.tables import read_header, read_public_cells
+from privet.errors import DataError, RecipeError
+from privet.experiments.recipe_files import read_values
+from privet.experiments.table_settings import ColumnSettings
+from privet.experiments.training_settings import Count, Table
+
+_MOST_CATEGORIES = 50
+
+
+class SchemaFile(Table):
+    """A schema file: the declared columns of a table, the target among them.
+
+    Attributes:
+        train_size: Declared number of records; may be given on the command line instead.
+        columns: The columns to use. Others in the file are not looked at.
+    """
+
+    train_size: Count | None = None
+    columns: list[ColumnSettings]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSchema:
+    """The declared columns of a table.
+
+    Attributes:
+        label: The target.
+        columns: What the model takes.
+        train_size: Declared number of records; None if it was not declared here.
+        left_out: Columns of a public sample that are not used: constant, or of too many different words.
+    """
+
+    label: ColumnSettings
+    columns: tuple[ColumnSettings, ...]
+    train_size: int | None = None
+    left_out: tuple[str, ...] = ()
+
+
+def read_schema(path: str | os.PathLike[str], *, target: str) -> TableSchema:
+    """Read a schema file.
+
+    Raises:
+        RecipeError: it cannot be read, is no schema, or does not declare the target.
+    """
+    values = read_values(Path(path))
+    try:
+        schema = SchemaFile.model_validate(values)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in fault["loc"])
+        raise RecipeError(
+            f"{path}: {where} is wrong: {fault['msg'][:1].lower()}{fault['msg'][1:]}. A schema has a list of columns, "
+            "each with a name and either low and high or categories, and may have a train_size."
+        ) from None
+    label, columns = _parted(schema.columns, target, where=str(path))
+    return TableSchema(label=label, columns=columns, train_size=schema.train_size)
+
+
+def schema_of_public_sample(
+    path: str | os.PathLike[str], *, private: str | os.PathLike[str], target: str, delimiter: str
+) -> TableSchema:
+    """Take ranges and categories from a file of public records with the same columns.
+
+    A column of numbers gets the smallest and the largest number of the sample as its range, any other column its words
+    as categories. The size of the sample is not taken: it says nothing about the private file.
+
+    Guarantee: a function of the public file alone. The private file is not opened; that it is another one is checked by
+    its identity on the disk.
+
+    Raises:
+        RecipeError: the sample is the private file itself, or lacks the target.
+        DataError: the sample cannot be read.
+    """
+    if Path(private).exists() and os.path.samefile(path, private):
+        raise RecipeError(
+            f"{path} is the file to protect. Ranges and categories must not be learned from it: give a public file, or "
+            "declare them with --schema."
+        )
+    header, rows = read_public_cells(path, delimiter=delimiter)
+    if header.count(target) != 1:
+        raise RecipeError(f"The header of {path} should name the target {target!r} once. Check --target.")
+    if not rows:
+        raise DataError(f"{path} has a header and no records, so it shows no ranges and no categories.")
+    found: list[ColumnSettings] = []
+    left_out: list[str] = []
+    for place, name in enumerate(header):
+        words = [row[place] for row in rows if place < len(row) and row[place]]
+        column = _categories(name, words) if name == target else _column(name, words)
+        if column is None:
+            left_out.append(name)
+        else:
+            found.append(column)
+    label, columns = _parted(found, target, where=str(path))
+    return TableSchema(label=label, columns=columns, left_out=tuple(left_out))
+
+
+def schema_to_write(path: str | os.PathLike[str], *, target: str, delimiter: str) -> str:
+    """Return the schema file that somebody has to fill in, with the names of the columns.
+
+    Guarantee: of the private file only its first line is read, and it is shown only if it names the target, so that a
+    record of a file without a header is not taken for names.
+
+    Raises:
+        DataError: the first line does not name the target.
+    """
+    header = read_header(path, delimiter=delimiter)
+    if header.count(target) != 1:
+        raise DataError(
+            f"The first line of {path} should name the target {target!r} once and names it {header.count(target)} "
+            f"times, with {delimiter!r} between cells. Check --target and --delimiter, and that there is a header."
+        )
+    features = [
+        f"  {{ name = {json.dumps(name, ensure_ascii=False)}, low = ?, high = ? }},"
+        for name in header
+        if name and name != target
+    ]
+    label = f'  {{ name = {json.dumps(target, ensure_ascii=False)}, categories = ["?", "?"] }},  # the target'
+    return "\n".join(
+        [
+            "train_size = ?  # about how many records, as a public number",
+            "columns = [",
+            '  # words instead of numbers: categories = ["red", "blue"]; remove a line to leave a column out',
+            *features,
+            label,
+            "]",
+        ]
+    )
+
+
+def _parted(
+    columns: Sequence[ColumnSettings], target: str, *, where: str
+) -> tuple[ColumnSettings, tuple[ColumnSettings, ...]]:
+    label = next((column for column in columns if column.name == target), None)
+    if label is None:
+        names = ", ".join(repr(column.name) for column in columns)
+        raise RecipeError(f"{where} does not declare the target {target!r}. Declared columns: {names}.")
+    return label, tuple(column for column in columns if column.name != target)
+
+
+def _column(name: str, words: Sequence[str]) -> ColumnSettings | None:
+    numbers = _numbers(words)
+    if numbers is None:
+        return _categories(name, words)
+    low, high = min(numbers), max(numbers)
+    return ColumnSettings(name=name, low=low, high=high) if low < high else None
+
+
+def _numbers(words: Sequence[str]) -> list[float] | None:
+    try:
+        found = [float(word) for word in words]
+    except ValueError:
+        return None
+    finite = [number for number in found if abs(number) < float("inf")]
+    return finite or None
+
+
+def _categories(name: str, words: Sequence[str]) -> ColumnSettings | None:
+    different = sorted(set(words))
+    return ColumnSettings(name=name, categories=different) if 2 <= len(different) <= _MOST_CATEGORIES else None

@@ -1,0 +1,37 @@
+"""From a template and values to a page: everything that comes from a file is escaped, what is missing is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from privet import __version__
+from privet.errors import DependencyError
+
+
+def render_page(template: str, values: Mapping[str, Any]) -> str:
+    """Return the text of a page that loads nothing and runs nothing.
+
+    Args:
+        template: File name of a template of the package.
+        values: What it shows.
+
+    Raises:
+        DependencyError: the packages that draw and write reports are not installed.
+    """
+    try:
+        import jinja2
+        import matplotlib  # noqa: F401 (only its presence matters here; plots are drawn elsewhere)
+    except ImportError as error:
+        raise DependencyError(
+            f"A report needs jinja2 and matplotlib; {error.name} is missing. Install them with: "
+            "pip install 'privet[report]'."
+        ) from None
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.PackageLoader("privet", "reports/templates"),
+    )
+    return environment.get_template(template).render({"version": __version__, **values})
