@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from privet.accounting.accountants import curve
 from privet.accounting.calibration import spent_epsilon
 from privet.accounting.curves import GaussianCurve
 from privet.accounting.profile import trade_off
-from privet.errors import PlanError
+from privet.errors import ArgumentError, PlanError
 from privet.mechanism.events import DpEvent, compose
 from privet.mechanism.terms import Release
 from privet.plan import Plan
@@ -172,3 +172,31 @@ class AuditFinding:
             name: "infinity" if isinstance(value, float) and math.isinf(value) else value
             for name, value in asdict(self).items()
         }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """Read what ``to_dict`` wrote.
+
+        Raises:
+            ArgumentError: an entry is missing or of the wrong kind.
+        """
+        try:
+            bound = data["noise_bound"]
+            return cls(
+                audit=str(data["audit"]),
+                attacker=str(data["attacker"]),
+                is_broken=data["is_broken"] is True,
+                noise_bound=None if bound is None else _number_in("noise_bound", bound),
+                **{name: checks.count(name, data[name], minimum=0) for name in _COUNTS},
+                **{name: _number_in(name, data[name]) for name in _NUMBERS},
+            )
+        except (KeyError, TypeError) as error:
+            raise ArgumentError(f"This is not the finding of an audit: {error}.") from None
+
+
+_COUNTS = ("num_canaries", "num_observations", "num_rounds")
+_NUMBERS = ("confidence", "delta", "epsilon_bound", "epsilon_claim", "noise_claim")
+
+
+def _number_in(name: str, value: Any) -> float:
+    return math.inf if value == "infinity" else checks.non_negative(name, value)

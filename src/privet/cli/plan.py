@@ -75,7 +75,9 @@ def _memory(recipe: Recipe) -> dict[str, int] | None:
     if count is None:
         return None
     optimizer = recipe.training.optimizer
-    states = {"sgd": int(getattr(optimizer, "momentum", 0.0) > 0), "adam": 2, "adamw": 2}[optimizer.kind]
+    has_momentum = int(getattr(optimizer, "momentum", 0.0) > 0)
+    # All others keep two moments of every weight.
+    states = {"sgd": has_momentum, "rmsprop": 1 + has_momentum}.get(optimizer.kind, 2)
     data = (recipe.info.train_size + recipe.info.test_size) * math.prod(recipe.info.input_shape)
     return {"model_and_optimizer": count * (_COPIES + states) * _BYTES, "data": data * _BYTES}
 

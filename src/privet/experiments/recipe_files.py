@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,15 @@ _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 def packaged_recipes() -> dict[str, str]:
     """Return the recipes that come with the package: name to TOML text."""
-    folder = resources.files("privet") / "recipes"
+    return _texts(resources.files("privet") / "recipes")
+
+
+def recipe_templates() -> dict[str, str]:
+    """Return the recipes to begin one's own with, a word on every value: kind to TOML text."""
+    return _texts(resources.files("privet") / "recipes" / "templates")
+
+
+def _texts(folder: Traversable) -> dict[str, str]:
     found = [entry for entry in folder.iterdir() if entry.name.endswith(".toml")]
     return {entry.name.removesuffix(".toml"): entry.read_text("utf-8") for entry in sorted(found, key=lambda e: e.name)}
 

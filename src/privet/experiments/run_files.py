@@ -65,6 +65,11 @@ class RunFiles:
         return self.folder / "membership.json"
 
     @property
+    def audit(self) -> Path:
+        """What audits of the plan proved; there only when they were run."""
+        return self.folder / "audit.json"
+
+    @property
     def fairness(self) -> Path:
         """What the model does for classes and groups; there only when it was asked for."""
         return self.folder / "fairness.json"

@@ -19,7 +19,11 @@ from privet.experiments.results import Metrics
 from privet.experiments.resuming import stored_plan, stored_recipe
 from privet.experiments.run_files import RunFiles, read_json, read_lines, read_text
 from privet.plan import Plan
+from privet.reports.audits import AuditRecord, read_audit
 from privet.reports.long_tail import read_long_tail
+
+# From the shortest to the longest gradient of a batch, in tenths.
+NUM_NORM_QUANTILES = 11
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +33,8 @@ class UnprotectedRow:
     step: int
     mean_loss: float | None
     clipped_share: float | None
+    norm_quantiles: tuple[float, ...] | None = None
+    noise_to_signal: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +55,7 @@ class RunContent:
         fairness: What the model does for classes and groups, where that was asked for.
         robustness: Accuracy under attack, where that was asked for.
         growth: The length of the weights beside what noise explains, where that is known.
+        audit: What audits of the plan proved, where they were run.
         long_tail: Public test pictures of lowest and highest loss as a link that holds them, where they were asked for.
     """
 
@@ -66,11 +73,18 @@ class RunContent:
     robustness: RobustnessReport | None = None
     growth: WeightGrowth | None = None
     long_tail: str | None = None
+    audit: AuditRecord | None = None
 
     @property
     def is_finished(self) -> bool:
         """Whether the plan is used up."""
         return self.ledger.rounds_charged >= self.ledger.rounds_planned
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """The ratio of noise to sensitivity; None for a plan without one."""
+        found = getattr(self.plan.noise, "noise_multiplier", None)
+        return found if isinstance(found, float) else None
 
     @property
     def agrees(self) -> bool:
@@ -104,6 +118,7 @@ def gather(folder: str | Path) -> RunContent:
         robustness=None if attacked is None else attacked[0],
         growth=None if attacked is None else attacked[1],
         long_tail=read_long_tail(files) if recipe.is_public else None,
+        audit=read_audit(files),
     )
 
 
@@ -181,13 +196,21 @@ def read_robustness(files: RunFiles) -> tuple[RobustnessReport, WeightGrowth | N
 def _unprotected(files: RunFiles) -> tuple[UnprotectedRow, ...]:
     if not files.unprotected.exists():
         return ()
-    rows = []
-    for row in read_lines(files.unprotected):
-        step, loss, clipped = row.get("step"), row.get("mean_loss"), row.get("clipped_share")
-        if not isinstance(step, int) or not all(isinstance(value, float | int | None) for value in (loss, clipped)):
-            raise CheckpointError(f"{files.unprotected} holds a line that privet did not write.")
-        rows.append(UnprotectedRow(step=step, mean_loss=loss, clipped_share=clipped))
-    return tuple(rows)
+    return tuple(_unprotected_row(files, row) for row in read_lines(files.unprotected))
+
+
+def _unprotected_row(files: RunFiles, row: Mapping[str, Any]) -> UnprotectedRow:
+    step, norms = row.get("step"), row.get("norm_quantiles")
+    numbers = {name: row.get(name) for name in ("mean_loss", "clipped_share", "noise_to_signal")}
+    lengths = norms if isinstance(norms, list) else []
+    if (
+        not isinstance(step, int)
+        or not all(isinstance(value, float | int | None) for value in numbers.values())
+        or (norms is not None and len(lengths) != NUM_NORM_QUANTILES)
+        or not all(isinstance(value, float | int) for value in lengths)
+    ):
+        raise CheckpointError(f"{files.unprotected} holds a line that privet did not write.")
+    return UnprotectedRow(step=step, norm_quantiles=tuple(lengths) or None, **numbers)
 
 
 def _environments(files: RunFiles) -> tuple[Mapping[str, Any], ...]:

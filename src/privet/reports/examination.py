@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from privet.accounting.guarantee import rounded_up
 from privet.attacks.verdict import MembershipReport
 from privet.effects.reliability import CalibrationReport
 
@@ -16,6 +17,7 @@ class AttackRow:
     measure: str
     value: str
     interval: str
+    num_examples: str
     limit: str
     exceeds: bool
 
@@ -49,7 +51,7 @@ def confidence_rows(report: CalibrationReport) -> list[tuple[str, str, str]]:
 
 
 def membership_rows(report: MembershipReport) -> list[AttackRow]:
-    """Return the area and the hits at few false alarms, each beside its limit."""
+    """Return the area and the hits at few false alarms, each with its counts and beside its limit, rounded up."""
     area = report.area
     rows = [
         AttackRow(
@@ -57,7 +59,8 @@ def membership_rows(report: MembershipReport) -> list[AttackRow]:
             measure="area under the ROC curve",
             value=f"{area.value:.4f}",
             interval=f"{area.low:.4f} to {area.high:.4f} (DeLong)",
-            limit=f"{report.area_limit:.4f}",
+            num_examples=f"{report.num_members:,} + {report.num_non_members:,}",
+            limit=rounded_up(report.area_limit, 3),
             exceeds=area.low > report.area_limit,
         )
     ]
@@ -69,7 +72,8 @@ def membership_rows(report: MembershipReport) -> list[AttackRow]:
                 measure=f"members found at {100 * point.level:g} % false alarms",
                 value=f"{100 * found.value:.2f} %",
                 interval=f"{100 * found.low:.2f} % to {100 * found.high:.2f} % (Clopper-Pearson)",
-                limit=f"{100 * point.limit:.2f} %",
+                num_examples=f"{found.num_trials:,}",
+                limit=f"{rounded_up(100 * point.limit, 3)} %",
                 exceeds=point.exceeds_limit,
             )
         )

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from privet import __version__
 from privet.errors import DependencyError
 
+if TYPE_CHECKING:
+    from jinja2 import Template
 
-def render_page(template: str, values: Mapping[str, Any]) -> str:
-    """Return the text of a page that loads nothing and runs nothing.
 
-    Args:
-        template: File name of a template of the package.
-        values: What it shows.
+def load_template(name: str) -> Template:
+    """Return a template of the package; what it renders loads nothing and runs nothing.
 
     Raises:
         DependencyError: the packages that draw and write reports are not installed.
@@ -34,4 +31,4 @@ def render_page(template: str, values: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
         loader=jinja2.PackageLoader("privet", "reports/templates"),
     )
-    return environment.get_template(template).render({"version": __version__, **values})
+    return environment.get_template(name)

@@ -11,16 +11,16 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from privet.accounting.curves import SMALLEST_PLD_DELTA
-from privet.accounting.guarantee import privacy_profile, trade_off
+from privet.accounting.guarantee import privacy_profile
 from privet.experiments.results import CurvePoint
 from privet.mechanism.events import DpEvent
 from privet.mechanism.terms import Adjacency
-from privet.reports.content import UnprotectedRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +31,6 @@ BLUE, ORANGE, GREEN = "#3a8fd0", "#d9822b", "#1fa187"
 # Stand-ins that are exchanged for the page's own colours after drawing.
 INK, _GRID = "#010203", "#040506"
 _WIDTH, _HEIGHT = 4.5, 2.9
-_MOST_POINTS = 400
 
 _STYLE = {
     "axes.edgecolor": INK,
@@ -81,6 +80,12 @@ class Plot:
         return [["" if value is None else f"{value:.6g}" for value in row] for row in self.rows]
 
     @property
+    def labelled_svg(self) -> str:
+        """The picture with its name and how to read it, for people who listen to the page."""
+        label = escape(f"{self.title}. {self.note}", quote=True)
+        return self.svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+
+    @property
     def csv_link(self) -> str:
         """The numbers as a link that holds them."""
         lines = [",".join(self.columns), *(",".join(row) for row in self.cells)]
@@ -110,48 +115,6 @@ def profile_plot(event: DpEvent, adjacency: Adjacency, *, epsilon: float, delta:
         columns=("epsilon", "delta"),
         rows=tuple(zip(epsilons.tolist(), deltas.tolist(), strict=True)),
     )
-
-
-def trade_off_plots(event: DpEvent, adjacency: Adjacency) -> list[Plot]:
-    """What the best attacker can do: the whole trade-off, and its low end on logarithmic axes."""
-    even = np.linspace(0.0, 1.0, 101)
-    low = np.logspace(-4, 0, 81)
-    missed = trade_off(event, adjacency=adjacency, false_positive_rates=even)
-    caught = 1 - trade_off(event, adjacency=adjacency, false_positive_rates=low)
-
-    def draw_trade_off(axes: Axes) -> None:
-        axes.fill_between(even, 0, missed, color=BLUE, alpha=0.15, linewidth=0)
-        axes.plot(even, missed, color=BLUE, label="no attacker gets below")
-        axes.plot([0, 1], [1, 0], color=INK, linestyle=":", linewidth=1.2, label="guessing")
-        axes.set(xlabel="false accusations", ylabel="members missed", xlim=(0, 1), ylim=(0, 1))
-        axes.legend(loc="upper right")
-
-    def draw_low_end(axes: Axes) -> None:
-        axes.loglog(low, caught, color=BLUE, label="no attacker gets above")
-        axes.loglog(low, low, color=INK, linestyle=":", linewidth=1.2, label="guessing")
-        axes.set(xlabel="false accusations", ylabel="members found", xlim=(1e-4, 1), ylim=(1e-4, 1.3))
-        plain_powers(axes.xaxis)
-        plain_powers(axes.yaxis)
-        axes.legend(loc="lower right")
-
-    return [
-        Plot(
-            name="trade-off",
-            title="Trade-off of every attacker",
-            note="Whatever an attacker knows or computes, the pair of its error rates lies on or above the line.",
-            svg=draw_svg("trade-off", draw_trade_off),
-            columns=("false_positive_rate", "least_false_negative_rate"),
-            rows=tuple(zip(even.tolist(), missed.tolist(), strict=True)),
-        ),
-        Plot(
-            name="attack-limit",
-            title="Few accusations, on logarithmic axes",
-            note="How many members any attack can find at a given rate of false accusations.",
-            svg=draw_svg("attack-limit", draw_low_end),
-            columns=("false_positive_rate", "largest_true_positive_rate"),
-            rows=tuple(zip(low.tolist(), caught.tolist(), strict=True)),
-        ),
-    ]
 
 
 def spending_plot(table: Sequence[tuple[int, float]], *, rounds_charged: int, epsilon_spent: float) -> Plot:
@@ -207,31 +170,26 @@ def curve_plot(curve: Sequence[CurvePoint], *, is_share: bool) -> Plot:
     )
 
 
-def unprotected_plots(rows: Sequence[UnprotectedRow]) -> list[Plot]:
-    """Loss and share of clipped examples over steps: outside the guarantee."""
-    thin = _thinned(rows)
-    steps = [row.step for row in thin]
-    losses, shares = [row.mean_loss for row in thin], [row.clipped_share for row in thin]
-    return [
-        _by_step("training-loss", "Training loss", "mean loss of the batch", ORANGE, steps, losses),
-        _by_step("clipped-share", "Clipped examples", "share of the batch", BLUE, steps, shares),
-    ]
+def budget_plot(curve: Sequence[CurvePoint], *, is_share: bool) -> Plot:
+    """The measure against the epsilon spent by then, with its interval."""
+    spent = [point.epsilon for point in curve]
+    measures = [point.measure for point in curve]
+    label = "test accuracy" if is_share else "test error"
 
-
-def _by_step(
-    name: str, title: str, label: str, colour: str, steps: Sequence[int], values: Sequence[float | None]
-) -> Plot:
     def draw(axes: Axes) -> None:
-        axes.plot(steps, [np.nan if value is None else value for value in values], color=colour, linewidth=1.2)
-        axes.set(xlabel="step", ylabel=label, ylim=(0, None))
+        lows, highs = [measure.low for measure in measures], [measure.high for measure in measures]
+        axes.fill_between(spent, lows, highs, color=BLUE, alpha=0.2, linewidth=0, label="95 % interval")
+        axes.plot(spent, [measure.value for measure in measures], color=BLUE, label=label)
+        axes.set(xlabel="epsilon spent, at most", ylabel=label, xlim=(0, None))
+        axes.legend(loc="lower right" if is_share else "upper right")
 
     return Plot(
-        name=name,
-        title=title,
-        note="Exact values of training batches.",
-        svg=draw_svg(name, draw),
-        columns=("step", label.replace(" ", "_")),
-        rows=tuple((float(step), value) for step, value in zip(steps, values, strict=True)),
+        name="measure-by-epsilon",
+        title="What the budget buys",
+        note="The same points against the budget spent by then. A run planned to stop earlier would do better there.",
+        svg=draw_svg("measure-by-epsilon", draw),
+        columns=("epsilon", "value", "low", "high", "n"),
+        rows=tuple((p.epsilon, m.value, m.low, m.high, float(m.num_examples)) for p, m in zip(curve, measures, strict=True)),
     )
 
 
@@ -242,13 +200,6 @@ def plain_powers(axis: Axis) -> None:
     axis.set_major_locator(LogLocator(base=10, numticks=7))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
-
-
-def _thinned(rows: Sequence[UnprotectedRow]) -> list[UnprotectedRow]:
-    """Keep at most a few hundred rows, evenly spread, the last one among them."""
-    stride = -(-len(rows) // _MOST_POINTS)
-    kept = list(rows[::stride])
-    return kept if not rows or kept[-1] is rows[-1] else [*kept, rows[-1]]
 
 
 def draw_svg(name: str, draw: Callable[[Axes], None]) -> str:

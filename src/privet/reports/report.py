@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from privet import __version__
 from privet.accounting.guarantee import rounded_up
-from privet.errors import CheckpointError, DependencyError
+from privet.errors import CheckpointError
 from privet.experiments.results import Measure
 from privet.experiments.run_files import write_whole
+from privet.reports.audits import AUDIT_HEADER, audit_note, audit_plot, audit_rows
+from privet.reports.baseline import BASELINE_HEADER, baseline_rows, baseline_terms, unequal_terms
 from privet.reports.content import RunContent, gather
-from privet.reports.examination import confidence_rows, membership_rows
+from privet.reports.examination import AttackRow, confidence_rows, membership_rows
+from privet.reports.page import load_template
 from privet.reports.statement import attack_bounds, percent, promise, terms
 
 REPORT_NAME = "report.html"
 
 
-def write_report(folder: str | Path, output: str | Path | None = None, *, content: RunContent | None = None) -> Path:
+def write_report(
+    folder: str | Path,
+    output: str | Path | None = None,
+    *,
+    content: RunContent | None = None,
+    baseline: RunContent | None = None,
+) -> Path:
     """Write a run's report and return its path; ``report.html`` in the run's folder unless another is named.
 
     Args:
         folder: The run's folder.
         output: Where to write.
         content: What ``gather(folder)`` returned, where it is already at hand.
+        baseline: A run without privacy, or with little, to show beside it.
 
     Raises:
         PrivetError: the folder is not a run's, the ledger's chain is broken, or the file cannot be written.
@@ -35,25 +44,14 @@ def write_report(folder: str | Path, output: str | Path | None = None, *, conten
     path = Path(output) if output is not None else Path(folder) / REPORT_NAME
     if not path.parent.is_dir():
         raise CheckpointError(f"The report {path} cannot be written: its folder does not exist. Make it first.")
-    write_whole(path, render(content or gather(folder)))
+    write_whole(path, render(content or gather(folder), baseline=baseline))
     return path
 
 
-def render(content: RunContent) -> str:
+def render(content: RunContent, *, baseline: RunContent | None = None) -> str:
     """Return the HTML text of a report."""
-    try:
-        import jinja2
-        import matplotlib  # noqa: F401 (only its presence matters here; plots are drawn elsewhere)
-    except ImportError as error:
-        raise DependencyError(
-            f"A report needs jinja2 and matplotlib; {error.name} is missing. Install them with: "
-            "pip install 'privet[report]'."
-        ) from None
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = (resources.files("privet") / "reports" / "templates" / "report.html.j2").read_text("utf-8")
-    return environment.from_string(template).render(_values(content))
+    template = load_template("report.html.j2")
+    return template.render(_values(content) | {"baseline": None if baseline is None else _baseline(content, baseline)})
 
 
 def _values(content: RunContent) -> dict[str, Any]:
@@ -62,10 +60,9 @@ def _values(content: RunContent) -> dict[str, Any]:
         "version": __version__,
         "title": content.recipe.title,
         "description": content.recipe.description,
-        "stamps": _stamps(content),
+        "stamps": stamps(content),
         "tiles": _tiles(content),
         "statement": promise(spent),
-        "guarantee": str(spent),
         "terms": terms(content),
         "assumptions": spent.assumptions,
         "attacks": [(percent(rate), percent(found)) for rate, found in attack_bounds(content)],
@@ -78,7 +75,9 @@ def _values(content: RunContent) -> dict[str, Any]:
         "is_public": content.recipe.is_public,
         "unprotected_plots": _unprotected_plots(content),
         "confidence": None if content.calibration is None else confidence_rows(content.calibration),
-        "membership": [row for found in content.membership for row in membership_rows(found)],
+        "num_predictions": 0 if content.calibration is None else content.calibration.num_examples,
+        "membership": _membership(content),
+        "audit": _audit(content),
         "examination_plots": _examination_plots(content),
         "side_effects": _side_effects(content),
         "environments": [_flat(entry) for entry in content.environments],
@@ -89,7 +88,40 @@ def _values(content: RunContent) -> dict[str, Any]:
     }
 
 
-def _stamps(content: RunContent) -> list[tuple[str, str]]:
+def _baseline(content: RunContent, other: RunContent) -> dict[str, Any]:
+    rows = baseline_rows(content, other)
+    return {
+        "terms": baseline_terms(other),
+        "header": BASELINE_HEADER,
+        "rows": [row.cells for row in rows],
+        "sentences": [row.sentence for row in rows if row.sentence is not None],
+        "unequal": unequal_terms(content, other),
+    }
+
+
+def _membership(content: RunContent) -> list[tuple[str, AttackRow]]:
+    """Return (number and name of the attack, row) of every measure; pictures know attacks by their number."""
+    return [
+        (f"{number}: {row.attack}", row)
+        for number, found in enumerate(content.membership, start=1)
+        for row in membership_rows(found)
+    ]
+
+
+def _audit(content: RunContent) -> dict[str, Any] | None:
+    if content.audit is None:
+        return None
+    is_current = content.audit.plan_hash == content.plan.hash
+    return {
+        "is_current": is_current,
+        "header": AUDIT_HEADER,
+        "rows": audit_rows(content.audit) if is_current else [],
+        "note": audit_note(content.audit),
+        "plots": [audit_plot(content.audit)] if is_current else [],
+    }
+
+
+def stamps(content: RunContent) -> list[tuple[str, str]]:
     """Return (kind, text) of the marks at the top."""
     found = []
     if content.ledger.spent.not_private_because:
@@ -166,13 +198,31 @@ def _comparison(content: RunContent) -> list[tuple[str, str, str, bool]]:
 
 def _privacy_plots(content: RunContent) -> list[Any]:
     from privet.reports import plots
+    from privet.reports.trade_off_plots import trade_off_plots
 
     ledger = content.ledger
     if ledger.rounds_charged == 0 or math.isinf(ledger.spent.epsilon):
         return []
     adjacency, event = ledger.spent.adjacency, ledger.event
     profile = plots.profile_plot(event, adjacency, epsilon=ledger.spent.epsilon, delta=ledger.spent.delta)
-    return [profile, *plots.trade_off_plots(event, adjacency)]
+    return [
+        profile,
+        *trade_off_plots(event, adjacency, attacks=content.membership, audited=_audited(content)),
+    ]
+
+
+def _audited(content: RunContent) -> tuple[float, float] | None:
+    """Return the best (epsilon, delta) that audits of the whole plan proved; None where they proved nothing."""
+    if content.audit is None or content.audit.plan_hash != content.plan.hash:
+        return None
+    whole = [
+        (found.epsilon_bound, found.delta)
+        for found in content.audit.findings
+        if found.num_rounds == content.plan.num_rounds and 0 < found.epsilon_bound < math.inf
+        # A sharpened audit is about less noise than the run's.
+        and math.isclose(found.noise_claim, content.noise_multiplier or math.nan, rel_tol=1e-9)
+    ]
+    return max(whole, default=None)
 
 
 def _utility_plots(content: RunContent) -> list[Any]:
@@ -187,13 +237,14 @@ def _utility_plots(content: RunContent) -> list[Any]:
     if content.metrics is not None and len(content.metrics.curve) > 1:
         is_share = content.metrics.curve[0].measure.name == "accuracy"
         found.append(plots.curve_plot(content.metrics.curve, is_share=is_share))
+        found.append(plots.budget_plot(content.metrics.curve, is_share=is_share))
     return found
 
 
 def _unprotected_plots(content: RunContent) -> list[Any]:
-    from privet.reports import plots
+    from privet.reports.unprotected_plots import unprotected_plots
 
-    return plots.unprotected_plots(content.unprotected) if content.unprotected else []
+    return unprotected_plots(content.unprotected) if content.unprotected else []
 
 
 def _examination_plots(content: RunContent) -> list[Any]:

@@ -66,5 +66,5 @@ def attack_bounds(content: RunContent) -> list[tuple[float, float]]:
 
 
 def percent(value: float) -> str:
-    """Return a probability as a percentage with two significant digits, rounded up."""
-    return f"{rounded_up(100 * value, 2)} %"
+    """Return a probability as a percentage with three significant digits, rounded up: the form of every limit."""
+    return f"{rounded_up(100 * value, 3)} %"

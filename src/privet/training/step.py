@@ -25,7 +25,7 @@ from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import fetch, split, tensors_of, with_gradients
 from privet.training.replay import Spoilt
-from privet.training.telemetry import Unprotected
+from privet.training.telemetry import Unprotected, noise_to_signal, norm_quantiles
 
 if TYPE_CHECKING:
     from privet.training.session import Session
@@ -65,6 +65,8 @@ class Step:
             squares=squares,
         )
         self._loss_sum, self._clipped = 0.0, 0
+        self._norms: list[Tensor] = []
+        self._noise_to_signal: float | None = None
 
     @property
     def sensitivity(self) -> Sensitivity:
@@ -155,6 +157,7 @@ class Step:
             # what a rule does to a vanishing gradient is its scale; whatever gets less of it is clipped or dropped
             scale = self._rule.factors(norms.new_zeros(1, norms.shape[1]))
             self._clipped += int((self._rule.factors(norms) < scale).any(1).sum())
+            self._norms.append(norms.detach().square().sum(1).sqrt())
 
     def accumulate(self, loss_function: LossFunction) -> None:
         """Walk through the physical batches with a function from a batch to its losses, surviving lack of memory.
@@ -185,6 +188,7 @@ class Step:
             self._sum.clear()
             session._clipping.begin(self.index, self._sum.flat)
             self._awaits_losses, self._loss_sum, self._clipped = False, 0.0, 0
+            self._norms.clear()
 
     def update(self) -> None:
         """Add noise once, compare what was done with what was charged, and step the optimizer.
@@ -210,6 +214,8 @@ class Step:
         if session._average is not None:
             session._average.check_not_applied()
         session._iterates.before_step()
+        if session._telemetry is not None:
+            self._noise_to_signal = noise_to_signal(session._noise.piece, self._sum)
         ending = session._endings.begin(session._noise.piece, self._sum)
         release = session._clipping.release(ending.private.event, session._streams.noise)
         facts = amplified(session.plan.sampling, release)
@@ -237,5 +243,7 @@ class Step:
                 mean_loss=self._loss_sum / size if size else None,
                 clipped_share=self._clipped / size if size else None,
                 batch_size=size,
+                norm_quantiles=norm_quantiles(self._norms),
+                noise_to_signal=self._noise_to_signal,
             )
         )

@@ -157,8 +157,8 @@ def _line(cells: Sequence[str]) -> str:
 def _terms(row: Mapping[str, Any], seeds: Sequence[int]) -> str:
     return (
         f"Every arm: epsilon {row['epsilon']:.3f} at delta {row['delta']:g} (add or remove one record, Poisson "
-        f"sampling), {row['steps']} steps, {row['num_test']:,} test examples, seeds {', '.join(map(str, seeds))}. Gains "
-        "are points against the last weights of a constant rate that begins as high, paired by seed, with 95 % "
+        f"sampling), {row['steps']} steps, {row['num_test']:,} test examples, seeds {', '.join(map(str, seeds))}. "
+        "Gains are points against the last weights of a constant rate that begins as high, paired by seed, with 95 % "
         "intervals over seeds (Student's t)."
     )
 

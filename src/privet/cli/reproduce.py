@@ -1,0 +1,136 @@
+"""``privet reproduce``: published tables and figures, each with the paper's numbers, ours and a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from privet.cli.console import show_heading, show_table
+from privet.cli.options import CONTEXT, examples
+
+if TYPE_CHECKING:
+    from privet.experiments.reproduction.running import Choices, Reproduction
+
+
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "privet reproduce --list",
+        "privet reproduce clipping-table-2",
+        "privet reproduce sparsification-figure-2 --quick",
+        "privet reproduce --all --quick --workers 2 -o reproduced",
+    ),
+)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--list", "as_list", is_flag=True, help="List every table and figure, and whether it can be run here.")
+@click.option("--all", "everything", is_flag=True, help="Run all that can be run here.")
+@click.option("--quick", is_flag=True, help="A small version: it tests fewer claims, and says which.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(file_okay=False),
+    default="reproduced",
+    show_default=True,
+    help="Folder for rows, tables and figures. What is in it is not run again.",
+)
+@click.option("--seeds", type=click.IntRange(min=1), help="Runs per arm; what the entry says by default.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1 or mps.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes that run side by side."
+)
+def reproduce(
+    names: tuple[str, ...],
+    as_list: bool,
+    everything: bool,
+    quick: bool,
+    output: str,
+    seeds: int | None,
+    device: str,
+    workers: int,
+) -> None:
+    """Repeat the published tables or figures NAME and say whether they hold.
+
+    HOLDS and DIFFERS are about the claims that the entry declares, with the
+    tolerance or bound beside them; NOT TESTED says why. After an interruption
+    the same command goes on where it stopped.
+    """
+    from privet.experiments.reproduction.entry import Profile, entries, find_entry
+
+    if as_list:
+        _list()
+        return
+    if bool(names) == everything:
+        raise click.UsageError("Name a table or figure, or use --all. See them with: privet reproduce --list.")
+    chosen = dict(entries()) if everything else {name: find_entry(name) for name in names}
+
+    from privet.experiments.building import choose_device
+    from privet.experiments.reproduction import running
+
+    choose_device(device)  # a wrong device is an error of the command, not a reason why a part was not run
+    choices = running.Choices(
+        folder=Path(output),
+        profile=Profile.QUICK if quick else Profile.FULL,
+        device=device,
+        num_seeds=seeds,
+        num_workers=workers,
+    )
+    found = running.reproduce(chosen, choices, _remark)
+    for made in found:
+        _draw(made, choices)
+        _show(made)
+    _sum_up(found, choices)
+
+
+def _remark(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _list() -> None:
+    from privet.experiments.reproduction.entry import entries
+    from privet.experiments.reproduction.running import availability
+
+    lines = [[name, availability(entry), f"{entry.title}: {entry.shows}"] for name, entry in entries().items()]
+    show_table(["name", "here", "what it shows"], lines)
+    for name, entry in entries().items():
+        if entry.unavailable is not None:
+            click.echo(f"  {name}: {entry.unavailable}")
+
+
+def _show(made: Reproduction) -> None:
+    show_heading(f"{made.name}: {made.entry.paper}, {made.entry.title}")
+    for one in made.findings:
+        reason = f" ({one.reason})" if one.reason else ""
+        ours = "" if one.value is None else f"; ours {one.value:.4g}"
+        ours += "" if one.width is None else f" ± {one.width:.2g}"
+        paper = "" if one.claim.paper is None else f"; paper {one.claim.paper:g}"
+        click.echo(f"  {one.verdict.value}{reason}: {one.claim.says}{paper}{ours}")
+    click.echo(f"  {made.line}")
+
+
+def _sum_up(found: Sequence[Reproduction], choices: Choices) -> None:
+    from privet.experiments.reproduction.pages import summary_page
+    from privet.experiments.run_files import write_whole
+
+    folder = choices.folder / choices.profile.value
+    if len(found) > 1:
+        write_whole(folder / "README.md", summary_page(found))
+        show_heading("All verdicts")
+        show_table(["name", "verdict"], [[made.name, made.line] for made in found])
+    click.echo(str(folder if len(found) > 1 else found[0].folder(choices)))
+
+
+def _draw(made: Reproduction, choices: Choices) -> None:
+    """Draw the entry's pictures beside its table; the rows are safe by now."""
+    from privet.durable import write_durably
+    from privet.reports.reproduction_pictures import pictures
+
+    if not made.rows:
+        return
+    try:
+        for name, data in pictures(made).items():
+            write_durably(made.folder(choices) / name, data)
+    except ModuleNotFoundError as error:
+        _remark(f"No picture: {error.name} is missing. Run: pip install 'privet[report]', then the same command.")

@@ -1,0 +1,124 @@
+"""The plots of values outside the guarantee: loss, clipped examples, lengths of gradients, noise against signal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from privet.reports.content import NUM_NORM_QUANTILES, UnprotectedRow
+from privet.reports.plots import BLUE, GREEN, INK, ORANGE, Plot, draw_svg, plain_powers
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MOST_POINTS = 400
+_EXACT = "Exact values of training batches."
+
+
+def unprotected_plots(rows: Sequence[UnprotectedRow]) -> list[Plot]:
+    """Return every plot for which the run kept values."""
+    thin = _thinned(rows)
+    steps = [row.step for row in thin]
+    losses, shares = [row.mean_loss for row in thin], [row.clipped_share for row in thin]
+    found = [
+        _by_step("training-loss", "Training loss", "mean loss of the batch", ORANGE, steps, losses),
+        _by_step("clipped-share", "Clipped examples", "share of the batch", BLUE, steps, shares),
+    ]
+    measured = [row for row in thin if row.norm_quantiles is not None]
+    if measured:
+        found += [_norm_plot(measured), _histogram(measured[0], measured[-1])]
+    ratios = [row.noise_to_signal for row in thin]
+    if any(ratio is not None for ratio in ratios):
+        found.append(_ratio_plot(steps, ratios))
+    return found
+
+
+def _norm_plot(rows: Sequence[UnprotectedRow]) -> Plot:
+    """Lengths of gradients over steps: the median, the middle six tenths and the middle eight tenths."""
+    steps = [row.step for row in rows]
+    table = np.array([row.norm_quantiles for row in rows])
+
+    def draw(axes: Axes) -> None:
+        lowest = table[:, 1:-1][table[:, 1:-1] > 0].min(initial=1.0)
+        shown = np.maximum(table, lowest)
+        axes.fill_between(steps, shown[:, 1], shown[:, 9], color=GREEN, alpha=0.15, linewidth=0, label="10 to 90 %")
+        axes.fill_between(steps, shown[:, 2], shown[:, 8], color=GREEN, alpha=0.25, linewidth=0, label="20 to 80 %")
+        axes.plot(steps, shown[:, 5], color=GREEN, linewidth=1.3, label="median")
+        axes.set_yscale("log")
+        axes.set(xlabel="step", ylabel="length of a gradient")
+        plain_powers(axes.yaxis)
+        axes.legend(loc="best", fontsize=8)
+
+    return Plot(
+        name="gradient-norms",
+        title="Lengths of gradients before clipping",
+        note=f"{_EXACT} On a logarithmic axis.",
+        svg=draw_svg("gradient-norms", draw),
+        columns=("step", *(f"quantile_{10 * tenth}" for tenth in range(NUM_NORM_QUANTILES))),
+        rows=tuple((float(row.step), *(row.norm_quantiles or ())) for row in rows),
+    )
+
+
+def _histogram(first: UnprotectedRow, last: UnprotectedRow) -> Plot:
+    """How lengths are spread in the first and in the last step, one bar of equal area per tenth of the batch."""
+    spreads = [np.array(row.norm_quantiles) for row in (first, last)]
+
+    def draw(axes: Axes) -> None:
+        for edges, colour, name in zip(spreads, (ORANGE, BLUE), ("first step", "last step"), strict=True):
+            edges = edges[:-1]  # the longest tenth may reach far out and would flatten the rest
+            widths = np.maximum(np.diff(edges), 1e-12 + 1e-3 * float(edges[-1] - edges[0]))
+            axes.stairs(0.1 / widths, edges, fill=True, color=colour, alpha=0.35, label=name)
+        axes.set(xlabel="length of a gradient", ylabel="density", ylim=(0, None))
+        axes.legend(loc="best", fontsize=8)
+
+    return Plot(
+        name="norm-histogram",
+        title="Spread of the lengths, first and last step",
+        note=f"{_EXACT} Each bar holds a tenth of the batch; the longest tenth is not drawn.",
+        svg=draw_svg("norm-histogram", draw),
+        columns=("step", *(f"quantile_{10 * tenth}" for tenth in range(NUM_NORM_QUANTILES))),
+        rows=tuple((float(row.step), *(row.norm_quantiles or ())) for row in (first, last)),
+    )
+
+
+def _ratio_plot(steps: Sequence[int], ratios: Sequence[float | None]) -> Plot:
+    def draw(axes: Axes) -> None:
+        axes.semilogy(steps, [np.nan if value is None else value for value in ratios], color=BLUE, linewidth=1.2)
+        axes.axhline(1.0, color=INK, linestyle=":", linewidth=1.2)
+        axes.set(xlabel="step", ylabel="noise over signal")
+        plain_powers(axes.yaxis)
+
+    return Plot(
+        name="noise-to-signal",
+        title="Noise against signal",
+        note="Expected length of the noise over that of the clipped sum. Above the dotted line a step is mostly noise.",
+        svg=draw_svg("noise-to-signal", draw),
+        columns=("step", "noise_to_signal"),
+        rows=tuple((float(step), value) for step, value in zip(steps, ratios, strict=True)),
+    )
+
+
+def _by_step(
+    name: str, title: str, label: str, colour: str, steps: Sequence[int], values: Sequence[float | None]
+) -> Plot:
+    def draw(axes: Axes) -> None:
+        axes.plot(steps, [np.nan if value is None else value for value in values], color=colour, linewidth=1.2)
+        axes.set(xlabel="step", ylabel=label, ylim=(0, None))
+
+    return Plot(
+        name=name,
+        title=title,
+        note=_EXACT,
+        svg=draw_svg(name, draw),
+        columns=("step", label.replace(" ", "_")),
+        rows=tuple((float(step), value) for step, value in zip(steps, values, strict=True)),
+    )
+
+
+def _thinned(rows: Sequence[UnprotectedRow]) -> list[UnprotectedRow]:
+    """Keep at most a few hundred rows, evenly spread, the last one among them."""
+    stride = -(-len(rows) // _MOST_POINTS)
+    kept = list(rows[::stride])
+    return kept if not rows or kept[-1] is rows[-1] else [*kept, rows[-1]]
