@@ -3,6 +3,7 @@
 #   make demo                  train a private classifier on the images that come with the package, and write its report
 #   make test                  lint, types, import contracts, tests and doctests, and a federation of real processes
 #   make test PYTHON=python3.12     the same with another interpreter (run `make clean` first)
+#   make test-browser          open reports in a headless Chromium, if one is installed; says what is missing
 #   make docs                  build the pages of docs/ into build/docs; warnings are errors
 #   make trust                 run the acceptance tests of trust and write docs/trust.md (make trust-slow: all of them)
 #   make mutants               break the library on purpose, in many small ways, and see that tests notice each of them
@@ -26,7 +27,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow lint types contracts unit docs federated trust trust-slow mutants format bundle clean
+.PHONY: help demo test test-slow test-browser lint types contracts unit docs federated trust trust-slow mutants format bundle clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -85,6 +86,11 @@ federated: $(FLOWER_VENV)/.stamp
 
 test-slow: $(VENV)/.stamp-dev
 	$(PYTEST) -n $(WORKERS) -m slow
+
+# The tests of pages also run under `make test` where Chromium is there; this target refuses to skip them in silence.
+test-browser: $(VENV)/.stamp-dev
+	@$(BIN)/python -m tests.browser.missing
+	$(PYTEST) tests/browser
 
 mutants: $(VENV)/.stamp-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants $(ONLY)

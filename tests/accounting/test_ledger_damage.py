@@ -88,8 +88,10 @@ def lived(path: Path) -> Path:
 # ------------------------------------------------------------------------------------------------------ damaged ledgers
 
 
-def test_every_flipped_bit_is_noticed(lived: Path) -> None:
+def test_every_flipped_bit_is_noticed(lived: Path, record_property: Callable[[str, object], None]) -> None:
     whole = lived.read_bytes()
+    assert len(whole) >= 200
+    record_property("damaged ledgers noticed", len(whole))
     damaged = lived.with_name("damaged.jsonl")
     rng = random.Random(0)
     for place in range(len(whole)):

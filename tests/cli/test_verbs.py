@@ -313,6 +313,8 @@ def update(step: int, loss: float | None = None, *, may_tell_time: bool = True) 
         expected_batch_size=256,
         loss=loss,
         may_tell_time=may_tell_time,
+        learning_rate=0.5,
+        masked_share=0.0,
     )
 
 

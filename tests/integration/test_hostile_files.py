@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -12,6 +13,7 @@ import random
 import struct
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,14 +26,18 @@ import torch
 from torch import nn
 
 from privet.accounting.ledger import Ledger, LedgerHead
+from privet.datasets.declared_images import DeclaredImages
+from privet.datasets.own_images import decode_image
 from privet.datasets.readers import ArrayDeclaration, read_cifar10_bin, read_idx, read_npz
 from privet.datasets.tables import CsvSchema, NumberColumn, read_csv
 from privet.errors import PrivetError
 from privet.experiments import runner
 from privet.experiments.recipe_files import load_recipe
+from privet.experiments.reproduction.running import as_csv
 from privet.experiments.run_files import RunFiles, read_json, read_lines
 from privet.experiments.user_models import build_referenced
 from privet.plan import Plan
+from privet.reports.long_tail import read_long_tail
 from privet.training.checkpoint import load_checkpoint, save_checkpoint
 from tests.training.tools import poisson
 
@@ -125,6 +131,10 @@ def opened_ledger(path: Path) -> object:
         return ledger.head
 
 
+def drawn_picture(path: Path) -> object:
+    return read_long_tail(RunFiles(folder=path.parent))
+
+
 OPENERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "checkpoint": ("checkpoint.safetensors", load_checkpoint),
     "model": ("model.safetensors", weights),
@@ -140,6 +150,7 @@ OPENERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "recipe": ("recipe.toml", load_recipe),
     "json": ("plan.json", lambda path: Plan.from_dict(read_json(path))),
     "lines": ("unprotected.jsonl", lambda path: list(read_lines(path))),
+    "drawn picture": ("long_tail.png", drawn_picture),
 }
 IDX_CLAIM = bytes([0, 0, 8, 3]) + b"\xff" * 12
 FILES: dict[str, tuple[str, Callable[[], bytes]]] = {
@@ -198,6 +209,31 @@ FILES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "plan nested deeply": ("json", lambda: b'{"delta": ' + DEEP + b"}"),
     "plan with an endless number": ("json", lambda: b'{"delta": ' + b"9" * 5000 + b"}"),
     "pickle as lines": ("lines", lambda: PICKLE + b"\n"),
+    "pickle as a drawn picture": ("drawn picture", lambda: PICKLE),
+    "page as a drawn picture": ("drawn picture", lambda: b"<svg onload=alert(1)>"),
+    "drawn picture too large": ("drawn picture", lambda: b"\x89PNG\r\n\x1a\n" + b"\0" * FLAT),
+}
+
+
+def png(width: int, height: int, data: bytes = b"") -> bytes:
+    """Return a picture that claims a size, whatever it holds."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
+
+
+PICTURES: dict[str, Callable[[], bytes]] = {
+    "pickle": lambda: PICKLE,
+    "torch file": torch_file,
+    "picture of terabytes": lambda: png(2**20, 2**20),
+    "picture of a negative size": lambda: png(2**31 + 5, 2),
+    "picture bomb": lambda: png(60_000, 60_000, b"\0" * FLAT),
+    "picture without its pixels": lambda: png(20, 20),
+    "page with a script": lambda: b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>",
+    "postscript": lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(touch canary) system\n",
 }
 
 
@@ -238,7 +274,23 @@ def test_a_hostile_file_is_refused_and_runs_nothing(
     record_property("files refused", name)
 
 
-LINKS = {name: OPENERS[name] for name in ("checkpoint", "ledger", "held ledger", "json", "lines")}
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_hostile_picture_among_the_records_is_passed_over_and_runs_nothing(
+    name: str, place: Path, record_property: Callable[[str, object], None]
+) -> None:
+    pytest.importorskip("PIL.Image")
+    declared = DeclaredImages(classes=("a", "b"), height=4, width=4, channels=1)
+    (place / "image.png").write_bytes(png(2, 2, bytes(6)))
+    assert decode_image(place / "image.png", declared) is not None  # what a decoder loads at first is not the file's
+    (place / "image.png").write_bytes(PICTURES[name]())
+    with WATCH.on() as seen:
+        assert decode_image(place / "image.png", declared) is None
+    assert seen == []
+    assert left_behind(place) == []
+    record_property("files refused", f"{name} as a record")
+
+
+LINKS = {name: OPENERS[name] for name in ("checkpoint", "ledger", "held ledger", "json", "lines", "drawn picture")}
 
 
 @pytest.mark.parametrize("name", LINKS)
@@ -255,8 +307,8 @@ def test_what_is_no_file_is_refused_and_never_followed(name: str, kind: str, pla
         os.mkfifo(path)
     else:
         path.mkdir()
-    if name == "checkpoint" and kind == "dangling link":
-        assert read(path) is None, "a link to nothing is no checkpoint"
+    if name in ("checkpoint", "drawn picture") and kind == "dangling link":
+        assert read(path) is None, "a link to nothing is nothing"
         return
     with pytest.raises(PrivetError) as refusal:
         read(path)
@@ -269,6 +321,17 @@ def test_a_network_named_by_a_stranger_is_refused_in_the_librarys_words(referenc
     with pytest.raises(PrivetError):
         build_referenced(reference)
     assert left_behind(place) == []
+
+
+FORMULAS = ("=cmd|'/C calc'!A1", "+1+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1")
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_no_word_of_a_written_table_is_a_formula(text: str, record_property: Callable[[str, object], None]) -> None:
+    written = as_csv([{"arm": text, text: 1.0, "loss": -0.5}])
+    rows = list(csv.reader(io.StringIO(written, newline="")))
+    assert rows == [["arm", f"'{text}", "loss"], [f"'{text}", "1.0", "-0.5"]]
+    record_property("formulas disarmed", text)
 
 
 # --------------------------------------------------------------------------------------------------------------- fuzz
@@ -306,6 +369,7 @@ def bases(place: Path) -> dict[str, bytes]:
         "recipe": (Path(runner.__file__).parents[1] / "recipes" / "demo.toml").read_bytes(),
         "json": json.dumps(plan.to_dict()).encode(),
         "lines": b'{"step": 1, "loss": 0.5}\n' * 3,
+        "drawn picture": png(2, 2, bytes(6)),
     }
 
 

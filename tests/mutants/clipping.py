@@ -14,6 +14,8 @@ _SUMS = "tests/contract/test_clipped_sums.py::test_no_record_moves_the_sum_furth
 _BOUND = "tests/contract/test_engines.py::test_removing_one_example_moves_the_sum_at_most_the_sensitivity"
 _HOSTILE = "tests/contract/test_engines.py::test_a_hostile_example_moves_the_sum_at_most_the_sensitivity"
 _WAY = "tests/gradients/test_operations.py::test_a_way_of_using_a_parameter_is_exact_or_refused"
+_PARITY = "tests/gradients/test_trial.py::test_mixing_examples_of_equal_parity_is_refused"
+_SETS = "    yield from marks.to(device).unbind(1)"
 _ADDITIVE = "tests/contract/test_engines.py::test_an_example_adds_the_same_to_every_batch"
 
 CLIPPING = (
@@ -196,6 +198,30 @@ CLIPPING = (
         "        _check_inputs(reached, absent)\n        for use, choices",
         "        for use, choices",
         "tests/gradients/test_refusals.py::test_mixing_before_the_first_trained_layer_is_refused",
+    ),
+    one(
+        "trial-by-odd-and-even-alone",
+        "examples an even number of places apart may mix unnoticed",
+        "gradients/trial.py",
+        _SETS,
+        "    odd = torch.arange(batch_size, device=device) % 2 == 1\n    yield from (odd, ~odd)",
+        _PARITY,
+    ),
+    one(
+        "trial-in-one-direction",
+        "earlier examples may reach later ones' losses unnoticed",
+        "gradients/trial.py",
+        _SETS,
+        "    yield from torch.ones(batch_size, batch_size, dtype=torch.bool, device=device).tril(-1).unbind(1)",
+        _PARITY,
+    ),
+    one(
+        "pre-flight-by-odd-and-even-alone",
+        "examples an even number of places apart may mix through values that carry no gradient",
+        "training/preflight.py",
+        "        for exchanged in trials(self.made_up.num_examples, torch.device(\"cpu\")):\n",
+        "        odd = torch.arange(self.made_up.num_examples) % 2 == 1\n        for exchanged in (odd, ~odd):\n",
+        "tests/training/test_preflight.py::test_two_examples_that_meet_are_refused_wherever_they_stand",
     ),
     one(
         "mean-loss-taken-for-a-sum",

@@ -12,6 +12,14 @@ _CRASH = "tests/accounting/test_ledger_crash.py::test_charged_is_at_least_releas
 _DAMAGE = "tests/accounting/test_ledger_damage.py"
 
 LEDGER = (
+    one(
+        "times-in-a-private-log",
+        "lines of a log come by the clock and tell how long steps took, hence how many examples they had",
+        "cli/progress_line.py",
+        "return self._is_terminal or update.may_tell_time",
+        "return True",
+        "tests/cli/test_verbs.py::test_a_log_of_private_data_has_the_same_lines_however_long_steps_take",
+    ),
     Mutant(
         name="charge-after-release",
         breaks="a crash after the data were used and before the row is written is not charged",

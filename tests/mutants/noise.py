@@ -11,7 +11,9 @@ _COUNT = "tests/mechanism/test_adaptive_clipping.py"
 _PLAIN = "        source.add_normal(flat, std)\n        return"
 _STREAM = "training/randomness.py"
 _STEP = "training/step.py"
+_ENDING = "training/ending.py"
 _RELEASE = "tests/training/test_release.py"
+_ENDINGS = "tests/training/test_ending.py"
 _BEFORE_NOISE = Edit(
     file=_STEP,
     old="        session._iterates.before_step()\n",
@@ -223,6 +225,54 @@ NOISE = (
             ),
         ),
         killed_by=("tests/training/test_masks.py::test_a_ranking_depends_on_released_sums_alone",),
+    ),
+    one(
+        "recorded-noise-of-another-plan",
+        "a recording is replayed whatever noise is asked for, and charged as what was asked",
+        _ENDING,
+        "recorded = self._recorded.get(key)",
+        "recorded = next(iter(self._recorded.values()), None)",
+        _ENDINGS + "::test_a_recording_is_replayed_for_its_own_noise_alone",
+    ),
+    one(
+        "recordings-blind-to-noise",
+        "noise of one size is recorded and replayed where another is due",
+        _ENDING,
+        "else (noise, total.sensitivity, total.flat.data_ptr(), settings)",
+        "else (total.sensitivity, total.flat.data_ptr(), settings)",
+        _ENDINGS + "::test_another_noise_bound_rate_or_memory_never_meets_an_old_recording",
+    ),
+    one(
+        "recordings-blind-to-the-bound",
+        "noise for one bound is replayed after the bound has grown",
+        _ENDING,
+        "else (noise, total.sensitivity, total.flat.data_ptr(), settings)",
+        "else (noise, total.flat.data_ptr(), settings)",
+        _ENDINGS + "::test_another_noise_bound_rate_or_memory_never_meets_an_old_recording",
+    ),
+    one(
+        "recorded-noise-of-any-size",
+        "a recording that draws less than it is charged for is used",
+        _ENDING,
+        "if std is not None and not abs(float((newest / std).square().mean()) - 1.0) <= slack + 1e-3:",
+        "if std is not None and abs(float((newest / std).square().mean()) - 1.0) > 1e9:",
+        _ENDINGS + "::test_draws_of_the_wrong_size_or_drawn_twice_are_refused",
+    ),
+    one(
+        "recorded-noise-drawn-once",
+        "a recording that repeats its noise at every replay is used",
+        _ENDING,
+        ".double().mean() > 0.5):",
+        ".double().mean() > 1.5):",
+        _ENDINGS + "::test_draws_of_the_wrong_size_or_drawn_twice_are_refused",
+    ),
+    one(
+        "any-optimizer-recorded",
+        "a recording freezes what an optimizer works out anew, and hooks that guard it run once",
+        _ENDING,
+        "is_plain = type(optimizer) is SGD and type(noise) is Gaussian",
+        "is_plain = isinstance(optimizer, Optimizer) and type(noise) is Gaussian",
+        _ENDINGS + "::test_only_plain_sgd_is_ever_recorded",
     ),
     one(
         "gradients-follow-the-buffer",

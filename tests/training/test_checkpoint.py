@@ -174,7 +174,9 @@ def damages(data: bytes) -> Iterable[bytes]:
     yield b"\x80\x04cos\nsystem\n"
 
 
-def test_any_damage_to_the_newest_checkpoint_leads_to_the_previous_one(tmp_path: Path) -> None:
+def test_any_damage_to_the_newest_checkpoint_leads_to_the_previous_one(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     older, newer = two_generations(tmp_path / "c")
     whole = (tmp_path / "c").read_bytes()
     num_noticed = num_damages = 0
@@ -187,6 +189,8 @@ def test_any_damage_to_the_newest_checkpoint_leads_to_the_previous_one(tmp_path:
         assert torch.equal(weights, {1: older, 2: newer}[step])
         num_noticed += step == 1
     assert num_noticed > 0.95 * num_damages
+    assert num_damages >= 200
+    record_property("damaged checkpoints survived", num_damages)
 
 
 def test_damage_to_both_generations_is_refused_and_never_a_fresh_start(tmp_path: Path) -> None:

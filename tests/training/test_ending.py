@@ -16,7 +16,7 @@ from privet.errors import LoopError
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
-from privet.training.ending import Endings, check_draws
+from privet.training.ending import Endings, _Recorded, check_draws
 from privet.training.optimizers import DPAdam
 from privet.training.randomness import Streams
 from privet.training.replay import CudaGraph, Eager, Launch
@@ -80,6 +80,16 @@ def test_another_noise_bound_rate_or_memory_never_meets_an_old_recording() -> No
     keep = torch.ones_like(total.flat, dtype=torch.bool)
     masked = ClippedSum(flat=total.flat, layout=total.layout, sensitivity=total.sensitivity, keep=keep)
     assert endings._key(NOISE, masked) is None
+
+
+def test_a_recording_is_replayed_for_its_own_noise_alone() -> None:
+    endings, total = _endings()
+    recorded = _Recorded(private=NOISE.add(total, endings.source), graph=None, endings=endings, gradients=())  # type: ignore[arg-type]
+    endings._recorded[endings._key(NOISE, total)] = recorded
+    assert endings.begin(NOISE, total) is recorded
+    other = endings.begin(Gaussian(noise_multiplier=0.6), total)
+    assert other is not recorded
+    assert other.private.noise_std == pytest.approx(1.2)
 
 
 def test_noise_made_on_the_processor_is_not_recorded_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -61,7 +61,7 @@ def gdp_delta(mu: float, epsilon: float) -> float:
 def gdp_deltas(mu: float, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return ``gdp_delta`` at each of many epsilons >= 0, which may be infinite.
 
-    Guarantee: the same numbers as ``gdp_delta``.
+    Guarantee: the numbers of ``gdp_delta``, up to rounding in the last place.
     """
     mu = _mu(mu)
     if mu == 0 or math.isinf(mu):

@@ -36,9 +36,12 @@ class RandomSearch:
         """Refuse means below one and negative shapes."""
         object.__setattr__(self, "mean", checks.positive("mean", self.mean))
         object.__setattr__(self, "shape", checks.number("shape", self.shape))
-        if self.mean < 1 or self.shape < 0:
+        if self.mean < 1:
+            raise ArgumentError(f"mean is {self.mean!r}: a search makes at least one run on average. Use 1 or more.")
+        if self.shape < 0:
             raise ArgumentError(
-                f"A search needs a mean of at least 1 and a shape of at least 0, got {self.mean!r} and {self.shape!r}."
+                f"shape is {self.shape!r}: it must be at least 0. 0 is logarithmic, 1 geometric, infinity Poisson "
+                "(--length of privet account search)."
             )
 
     def event(self, one_run: DpEvent) -> DpEvent:

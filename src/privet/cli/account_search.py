@@ -16,13 +16,13 @@ _SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": float("inf")}
         "privet account search --mean 10 --rate 0.01 --steps 1000\n    --noise-multiplier 1 --delta 1e-5",
     ),
 )
-@click.option("--mean", type=float, required=True, help="Expected number of runs.")
+@click.option("--mean", type=click.FloatRange(min=1), required=True, help="Expected number of runs.")
 @click.option(
     "--length",
     type=click.Choice(list(_SHAPES)),
     default="geometric",
     show_default=True,
-    help="Distribution of the number of runs.",
+    help="Distribution of the number of runs: shape 1, 0 or infinity of the truncated negative binomial.",
 )
 @click.option("--rate", type=float, required=True, help="Probability that a record joins a step.")
 @click.option("--steps", type=int, required=True, help="Number of steps of one run.")

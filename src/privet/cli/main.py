@@ -26,7 +26,8 @@ _VERBS: Mapping[str, tuple[str, str, str]] = {
     "account": ("privet.cli.account", "account", "Compute a guarantee, or read one off a ledger."),
     "doctor": ("privet.cli.doctor", "doctor", "Say whether a model can be trained privately."),
     "audit": ("privet.cli.audit", "audit", "Attack a plan with canaries, beside what it claims."),
-    "study": ("privet.cli.study", "study", "Repeat a published comparison, with controls."),
+    "reproduce": ("privet.cli.reproduce", "reproduce", "Repeat a published table or figure; say if it holds."),
+    "study": ("privet.cli.study", "study", "Run one of the comparisons behind them."),
     "federated": ("privet.cli.federated", "federated", "Run a federation: parties with ledgers of their own."),
     "recipes": ("privet.cli.recipes", "recipes", "List, show or copy the recipes that come along."),
 }

@@ -69,7 +69,9 @@ class ProgressLine:
             self._show()
             if self._is_terminal:
                 self._stream.write("\n")
-                self._stream.flush()
+            if self._newest.loss is not None:
+                self._stream.write("* mean loss of the step's examples: not covered by the guarantee\n")
+            self._stream.flush()
             self._newest = None
 
     def _show(self) -> None:

@@ -1,38 +1,80 @@
-"""``privet report``: a run as one HTML file."""
+"""``privet report``: a run as one HTML file, or several side by side."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from privet.cli.console import BUDGET, OK, show_json
-from privet.cli.options import CONTEXT, examples, json_option, run_argument
+from privet.cli.options import CONTEXT, examples, json_option
+
+if TYPE_CHECKING:
+    from privet.reports.content import RunContent
+
+_COMPARISON_NAME = "comparison.html"
 
 
-@click.command(context_settings=CONTEXT, epilog=examples("privet report runs/demo -o demo.html"))
-@run_argument
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Where to write it.  [default: RUN/report.html]")
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "privet report runs/demo -o demo.html",
+        "privet report runs/demo --baseline runs/demo-without-noise",
+        "privet report runs/epsilon-1 runs/epsilon-3 -o compare.html",
+    ),
+)
+@click.argument("run_folders", metavar="RUN...", nargs=-1, required=True, type=click.Path())
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    help="Where to write it.  [default: RUN/report.html; of several, comparison.html]",
+)
+@click.option("--baseline", metavar="RUN", type=click.Path(), help="A run with little or no privacy to show beside it.")
 @json_option
-def report(run_folder: str, output: str | None, as_json: bool) -> int:
+def report(run_folders: tuple[str, ...], output: str | None, baseline: str | None, as_json: bool) -> int:
     """Write the report of RUN: one HTML file that opens anywhere.
 
     It says what is promised, compares the plan with the ledger, and shows
-    accuracy, budget and what an attacker can do. Exit code 3 says that plan
-    and ledger do not agree; the report is written all the same and says so.
+    accuracy, budget and what an attacker can do. With several runs it shows
+    them side by side instead: privacy against everything that was measured.
+
+    Exit code 3 says that a plan and its ledger do not agree; the report is
+    written all the same and says so.
     """
     from privet.reports.content import gather
     from privet.reports.report import write_report
 
-    content = gather(run_folder)
-    path = write_report(run_folder, output, content=content)
+    if len(run_folders) > 1 and baseline is not None:
+        raise click.UsageError("--baseline is for the report of one run. Name it as the first of several runs instead.")
+    contents = [gather(folder) for folder in run_folders]
+    if len(contents) > 1:
+        return _compare(contents, output or _COMPARISON_NAME, as_json)
+    content = contents[0]
+    other = None if baseline is None else gather(baseline)
+    path = write_report(run_folders[0], output, content=content, baseline=other)
     if as_json:
-        show_json(
-            {
-                "report": str(path),
-                "agrees_with_plan": content.agrees,
-                "is_finished": content.is_finished,
-                "guarantee": content.ledger.spent.to_dict(),
-            }
-        )
+        show_json({"report": str(path), **_facts(content)})
     else:
         click.echo(path)
     return OK if content.agrees else BUDGET
+
+
+def _compare(contents: list[RunContent], output: str | Path, as_json: bool) -> int:
+    from privet.reports.comparison import write_comparison
+
+    path = write_comparison(contents, output)
+    if as_json:
+        show_json({"report": str(path), "runs": [_facts(content) for content in contents]})
+    else:
+        click.echo(path)
+    return OK if all(content.agrees for content in contents) else BUDGET
+
+
+def _facts(content: RunContent) -> dict[str, object]:
+    return {
+        "agrees_with_plan": content.agrees,
+        "is_finished": content.is_finished,
+        "guarantee": content.ledger.spent.to_dict(),
+    }

@@ -103,8 +103,7 @@ def _show(made: Reproduction) -> None:
     show_heading(f"{made.name}: {made.entry.paper}, {made.entry.title}")
     for one in made.findings:
         reason = f" ({one.reason})" if one.reason else ""
-        ours = "" if one.value is None else f"; ours {one.value:.4g}"
-        ours += "" if one.width is None else f" ± {one.width:.2g}"
+        ours = f"; ours {one.shown}" if one.shown else ""
         paper = "" if one.claim.paper is None else f"; paper {one.claim.paper:g}"
         click.echo(f"  {one.verdict.value}{reason}: {one.claim.says}{paper}{ours}")
     click.echo(f"  {made.line}")

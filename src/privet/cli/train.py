@@ -14,6 +14,7 @@ from privet.cli.options import CONTEXT, examples, quick_option, recipe_argument,
 from privet.cli.own_data import OwnData, is_own_data, own_data_options
 
 if TYPE_CHECKING:
+    from privet.experiments.progress import Progress
     from privet.experiments.recipe import Recipe
     from privet.experiments.runner import RunOutcome
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Show and keep losses of private data. They are not covered by the guarantee.",
 )
+@click.option("--tensorboard", is_flag=True, help="Also write RUN/tensorboard, with the same care for private values.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 def train(
     recipe: str,
@@ -47,6 +49,7 @@ def train(
     max_epsilon: float | None,
     device: str | None,
     unprotected_telemetry: bool,
+    tensorboard: bool,
     quiet: bool,
 ) -> int:
     """Run RECIPE in the folder RUN, or go on with the run that is there.
@@ -62,7 +65,6 @@ def train(
     # The recipe first: a mistake in it is told at once, not after the seconds that torch takes to load.
     loaded = _loaded(recipe, chosen, quick=quick)
     folder = output or f"runs/{Path(recipe).resolve().name.split('.')[0]}"
-    from privet.cli.progress_line import progress_for
     from privet.cli.stopping import stopping_on_signals
     from privet.experiments.runner import train as run_recipe
 
@@ -70,7 +72,7 @@ def train(
         outcome = run_recipe(
             loaded,
             folder,
-            progress=progress_for(sys.stderr, quiet=quiet),
+            progress=_progress(folder, quiet=quiet, tensorboard=tensorboard),
             unprotected=unprotected_telemetry,
             max_epsilon=max_epsilon,
             should_stop=should_stop,
@@ -89,6 +91,18 @@ def _loaded(name_or_path: str, overrides: Sequence[str], *, quick: bool) -> Reci
             raise click.UsageError("--quick is the small version of a recipe, and own data have none. Remove it.")
         return own.recipe_for(name_or_path, overrides)
     return load_recipe(name_or_path, [*own.overrides(), *overrides], quick=quick)
+
+
+def _progress(folder: str, *, quiet: bool, tensorboard: bool) -> Progress:
+    from privet.cli.progress_line import progress_for
+    from privet.experiments.progress import Several
+    from privet.experiments.run_files import RunFiles
+    from privet.experiments.tensorboard_log import TensorBoardLog
+
+    shown = progress_for(sys.stderr, quiet=quiet)
+    if not tensorboard:
+        return shown
+    return Several(receivers=(TensorBoardLog(RunFiles(folder=Path(folder)).tensorboard), shown))
 
 
 def _print(outcome: RunOutcome, folder: str, *, is_public: bool) -> None:

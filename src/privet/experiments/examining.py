@@ -6,15 +6,19 @@ a membership attack is run. They are kept in the run's folder, for its report, o
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from privet.attacks.membership import logistic_regression, loss_threshold
+import torch
+from torch import nn
+
+from privet.attacks.membership import MembershipScores, logistic_regression, loss_threshold
 from privet.attacks.verdict import AttackLimit, MembershipReport, membership_report
-from privet.datasets.arrays import ArrayDataset
+from privet.datasets.arrays import ArrayDataset, Split
 from privet.effects.calibration import calibration_report
 from privet.effects.reliability import Binning, CalibrationReport
 from privet.errors import RecipeError
-from privet.experiments.building import choose_device, load_tested
+from privet.experiments.building import build_model, choose_device, load_tested
 from privet.experiments.ledger_check import check_ledger
 from privet.experiments.recipe import Recipe
 from privet.experiments.resuming import stored_recipe
@@ -52,8 +56,9 @@ def examine_calibration(
 def examine_membership(folder: str | Path, *, device: str = "auto") -> tuple[MembershipReport, ...]:
     """Attack a run's model with as many members as there are test examples, beside what its ledger allows.
 
-    Needs no further training: a threshold on the loss and a cross-validated regression. Kept beside the run if the data
-    are public.
+    Needs no further training: a threshold on the loss and a cross-validated regression. The same attacks on a network
+    that was never trained are the control: what they achieve there tells training and test data apart, not members.
+    Kept beside the run if the data are public.
 
     Raises:
         RecipeError: the model predicts numbers, for which these attacks are not made.
@@ -62,19 +67,33 @@ def examine_membership(folder: str | Path, *, device: str = "auto") -> tuple[Mem
     """
     files = RunFiles(folder=Path(folder))
     recipe = _classifier_recipe(files)
-    model = stored_model(files, recipe, choose_device(device))
+    where = choose_device(device)
+    model = stored_model(files, recipe, where)
     split = load_tested(recipe)
-    size = min(len(split.train), len(split.test))
-    members = predict(model, split.train.features[:size], split.train.labels[:size])
-    others = predict(model, split.test.features[:size], split.test.labels[:size])
     charged = check_ledger(files.folder)
     limit = AttackLimit(event=charged.event, adjacency=charged.spent.adjacency)
     reports = tuple(
-        membership_report(attack(members, others), limit) for attack in (loss_threshold, logistic_regression)
+        membership_report(replace(scores, attack=scores.attack + note), limit)
+        for attacked, note in ((model, ""), (_untrained(recipe, where), ", control: never trained"))
+        for scores in _attacks(attacked, split)
     )
     if recipe.is_public:
         write_json(files.membership, {"attacks": [report.to_dict() for report in reports]})
     return reports
+
+
+def _attacks(model: nn.Module, split: Split) -> tuple[MembershipScores, ...]:
+    size = min(len(split.train), len(split.test))
+    members = predict(model, split.train.features[:size], split.train.labels[:size])
+    others = predict(model, split.test.features[:size], split.test.labels[:size])
+    return loss_threshold(members, others), logistic_regression(members, others)
+
+
+def _untrained(recipe: Recipe, device: torch.device) -> nn.Module:
+    # A fixed start, so that the control is the same every time; the caller's generator stays as it is.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return build_model(recipe, device)
 
 
 def _classifier_recipe(files: RunFiles) -> Recipe:

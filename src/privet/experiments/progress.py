@@ -24,6 +24,8 @@ class StepUpdate:
         loss: Mean loss of the step's examples: not covered by the guarantee, and None unless it may be shown.
         may_tell_time: Whether times may be written down. They depend on how many examples each step really had, so on
             private data they may not.
+        learning_rate: Of the step; that of the first group where there are several.
+        masked_share: Share of the coordinates that the step left out.
     """
 
     step: int
@@ -33,6 +35,8 @@ class StepUpdate:
     expected_batch_size: float
     loss: float | None
     may_tell_time: bool
+    learning_rate: float
+    masked_share: float
 
 
 class Progress(Protocol):
@@ -70,6 +74,33 @@ class Silent:
 
     def ended(self) -> None:
         """See ``Progress``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Several:
+    """Tells several receivers, in order."""
+
+    receivers: tuple[Progress, ...]
+
+    def started(self, promised: Guarantee, *, step: int, num_steps: int) -> None:
+        """See ``Progress``."""
+        for receiver in self.receivers:
+            receiver.started(promised, step=step, num_steps=num_steps)
+
+    def stepped(self, update: StepUpdate) -> None:
+        """See ``Progress``."""
+        for receiver in self.receivers:
+            receiver.stepped(update)
+
+    def evaluated(self, point: CurvePoint) -> None:
+        """See ``Progress``."""
+        for receiver in self.receivers:
+            receiver.evaluated(point)
+
+    def ended(self) -> None:
+        """See ``Progress``."""
+        for receiver in self.receivers:
+            receiver.ended()
 
 
 def epsilon_after(table: Sequence[tuple[int, float]], num_rounds: int) -> float:

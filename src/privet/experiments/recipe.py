@@ -20,6 +20,7 @@ from privet.mechanism import codec
 from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Release
+from privet.mechanism.truncated import TruncatedPoisson
 from privet.plan import Plan
 
 # By kind: what may stand beside a declared size, and what of it the piece itself has a field for.
@@ -77,6 +78,7 @@ class PrivacySettings(Table):
         try:
             pieces["sampling"] = _sampling(self.sampling)
             plan = Plan.from_dict(pieces, where="privacy")
+            _refuse_waste(plan.sampling)
             return plan if self.epsilon is None else plan.calibrated(epsilon=self.epsilon)
         except RecipeError:
             raise
@@ -260,6 +262,15 @@ def _sampling(given: Mapping[str, Any]) -> Mapping[str, Any]:
             epochs=given.get("epochs"),
         )
     return codec.encode_piece(piece, codec.SAMPLING, where="privacy.sampling")
+
+
+def _refuse_waste(sampling: object) -> None:
+    if isinstance(sampling, TruncatedPoisson) and sampling.rate * sampling.dataset_size > sampling.max_batch_size:
+        raise RecipeError(
+            f"privacy.sampling draws {sampling.rate * sampling.dataset_size:g} records on average and max_batch_size is "
+            f"{sampling.max_batch_size}: most steps would throw sampled records away and still pay for them. Lower "
+            "rate or raise max_batch_size."
+        )
 
 
 def _refuse_unknown(data: Mapping[str, Any]) -> None:

@@ -90,6 +90,16 @@ class RunFiles:
         return self.folder / "unprotected.jsonl"
 
     @property
+    def steps(self) -> Path:
+        """Public values of every step."""
+        return self.folder / "steps.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder of TensorBoard's events; there only when it was asked for."""
+        return self.folder / "tensorboard"
+
+    @property
     def environment(self) -> Path:
         """Versions and device of every process that worked on the run."""
         return self.folder / "env.json"

@@ -33,11 +33,12 @@ from privet.experiments.building import (
 from privet.experiments.environment import describe_environment
 from privet.experiments.evaluation import measure_model
 from privet.experiments.pretraining import starting_model
-from privet.experiments.progress import Progress, Silent, StepUpdate, epsilon_after
+from privet.experiments.progress import Progress, Several, Silent, StepUpdate, epsilon_after
 from privet.experiments.recipe import Recipe
 from privet.experiments.results import CurvePoint, Metrics
 from privet.experiments.resuming import plan_of_run, stored_recipe, write_beginnings
 from privet.experiments.run_files import RunFiles, read_json, write_json, write_whole
+from privet.experiments.step_log import StepLog
 from privet.experiments.unprotected_file import UnprotectedFile
 from privet.plan import Plan
 from privet.training.augmentation import mean_over_views
@@ -209,7 +210,8 @@ class _Run:
         was_resumed: bool,
     ) -> None:
         self._recipe, self._plan, self._promised, self._files = recipe, plan, promised, files
-        self._device, self._progress = device, progress
+        self._device = device
+        self._progress: Progress = Several(receivers=(StepLog(files.steps), progress))
         self._was_resumed = was_resumed
         self._train, self._test = on_device(split.train, device), on_device(split.test, device)
         # A run that has a checkpoint takes its weights from there.
@@ -289,6 +291,8 @@ class _Run:
                         expected_batch_size=self._plan.sampling.expected_batch_size,
                         loss=None if self._notes is None else self._notes.newest_loss,
                         may_tell_time=self._notes is not None,
+                        learning_rate=session.optimizer.param_groups[0]["lr"],
+                        masked_share=0.0 if step.kept is None else 1 - len(step.kept.index) / len(step.kept.weights),
                     )
                 )
                 if every is not None and done % every == 0:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import math
-import os
 from dataclasses import asdict
 from pathlib import Path
 
-from privet.errors import CheckpointError
+from privet.experiments.json_lines import JsonLines
 from privet.training.telemetry import Unprotected
 
 
@@ -17,40 +14,13 @@ class UnprotectedFile:
 
     def __init__(self, path: Path) -> None:
         self.newest_loss: float | None = None
-        self._path = path
-        self._handle: int | None = None
+        self._lines = JsonLines(path)
 
     def __call__(self, values: Unprotected) -> None:
         """Append one step's values; numbers that are not finite are written as absent."""
         self.newest_loss = values.mean_loss
-        row = {
-            key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in asdict(values).items()
-        }
-        line = (json.dumps(row, allow_nan=False) + "\n").encode()
-        try:
-            if self._handle is None:
-                self._handle = self._open()
-            if os.write(self._handle, line) != len(line):
-                raise OSError(28, "No space left on device")
-        except OSError as error:
-            raise CheckpointError(
-                f"Could not write {self._path}: {error.strerror}. Free space, then run the same command "
-                "again to resume."
-            ) from error
-
-    def _open(self) -> int:
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-        # A process that was killed may have left half a line, which the next line would make unreadable.
-        size = os.fstat(handle).st_size
-        tail = os.pread(handle, 4096, max(0, size - 4096))
-        whole = tail.rfind(b"\n") + 1
-        if whole < len(tail):
-            os.ftruncate(handle, size - len(tail) + whole)
-        return handle
+        self._lines.append(asdict(values))
 
     def close(self) -> None:
         """Close the file; harmless when nothing was written."""
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+        self._lines.close()

@@ -101,12 +101,22 @@ class TruncatedPoisson:
         epochs: int,
         truncation: Truncation = Truncation.TIGHT,
     ) -> Self:
-        """Derive rate and steps from a *declared, public* data set size; an epoch is rounded up to whole steps."""
+        """Derive rate and steps from a *declared, public* data set size; an epoch is rounded up to whole steps.
+
+        Raises:
+            ArgumentError: an average batch does not fit into ``max_batch_size``. Written out by its fields such a
+                sampling is allowed: its charge is right, and it is a waste.
+        """
         dataset_size = checks.count("dataset_size", dataset_size)
         batch_size = checks.positive("batch_size", batch_size)
         if batch_size > dataset_size:
             raise ArgumentError(
                 f"batch_size ({batch_size:g}) is larger than the declared dataset_size ({dataset_size})."
+            )
+        if batch_size > checks.count("max_batch_size", max_batch_size):
+            raise ArgumentError(
+                f"batch_size ({batch_size:g}) is larger than max_batch_size ({max_batch_size}): most steps would throw "
+                "sampled records away and still pay for them. Lower batch_size or raise max_batch_size."
             )
         return cls(
             rate=batch_size / dataset_size,

@@ -58,7 +58,11 @@ def baseline_rows(content: RunContent, baseline: RunContent) -> list[BaselineRow
         shown = points if is_share else "{:+.4g}".format
         values = [f"{100 * each.value:.1f} %" if is_share else f"{each.value:.4g}" for each in (one, two)]
         interval = f"{shown(found.low)} to {shown(found.high)}"
-        sizes = f"{one.num_examples:,}" if one.num_examples == two.num_examples else f"{one.num_examples:,}, {two.num_examples:,}"
+        sizes = (
+            f"{one.num_examples:,}"
+            if one.num_examples == two.num_examples
+            else f"{one.num_examples:,}, {two.num_examples:,}"
+        )
         direction = "higher" if found.value > 0 else "lower"
         sentence = f"The {name} is {direction} than the baseline's: {shown(found.value)} ({interval})."
         rows.append(

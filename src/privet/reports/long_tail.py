@@ -40,12 +40,13 @@ def read_long_tail(files: RunFiles) -> str | None:
     """Return the picture as a link that holds it; None when there is none.
 
     Raises:
-        CheckpointError: the file is a link, too large or not a PNG file.
+        CheckpointError: the file is a link, a pipe, too large or not a PNG file.
     """
     path = files.long_tail
     if not path.exists():
         return None
-    content = b"" if path.is_symlink() or path.stat().st_size > _MOST_BYTES else path.read_bytes()
+    is_readable = path.is_file() and not path.is_symlink() and path.stat().st_size <= _MOST_BYTES
+    content = path.read_bytes() if is_readable else b""
     if not content.startswith(_MAGIC):
         raise CheckpointError(f"{path} is not a picture that privet drew. Remove it, or draw it again.")
     return "data:image/png;base64," + base64.b64encode(content).decode()

@@ -189,7 +189,9 @@ def budget_plot(curve: Sequence[CurvePoint], *, is_share: bool) -> Plot:
         note="The same points against the budget spent by then. A run planned to stop earlier would do better there.",
         svg=draw_svg("measure-by-epsilon", draw),
         columns=("epsilon", "value", "low", "high", "n"),
-        rows=tuple((p.epsilon, m.value, m.low, m.high, float(m.num_examples)) for p, m in zip(curve, measures, strict=True)),
+        rows=tuple(
+            (p.epsilon, m.value, m.low, m.high, float(m.num_examples)) for p, m in zip(curve, measures, strict=True)
+        ),
     )
 
 

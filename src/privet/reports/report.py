@@ -218,7 +218,8 @@ def _audited(content: RunContent) -> tuple[float, float] | None:
     whole = [
         (found.epsilon_bound, found.delta)
         for found in content.audit.findings
-        if found.num_rounds == content.plan.num_rounds and 0 < found.epsilon_bound < math.inf
+        if found.num_rounds == content.plan.num_rounds
+        and 0 < found.epsilon_bound < math.inf
         # A sharpened audit is about less noise than the run's.
         and math.isclose(found.noise_claim, content.noise_multiplier or math.nan, rel_tol=1e-9)
     ]

@@ -108,6 +108,18 @@ def _beside_the_paper(name: str) -> Callable[[Rows], bytes]:
     return draw
 
 
+def _mask_statistics(rows: Rows) -> bytes:
+    from privet.reports.mask_pictures import mask_statistics_picture
+
+    return mask_statistics_picture(rows)
+
+
+def _digits(rows: Rows) -> bytes:
+    from privet.reports.mask_pictures import digits_picture
+
+    return digits_picture(rows)
+
+
 _BESIDE_THE_PAPER = ("padding-mnist", "padding-cifar10", "padding-vit", "class-size-mnist")
 
 PICTURES: Mapping[str, Callable[[Rows], bytes]] = MappingProxyType(
@@ -116,6 +128,8 @@ PICTURES: Mapping[str, Callable[[Rows], bytes]] = MappingProxyType(
         "sparsification-signs": _signs,
         "sparsification-terms": _terms,
         "feature-to-noise": _laboratory,
+        "mask-statistics": _mask_statistics,
+        "digit-pictures": _digits,
         **{name: _beside_the_paper(name) for name in _BESIDE_THE_PAPER},
     }
 )

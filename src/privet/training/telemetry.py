@@ -1,8 +1,8 @@
 """Values that the guarantee does not cover, kept apart by type.
 
 The mean loss, the lengths of gradients, the share of clipped examples and the true batch size are exact functions of
-private data. They are collected only when somebody asks for them, go nowhere but to the receiver that was handed in, and
-never into the ledger.
+private data. They are collected only when somebody asks for them, go nowhere but to the receiver that was handed in,
+and never into the ledger.
 """
 
 from __future__ import annotations

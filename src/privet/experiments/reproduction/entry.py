@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from enum import Enum
@@ -149,12 +150,18 @@ class Entry(Table):
 
 @cache
 def entries() -> Mapping[str, Entry]:
-    """Return every published table and figure by name, in the order of the names."""
+    """Return every published table and figure by name, in the order of the names and of the numbers in them."""
     folder = resources.files("privet") / "recipes" / "reproduce"
-    found = sorted((file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: file.name)
+    found = sorted(
+        (file for file in folder.iterdir() if file.name.endswith(".toml")), key=lambda file: _order(file.name)
+    )
     return MappingProxyType(
         {file.name.removesuffix(".toml"): parse_entry(file.read_text("utf-8"), where=file.name) for file in found}
     )
+
+
+def _order(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
 def parse_entry(text: str, *, where: str) -> Entry:

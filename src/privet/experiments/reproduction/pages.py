@@ -45,15 +45,8 @@ def claims_table(findings: Sequence[Finding]) -> str:
         paper = "" if one.claim.paper is None else f"{one.claim.paper:g}"
         reason = f" ({one.reason})" if one.reason else ""
         verdict = f"{one.verdict.value}{reason}"
-        lines.append([one.claim.says, paper, _shown(one), str(one.num_seeds or ""), one.claim.rule, verdict])
+        lines.append([one.claim.says, paper, one.shown, str(one.num_seeds or ""), one.claim.rule, verdict])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _shown(finding: Finding) -> str:
-    if finding.value is None:
-        return ""
-    text = f"{finding.value:.4g}"
-    return text if finding.width is None else f"{text} ± {finding.width:.2g}"
 
 
 def _origin(made: Reproduction) -> str:

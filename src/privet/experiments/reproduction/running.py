@@ -28,6 +28,8 @@ _DATA_FOLDERS = {
     "wine_red": "tabular",
     "sst2": "SST-2",
 }
+# What makes a spreadsheet take a cell for a formula.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _EXTRA_MODULES = {"scattering": "kymatio", "text": "transformers", "effects": "sklearn", "report": "matplotlib"}
 
 
@@ -123,9 +125,7 @@ def reproduce(chosen: Mapping[str, Entry], choices: Choices, say: Say) -> list[R
     """
     units = {name: choices.units(entry) for name, entry in chosen.items()}
     everything = [unit for own in units.values() for unit in own]
-    failures = run_missing(
-        everything, choices.folder, device=choices.device, num_workers=choices.num_workers, say=say
-    )
+    failures = run_missing(everything, choices.folder, device=choices.device, num_workers=choices.num_workers, say=say)
     found = []
     for name, entry in chosen.items():
         reasons = {unit: failures[unit] for unit in units[name] if unit in failures}
@@ -186,11 +186,21 @@ def write_files(made: Reproduction, choices: Choices) -> None:
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """Return rows as CSV, one column for every key of any row; lists and pictures stay in the JSON file."""
-    plain = [{key: value for key, value in row.items() if not isinstance(value, list | dict)} for row in rows]
+    """Return rows as CSV, one column for every key of any row; lists and pictures stay in the JSON file.
+
+    Guarantee: no cell begins like a formula of a spreadsheet, except numbers; such words get an apostrophe before them.
+    """
+    plain = [
+        {_as_word(key): _as_word(value) for key, value in row.items() if not isinstance(value, list | dict)}
+        for row in rows
+    ]
     keys = dict.fromkeys(key for row in plain for key in row)
     file = io.StringIO()
     writer = csv.DictWriter(file, fieldnames=list(keys), lineterminator="\n")
     writer.writeheader()
     writer.writerows(plain)
     return file.getvalue()
+
+
+def _as_word(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value

@@ -91,7 +91,7 @@ def run_unit(unit: Unit, folder: Path, device_name: str) -> float:
     from privet.experiments.environment import describe_environment
 
     device, quick = choose_device(device_name), unit.profile is Profile.QUICK
-    began = time.monotonic()
+    began, worked = time.monotonic(), time.process_time()
     run = pieces_of(find_study(unit.study)).runs(quick)[unit.piece]
     rows: list[Row] = list(run(unit.seeds, device, quick))
     seconds = round(time.monotonic() - began, 1)
@@ -105,6 +105,8 @@ def run_unit(unit: Unit, folder: Path, device_name: str) -> float:
             "seeds": list(unit.seeds),
             "profile": unit.profile.value,
             "seconds": seconds,
+            # What it would take alone on this machine: wall time also counts waiting for other work.
+            "processor_seconds": round(time.process_time() - worked, 1),
             "commit": commit(),
             "environment": describe_environment(device),
             "rows": rows,
@@ -113,9 +115,7 @@ def run_unit(unit: Unit, folder: Path, device_name: str) -> float:
     return seconds
 
 
-def run_missing(
-    units: Sequence[Unit], folder: Path, *, device: str, num_workers: int, say: Say
-) -> dict[Unit, str]:
+def run_missing(units: Sequence[Unit], folder: Path, *, device: str, num_workers: int, say: Say) -> dict[Unit, str]:
     """Run the units that are not kept yet; return those that could not be run, each with the reason.
 
     What the machine lacks (data, a package) is a reason, not an error: other units go on. Everything else is raised.

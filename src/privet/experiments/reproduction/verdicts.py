@@ -42,6 +42,14 @@ class Finding:
     width: float | None = None
     num_seeds: int = 0
 
+    @property
+    def shown(self) -> str:
+        """Our figure with its interval, as text; empty where there is none."""
+        if self.value is None:
+            return ""
+        text = f"{self.value:,.0f}" if abs(self.value) >= 1000 else f"{self.value:.4g}"
+        return text if self.width is None else f"{text} \N{PLUS-MINUS SIGN} {self.width:.2g}"
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {
@@ -77,9 +85,7 @@ def judge(claim: Claim, rows: Sequence[Row], profile: Profile) -> Finding:
         return Finding(claim=claim, verdict=Verdict.NOT_TESTED, reason="no rows for it")
     value, width = statistics.fmean(values), half_width(values)
     verdict, reason = _near(claim, value, width) if claim.tolerance is not None else _bounded(claim, value, width)
-    return Finding(
-        claim=claim, verdict=verdict, reason=reason, value=value, width=width, num_seeds=len(values)
-    )
+    return Finding(claim=claim, verdict=verdict, reason=reason, value=value, width=width, num_seeds=len(values))
 
 
 def _near(claim: Claim, value: float, width: float | None) -> tuple[Verdict, str]:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from privet.errors import ArgumentError
+from privet.experiments.studies.reproduction_list import SINGLE_FIGURES
 from privet.experiments.studies.side_effect_list import SIDE_EFFECTS
 from privet.experiments.studies.sparsification_list import SPARSIFICATION
 from privet.experiments.studies.study import Row, Study
@@ -360,7 +361,7 @@ _STUDIES = (
 )
 
 STUDIES: Mapping[str, Study] = MappingProxyType(
-    {study.name: study for study in (*_STUDIES, *SIDE_EFFECTS, *_NOISE_STUDIES, *SPARSIFICATION)}
+    {study.name: study for study in (*_STUDIES, *SIDE_EFFECTS, *_NOISE_STUDIES, *SPARSIFICATION, *SINGLE_FIGURES)}
 )
 
 

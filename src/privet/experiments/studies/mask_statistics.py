@@ -62,6 +62,8 @@ def _deviations(
     every = steps_per_epoch(plan.sampling)
     for step in steps_of(model, train, plan, 1.0, seed):
         epoch, rest = divmod(step.index + 1, every)
+        if step.index + 1 == plan.num_steps:
+            epoch, rest = epochs, 0  # the last epoch may be a few steps short
         if rest or epoch not in looks:
             continue
         gradients = per_example_gradients(model, losses, train.features[:_NUM_EXAMPLES], train.labels[:_NUM_EXAMPLES])
