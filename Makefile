@@ -93,7 +93,7 @@ test-browser: $(VENV)/.stamp-dev
 	$(PYTEST) tests/browser
 
 mutants: $(VENV)/.stamp-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants $(ONLY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants --record $(ONLY)
 
 trust: $(VENV)/.stamp-dev
 	$(BIN)/python scripts/trust_table.py

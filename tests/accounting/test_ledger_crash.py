@@ -333,9 +333,13 @@ def _without_chance(contents: bytes | None) -> object:
     return tuple(row.split(b',"crc"')[0] for row in rows[:-1]), len(rows[-1]), b"\0" in rows[-1]
 
 
-def test_charged_is_at_least_released_after_every_two_power_losses() -> None:
+def test_charged_is_at_least_released_after_every_two_power_losses(
+    record_property: Callable[[str, object], None],
+) -> None:
     findings = enumerate_power_losses(write_ahead, SimulatedDisk)
     assert findings.num_scenarios > 1000
+    record_property("power losses", findings.num_scenarios)
+    record_property("under-counts", findings.under_counts)
     assert (findings.under_counts, findings.unusable) == (0, 0)
 
 
@@ -353,7 +357,10 @@ def test_charged_is_at_least_released_after_every_two_power_losses() -> None:
     ],
     ids=lambda part: getattr(part, "__name__", part),
 )
-def test_the_enumeration_finds_every_wrong_design(run: Run, disk_type: type[SimulatedDisk], consequence: str) -> None:
+def test_the_enumeration_finds_every_wrong_design(
+    run: Run, disk_type: type[SimulatedDisk], consequence: str, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("wrong designs found", f"{run.__name__} {disk_type.__name__}")
     assert getattr(enumerate_power_losses(run, disk_type, losses=1), consequence) > 0
 
 

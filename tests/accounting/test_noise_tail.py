@@ -98,7 +98,8 @@ def _one_round(shift: float, rate: float, reach: float) -> tuple[np.ndarray, np.
 
 
 @pytest.mark.parametrize(
-    ("shift", "rate", "times", "reach"), [(1.0, 1.0, 1, 3.0), (0.8, 0.3, 1, 3.0), (0.8, 0.3, 2, 2.5), (1.4, 0.1, 3, 3.0)]
+    ("shift", "rate", "times", "reach"),
+    [(1.0, 1.0, 1, 3.0), (0.8, 0.3, 1, 3.0), (0.8, 0.3, 2, 2.5), (1.4, 0.1, 3, 3.0)],
 )
 def test_the_promise_with_the_cost_added_holds_for_cut_noise_worked_out_cell_by_cell(
     shift: float, rate: float, times: int, reach: float
@@ -118,7 +119,7 @@ def test_the_promise_with_the_cost_added_holds_for_cut_noise_worked_out_cell_by_
         )
         assert found <= ideal + cost
         if epsilon == 3.0 and first == 1:
-            print("RATIO", cost, found, ideal, cost/(found-ideal))
+            assert cost <= 20 * (found - ideal), "a bound that is far too large proves nothing"
 
 
 @pytest.mark.parametrize("pairs", [1, 2, 4])

@@ -110,7 +110,9 @@ def audited(plan: Plan, **settings: object) -> AuditFinding:
     return audit.run(model, plan, losses=losses_of(model), record=made_up(audit.num_canaries))
 
 
-def test_two_thousand_canaries_and_ten_steps_pass_correct_code_and_flag_a_tenth_of_noise_missing() -> None:
+def test_two_thousand_canaries_and_ten_steps_pass_correct_code_and_flag_a_tenth_of_noise_missing(
+    record_property: Callable[[str, object], None],
+) -> None:
     audited(plan_of(), num_canaries=20, num_rounds=1)  # what torch loads on first use is not the audit's time
     began = time.process_time()
     correct = audited(plan_of())
@@ -121,6 +123,10 @@ def test_two_thousand_canaries_and_ten_steps_pass_correct_code_and_flag_a_tenth_
     assert short.is_broken
     assert short.epsilon_bound > short.epsilon_claim == correct.epsilon_claim
     assert took <= 5
+    record_property("epsilon claimed", round(correct.epsilon_claim, 2))
+    record_property("lower bound, correct code", round(correct.epsilon_bound, 2))
+    record_property("lower bound, noise x 0.9", round(short.epsilon_bound, 2))
+    record_property("seconds", round(took, 1))
     assert correct.num_observations == 20_000
 
 
@@ -251,8 +257,10 @@ def test_correct_code_alarms_no_more_often_than_the_confidence_allows() -> None:
 
 
 @pytest.mark.slow
-def test_two_hundred_audits_of_correct_code_give_no_alarm() -> None:
-    assert not any(audited(plan_of(), seed=seed).is_broken for seed in range(200))
+def test_two_hundred_audits_of_correct_code_give_no_alarm(record_property: Callable[[str, object], None]) -> None:
+    alarms = [seed for seed in range(200) if audited(plan_of(), seed=seed).is_broken]
+    record_property("false alarms of 200 audits", len(alarms))
+    assert alarms == []
 
 
 @pytest.mark.slow

@@ -114,6 +114,13 @@ def test_a_search_costs_more_than_one_run_and_less_than_all(ask: Ask, length: st
     assert "50 runs, all seen" in ask("account", "search", "--mean", "50", "--length", length, *FIGURES).out
 
 
+def test_a_search_of_less_than_one_run_is_refused_by_its_flag(ask: Ask) -> None:
+    found = ask("account", "search", "--mean", "0.5", *FIGURES)
+    assert found.code == 2
+    assert "--mean" in found.err
+    assert "shape" not in found.err
+
+
 def test_waste_is_a_table_and_a_picture(ask: Ask, tmp_path: Path) -> None:
     rows = json.loads(ask("account", "waste", *SIZES, "--json").out)
     assert [row["sampler"] for row in rows][:3] == ["Poisson", "TruncatedPoisson", "FixedSize"]

@@ -388,5 +388,13 @@ def test_a_shorter_line_wipes_the_longer_one_before_it() -> None:
     assert len(second) >= len(first)
 
 
+def test_the_star_of_a_loss_is_explained_once_at_the_end() -> None:
+    for loss, count in ((0.5, 1), (None, 0)):
+        line, stream, _ = display(is_terminal=True)
+        line.stepped(update(100, loss))
+        line.ended()
+        assert stream.getvalue().count("not covered by the guarantee") == count
+
+
 def test_quiet_shows_nothing() -> None:
     assert isinstance(progress_for(sys.stderr, quiet=True), Silent)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from privet.mechanism.noise import Gaussian
@@ -44,10 +46,18 @@ def test_samples_of_a_few_keys_raise_no_alarm() -> None:
 
 @pytest.mark.slow
 @each_source
-def test_noise_of_two_hundred_keys_raises_no_alarm(source: Source) -> None:
-    assert noise_alarms(source, range(KEYS)) == []
+def test_noise_of_two_hundred_keys_raises_no_alarm(
+    source: Source, record_property: Callable[[str, object], None]
+) -> None:
+    alarms = noise_alarms(source, range(KEYS))
+    record_property("keys tried", KEYS)
+    record_property("false alarms", len(alarms))
+    assert alarms == []
 
 
 @pytest.mark.slow
-def test_samples_of_two_hundred_keys_raise_no_alarm() -> None:
-    assert sampling_alarms(range(KEYS)) == []
+def test_samples_of_two_hundred_keys_raise_no_alarm(record_property: Callable[[str, object], None]) -> None:
+    alarms = sampling_alarms(range(KEYS))
+    record_property("keys tried", KEYS)
+    record_property("false alarms", len(alarms))
+    assert alarms == []

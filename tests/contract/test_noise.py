@@ -144,7 +144,8 @@ MUTANTS: dict[str, Callable[[int], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_the_laws_of_noise_reject_wrong_noise(name: str) -> None:
+def test_the_laws_of_noise_reject_wrong_noise(name: str, record_property: Callable[[str, object], None]) -> None:
+    record_property("kinds of wrong noise rejected", name)
     assert min(noise_p_values(MUTANTS[name](1), MUTANTS[name](2)).values()) < stats.CERTAIN
 
 

@@ -31,12 +31,13 @@ def test_calibration_is_that_of_the_stored_model_and_is_kept_for_the_report(
 def test_attacks_are_held_against_what_the_ledger_allows(tiny: Callable[..., Recipe], run_folder: Path) -> None:
     runner.train(tiny(), run_folder)
     reports = examine_membership(run_folder, device="cpu")
-    assert [report.attack.split(",")[0] for report in reports] == ["loss threshold", "logistic regression"]
+    assert [report.attack.split(",")[0] for report in reports] == 2 * ["loss threshold", "logistic regression"]
+    assert ["never trained" in report.attack for report in reports] == [False, False, True, True]
     for report in reports:
         assert 0.5 < report.area_limit < 1
         assert report.area.low < report.area_limit
         assert not any(point.exceeds_limit for point in report.points)
-    assert len(json.loads(RunFiles(folder=run_folder).membership.read_text())["attacks"]) == 2
+    assert len(json.loads(RunFiles(folder=run_folder).membership.read_text())["attacks"]) == 4
 
 
 def test_figures_of_private_data_are_returned_and_not_kept(tiny: Callable[..., Recipe], run_folder: Path) -> None:

@@ -140,6 +140,12 @@ def test_a_declared_size_means_the_same_as_the_rate_and_steps_that_follow_from_i
         ('privacy.sampling={kind="poisson", batch_size=10, epochs=1}', "privacy.sampling lacks dataset_size"),
         ('privacy.sampling={kind="poisson", dataset_size=5, batch_size=10, epochs=1}', "is larger than the declared"),
         ('privacy.sampling={kind="poisson", dataset_size=50, batch_size=10}', "either steps= or epochs="),
+        ("training.epochs=5", "the length of a run belongs to its guarantee. Set privacy.sampling.epochs."),
+        ("batch_size=5", "Set privacy.sampling.batch_size."),
+        (
+            'privacy.sampling={kind="truncated_poisson", rate=0.5, steps=3, dataset_size=50, max_batch_size=20}',
+            "draws 25 records on average and max_batch_size is 20",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_path_and_what_was_found(tmp_path: Path, override: str, told: str) -> None:

@@ -138,6 +138,13 @@ def test_sizes_become_rate_and_steps() -> None:
         TruncatedPoisson.for_dataset(dataset_size=10, batch_size=30, max_batch_size=40, epochs=2)
 
 
+def test_an_average_batch_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"batch_size \(30\) is larger than max_batch_size \(20\)"):
+        TruncatedPoisson.for_dataset(dataset_size=100, batch_size=30, max_batch_size=20, epochs=2)
+    fits = TruncatedPoisson.for_dataset(dataset_size=100, batch_size=20, max_batch_size=20, epochs=2)
+    assert fits.max_batch_size == 20
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -7,7 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import ROOT, Mutant
+from tests.mutants.record import RECORD, Entry, name_of_test, read_record, write_record
 from tests.mutants.running import Fate, Outcome, laboratory
 from tests.mutants.table import MUTANTS
 
@@ -26,7 +27,9 @@ def _chosen(words: list[str]) -> list[Mutant]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("words", nargs="*", help="try only mutants whose name contains one of these words")
-    mutants = _chosen(parser.parse_args().words)
+    parser.add_argument("--record", action="store_true", help=f"store what came out in {RECORD.relative_to(ROOT)}")
+    asked = parser.parse_args()
+    mutants = _chosen(asked.words)
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="privet-mutants-") as folder, laboratory(Path(folder)) as room:
         for mutant in mutants:
@@ -34,6 +37,9 @@ def main() -> int:
             outcomes.append(outcome)
             sys.stdout.write(_line(outcome) + "\n")
             sys.stdout.flush()
+            if asked.record:
+                entry = Entry(fate=outcome.fate.value, killer=name_of_test(outcome.killer))
+                write_record(MUTANTS, read_record() | {mutant.name: entry})
     num_killed = sum(outcome.fate is Fate.KILLED for outcome in outcomes)
     seconds = sum(outcome.seconds for outcome in outcomes)
     sys.stdout.write(f"\n{num_killed} of {len(outcomes)} mutants killed in {seconds:.0f} s\n")

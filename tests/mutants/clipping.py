@@ -219,7 +219,7 @@ CLIPPING = (
         "pre-flight-by-odd-and-even-alone",
         "examples an even number of places apart may mix through values that carry no gradient",
         "training/preflight.py",
-        "        for exchanged in trials(self.made_up.num_examples, torch.device(\"cpu\")):\n",
+        '        for exchanged in trials(self.made_up.num_examples, torch.device("cpu")):\n',
         "        odd = torch.arange(self.made_up.num_examples) % 2 == 1\n        for exchanged in (odd, ~odd):\n",
         "tests/training/test_preflight.py::test_two_examples_that_meet_are_refused_wherever_they_stand",
     ),

@@ -6,11 +6,14 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.mutants.mutant import ROOT, Edit, Mutant, StaleMutant
+from tests.mutants.record import Entry, name_of_test, read_record, write_record
 from tests.mutants.table import MUTANTS
 
 NAMES = [mutant.name for mutant in MUTANTS]
@@ -23,6 +26,9 @@ QUICK = (
     "group-shares-not-normalised",
     "repeats-not-composed",
 )
+
+
+ENTRY = Entry(fate="killed", killer="somebody")
 
 
 def functions_of(mutant: Mutant) -> list[str]:
@@ -82,6 +88,25 @@ def test_a_mutant_that_nobody_notices_is_reported() -> None:
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "SURVIVED: harmless" in done.stdout
+
+
+def test_the_stored_table_has_every_mutant_and_each_was_killed(
+    record_property: Callable[[str, object], None],
+) -> None:
+    stored = read_record()
+    assert set(stored) == set(NAMES), "run `make mutants`, or with ONLY=... for those that are new"
+    assert [name for name, entry in stored.items() if entry.fate != "killed"] == []
+    record_property("mutants killed", len(stored))
+    record_property("mutants that survived", 0)
+
+
+def test_a_stored_table_reads_as_it_was_written(tmp_path: Path) -> None:
+    odd = replace(MUTANTS[0], name="odd-0.5", breaks="a | b")
+    entries = {"odd-0.5": Entry(fate="killed", killer=name_of_test("tests/x.py::test_y[a|b`-3]")), "gone": ENTRY}
+    write_record((odd, MUTANTS[1]), entries, tmp_path / "table.md")
+    assert read_record(tmp_path / "table.md") == {"odd-0.5": Entry(fate="killed", killer="x.py::test_y")}
+    assert "1 of 2 killed" in (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert read_record(tmp_path / "nothing.md") == {}
 
 
 @pytest.mark.slow

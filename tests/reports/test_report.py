@@ -120,7 +120,7 @@ def test_names_inside_pictures_are_unique_on_the_page_and_every_reference_is_ans
 def test_the_numbers_of_every_plot_can_be_taken_out(page_text: str) -> None:
     page = Page(page_text)
     links = [value for tag, name, value in page.attributes if tag == "a" and name == "href"]
-    assert len(links) == 7
+    assert len(links) == 11
     for link in links:
         lines = base64.b64decode(link.partition(",")[2]).decode().splitlines()
         assert len(lines) > 1
@@ -247,7 +247,7 @@ def test_a_report_is_written_into_the_run_unless_told_otherwise(
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(make_run(), folder)
-    monkeypatch.setattr(report, "render", lambda content: f"report of {content.recipe.title}")
+    monkeypatch.setattr(report, "render", lambda content, **_: f"report of {content.recipe.title}")
     assert write_report(folder) == folder / "report.html"
     assert write_report(folder, tmp_path / "other.html").read_bytes() == b"report of demo"
     with pytest.raises(CheckpointError, match="folder does not exist"):

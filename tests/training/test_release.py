@@ -21,6 +21,7 @@ from privet.mechanism.noise import Gaussian, NormalSource
 from privet.mechanism.sampling import FullBatch, Poisson
 from privet.mechanism.sums import ClippedSum, PrivateSum
 from privet.plan import Plan
+from privet.training.checkpoint import load_checkpoint
 from privet.training.randomness import Streams
 from privet.training.session import privatize
 from privet.training.step import Step
@@ -112,6 +113,21 @@ def test_every_release_has_its_charged_round_and_every_round_its_release() -> No
             walk(step, model)
             step.update()
     assert (counting.steps, session.ledger.charged_rounds) == (40, 40)
+
+
+def test_steps_are_counted_alike_whatever_they_hold_in_the_session_and_in_its_checkpoint(tmp_path: Path) -> None:
+    model = network()
+    session = privatize(
+        model, plain_sgd(model), examples(), poisson(5), seed=3, folder=tmp_path / "run", checkpoint_every=1
+    )
+    with session:
+        for step in session.steps():
+            walk(step, model)
+            step.update()
+            assert session.steps_taken == step.index + 1
+    found = load_checkpoint(tmp_path / "run" / "checkpoint.safetensors")
+    assert found is not None
+    assert (found.step, found.steps_taken) == (5, 5)
 
 
 def test_what_the_ledger_says_after_a_run_is_what_the_plan_promised() -> None:

@@ -11,9 +11,10 @@ from torch import nn
 
 from privet.accounting.ledger import Ledger
 from privet.mechanism.clipping_rules import KeepOrDrop
+from privet.mechanism.noise import Gaussian
 from privet.training import step as step_module
 from privet.training.session import privatize
-from privet.training.telemetry import Unprotected
+from privet.training.telemetry import NORM_LEVELS, Unprotected, norm_quantiles
 from tests.training.tools import examples, flat, full_batch, losses_of, network, plain_sgd, poisson, run, walk
 
 
@@ -74,6 +75,34 @@ def test_an_empty_batch_has_no_mean_loss_and_no_clipped_share() -> None:
     with privatize(model, plain_sgd(model), examples(0), poisson(2), telemetry=told.append) as session:
         run(session, model)
     assert told == [Unprotected(step=step, mean_loss=None, clipped_share=None, batch_size=0) for step in range(2)]
+
+
+def test_lengths_of_gradients_are_told_before_clipping_and_noise_beside_the_clipped_sum() -> None:
+    model = network()
+    told: list[Unprotected] = []
+    lengths, clipped = [], 0.0
+    for inputs, labels in examples():
+        loss = losses_of(model)(inputs.unsqueeze(0), labels.unsqueeze(0)).sum()
+        gradient = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, list(model.parameters()))])
+        lengths.append(float(gradient.norm()))
+        clipped = clipped + gradient * min(1.0, 1.2 / lengths[-1])
+    plan = full_batch(1, norm=1.2)
+    with privatize(model, plain_sgd(model), examples(), plan, physical_batch_size=3, telemetry=told.append) as session:
+        run(session, model)
+    expected = torch.tensor(lengths).double().quantile(torch.tensor(NORM_LEVELS).double()).tolist()
+    assert told[0].norm_quantiles == pytest.approx(expected, rel=1e-4)
+    assert isinstance(plan.noise, Gaussian)
+    assert plan.noise.noise_multiplier is not None
+    noise = plan.noise.noise_multiplier * 1.2 * len(flat(model)) ** 0.5
+    assert told[0].noise_to_signal == pytest.approx(noise / float(torch.as_tensor(clipped).norm()), rel=1e-4)
+
+
+def test_lengths_that_are_not_finite_are_left_out() -> None:
+    assert norm_quantiles([]) is None
+    assert norm_quantiles([torch.tensor([float("nan"), float("inf")])]) is None
+    assert norm_quantiles([torch.tensor([1.0, float("inf")]), torch.tensor([3.0])]) == pytest.approx(
+        [1 + 0.2 * tenth for tenth in range(11)], rel=1e-4
+    )
 
 
 def test_nothing_is_collected_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

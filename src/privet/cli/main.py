@@ -1,6 +1,6 @@
 """The command ``privet``: verbs, each loaded only when it is used.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or recipe, 3 budget exceeded, ledger mismatch or a claim that an audit broke,
+Exit codes: 0 done, 1 failed, 2 wrong usage or recipe, 3 budget exceeded, ledger mismatch or claim broken by an audit,
 130 interrupted.
 """
 

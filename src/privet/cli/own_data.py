@@ -56,7 +56,8 @@ class OwnData:
             own = recipe.own_data
             assert own is not None
             click.echo(
-                f"delta {recipe.privacy.delta:g}, chosen for the declared {own.train_size:,} records; --delta changes it.",
+                f"delta {recipe.privacy.delta:g}, chosen for the declared {own.train_size:,} records; --delta changes "
+                "it.",
                 err=True,
             )
         if self.test is None:
@@ -176,7 +177,7 @@ def _keep(ctx: click.Context, parameter: click.Parameter, value: object) -> None
     ctx.meta.setdefault(_META, {})[parameter.name] = value
 
 
-def _option(flag: str, *, help_text: str, kind: click.ParamType | type | None = None) -> Callable[..., Any]:
+def _option(flag: str, *, help_text: str, kind: click.ParamType[Any] | type | None = None) -> Callable[..., Any]:
     return click.option(flag, type=kind, help=help_text, expose_value=False, callback=_keep)
 
 
@@ -192,10 +193,8 @@ _OPTIONS = (
     _option("--delimiter", help_text="Own table: the character between cells."),
     _option("--classes", help_text="Own images: folders to use, as in cat,dog; all by default."),
     _option("--image-size", help_text="Own images: pixels the model sees; 32x32 by default."),
-    _option(
-        "--channels", kind=click.Choice(["grey", "colour"]), help_text="Own images: colour by default."
-    ),
-)  # fmt: skip
+    _option("--channels", kind=click.Choice(["grey", "colour"]), help_text="Own images: colour by default."),
+)
 
 
 def own_data_options(command: Callable[..., Any]) -> Callable[..., Any]:

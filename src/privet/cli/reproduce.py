@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 @click.option(
     "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes that run side by side."
 )
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(exists=True, file_okay=False),
+    help="Run nothing: judge the rows that privet study wrote below this folder.",
+)
 def reproduce(
     names: tuple[str, ...],
     as_list: bool,
@@ -50,6 +56,7 @@ def reproduce(
     seeds: int | None,
     device: str,
     workers: int,
+    source: str | None,
 ) -> None:
     """Repeat the published tables or figures NAME and say whether they hold.
 
@@ -76,6 +83,7 @@ def reproduce(
         device=device,
         num_seeds=seeds,
         num_workers=workers,
+        source=None if source is None else Path(source),
     )
     found = running.reproduce(chosen, choices, _remark)
     for made in found:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     ),
 )
 @recipe_argument
-@click.option("-o", "--output", metavar="RUN", type=click.Path(), help="The run's folder; by default runs/NAME.")
+@click.option("-o", "--output", metavar="RUN", type=click.Path(), help="The run's folder; for own data, runs/NAME.")
 @own_data_options
 @set_option
 @quick_option
@@ -64,7 +64,7 @@ def train(
     chosen = [*overrides, *([] if device is None else [f'training.device="{device}"'])]
     # The recipe first: a mistake in it is told at once, not after the seconds that torch takes to load.
     loaded = _loaded(recipe, chosen, quick=quick)
-    folder = output or f"runs/{Path(recipe).resolve().name.split('.')[0]}"
+    folder = output or _default_folder(recipe)
     from privet.cli.stopping import stopping_on_signals
     from privet.experiments.runner import train as run_recipe
 
@@ -91,6 +91,12 @@ def _loaded(name_or_path: str, overrides: Sequence[str], *, quick: bool) -> Reci
             raise click.UsageError("--quick is the small version of a recipe, and own data have none. Remove it.")
         return own.recipe_for(name_or_path, overrides)
     return load_recipe(name_or_path, [*own.overrides(), *overrides], quick=quick)
+
+
+def _default_folder(name_or_path: str) -> str:
+    if not is_own_data(name_or_path):
+        raise click.UsageError("Missing option '-o' / '--output': the folder of the run, such as -o runs/first.")
+    return f"runs/{Path(name_or_path).resolve().name.split('.')[0]}"
 
 
 def _progress(folder: str, *, quiet: bool, tensorboard: bool) -> Progress:

@@ -71,9 +71,7 @@ def load_declared_images(
     measured = None if test is None else read_test_images(test, declared, normalisation)
     learned = _read(train, declared, normalisation, strict=False)
     nothing = ArrayDataset(features=learned.features[:0], labels=learned.labels[:0])
-    return Split(
-        train=learned, test=nothing if measured is None else measured, info=info, normalisation=normalisation
-    )
+    return Split(train=learned, test=nothing if measured is None else measured, info=info, normalisation=normalisation)
 
 
 def read_test_images(

@@ -113,9 +113,7 @@ def load_declared_table(
         read_csv(train, CsvSchema(columns=table.columns, delimiter=table.delimiter)), table, normalisation
     )
     nothing = ArrayDataset(features=learned.features[:0], labels=learned.labels[:0])
-    return Split(
-        train=learned, test=nothing if measured is None else measured, info=info, normalisation=normalisation
-    )
+    return Split(train=learned, test=nothing if measured is None else measured, info=info, normalisation=normalisation)
 
 
 def _encoded(found: Mapping[str, NDArray[Any]], table: DeclaredTable, normalisation: Normalisation) -> ArrayDataset:

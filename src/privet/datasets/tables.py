@@ -186,7 +186,7 @@ def read_csv(
 def read_header(path: str | os.PathLike[str], *, delimiter: str = ",") -> list[str]:
     """Return the cells of a CSV file's first line, and read nothing beyond it.
 
-    For a file without a header these are cells of a record: show them only once something else says that they are names.
+    For a file without a header these are cells of a record: show them only if something else says that they are names.
 
     Raises:
         DataError: the file cannot be read or has no line.

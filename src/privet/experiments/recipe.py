@@ -265,11 +265,13 @@ def _sampling(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _refuse_waste(sampling: object) -> None:
-    if isinstance(sampling, TruncatedPoisson) and sampling.rate * sampling.dataset_size > sampling.max_batch_size:
+    if not isinstance(sampling, TruncatedPoisson):
+        return
+    drawn = sampling.rate * sampling.dataset_size
+    if drawn > sampling.max_batch_size:
         raise RecipeError(
-            f"privacy.sampling draws {sampling.rate * sampling.dataset_size:g} records on average and max_batch_size is "
-            f"{sampling.max_batch_size}: most steps would throw sampled records away and still pay for them. Lower "
-            "rate or raise max_batch_size."
+            f"privacy.sampling draws {drawn:g} records on average and max_batch_size is {sampling.max_batch_size}: "
+            "most steps would throw sampled records away and still pay for them. Lower rate or raise max_batch_size."
         )
 
 

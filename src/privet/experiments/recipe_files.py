@@ -54,9 +54,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, quic
         if not isinstance(small, Mapping):
             raise RecipeError(f"{name_or_path} has no [quick] table, so there is no quick version of it.")
         data = _merged(data, small)
-    return recipe_from_values(
-        data, overrides, folder=None if _is_packaged(name_or_path) else Path(name_or_path).parent
-    )
+    return recipe_from_values(data, overrides, folder=None if _is_packaged(name_or_path) else Path(name_or_path).parent)
 
 
 def recipe_from_values(values: Mapping[str, Any], overrides: Sequence[str] = (), *, folder: Path | None) -> Recipe:

@@ -23,9 +23,10 @@ _ROC_COLOURS = (ORANGE, GREEN, "#b05fa8", "#7f7f7f")
 
 
 def _drawn_name(report: MembershipReport, index: int) -> str:
-    """Return the fixed name of a known kind of attack: nothing that comes from a file is drawn."""
+    """Return number and fixed name of a known kind of attack: nothing that comes from a file is drawn."""
     known = [name for name in _KNOWN_ATTACKS if report.attack.startswith(name)]
-    return known[0] if known else f"attack {index + 1}"
+    suffix = ", control" if ", control" in report.attack else ""
+    return f"{index + 1}: {known[0]}{suffix}" if known else f"attack {index + 1}"
 
 
 def reliability_plot(report: CalibrationReport) -> Plot:

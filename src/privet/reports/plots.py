@@ -186,7 +186,7 @@ def budget_plot(curve: Sequence[CurvePoint], *, is_share: bool) -> Plot:
     return Plot(
         name="measure-by-epsilon",
         title="What the budget buys",
-        note="The same points against the budget spent by then. A run planned to stop earlier would do better there.",
+        note="The same points against the budget spent by then: one run on its way, not one run per budget.",
         svg=draw_svg("measure-by-epsilon", draw),
         columns=("epsilon", "value", "low", "high", "n"),
         rows=tuple(

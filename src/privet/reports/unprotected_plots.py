@@ -66,17 +66,20 @@ def _histogram(first: UnprotectedRow, last: UnprotectedRow) -> Plot:
     spreads = [np.array(row.norm_quantiles) for row in (first, last)]
 
     def draw(axes: Axes) -> None:
-        for edges, colour, name in zip(spreads, (ORANGE, BLUE), ("first step", "last step"), strict=True):
-            edges = edges[:-1]  # the longest tenth may reach far out and would flatten the rest
-            widths = np.maximum(np.diff(edges), 1e-12 + 1e-3 * float(edges[-1] - edges[0]))
-            axes.stairs(0.1 / widths, edges, fill=True, color=colour, alpha=0.35, label=name)
-        axes.set(xlabel="length of a gradient", ylabel="density", ylim=(0, None))
+        for spread, colour, name in zip(spreads, (ORANGE, BLUE), ("first step", "last step"), strict=True):
+            edges = np.maximum(spread, max(float(spread[-1]) * 1e-9, 1e-30))
+            # Lengths may be equal, or zero in a whole tenth: such a bar gets a width, so that its height is finite.
+            edges = edges * (1 + 1e-3 * np.arange(len(edges)))
+            axes.stairs(0.1 / np.diff(np.log10(edges)), edges, fill=True, color=colour, alpha=0.4, label=name)
+        axes.set_xscale("log")
+        plain_powers(axes.xaxis)
+        axes.set(xlabel="length of a gradient", ylabel="share per factor of ten", ylim=(0, None))
         axes.legend(loc="best", fontsize=8)
 
     return Plot(
         name="norm-histogram",
         title="Spread of the lengths, first and last step",
-        note=f"{_EXACT} Each bar holds a tenth of the batch; the longest tenth is not drawn.",
+        note=f"{_EXACT} Each bar holds a tenth of the batch; on a logarithmic axis.",
         svg=draw_svg("norm-histogram", draw),
         columns=("step", *(f"quantile_{10 * tenth}" for tenth in range(NUM_NORM_QUANTILES))),
         rows=tuple((float(row.step), *(row.norm_quantiles or ())) for row in (first, last)),

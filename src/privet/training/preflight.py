@@ -61,8 +61,9 @@ def preflight(model: nn.Module, loss_function: LossFunction, batch: Any, *, num_
 
     Guarantee:
         On return, on every made-up batch: exchanging or spoiling examples changed neither the losses nor the gradients
-        of the others, for every two places in the batch and in both directions; taking one away changed neither; a batch had the same losses after another one; no buffer
-        changed. These are necessary conditions, found by experiment: a program may still misbehave on other numbers.
+        of the others, for every two places in the batch and in both directions; taking one away changed neither; a
+        batch had the same losses after another one; no buffer changed. These are necessary conditions, found by
+        experiment: a program may still misbehave on other numbers.
 
     Raises:
         UnsupportedModel: naming the module, where there is one, and what it did.
@@ -157,9 +158,7 @@ class _Program:
         """Return the gradient of the chosen examples' losses, parameter after parameter."""
         parameters = [value for value in self.model.parameters() if value.requires_grad]
         total = losses[chosen.to(losses.device)].sum()
-        found: Sequence[Tensor | None] = torch.autograd.grad(
-            total, parameters, allow_unused=True, retain_graph=True
-        )
+        found: Sequence[Tensor | None] = torch.autograd.grad(total, parameters, allow_unused=True, retain_graph=True)
         pairs = zip(found, parameters, strict=True)
         return torch.cat([(torch.zeros_like(value) if part is None else part).reshape(-1) for part, value in pairs])
 

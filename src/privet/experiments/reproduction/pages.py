@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from privet.experiments.reproduction.entry import Entry, Profile
 from privet.experiments.reproduction.verdicts import Finding
 from privet.experiments.studies.catalogue import find_study
+from privet.experiments.studies.study import Row
 
 if TYPE_CHECKING:
     from privet.experiments.reproduction.running import Reproduction
@@ -32,9 +33,17 @@ def entry_page(made: Reproduction) -> str:
     for study in entry.studies:
         rows = made.rows_of(study)
         if rows:
-            parts.append(f"## Rows of {study}\n\n{find_study(study).table(rows).strip()}")
+            parts.append(f"## Rows of {study}\n\n{_table(study, rows)}")
     parts.append(_origin(made))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _table(study: str, rows: list[Row]) -> str:
+    try:
+        return find_study(study).table(rows).strip()
+    except KeyError as error:
+        # Stored rows may be older than the study; their claims were judged, where they could be.
+        return f"No table: the rows lack {error}, so another version of the study made them. Run it anew."
 
 
 def claims_table(findings: Sequence[Finding]) -> str:
@@ -52,6 +61,8 @@ def claims_table(findings: Sequence[Finding]) -> str:
 def _origin(made: Reproduction) -> str:
     if not made.rows:
         return ""
+    if not made.environments:
+        return f"{len(made.rows)} rows, as `privet study` wrote them."
     devices = ", ".join(sorted({str(one["device"]) for one in made.environments}))
     commits = ", ".join(made.commits)
     seeds = len({row["seed"] for row in made.rows})

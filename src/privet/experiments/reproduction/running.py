@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from privet.datasets.folder import ROOT_VARIABLE
+from privet.errors import DataError
 from privet.experiments.reproduction.entry import Entry, Profile
 from privet.experiments.reproduction.units import Say, Unit, kept_rows, run_missing, units_of
 from privet.experiments.reproduction.verdicts import Finding, Verdict, judge, matches, summed_up
-from privet.experiments.run_files import write_json, write_whole
+from privet.experiments.run_files import read_json, write_json, write_whole
 from privet.experiments.studies.study import Row
 
 # Where official files of a data set lie below the data folder; enough to say whether they are there.
@@ -43,6 +44,7 @@ class Choices:
         device: Name of the device; ``auto`` takes a GPU if there is one.
         num_seeds: Runs per arm; None takes what the entry says.
         num_workers: Processes side by side.
+        source: A folder of rows that ``privet study`` has written, which are judged in place of new runs; None runs.
     """
 
     folder: Path
@@ -50,6 +52,7 @@ class Choices:
     device: str = "auto"
     num_seeds: int | None = None
     num_workers: int = 1
+    source: Path | None = None
 
     def units(self, entry: Entry) -> list[Unit]:
         """Return the units that an entry needs."""
@@ -121,37 +124,67 @@ def reproduce(chosen: Mapping[str, Entry], choices: Choices, say: Say) -> list[R
     """Run whatever is missing of these entries, then judge each and write its files.
 
     Units are shared: one that two entries need is run once. An interrupted call loses the units that were running and
-    nothing else; calling again goes on from there.
+    nothing else; calling again goes on from there. With a source nothing is run.
     """
+    if choices.source is not None:
+        stored = [
+            judged(name, entry, stored_studies(entry, choices.source, choices.profile), choices, ())
+            for name, entry in chosen.items()
+        ]
+        for made in stored:
+            write_files(made, choices)
+        return stored
     units = {name: choices.units(entry) for name, entry in chosen.items()}
     everything = [unit for own in units.values() for unit in own]
     failures = run_missing(everything, choices.folder, device=choices.device, num_workers=choices.num_workers, say=say)
     found = []
     for name, entry in chosen.items():
         reasons = {unit: failures[unit] for unit in units[name] if unit in failures}
-        made = judged(name, entry, [unit for unit in units[name] if unit not in reasons], choices, reasons)
+        kept = [values for unit in units[name] if unit not in reasons and (values := kept_rows(unit, choices.folder))]
+        made = judged(name, entry, kept, choices, list(reasons.values()))
         write_files(made, choices)
         found.append(made)
     return found
 
 
+def stored_studies(entry: Entry, source: Path, profile: Profile) -> list[dict[str, Any]]:
+    """Return the rows of an entry's studies that ``privet study`` has written anywhere below a folder.
+
+    Raises:
+        DataError: two files hold the same study: rows counted twice would make the intervals too narrow.
+    """
+    found = []
+    for study in entry.studies:
+        values = {path: read_json(path) for path in sorted(source.rglob(f"{study}.json"))}
+        own = {
+            path: one
+            for path, one in values.items()
+            if one.get("study") == study and one.get("quick") is (profile is Profile.QUICK) and "rows" in one
+        }
+        if len(own) > 1:
+            paths = " and ".join(str(path) for path in own)
+            raise DataError(f"{paths} hold the same study {study!r}. Keep one of them below {source}.")
+        found += own.values()
+    return found
+
+
 def judged(
-    name: str, entry: Entry, units: Sequence[Unit], choices: Choices, failures: Mapping[Unit, str]
+    name: str, entry: Entry, kept: Sequence[Mapping[str, Any]], choices: Choices, failures: Sequence[str]
 ) -> Reproduction:
-    """Gather the rows of units that have been run, and judge the entry's claims by them."""
-    kept = [values for unit in units if (values := kept_rows(unit, choices.folder)) is not None]
+    """Gather the kept rows of an entry, and judge its claims by them."""
     marked = [{"study": values["study"], **row} for values in kept for row in values["rows"]]
     rows = [row for row in marked if matches(row, entry.where)]
-    environments = {json.dumps(values["environment"], sort_keys=True): values["environment"] for values in kept}
+    told = [values["environment"] for values in kept if "environment" in values]
+    environments = {json.dumps(one, sort_keys=True): one for one in told}
     return Reproduction(
         name=name,
         entry=entry,
         profile=choices.profile,
         rows=rows,
         findings=[judge(claim, rows, choices.profile) for claim in entry.claims],
-        failures=list(dict.fromkeys(failures.values())),
-        seconds=sum(values["seconds"] for values in kept),
-        commits=sorted({values["commit"] for values in kept}),
+        failures=list(dict.fromkeys(failures)),
+        seconds=sum(values.get("seconds", 0.0) for values in kept),
+        commits=sorted({values["commit"] for values in kept if "commit" in values}),
         environments=list(environments.values()),
     )
 
@@ -203,4 +236,8 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def _as_word(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
+    if not isinstance(value, str):
+        return value
+    # A bare carriage return is not quoted by the writer, and begins a new row for some readers.
+    word = value.replace("\r", " ")
+    return f"'{word}" if value.startswith(_FORMULA_STARTS) else word

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privet.errors import DataError, PrivetError
+from privet.errors import DataError, DependencyError
 from privet.experiments.reproduction.entry import Profile
 from privet.experiments.reproduction.pieces import WHOLE, pieces_of
 from privet.experiments.reproduction.provenance import commit
@@ -120,9 +120,10 @@ def run_missing(units: Sequence[Unit], folder: Path, *, device: str, num_workers
 
     What the machine lacks (data, a package) is a reason, not an error: other units go on. Everything else is raised.
     """
-    missing = [unit for unit in dict.fromkeys(units) if kept_rows(unit, folder) is None]
-    if len(units) > len(missing):
-        say(f"{len(units) - len(missing)} of {len(units)} parts are kept already.")
+    asked = list(dict.fromkeys(units))
+    missing = [unit for unit in asked if kept_rows(unit, folder) is None]
+    if len(asked) > len(missing):
+        say(f"{len(asked) - len(missing)} of {len(asked)} parts are kept already.")
     outcomes = (_alone if num_workers == 1 or len(missing) < 2 else _side_by_side)(
         missing, folder, device, min(num_workers, len(missing))
     )
@@ -141,7 +142,7 @@ Outcome = tuple[Unit, float, str | None]
 def _outcome(unit: Unit, folder: Path, device: str) -> Outcome:
     try:
         return unit, run_unit(unit, folder, device), None
-    except PrivetError as error:
+    except (DataError, DependencyError) as error:
         return unit, 0.0, str(error)
 
 

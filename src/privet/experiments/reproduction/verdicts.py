@@ -132,8 +132,9 @@ def _means(claim: Claim, rows: Sequence[Row], facts: Filter) -> dict[Any, float]
         if matches(row, facts) and row.get(claim.measure) is not None:
             found.setdefault(row["seed"], []).append(row)
     return {
-        seed: claim.scale * statistics.fmean(float(row[claim.measure]) for row in _chosen(claim, own))
+        seed: claim.scale * statistics.fmean(float(row[claim.measure]) for row in chosen)
         for seed, own in found.items()
+        if (chosen := _chosen(claim, own))
     }
 
 
@@ -141,9 +142,8 @@ def _chosen(claim: Claim, rows: list[Row]) -> list[Row]:
     key = claim.chosen_by
     if key is None:
         return rows
-    judged = [row for row in rows if row.get(key) is not None] or rows[:1]
-    pick = min if claim.chosen_smallest else max
-    return [pick(judged, key=lambda row: row[key])]
+    judged = sorted((row for row in rows if row.get(key) is not None), key=lambda row: row[key])
+    return judged[:1] if claim.chosen_smallest else judged[-1:]
 
 
 def summed_up(findings: Sequence[Finding], unavailable: str | None = None) -> tuple[Verdict, str]:

@@ -9,6 +9,7 @@ The digits come with scikit-learn; streams are seeded, so nothing here is privat
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -115,7 +116,7 @@ def interaction(grid: Mapping[tuple[float, float], float]) -> float:
         for place in (0, 1)
     )
     rests = [found - rows[key[0]] - columns[key[1]] + mean for key, found in grid.items()]
-    return statistics.fmean(rest**2 for rest in rests) ** 0.5
+    return math.sqrt(statistics.fmean(rest**2 for rest in rests))
 
 
 def momentum_table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,0 +1,167 @@
+"""Several runs side by side as one self-contained HTML file: privacy against everything that was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from privet import __version__
+from privet.accounting.guarantee import rounded_up
+from privet.errors import ArgumentError, CheckpointError
+from privet.experiments.run_files import write_whole
+from privet.reports.content import RunContent
+from privet.reports.differences import Figure, difference, is_supported, points
+from privet.reports.facets import Facet, facets_of
+from privet.reports.page import load_template
+from privet.reports.plots import BLUE, INK, ORANGE, Plot, draw_svg
+from privet.reports.report import stamps
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+RUN_HEADER = ("run", "title", "data", "model", "epsilon", "delta", "protected", "visible", "steps", "marks")
+
+
+def write_comparison(runs: Sequence[RunContent], output: str | Path) -> Path:
+    """Write the comparison of two or more runs and return its path.
+
+    Raises:
+        ArgumentError: there are fewer than two runs.
+        CheckpointError: the file cannot be written.
+        DependencyError: the packages that draw and write reports are not installed.
+    """
+    path = Path(output)
+    if not path.parent.is_dir():
+        raise CheckpointError(f"The comparison {path} cannot be written: its folder does not exist. Make it first.")
+    write_whole(path, render_comparison(runs))
+    return path
+
+
+def render_comparison(runs: Sequence[RunContent]) -> str:
+    """Return the HTML text of a comparison. The first run is the one that others are held against."""
+    if len(runs) < 2:
+        raise ArgumentError(f"A comparison needs at least two runs, got {len(runs)}. Name more of them.")
+    template = load_template("comparison.html.j2")
+    facets = facets_of(runs)
+    has_same_data = len({run.recipe.info.name for run in runs}) == 1
+    told = [sentence for facet in facets for sentence in told_differences(facet)] if has_same_data else []
+    return template.render(
+        {
+            "version": __version__,
+            "num_runs": len(runs),
+            "run_header": RUN_HEADER,
+            "runs": [_run_row(number, run) for number, run in enumerate(runs, start=1)],
+            "has_same_data": has_same_data,
+            "privacy_note": privacy_note(runs),
+            "sentences": told,
+            "num_compared": sum(max(0, facet.num_known - 1) for facet in facets if facet.figures[0] is not None),
+            "facet_header": ("measured", *(f"run {number}" for number in range(1, len(runs) + 1))),
+            "facets": [(facet.name, *(_cell(figure, facet) for figure in facet.figures)) for facet in facets],
+            "plots": [facet_plot(facet, runs) for facet in facets if facet.num_known > 1] if has_same_data else [],
+        }
+    )
+
+
+def _run_row(number: int, run: RunContent) -> tuple[str, ...]:
+    spent = run.ledger.spent
+    return (
+        f"run {number}",
+        run.recipe.title,
+        run.recipe.info.name,
+        run.recipe.model,
+        rounded_up(spent.epsilon),
+        rounded_up(spent.delta),
+        spent.adjacency.words(spent.unit),
+        spent.released.value.replace("_", " "),
+        f"{run.plan.num_steps:,}",
+        ", ".join(text for _, text in stamps(run)) or "none",
+    )
+
+
+def privacy_note(runs: Sequence[RunContent]) -> str:
+    """Say whether the epsilons of the runs mean the same."""
+    terms = {
+        "delta": {run.ledger.spent.delta for run in runs},
+        "what is protected": {(run.ledger.spent.adjacency, run.ledger.spent.unit) for run in runs},
+        "what is visible": {run.ledger.spent.released for run in runs},
+    }
+    differing = [name for name, values in terms.items() if len(values) > 1]
+    if differing:
+        return f"The epsilons are not comparable as they stand: the runs differ in {', '.join(differing)}."
+    return (
+        "All epsilons are about the same delta, the same kind of neighbour and the same release: they can be compared."
+    )
+
+
+def _shown(value: float, facet: Facet) -> str:
+    return f"{100 * value:.1f} %" if facet.is_share else f"{value:.4g}"
+
+
+def _cell(figure: Figure | None, facet: Facet) -> str:
+    if figure is None:
+        return "not measured"
+    low, high = _shown(figure.low, facet), _shown(figure.high, facet)
+    return f"{_shown(figure.value, facet)} ({low} to {high}, n = {figure.num_examples:,})"
+
+
+def told_differences(facet: Facet) -> list[str]:
+    """Say in words how other runs differ from the first, for those whose interval supports it."""
+    first = facet.figures[0]
+    if first is None:
+        return []
+    sentences = []
+    for number, figure in enumerate(facet.figures[1:], start=2):
+        if figure is None or not is_supported(found := difference(first, figure)):
+            continue
+        shown = points if facet.is_share else "{:+.4g}".format
+        word = facet.more if found.value > 0 else facet.less
+        sentences.append(
+            f"Run {number} is {word} than run 1: {shown(found.value)} ({shown(found.low)} to {shown(found.high)})."
+        )
+    return sentences
+
+
+def facet_plot(facet: Facet, runs: Sequence[RunContent]) -> Plot:
+    """The figure of every run against its epsilon, with intervals; runs are drawn by number, hollow if not private."""
+    rows = [
+        (number, run.ledger.spent.epsilon, figure, not run.ledger.spent.not_private_because)
+        for number, (run, figure) in enumerate(zip(runs, facet.figures, strict=True), start=1)
+        if figure is not None
+    ]
+    places = _places([epsilon for _, epsilon, _, _ in rows])
+
+    def draw(axes: Axes) -> None:
+        for at, (number, _, figure, is_private) in zip(places, rows, strict=True):
+            colour = BLUE if is_private else ORANGE
+            axes.plot([at, at], [figure.low, figure.high], color=colour, linewidth=1.8, solid_capstyle="butt")
+            axes.plot([at], [figure.value], "o", color=colour, markerfacecolor=colour if is_private else "none")
+            axes.annotate(f"{number}", (at, figure.value), xytext=(7, -3), textcoords="offset points", color=INK)
+        axes.set_xticks(places, [rounded_up(epsilon) for _, epsilon, _, _ in rows])
+        axes.set(xlabel="epsilon, from small to large", ylabel=facet.axis, xlim=(min(places) - 0.5, max(places) + 0.6))
+        axes.grid(axis="x", visible=False)
+
+    return Plot(
+        name=facet.key,
+        title=facet.name[:1].upper() + facet.name[1:],
+        note="Against epsilon, in order and not to scale; numbers name the runs, lines are 95 % intervals.",
+        svg=draw_svg(facet.key, draw),
+        columns=("run", "epsilon", "value", "low", "high", "n"),
+        rows=tuple(
+            (float(number), None if math.isinf(eps) else eps, f.value, f.low, f.high, float(f.num_examples))
+            for number, eps, f, _ in rows
+        ),
+    )
+
+
+def _places(epsilons: Sequence[float]) -> list[float]:
+    """Return places on the axis in the order of epsilon; equal ones stand close together, the earlier first."""
+    order = sorted(range(len(epsilons)), key=lambda index: (epsilons[index], index))
+    places = [0.0] * len(epsilons)
+    at = 0.0
+    for left, right in pairwise(order):
+        at += 0.35 if math.isclose(epsilons[left], epsilons[right], rel_tol=1e-3) else 1.0
+        places[right] = at
+    return places

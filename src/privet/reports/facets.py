@@ -1,0 +1,165 @@
+"""What runs can be compared in: each facet is one kind of figure, with an interval, of every run that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from privet.effects.reliability import Interval
+from privet.reports.content import RunContent
+from privet.reports.differences import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facet:
+    """One kind of figure over several runs.
+
+    Attributes:
+        key: Short name of fixed words, for file names.
+        name: What was measured, in words; may hold words of a file.
+        axis: The same in fixed words, for pictures.
+        more: What a run with a larger figure is, such as ``more accurate``.
+        less: What a run with a smaller figure is.
+        is_share: Whether it is shown in percent.
+        figures: One per run; None where the run does not have it.
+    """
+
+    key: str
+    name: str
+    axis: str
+    more: str
+    less: str
+    is_share: bool
+    figures: tuple[Figure | None, ...]
+
+    @property
+    def num_known(self) -> int:
+        """How many runs have the figure."""
+        return sum(figure is not None for figure in self.figures)
+
+
+def facets_of(runs: Sequence[RunContent]) -> list[Facet]:
+    """Return every facet that at least one run has, in the order of a page."""
+    found = [*_measures(runs), _calibration(runs), *_gaps(runs), *_robustness(runs), *_attacks(runs)]
+    return [facet for facet in found if facet.num_known]
+
+
+def _figure(found: Interval, num_examples: int) -> Figure:
+    return Figure(value=found.value, low=found.low, high=found.high, num_examples=num_examples)
+
+
+def _names(runs: Sequence[RunContent], of: Callable[[RunContent], Sequence[str]]) -> list[str]:
+    """Return the names that any run has, in the order of their first appearance."""
+    return list(dict.fromkeys(name for run in runs for name in of(run)))
+
+
+def _measures(runs: Sequence[RunContent]) -> list[Facet]:
+    def measured(run: RunContent, name: str) -> Figure | None:
+        rows = () if run.metrics is None else run.metrics.measures
+        return next(
+            (
+                Figure(value=row.value, low=row.low, high=row.high, num_examples=row.num_examples)
+                for row in rows
+                if row.name == name
+            ),
+            None,
+        )
+
+    names = _names(runs, lambda run: [] if run.metrics is None else [row.name for row in run.metrics.measures])
+    return [
+        Facet(
+            key=f"measure-{place + 1}",
+            name=f"test {name}",
+            axis="test accuracy" if name == "accuracy" else "measure on test data",
+            more="more accurate" if name == "accuracy" else f"higher in {name}",
+            less="less accurate" if name == "accuracy" else f"lower in {name}",
+            is_share=name == "accuracy",
+            figures=tuple(measured(run, name) for run in runs),
+        )
+        for place, name in enumerate(names)
+    ]
+
+
+def _calibration(runs: Sequence[RunContent]) -> Facet:
+    reports = [run.calibration for run in runs]
+    return Facet(
+        key="calibration",
+        name="expected calibration error",
+        axis="calibration error",
+        more="worse calibrated",
+        less="better calibrated",
+        is_share=True,
+        figures=tuple(None if one is None else _figure(one.expected_error, one.num_examples) for one in reports),
+    )
+
+
+def _gaps(runs: Sequence[RunContent]) -> list[Facet]:
+    def gap(run: RunContent, name: str) -> Figure | None:
+        if run.fairness is None:
+            return None
+        found = [one.accuracy_gap for one in run.fairness.attributes if one.attribute == name]
+        return _figure(found[0], run.fairness.num_examples) if found else None
+
+    names = _names(runs, lambda run: [] if run.fairness is None else [one.attribute for one in run.fairness.attributes])
+    return [
+        Facet(
+            key=f"gap-{place + 1}",
+            name=f"gap in accuracy between best and worst, by {name}",
+            axis="gap in accuracy",
+            more=f"less even, by {name}",
+            less=f"more even, by {name}",
+            is_share=True,
+            figures=tuple(gap(run, name) for run in runs),
+        )
+        for place, name in enumerate(names)
+    ]
+
+
+def _robustness(runs: Sequence[RunContent]) -> list[Facet]:
+    """Accuracy at the largest radius that all attacked runs have in common, in the same norm."""
+    reports = [run.robustness for run in runs]
+    known = [one for one in reports if one is not None]
+    shared = set.intersection(*({point.radius for point in one.points} for one in known)) - {0.0} if known else set()
+    if not shared or len({one.norm for one in known}) > 1:
+        return []
+    radius = max(shared)
+    return [
+        Facet(
+            key="robustness",
+            name=f"accuracy when inputs are changed by up to {radius:.4f}",
+            axis="accuracy under attack",
+            more="harder to mislead",
+            less="easier to mislead",
+            is_share=True,
+            figures=tuple(
+                None
+                if one is None
+                else _figure(next(p.accuracy for p in one.points if p.radius == radius), one.num_examples)
+                for one in reports
+            ),
+        )
+    ]
+
+
+def _attacks(runs: Sequence[RunContent]) -> list[Facet]:
+    def area(run: RunContent, name: str) -> Figure | None:
+        found = [one for one in run.membership if one.attack == name]
+        if not found:
+            return None
+        area = found[0].area
+        counts = min(found[0].num_members, found[0].num_non_members)
+        return Figure(value=area.value, low=area.low, high=area.high, num_examples=counts)
+
+    names = _names(runs, lambda run: [one.attack for one in run.membership])
+    return [
+        Facet(
+            key=f"attack-{place + 1}",
+            name=f"membership attack, area under the ROC curve: {name}",
+            axis="area under the ROC curve",
+            more=f"easier to attack by {name}",
+            less=f"harder to attack by {name}",
+            is_share=False,
+            figures=tuple(area(run, name) for run in runs),
+        )
+        for place, name in enumerate(names)
+    ]

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from privet.experiments.reproduction.entry import entries
+from tests.cli.conftest import Ask
+
+
+def test_the_list_has_a_line_for_every_table_and_figure(ask: Ask) -> None:
+    found = ask("reproduce", "--list")
+    assert found.code == 0
+    for name, entry in entries().items():
+        assert name in found.out
+        assert entry.unavailable is None or entry.unavailable in found.out
+
+
+def test_an_unknown_name_is_refused_with_the_nearest(ask: Ask) -> None:
+    found = ask("reproduce", "cliping-table-2")
+    assert found.code == 1
+    assert "clipping-table-2" in found.err
+
+
+@pytest.mark.parametrize("words", [(), ("--all", "clipping-table-2")], ids=["nothing", "both"])
+def test_names_or_all_is_asked_for_and_not_both(ask: Ask, words: tuple[str, ...]) -> None:
+    found = ask("reproduce", *words)
+    assert found.code == 2
+    assert "--list" in found.err
+
+
+def test_a_device_that_is_not_there_is_an_error_of_the_command(ask: Ask, tmp_path: Path) -> None:
+    found = ask("reproduce", "hidden-state-waste", "--device", "cuda:99", "-o", tmp_path / "out")
+    assert found.code == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_figure_is_run_judged_and_drawn_and_then_kept(ask: Ask, tmp_path: Path) -> None:
+    words = ("reproduce", "hidden-state-waste", "--quick", "--device", "cpu", "-o", tmp_path)
+    found = ask(*words)
+    assert found.code == 0
+    assert "HOLDS (all claims)" in found.out
+    assert found.out.rstrip().endswith(str(tmp_path / "quick" / "hidden-state-waste"))
+    names = {path.name for path in (tmp_path / "quick" / "hidden-state-waste").iterdir()}
+    assert {"rows.csv", "rows.json", "table.md", "verdict.json", "figure.png", "figure.svg"} <= names
+    again = ask(*words)
+    assert again.out == found.out
+    assert "1 of 1 parts are kept already" in again.err
+
+
+def test_several_names_get_one_table_of_verdicts(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PRIVET_DATA", raising=False)
+    words = ("reproduce", "hidden-state-waste", "feature-noise-figure-3", "--quick", "--device", "cpu", "-o", tmp_path)
+    found = ask(*words)
+    assert found.code == 0
+    assert "HOLDS (all claims)" in found.out
+    assert "NOT TESTED (Data set 'mnist'" in found.out
+    summary = (tmp_path / "quick" / "README.md").read_text()
+    assert "[hidden-state-waste](hidden-state-waste/table.md)" in summary

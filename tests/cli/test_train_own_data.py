@@ -1,0 +1,149 @@
+"""``privet train`` on a file or a folder of one's own: one command, everything declared."""
+
+from __future__ import annotations
+
+import io
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Ask
+
+FEW_STEPS = (
+    "--set",
+    "privacy.sampling={kind='poisson', dataset_size=200, batch_size=50, steps=3}",
+    "--set",
+    "training.device=cpu",
+)
+SCHEMA = """
+train_size = 200
+columns = [
+  { name = "age", low = 0, high = 100 },
+  { name = "town", categories = ["north", "south"] },
+  { name = "income", categories = ["low", "high"] },
+]
+"""
+
+
+def table(count: int) -> str:
+    lines = [f"{n},{20 + n % 60},{('north', 'south')[n % 2]},{('low', 'high')[n % 60 > 30]}\n" for n in range(count)]
+    return "id,age,town,income\n" + "".join(lines)
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "my.csv").write_text(table(200))
+    (tmp_path / "test.csv").write_text(table(40))
+    (tmp_path / "schema.toml").write_text(SCHEMA)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def recipe(folder: Path) -> dict[str, object]:
+    return tomllib.loads((folder / "recipe.toml").read_text())
+
+
+def test_a_table_trains_with_one_command_from_its_schema(ask: Ask, own: Path) -> None:
+    options = ("--target", "income", "--epsilon", "3", "--schema", "schema.toml", "--test", "test.csv")
+    found = ask("train", "my.csv", *options, *FEW_STEPS)
+    assert found.code == 0, found.err
+    assert "promised" in found.out
+    assert "delta 1e-05, chosen for the declared 200 records" in found.err
+    assert "accuracy" not in found.out
+    made = recipe(own / "runs" / "my")
+    assert made["table"]["train"] == str(own / "my.csv")
+    assert [column["name"] for column in made["table"]["columns"]] == ["age", "town"]
+    measured = ask("evaluate", "runs/my", "--device", "cpu")
+    assert measured.code == 0, measured.err
+    assert "n = 40" in measured.out
+    again = ask("train", "my.csv", *options, *FEW_STEPS)
+    assert again.code == 0, again.err
+
+
+def test_a_table_trains_with_a_public_sample_and_without_test_data(ask: Ask, own: Path) -> None:
+    (own / "public.csv").write_text(table(60).replace("id,", "number,"))
+    options = ("--target", "income", "--epsilon", "3", "--public-sample", "public.csv", "--size", "200")
+    found = ask("train", "my.csv", *options, "--set", "table.columns=[{name='age', low=20, high=79}]", *FEW_STEPS)
+    assert found.code == 0, found.err
+    assert "not measured" in found.err
+    told = ask("evaluate", "runs/my", "--device", "cpu")
+    assert told.code == 1
+    assert "--data" in told.err
+    assert ask("evaluate", "runs/my", "--device", "cpu", "--data", "test.csv").code == 0
+
+
+def test_without_a_declaration_the_schema_to_write_is_shown_and_nothing_is_run(ask: Ask, own: Path) -> None:
+    found = ask("train", "my.csv", "--target", "income", "--epsilon", "3")
+    assert found.code == 2
+    assert '{ name = "age", low = ?, high = ? }' in found.err
+    assert "column names are taken as public" in found.err
+    assert "north" not in found.err
+    assert not (own / "runs").exists()
+
+
+REFUSED = {
+    "no target": ((), "--target"),
+    "no epsilon": (("--target", "income", "--schema", "schema.toml"), "--epsilon"),
+    "no size": (("--target", "income", "--epsilon", "3", "--public-sample", "test.csv"), "--size"),
+    "own sample": (("--target", "income", "--epsilon", "3", "--public-sample", "my.csv"), "the file to protect"),
+    "target of numbers": (("--target", "age", "--epsilon", "3", "--schema", "schema.toml"), "must list its categories"),
+    "two declarations": (
+        ("--target", "income", "--schema", "schema.toml", "--public-sample", "test.csv"),
+        "Give one of them",
+    ),
+    "about images": (("--target", "income", "--classes", "a,b"), "is about images"),
+    "quick": (("--target", "income", "--quick"), "--quick"),
+}
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_what_is_missing_is_asked_for_before_anything_is_read(ask: Ask, own: Path, fault: str) -> None:
+    options, words = REFUSED[fault]
+    found = ask("train", "my.csv", *options)
+    assert found.code == 2
+    assert words in found.err
+    assert not (own / "runs").exists()
+
+
+def test_epsilon_changes_a_recipe_and_what_is_about_own_data_does_not_go_with_one(ask: Ask, tiny_recipe: Path) -> None:
+    told = ask("train", tiny_recipe, "-o", tiny_recipe.parent / "never", "--target", "y")
+    assert told.code == 2
+    assert "--target is for a CSV file" in told.err
+    exceeded = ask("train", tiny_recipe, "-o", tiny_recipe.parent / "never", "--epsilon", "2", "--max-epsilon", "1")
+    assert exceeded.code == 3
+    assert "spends epsilon 2" in exceeded.err
+
+
+def test_a_folder_of_images_trains_with_one_command(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("PIL.Image")
+    monkeypatch.chdir(tmp_path)
+    for name, level in (("cat", 40), ("dog", 200)):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for number in range(20):
+            stream = io.BytesIO()
+            image.new("RGB", (20, 14), (level + number, number, 0)).save(stream, "JPEG")
+            (tmp_path / "pets" / name / f"{number}.jpg").write_bytes(stream.getvalue())
+    (tmp_path / "pets" / "dog" / "broken.jpg").write_bytes(b"no image")
+    options = ("--epsilon", "3", "--size", "200", "--image-size", "16x12")
+    found = ask("train", "pets", *options, *FEW_STEPS)
+    assert found.code == 0, found.err
+    assert "taken as public: cat, dog" in found.err
+    assert recipe(tmp_path / "runs" / "pets")["images"] == {
+        "train": str(tmp_path / "pets"),
+        "train_size": 200,
+        "classes": ["cat", "dog"],
+        "height": 16,
+        "width": 12,
+        "channels": 3,
+    }
+    (tmp_path / "pets" / "dog" / "broken.jpg").unlink()
+    measured = ask("evaluate", "runs/pets", "--data", "pets", "--device", "cpu")
+    assert measured.code == 0, measured.err
+    assert "n = 40" in measured.out
+
+
+def test_a_folder_that_is_a_run_is_not_taken_for_images(ask: Ask, finished_run: Path) -> None:
+    found = ask("train", finished_run, "--epsilon", "3")
+    assert found.code == 2
+    assert "recipe.toml" in found.err

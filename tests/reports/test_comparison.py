@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from privet.errors import ArgumentError, CheckpointError
+from privet.reports.baseline import baseline_rows, unequal_terms
+from privet.reports.comparison import facet_plot, privacy_note, render_comparison, told_differences, write_comparison
+from privet.reports.content import RunContent, gather
+from privet.reports.differences import Figure
+from privet.reports.facets import Facet, facets_of
+from privet.reports.report import render
+from tests.reports.conftest import MakeRun
+from tests.reports.examined import examined
+from tests.reports.test_report import Page
+
+Runs = tuple[RunContent, RunContent]
+
+
+@pytest.fixture(scope="module")
+def runs(make_run: MakeRun, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = tmp_path_factory.mktemp("compared")
+    return (
+        gather(examined(make_run(), folder / "good")),
+        gather(examined(make_run("privacy.epsilon=0.5"), folder / "bad", skill=0.5)),
+    )
+
+
+def figure(value: float, *, spread: float = 0.01) -> Figure:
+    return Figure(value=value, low=value - spread, high=value + spread, num_examples=100)
+
+
+def facet(*figures: Figure | None) -> Facet:
+    return Facet(
+        key="measure-1",
+        name="test accuracy",
+        axis="test accuracy",
+        more="more accurate",
+        less="less accurate",
+        is_share=True,
+        figures=figures,
+    )
+
+
+def test_a_comparison_shows_privacy_and_every_kind_of_figure_with_interval_and_count(runs: Runs) -> None:
+    words = Page(render_comparison(runs)).words
+    for text in (
+        "test accuracy",
+        "expected calibration error",
+        "gap in accuracy between best and worst, by class",
+        "accuracy when inputs are changed by up to 0.1000",
+        "area under the ROC curve: loss threshold",
+        "they can be compared",
+        "n = 2,000",
+    ):
+        assert text in words
+    assert "Run 2 is easier to mislead than run 1: -20.0 points" in words
+    assert "not measured" not in words
+    assert render_comparison(runs) == render_comparison(runs)
+
+
+def test_differences_are_said_only_when_intervals_support_them() -> None:
+    assert told_differences(facet(figure(0.8), figure(0.805))) == []
+    assert told_differences(facet(figure(0.8), figure(0.7), figure(0.9))) == [
+        "Run 2 is less accurate than run 1: -10.0 points (-11.4 points to -8.6 points).",
+        "Run 3 is more accurate than run 1: +10.0 points (+8.6 points to +11.4 points).",
+    ]
+    assert told_differences(facet(None, figure(0.7))) == []
+    assert told_differences(facet(figure(0.8), None)) == []
+
+
+def test_runs_on_different_data_stand_side_by_side_and_nothing_is_said(runs: Runs) -> None:
+    other = runs[1].recipe.model_copy(update={"dataset": "mnist"})
+    words = Page(render_comparison([runs[0], replace(runs[1], recipe=other)])).words
+    assert "The runs are about different data" in words
+    assert "than run 1" not in words
+
+
+def test_epsilons_at_different_deltas_are_not_called_comparable(runs: Runs) -> None:
+    spent = replace(runs[1].ledger.spent, delta=1e-6)
+    other = replace(runs[1], ledger=replace(runs[1].ledger, spent=spent))
+    assert privacy_note([runs[0], other]).endswith("the runs differ in delta.")
+
+
+def test_a_figure_that_one_run_lacks_is_named_as_not_measured(runs: Runs) -> None:
+    bare = replace(runs[1], calibration=None, membership=(), fairness=None, robustness=None, metrics=None)
+    words = Page(render_comparison([runs[0], bare])).words
+    assert words.count("not measured") == len(facets_of(runs))
+
+
+def test_runs_are_drawn_in_the_order_of_their_epsilon(runs: Runs) -> None:
+    plot = facet_plot(facet(figure(0.8), figure(0.7)), runs)
+    assert [row[:3] for row in plot.rows] == [
+        (1.0, runs[0].ledger.spent.epsilon, 0.8),
+        (2.0, runs[1].ledger.spent.epsilon, 0.7),
+    ]
+    assert plot.svg.index(">0.5<") < plot.svg.index(">3<")
+
+
+def test_one_run_is_no_comparison_and_a_missing_folder_is_named(runs: Runs, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="at least two runs"):
+        render_comparison(runs[:1])
+    with pytest.raises(CheckpointError, match="folder does not exist"):
+        write_comparison(runs, tmp_path / "no" / "compare.html")
+
+
+def test_a_baseline_stands_beside_the_run_with_the_difference(runs: Runs) -> None:
+    assert unequal_terms(*runs) == []
+    words = Page(render(runs[0], baseline=runs[1])).words
+    assert "Beside a baseline" in words
+    assert "equal compute" in words
+    rows = baseline_rows(*runs)
+    assert [row.cells[0] for row in rows] == ["accuracy", "cross entropy"]
+    assert runs[0].metrics is not None
+    worse = replace(runs[0].metrics.measures[0], value=0.01, low=0.005, high=0.02)
+    far = replace(runs[1], metrics=replace(runs[0].metrics, measures=(worse,)))
+    sentence = baseline_rows(runs[0], far)[0].sentence
+    assert sentence is not None
+    assert sentence.startswith("The accuracy is higher than the baseline's")
+    assert baseline_rows(runs[0], runs[0])[0].sentence is None
+
+
+def test_unequal_compute_is_named(runs: Runs, make_run: MakeRun) -> None:
+    longer = "privacy.sampling={kind='poisson', dataset_size=10_000, batch_size=40, steps=5}"
+    assert unequal_terms(runs[0], gather(make_run(longer))) == ["steps: 4 here, 5 in the baseline"]
+
+
+def test_audits_are_shown_for_the_plan_they_are_about_and_no_other(runs: Runs) -> None:
+    words = Page(render(runs[0])).words
+    assert "Audits of the plan" in words
+    assert "confidence 99.99 %" in words
+    assert runs[0].audit is not None
+    stale = replace(runs[0], audit=replace(runs[0].audit, plan_hash="0" * 64))
+    assert "audits of another plan" in Page(render(stale)).words
+
+
+def test_every_limit_for_attacks_on_the_page_is_the_same_number(runs: Runs) -> None:
+    words = Page(render(runs[0])).words
+    limits = words[words.index("finds at most, of the members") :].split()
+    row = next(
+        words[place:].split("ok")[0]
+        for place in range(len(words))
+        if words.startswith("members found at 0.1 % false alarms", place)
+    )
+    assert limits[limits.index("0.1") + 2] + " %" in row
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"plan": "a", "findings": [{}]}', '{"findings": [{"audit": 1}]}'])
+def test_damaged_audits_are_named(runs: Runs, make_run: MakeRun, tmp_path: Path, text: str) -> None:
+    folder = examined(make_run(), tmp_path / "run")
+    (folder / "audit.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"audit\.json"):
+        gather(folder)
+    rows = json.loads((tmp_path / "run" / "membership.json").read_text())
+    assert len(rows["attacks"]) == 2
