@@ -372,6 +372,28 @@ def test_composing_in_two_halves_is_composing_once() -> None:
     assert PLD().epsilon(compose([(halves, 1)]), delta=1e-5, adjacency=ADD_REMOVE) == whole
 
 
+@pytest.mark.parametrize(
+    ("accountant", "before"),
+    [
+        *(pytest.param(each, [], id=f"{each.name}, alone") for each in ACCOUNTANTS),
+        *(pytest.param(each, [sampled(0.02, 1.0, 50)], id=f"{each.name}, after steps") for each in (PLD(), RDP())),
+    ],
+)
+def test_nine_releases_on_all_data_cost_what_one_with_a_third_of_their_noise_does(
+    accountant: Accountant, before: list[DpEvent]
+) -> None:
+    many = compose([*((each, 1) for each in before), (dp_event.GaussianDpEvent(6.0), 9)])
+    one = compose([*((each, 1) for each in before), (dp_event.GaussianDpEvent(2.0), 1)])
+    found, expected = (accountant.epsilon(each, delta=1e-5, adjacency=ADD_REMOVE) for each in (many, one))
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_beyond_its_grid_a_curve_admits_what_it_left_out() -> None:
+    for direction in curve(sampled(0.01, 1.0, 1000), ADD_REMOVE).directions:
+        last = direction.spacing * (direction.first + len(direction.deltas) - 1)
+        assert float(direction.delta(np.array([last]))[0]) >= 1e-18
+
+
 def test_a_curve_read_both_ways_closes() -> None:
     drawn = curve(sampled(0.01, 1.0, 1000), ADD_REMOVE)
     for delta in (0.1, 1e-3, 1e-5, 1e-9, 1e-12):

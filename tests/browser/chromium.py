@@ -145,7 +145,7 @@ def running(profile: Path) -> Iterator[Browser]:
         [path, *_FLAGS, f"--user-data-dir={profile}", "about:blank"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=place,  # noqa: PLW1509 (the only way to hand over numbered pipes)
+        preexec_fn=place,  # the only way to hand over numbered pipes
         pass_fds=(3, 4),
     ) as process:
         for end in (to_browser[0], from_browser[1], *child_ends):

@@ -1,4 +1,4 @@
-"""Reports in a real browser: they fit a desk and a telephone, ask for nothing, complain about nothing, and can be heard.
+"""Reports in a real browser: they fit a desk and a telephone, ask for nothing, complain about nothing, read well.
 
 Skipped where no Chromium is installed; ``make test-browser`` says what is missing.
 """
@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def test_a_page_can_be_found_around_in_by_ear(browser: Browser, pages: dict[str,
     headings = found.pop("headings")
     assert headings[0] == 1
     assert headings.count(1) == 1
-    assert all(later <= earlier + 1 for earlier, later in zip(headings, headings[1:], strict=False))
+    assert all(later <= earlier + 1 for earlier, later in pairwise(headings))
     assert found == {
         "lang": "en",
         "mains": 1,

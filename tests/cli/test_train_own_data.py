@@ -143,6 +143,12 @@ def test_a_folder_of_images_trains_with_one_command(ask: Ask, tmp_path: Path, mo
     assert "n = 40" in measured.out
 
 
+def test_a_table_is_not_read_as_a_recipe(ask: Ask, own: Path) -> None:
+    found = ask("plan", "my.csv")
+    assert found.code == 2
+    assert "privet train FILE --target COLUMN" in " ".join(found.err.split())
+
+
 def test_a_folder_that_is_a_run_is_not_taken_for_images(ask: Ask, finished_run: Path) -> None:
     found = ask("train", finished_run, "--epsilon", "3")
     assert found.code == 2

@@ -17,10 +17,10 @@ Written by `make mutants`, which tries all of them; `make mutants ONLY=words` tr
 
 {num_killed} of {num_mutants} killed.
 
-| mutant | what is no longer true | fate | noticed by |
+| name of the mutant | what is no longer true | fate | noticed by |
 |---|---|---|---|
 """
-_ROW = re.compile(r"^\| (?P<name>[\w.-]+) \| .* \| (?P<fate>\w+) \| `?(?P<killer>[^`|]*)`? \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| (?P<name>[\w.-]+) \| .* \| (?P<fate>\w+) \| `(?P<killer>[^`|]*)` \|$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)

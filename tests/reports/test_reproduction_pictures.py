@@ -28,6 +28,7 @@ def test_lines_are_drawn_as_png_and_svg_and_the_same_rows_give_the_same_bytes(lo
     for word in ("first", "second", "across", "along", "$p0$", "$p1$"):
         assert word in svg
     assert "without figures" not in svg
+    assert "mathdefault" not in svg
     assert line_picture(ROWS, how)["svg"] == line_picture(ROWS, how)["svg"]
 
 

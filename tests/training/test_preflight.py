@@ -211,7 +211,7 @@ def test_two_examples_that_meet_are_refused_wherever_they_stand(
     torch.manual_seed(0)
     model = named(meets(PARTNERS[name]))
     record_property("mixing refused", f"{name}, {num_examples}")
-    with pytest.raises(UnsupportedModel, match="'1' .Named"):
+    with pytest.raises(UnsupportedModel, match=r"'1' .Named"):
         preflight(model, cross_entropy(model), BATCH, num_examples=num_examples)
 
 

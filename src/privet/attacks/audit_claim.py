@@ -187,14 +187,15 @@ class AuditFinding:
                 attacker=str(data["attacker"]),
                 is_broken=data["is_broken"] is True,
                 noise_bound=None if bound is None else _number_in("noise_bound", bound),
-                **{name: checks.count(name, data[name], minimum=0) for name in _COUNTS},
+                num_canaries=checks.count("num_canaries", data["num_canaries"], minimum=0),
+                num_observations=checks.count("num_observations", data["num_observations"], minimum=0),
+                num_rounds=checks.count("num_rounds", data["num_rounds"], minimum=0),
                 **{name: _number_in(name, data[name]) for name in _NUMBERS},
             )
         except (KeyError, TypeError) as error:
             raise ArgumentError(f"This is not the finding of an audit: {error}.") from None
 
 
-_COUNTS = ("num_canaries", "num_observations", "num_rounds")
 _NUMBERS = ("confidence", "delta", "epsilon_bound", "epsilon_claim", "noise_claim")
 
 

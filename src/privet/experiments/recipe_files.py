@@ -122,6 +122,12 @@ def _read(path: Path) -> str:
     try:
         if path.is_dir():
             raise RecipeError(f"{path} is a folder. Name a TOML file, or a run's recipe: {path / 'recipe.toml'}.")
+        if path.suffix.lower() in (".csv", ".tsv"):
+            # Not even tried: what a parser says of a private file may quote it.
+            raise RecipeError(
+                f"{_printable(path)} is a table, not a recipe. Train on it with: privet train FILE --target COLUMN "
+                "--epsilon 3; or declare it in a recipe: privet init tabular."
+            )
         if not path.is_file():
             raise RecipeError(f"There is no recipe file {path}. See what there is with: privet recipes ls.")
         if path.stat().st_size > MAX_BYTES:

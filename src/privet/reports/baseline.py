@@ -31,8 +31,7 @@ def unequal_terms(content: RunContent, baseline: RunContent) -> list[str]:
 
 
 def _batch(content: RunContent) -> str:
-    size = content.plan.sampling.expected_batch_size
-    return "unknown" if size is None else f"{size:,.0f}"
+    return f"{content.plan.sampling.expected_batch_size:,.0f}"
 
 
 def baseline_terms(baseline: RunContent) -> str:

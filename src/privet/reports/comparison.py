@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privet import __version__
 from privet.accounting.guarantee import rounded_up
@@ -83,7 +83,7 @@ def _run_row(number: int, run: RunContent) -> tuple[str, ...]:
 
 def privacy_note(runs: Sequence[RunContent]) -> str:
     """Say whether the epsilons of the runs mean the same."""
-    terms = {
+    terms: dict[str, set[Any]] = {
         "delta": {run.ledger.spent.delta for run in runs},
         "what is protected": {(run.ledger.spent.adjacency, run.ledger.spent.unit) for run in runs},
         "what is visible": {run.ledger.spent.released for run in runs},
@@ -131,7 +131,7 @@ def facet_plot(facet: Facet, runs: Sequence[RunContent]) -> Plot:
         for number, (run, figure) in enumerate(zip(runs, facet.figures, strict=True), start=1)
         if figure is not None
     ]
-    places = _places([epsilon for _, epsilon, _, _ in rows])
+    places = places_of([epsilon for _, epsilon, _, _ in rows])
 
     def draw(axes: Axes) -> None:
         for at, (number, _, figure, is_private) in zip(places, rows, strict=True):
@@ -156,7 +156,7 @@ def facet_plot(facet: Facet, runs: Sequence[RunContent]) -> Plot:
     )
 
 
-def _places(epsilons: Sequence[float]) -> list[float]:
+def places_of(epsilons: Sequence[float]) -> list[float]:
     """Return places on the axis in the order of epsilon; equal ones stand close together, the earlier first."""
     order = sorted(range(len(epsilons)), key=lambda index: (epsilons[index], index))
     places = [0.0] * len(epsilons)

@@ -69,8 +69,19 @@ def _draw(axes: Axes, rows: Rows, how: Lines) -> None:
         axes.errorbar(places, means, yerr=errors, marker="o", markersize=3, capsize=2, label=label)
     if how.log_x:
         axes.set_xscale("log")
+        # The usual powers of ten are written as formulas, which are switched off: names of arms may hold dollar signs.
+        axes.xaxis.set_major_formatter(_plain)
+        axes.xaxis.set_minor_formatter(_nothing)
     axes.set_xlabel(how.x_label, fontsize=8)
     axes.set_ylabel(how.y_label, fontsize=8)
     axes.tick_params(labelsize=8)
     if how.line is not None:
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, title=how.line.replace("_", " "), title_fontsize=7)
+
+
+def _plain(value: float, place: float) -> str:
+    return f"{value:g}"
+
+
+def _nothing(value: float, place: float) -> str:
+    return ""

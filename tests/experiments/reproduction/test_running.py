@@ -145,7 +145,7 @@ def test_a_study_that_tunes_on_its_first_seed_is_one_unit() -> None:
 def test_units_of_all_known_pieces_have_files_of_their_own(tmp_path: Path) -> None:
     for study in pieces._KNOWN:
         found = units.units_of(study, num_seeds=2, profile=Profile.FULL)
-        assert len({unit.path(tmp_path) for unit in found}) == len(found) > 2
+        assert len({unit.path(tmp_path) for unit in found}) == len(found) >= 2
 
 
 @pytest.mark.slow

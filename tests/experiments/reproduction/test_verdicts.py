@@ -27,12 +27,13 @@ def claim(**rule: Any) -> Claim:
         ([0.96], Verdict.HOLDS),
         ([0.99], Verdict.DIFFERS),
         ([0.98, 0.98, 0.9801], Verdict.DIFFERS),
-        ([0.90, 1.00, 1.00], Verdict.HOLDS),
+        ([0.962, 0.963, 0.964], Verdict.HOLDS),
+        ([0.90, 1.00, 1.00], Verdict.NOT_TESTED),
         ([0.93, 1.0, 1.0], Verdict.NOT_TESTED),
     ],
-    ids=["near", "far", "surely far", "mean near", "interval reaches"],
+    ids=["near", "far", "surely far", "surely near", "interval too wide", "interval reaches"],
 )
-def test_a_tolerance_is_about_the_mean_and_an_interval_that_reaches_it_decides_nothing(
+def test_a_tolerance_is_about_the_mean_and_an_interval_that_is_too_wide_decides_nothing(
     values: list[float], verdict: Verdict
 ) -> None:
     found = judge(claim(scale=100, paper=96, tolerance=1.0), rows_of([*values]), FULL)
@@ -84,6 +85,8 @@ def test_rows_that_cannot_be_chosen_among_decide_nothing() -> None:
 def test_rows_with_other_facts_do_not_count() -> None:
     rows = [*rows_of([1.0], arm="a", rate=0.5), *rows_of([9.0], arm="a", rate=0.9), *rows_of([9.0])]
     assert judge(claim(of={"arm": "a", "rate": 0.5}, paper=1.0, tolerance=0.0), rows, FULL).verdict is Verdict.HOLDS
+    both = judge(claim(of={"arm": ["a", "b"], "rate": [0.5, 0.9]}, paper=5.0, tolerance=0.0), rows, FULL)
+    assert both.verdict is Verdict.HOLDS
 
 
 def test_the_quick_profile_tests_only_what_it_can_tell() -> None:

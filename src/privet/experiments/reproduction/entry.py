@@ -18,7 +18,8 @@ from privet.experiments.training_settings import Count, NotNegative, Table
 from privet.mechanism.codec import suggestion
 
 Fact = str | int | float | bool
-Filter = dict[str, Fact]
+# By key the value that a row must have, or a list of values of which it must have one.
+Filter = dict[str, Fact | list[Fact]]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -89,6 +89,26 @@ def _signs(quick: bool) -> Mapping[str, Run]:
     return {f"{panel.kind}, {panel.title}": partial(run, panel) for panel in chosen}
 
 
+def _small_padding(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    """The quick version of padding on CIFAR-10 with a network that two processor cores train in a minute."""
+    from privet.experiments.studies.padding import cifar10_padding, run_padding_study
+    from privet.models import tutorial_cnn
+
+    whole = cifar10_padding()
+    settings = replace(whole.shortened(), build=tutorial_cnn) if quick else whole
+    return run_padding_study(settings, seeds=seeds, device=device)
+
+
+def _small_rotation(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    """The same of rotation."""
+    from privet.experiments.studies.rotation import cifar10_rotation, run_rotation_study
+    from privet.models import tutorial_cnn
+
+    whole = cifar10_rotation()
+    settings = replace(whole.shortened(), build=tutorial_cnn) if quick else whole
+    return run_rotation_study(settings, seeds=seeds, device=device)
+
+
 _KNOWN: Mapping[str, Pieces] = MappingProxyType(
     {
         "clipping-mnist": Pieces(runs=_mnist),
@@ -96,5 +116,7 @@ _KNOWN: Mapping[str, Pieces] = MappingProxyType(
         "hidden-state-mnist": Pieces(runs=partial(_hidden_state, "mnist")),
         "hidden-state-cifar10": Pieces(runs=partial(_hidden_state, "cifar10")),
         "sparsification-signs": Pieces(runs=_signs),
+        "padding-cifar10": Pieces(runs=lambda quick: {WHOLE: _small_padding}),
+        "rotation-cifar10": Pieces(runs=lambda quick: {WHOLE: _small_rotation}),
     }
 )

@@ -153,7 +153,7 @@ def stored_studies(entry: Entry, source: Path, profile: Profile) -> list[dict[st
     Raises:
         DataError: two files hold the same study: rows counted twice would make the intervals too narrow.
     """
-    found = []
+    found: list[dict[str, Any]] = []
     for study in entry.studies:
         values = {path: read_json(path) for path in sorted(source.rglob(f"{study}.json"))}
         own = {

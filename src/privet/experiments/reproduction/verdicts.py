@@ -66,15 +66,18 @@ class Finding:
 
 def matches(row: Row, facts: Filter) -> bool:
     """Say whether a row has all the facts."""
-    return all(key in row and row[key] == value for key, value in facts.items())
+    return all(
+        key in row and (row[key] in value if isinstance(value, list) else row[key] == value)
+        for key, value in facts.items()
+    )
 
 
 def judge(claim: Claim, rows: Sequence[Row], profile: Profile) -> Finding:
     """Hold a claim against rows.
 
-    A claim with a tolerance holds if our mean is as near to the paper's figure as that, and differs if not even the
-    interval reaches there. A claim with a bound holds if the whole 95 % interval over seeds keeps it, and differs if
-    none of the interval does. Everything between is not tested: the rows do not tell.
+    A claim with a tolerance holds if our mean is as near to the paper's figure as that and known as well as that, and
+    differs if not even the interval reaches there. A claim with a bound holds if the whole 95 % interval over seeds
+    keeps it, and differs if none of the interval does. Everything between is not tested: the rows do not tell.
 
     Edge cases: no rows, rows without the figure (a run that diverged) and, for a bound, a single seed are not tested.
     """
@@ -95,6 +98,8 @@ def _near(claim: Claim, value: float, width: float | None) -> tuple[Verdict, str
     # differences of decimal fractions are a rounding error off
     slack = 1e-9 * max(1.0, abs(claim.paper))
     if off <= claim.tolerance + slack:
+        if width is not None and width > claim.tolerance + slack:
+            return Verdict.NOT_TESTED, "the interval is wider than the tolerance: more seeds would tell"
         return Verdict.HOLDS, ""
     if width is not None and off - width <= claim.tolerance:
         return Verdict.NOT_TESTED, "the interval reaches the tolerance: more seeds would tell"
