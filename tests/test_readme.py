@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
+from PIL import Image
 
 from privet.cli.main import privet
 
@@ -30,16 +31,44 @@ def test_python_snippets_run_in_order_and_print_guarantees(capsys: pytest.Captur
     assert "NOT PRIVATE" not in printed
 
 
+# What keeps a command short here without changing what it does.
+SHORTER = {
+    "train": ["--quiet"],
+    "audit": ["--canaries", "200", "--rounds", "3"],
+    "federated": ["--rounds", "1"],
+}
+SHORT_RUN = ["--set", "privacy.sampling.epochs=1", "--set", "training.evaluate_every=5"]
+SCHEMA = """
+train_size = 300
+columns = [{ name = "age", low = 0, high = 100 }, { name = "y", categories = ["no", "yes"] }]
+"""
+
+
+def _own_data(folder: Path) -> None:
+    rows = [f"{20 + place % 60},{'yes' if place % 60 > 30 else 'no'}" for place in range(300)]
+    (folder / "my.csv").write_text("\n".join(["age,y", *rows, ""]))
+    (folder / "schema.toml").write_text(SCHEMA)
+    for name, shade in (("dark", 20), ("light", 220)):
+        (folder / "images" / name).mkdir(parents=True)
+        for place in range(20):
+            Image.new("L", (16, 16), shade + place).save(folder / "images" / name / f"{place}.png")
+
+
 def test_shown_commands_run_in_the_order_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len(COMMANDS) == 9
+    _own_data(tmp_path)
+    assert len(COMMANDS) == 16
     for words in COMMANDS:
-        arguments = words[1:]
-        if arguments[0] == "train":
-            arguments += ["--set", "privacy.sampling.epochs=1", "--set", "training.evaluate_every=5", "--quiet"]
+        arguments = words[1 : words.index(">") if ">" in words else None]
+        arguments += SHORTER.get(arguments[0], []) + (SHORT_RUN if arguments[:2] == ["train", "demo"] else [])
         result = CliRunner().invoke(privet, arguments)
-        assert result.exit_code == 0, (words, result.output)
+        asks_for_schema = "my.csv" in words and "--schema" not in words
+        assert (result.exit_code != 0) == asks_for_schema, (words, result.output)
+        assert not asks_for_schema or "must be declared" in str(result.exception)
+        if ">" in words:
+            (tmp_path / words[-1]).write_text(result.output)
     assert (tmp_path / "runs" / "demo" / "report.html").stat().st_size > 10_000
+    assert "[table]" in (tmp_path / "recipe.toml").read_text()
 
 
 def test_make_targets_named_exist() -> None:
