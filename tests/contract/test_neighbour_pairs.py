@@ -78,6 +78,9 @@ def test_one_more_example_moves_the_sum_at_most_the_bound(
     engine: Engine, case: Case, num_pairs: int, record_property: Callable[[str, object], None]
 ) -> None:
     found = largest_ratio(engine, case, num_pairs)
-    assert found <= 1 + 1e-6
+    # A batch of another size may run other kernels, which round the gradients of the others in another way: that,
+    # and not the example that came, moves the sum by a few units in the last place more.
+    rounding = 2 * (OTHERS + 1) * torch.finfo(torch.float32).eps
+    assert found <= 1 + 1e-6 + rounding
     record_property("pairs", num_pairs)
     record_property("largest ratio to the bound", round(found, 7))
