@@ -92,7 +92,7 @@ def test_grouping_mask_and_release_have_defaults(optional: str) -> None:
     [
         (("deltaa",), 1, r"plan\.deltaa is not part of a plan. Did you mean 'delta'"),
         (("adjacency",), "add_remove", r"plan\.adjacency is 'add_remove'. Did you mean 'add_or_remove'"),
-        (("unit",), "galaxy", r"plan\.unit is 'galaxy'. Known: person, record"),
+        (("unit",), "galaxy", r"plan\.unit is 'galaxy'. Known: client, person, record"),
         (("release",), None, r"plan\.release is None"),
         (("adjacency",), ["add_or_remove"], r"plan\.adjacency"),
         (("sampling", "rate"), 2, r"plan\.sampling \('poisson'\): rate must lie in \(0, 1\]"),

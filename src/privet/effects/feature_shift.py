@@ -132,7 +132,8 @@ def feature_shift(
     # One pass for all resamples: row 0 of the weights is the data as they are.
     count = checks.count("num_resamples", num_resamples)
     (own, errors), (moved, _) = (_means(rows, chosen, count, generator) for rows, chosen in sides)
-    found = [_margins(own[place], moved[place], errors) for place in range(count + 1)]
+    # a resampled mean has the error of the data's own mean, and that of the resampling
+    found = [_margins(own[place], moved[place], errors if place == 0 else 2 * errors) for place in range(count + 1)]
     margins, others = found[0]
     lows = np.quantile([values.mean() for values, _ in found[1:]], [(1 - level) / 2, (1 + level) / 2])
     return FeatureShift(
