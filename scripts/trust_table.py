@@ -21,7 +21,7 @@ HEAD = """# What was tested, and what came out
 
 One row for each acceptance test. Written by `make trust` ({which}); do not edit by hand. Which
 tests belong to a row is listed in `scripts/trust.toml`; figures are those the tests themselves recorded. The mutants of
-AT-10, one by one, are in `results/mutants.md`.
+AT-10, one by one, are in `results/trust/mutants.md`.
 
 | test | what must hold | tests run | figures | result |
 |---|---|---|---|---|

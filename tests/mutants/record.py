@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.mutants.mutant import ROOT, Mutant
 
-RECORD = ROOT / "results" / "mutants.md"
+RECORD = ROOT / "results" / "trust" / "mutants.md"
 _HEAD = """# Mutants: the library broken on purpose
 
 Each row is one small change of the library's source that breaks a promise, and the test that failed when it was made.
