@@ -108,3 +108,28 @@ def test_evaluation_keeps_nothing_unless_asked(ask: Ask, own_run: Path) -> None:
     before = sorted(path.name for path in own_run.iterdir())
     ask("evaluate", own_run)
     assert sorted(path.name for path in own_run.iterdir()) == before
+
+
+def test_an_interrupted_study_goes_on_from_the_rows_it_kept(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows(seeds: Sequence[int]) -> Iterator[dict[str, object]]:
+        return iter([{"arm": LOCAL, "seed": seed, "accuracy": 0.5} for seed in seeds])
+
+    def resume(earlier: Sequence[dict[str, object]]) -> Callable[..., Iterator[dict[str, object]]]:
+        return lambda seeds, device, quick: iter([*earlier, *rows(list(seeds)[len(earlier) :])])
+
+    def table(rows: Sequence[dict[str, object]]) -> str:
+        return f"{[row['seed'] for row in rows]}\n"
+
+    plain = catalogue.Study(
+        name="small", description="d", num_seeds=3, run=lambda seeds, device, quick: rows([7]), table=table
+    )
+    monkeypatch.setattr(catalogue, "STUDIES", {"small": plain})
+    assert ask("study", "small", "-o", tmp_path, "--device", "cpu").out == "[7]\n"
+    assert "cannot go on" in ask("study", "small", "-o", tmp_path, "--resume", "--device", "cpu").err
+    monkeypatch.setattr(catalogue, "STUDIES", {"small": replace(plain, resume=resume)})
+    assert ask("study", "small", "-o", tmp_path, "--resume", "--device", "cpu").out == "[7, 1, 2]\n"
+    assert "no quick rows" in ask("study", "small", "-o", tmp_path, "--resume", "--quick", "--device", "cpu").err
+    assert ask("study", "small", "--resume").code == 2
+    assert ask("study", "small", "-o", tmp_path, "--resume", "--set", "a=1").code == 2

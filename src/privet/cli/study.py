@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     metavar="KEY=VALUE,...",
     help="Change a setting of the study; several values make a grid. May be repeated.",
 )
+@click.option("--resume", is_flag=True, help="Go on: keep the rows in --output and run what is missing.")
 @click.option("--merge", is_flag=True, help="Run nothing: put the parts in --output together.")
 def study(
     name: str | None,
@@ -48,6 +49,7 @@ def study(
     quick: bool,
     part: str | None,
     changes: tuple[str, ...],
+    resume: bool,
     merge: bool,
 ) -> None:
     """Repeat the comparison NAME and print its table; without NAME, list all.
@@ -65,8 +67,10 @@ def study(
     from privet.experiments.building import choose_device
     from privet.experiments.studies.parts import StudyFiles
 
-    if output is None and (part is not None or merge):
-        raise click.UsageError("--part and --merge need --output, the folder of the parts.")
+    if output is None and (part is not None or merge or resume):
+        raise click.UsageError("--part, --merge and --resume need --output, the folder of the rows.")
+    if resume and changes:
+        raise click.UsageError("--resume goes on with the study's own settings. Leave out --set.")
     files = None if output is None else StudyFiles(folder=Path(output), study=chosen)
     if merge and files is not None:
         merged, was_quick = files.merge()
@@ -76,7 +80,8 @@ def study(
         return
     numbers = range(first_seed, first_seed + (seeds or (1 if quick else chosen.num_seeds)))
     rows: list[dict[str, Any]] = []
-    for row in chosen.varied(changes)(numbers, choose_device(device), quick):
+    run = chosen.varied(changes) if files is None or not resume else chosen.resumed(files.kept(quick=quick, part=part))
+    for row in run(numbers, choose_device(device), quick):
         rows.append(row)
         click.echo(f"{row['arm']}, seed {row['seed']}: {chosen.measure} {_figure(row[chosen.measure])}", err=True)
         if files is not None:

@@ -124,3 +124,20 @@ def test_the_verdict_compares_with_the_control_in_standard_errors() -> None:
 
 def test_the_studies_are_in_the_catalogue() -> None:
     assert {f"sparsification-{network}-{epsilon}" for network in NETWORKS for epsilon in (3, 1)} <= set(STUDIES)
+
+
+def test_a_run_that_goes_on_trains_only_what_is_missing_and_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(QUICK, learning_rates=(8.0, 4.0))
+    trained = []
+
+    def train(_0: object, _1: object, _2: object, rate: float, *_: object) -> tuple[float, float]:
+        trained.append(rate)
+        return rate, 3.0
+
+    monkeypatch.setattr(sparsification, "_trained", train)
+    monkeypatch.setattr(sparsification, "_accuracy", lambda rate, part: rate / 10)
+    whole = list(run_sparsification_study([settings], seeds=[0, 1], device=torch.device("cpu")))
+    trained.clear()
+    again = list(run_sparsification_study([settings], seeds=[0, 1], device=torch.device("cpu"), earlier=whole[:4]))
+    assert len(trained) == len(whole) - 4
+    assert [{**row, "seconds": 0} for row in again] == [{**row, "seconds": 0} for row in whole]

@@ -77,6 +77,8 @@ def mnist_padding() -> PaddingSettings:
         build=lenet5,
         paddings=(0, 5, 14, 23, 42),
         published=((97, 95), (97, 89), (95, 50), (94, 20), (86, 1)),
+        training=ArmTraining(batch_size=256, epochs=20),
+        learning_rates=(0.25, 0.5, 1.0),
     )
 
 

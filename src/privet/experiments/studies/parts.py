@@ -37,6 +37,22 @@ class StudyFiles:
         text = f"# {self.study.name}\n\nMade by `privet study {self.study.name}`.\n\n{self.study.table(rows)}"
         write_whole(self.folder / f"{self.study.name}.md", text)
 
+    def kept(self, *, quick: bool, part: str | None = None) -> list[Row]:
+        """Return the rows that an earlier run has kept; none where there was none.
+
+        Raises:
+            DataError: what is there is of another study or of the other kind, quick or full.
+        """
+        path = self.folder / f"{self.study.name}.json" if part is None else self._part(part)
+        if not path.exists():
+            return []
+        values = read_json(path)
+        rows = values.get("rows")
+        if values.get("study") != self.study.name or not isinstance(rows, list) or bool(values.get("quick")) != quick:
+            wanted = "quick" if quick else "full"
+            raise DataError(f"{path} holds no {wanted} rows of the study {self.study.name!r}. Move it elsewhere.")
+        return rows
+
     def merge(self) -> tuple[list[Row], bool]:
         """Return the rows of all parts, sorted by part and in their order within it, and whether they are quick.
 

@@ -158,13 +158,19 @@ class SparsificationSettings:
 
 
 def run_sparsification_study(
-    settings: Sequence[SparsificationSettings], *, seeds: Sequence[int], device: torch.device
+    settings: Sequence[SparsificationSettings],
+    *,
+    seeds: Sequence[int],
+    device: torch.device,
+    earlier: Sequence[Row] = (),
 ) -> Iterator[Row]:
     """Train every arm of every setting and yield one row of figures as each is known.
 
     The first seed tunes: it trains every arm with every rate. The others train every arm with the rate at which the
-    first one's training accuracy was best, so that all arms had as many trials, and none on test images.
+    first one's training accuracy was best, so that all arms had as many trials, and none on test images. Rows of an
+    earlier run are yielded again in their places and not trained again.
     """
+    known = {_run_of(row): row for row in earlier}
     for setting in settings:
         train, test = setting.data(device)
         plans = setting.plans(setting.num_examples or describe(setting.dataset).train_size)
@@ -172,26 +178,43 @@ def run_sparsification_study(
         for seed in seeds:
             for name, arm in ARMS.items():
                 for rate in setting.learning_rates if seed == seeds[0] else (best[name]["rate"],):
-                    began = time.monotonic()
-                    model, epsilon = _trained(setting, arm, plans[name], rate, train, seed, device)
-                    row = {
-                        "setting": setting.name,
-                        "arm": name,
-                        "rate": rate,
-                        "seed": seed,
-                        "epsilon": epsilon,
-                        "delta": setting.delta,
-                        "steps": plans[name].num_steps,
+                    facts = {"setting": setting.name, "arm": name, "rate": rate, "seed": seed}
+                    row = known.get(_run_of(facts)) or {
+                        **facts,
                         "published": setting.published.get(name),
                         "published_error": setting.published_errors.get(name),
-                        "accuracy": _accuracy(model, test),
-                        "train_accuracy": _accuracy(model, train),
-                        "seconds": round(time.monotonic() - began, 1),
+                        "delta": setting.delta,
                         "device": device.type,
+                        **_figures(setting, arm, plans[name], rate, train, test, seed, device),
                     }
                     if name not in best or row["train_accuracy"] > best[name]["train_accuracy"]:
                         best[name] = row
                     yield row
+
+
+def _run_of(row: Row) -> tuple[Any, ...]:
+    return tuple(row[key] for key in ("setting", "arm", "rate", "seed"))
+
+
+def _figures(
+    setting: SparsificationSettings,
+    arm: Arm,
+    plan: Plan,
+    rate: float,
+    train: ArrayDataset,
+    test: ArrayDataset,
+    seed: int,
+    device: torch.device,
+) -> Row:
+    began = time.monotonic()
+    model, epsilon = _trained(setting, arm, plan, rate, train, seed, device)
+    return {
+        "epsilon": epsilon,
+        "steps": plan.num_steps,
+        "accuracy": _accuracy(model, test),
+        "train_accuracy": _accuracy(model, train),
+        "seconds": round(time.monotonic() - began, 1),
+    }
 
 
 def _trained(

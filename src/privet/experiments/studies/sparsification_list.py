@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from privet.experiments.studies.study import Row, Study
+from privet.experiments.studies.study import Row, Run, Study
 
 if TYPE_CHECKING:
     import torch
@@ -18,15 +18,21 @@ _CELLS = {
 }
 
 
-def _cell_run(network: str, epsilon: float) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+def _cell_run(network: str, epsilon: float, earlier: Sequence[Row] = ()) -> Run:
     def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
         from privet.experiments.studies import sparsification_cells as cells
         from privet.experiments.studies.sparsification import run_sparsification_study
 
         settings = cells.NETWORKS[network].at(epsilon)
-        return run_sparsification_study([cells.quick(settings) if quick else settings], seeds=seeds, device=device)
+        return run_sparsification_study(
+            [cells.quick(settings) if quick else settings], seeds=seeds, device=device, earlier=earlier
+        )
 
     return run
+
+
+def _cell_resume(network: str, epsilon: float) -> Callable[[Sequence[Row]], Run]:
+    return lambda earlier: _cell_run(network, epsilon, earlier)
 
 
 def _cell_table(rows: Sequence[Row]) -> str:
@@ -81,6 +87,7 @@ _CELL_STUDIES = tuple(
         num_seeds=3,
         run=_cell_run(network, epsilon),
         table=_cell_table,
+        resume=_cell_resume(network, epsilon),
     )
     for network, what in _CELLS.items()
     for epsilon in (3.0, 1.0)

@@ -27,6 +27,8 @@ class Study:
         table: From rows to Markdown.
         measure: The figure of a row that is shown while the study runs.
         vary: From changes such as ``rank=8,16`` to a run over all combinations; None where nothing can be changed.
+        resume: From rows of an earlier run to one that yields those and trains the others only; None where a run
+            cannot go on.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Study:
     table: Callable[[Sequence[Row]], str]
     measure: str = "accuracy"
     vary: Callable[[Sequence[str]], Run] | None = None
+    resume: Callable[[Sequence[Row]], Run] | None = None
 
     def varied(self, changes: Sequence[str]) -> Run:
         """Return the run with these changes; the study's own without any.
@@ -48,3 +51,15 @@ class Study:
         if self.vary is None:
             raise ArgumentError(f"The study {self.name!r} has no settings that can be changed. Leave out --set.")
         return self.vary(changes)
+
+    def resumed(self, rows: Sequence[Row]) -> Run:
+        """Return the run that goes on after these rows.
+
+        Raises:
+            ArgumentError: the study cannot go on.
+        """
+        if self.resume is None:
+            raise ArgumentError(
+                f"The study {self.name!r} cannot go on where it stopped. Leave out --resume, or cut it by --part."
+            )
+        return self.resume(rows)
