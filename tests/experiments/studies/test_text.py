@@ -84,6 +84,15 @@ def test_held_out_records_are_whole_sentences_and_nothing_is_lost() -> None:
         hold_out(data, 11)
 
 
+def test_no_phrase_of_a_held_out_sentence_trains() -> None:
+    sentences = ("a fine  film ", "fine film", "film", "a dull film", "a fine film .", "fine")
+    data = LabelledSentences(sentences=sentences, labels=(1, 1, 0, 0, 1, 1))
+    rest, held_out = hold_out(data, 1)
+    assert held_out.sentences == ("a fine film .",)
+    assert rest == LabelledSentences(sentences=("a dull film",), labels=(0,))
+    assert hold_out(data, 0)[0] == data
+
+
 def row(variant: str, arm: str, held_out: float, accuracy: float) -> dict[str, Any]:
     figures = {"accuracy": accuracy, "loss": 0.5, "ece_10": 0.1, "ece_15": 0.1, "mce_15": 0.2, "over_confidence": 0.1}
     facts = {"dataset": "sst2", "seed": 0, "epsilon": 3.0, "delta": 1e-5, "epochs": 1, "num_test": 872, "seconds": 7.0}
@@ -136,8 +145,8 @@ def test_there_are_only_six_layers() -> None:
 @needs_weights
 @pytest.mark.filterwarnings("default")
 def test_every_arm_of_a_variant_yields_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = ("a fine film .", "a dull film .")
-    data = LabelledSentences(sentences=kinds * 12, labels=(1, 0) * 12)
+    kinds = tuple(f"a {word} film {number} ." for number in range(12) for word in ("fine", "dull"))
+    data = LabelledSentences(sentences=kinds, labels=(1, 0) * 12)
     monkeypatch.setattr(text, "load_sst2", lambda: (data, data))
     settings = replace(
         QUICK, rank=2, dataset_size=20, num_held_out=4, batch_size=10, epochs=1, epsilon=20.0, open_batch_size=8

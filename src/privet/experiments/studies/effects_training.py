@@ -21,6 +21,7 @@ from privet.plan import Plan
 from privet.training.estimator import fit_privately
 from privet.training.predictions import predict
 from privet.training.replay import fastest_for
+from privet.training.schedules import LinearDecay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,7 @@ class ArmTraining:
         epochs: Expected uses of each record.
         learning_rate: Of SGD; that of the arm without privacy is multiplied by ``clip_norm``, as clipping does.
         momentum: Of SGD.
+        final_rate: Share of the learning rate that is left at the end; it falls linearly to it.
     """
 
     epsilon: float | None = 3.0
@@ -44,6 +46,7 @@ class ArmTraining:
     epochs: int = 20
     learning_rate: float = 2.0
     momentum: float = 0.9
+    final_rate: float = 1.0
 
     def plan(self, dataset_size: int) -> Plan:
         """Return the calibrated plan of the private arm."""
@@ -87,6 +90,7 @@ def train_arm(
         # Poisson batches rarely exceed their mean by this much, so that a step is one pass
         physical_batch_size=math.ceil(1.25 * training.batch_size),
         launch=fastest_for(device),
+        schedule=LinearDecay(final=training.final_rate),
         seed=seed,
     )
     return model, found

@@ -2,8 +2,8 @@
 
 Images are padded and shrunk back, so that the object keeps a part of its size; or one class keeps a part of its
 examples. The publication does not tell the target epsilon, the number of epochs and the attack's radius any more: they
-are RECONSTRUCTED here (epsilon 3, 20 epochs, 8/255), and the same in every arm. It tries various learning rates; so do
-these studies, once per seed, on training images that are held out.
+are RECONSTRUCTED here (epsilon 3, 60 epochs on MNIST and 30 on CIFAR-10, 8/255), and the same in every arm. It tries
+various learning rates; where a study here has several, it does so once per seed, on training images that are held out.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class PaddingSettings:
             self,
             paddings=self.paddings[::2],
             published=(),
-            training=replace(self.training, epochs=4),
-            learning_rates=self.learning_rates[1:2],
+            training=replace(self.training, epochs=4, batch_size=256),
+            learning_rates=(0.25,),
             num_train=6_000,
             num_attacked=300,
         )
@@ -77,8 +77,10 @@ def mnist_padding() -> PaddingSettings:
         build=lenet5,
         paddings=(0, 5, 14, 23, 42),
         published=((97, 95), (97, 89), (95, 50), (94, 20), (86, 1)),
-        training=ArmTraining(batch_size=256, epochs=20),
-        learning_rates=(0.25, 0.5, 1.0),
+        # Batches of 256, as the paper has them, stay at 95 to 96 % here with every rate from 0.05 to 1 and 20 to 60
+        # epochs. Batch, epochs and rate are the best of 19 tried on held-out training images without padding.
+        training=ArmTraining(batch_size=1024, epochs=60, final_rate=0.02),
+        learning_rates=(2.0,),
     )
 
 
@@ -92,7 +94,8 @@ def cifar10_padding() -> PaddingSettings:
         # Those of Tramer and Boneh (2021) for this network, which the paper follows; its batches of 256 come with no
         # learning rate that is still known.
         training=ArmTraining(epochs=30, batch_size=1024, momentum=0.9),
-        learning_rates=(0.5, 1.0, 2.0),
+        # With this threshold and momentum, 1 is what tuning found best for this network without either.
+        learning_rates=(1.0,),
     )
 
 
@@ -209,7 +212,7 @@ _WATCHED, _OTHERS = 5, 3000
 
 def run_class_size_study(*, seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
     """Train on 3,000 digits of each class but fewer fives, and yield what becomes of the fives (Appendix E.1)."""
-    settings = mnist_padding()
+    settings = replace(mnist_padding(), learning_rates=(1.0, 2.0))
     sizes = tuple(CLASS_SIZES) if not quick else (100, 1000)
     others = _OTHERS if not quick else 600
     if quick:

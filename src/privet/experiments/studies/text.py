@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import AdamW, Optimizer
 
-from privet.datasets.sentences import TRAIN_SIZE, load_sst2
+from privet.datasets.sentences import TRAIN_SIZE, LabelledSentences, load_sst2
 from privet.effects.calibration import reliability
 from privet.errors import ArgumentError
 from privet.experiments.studies.arms import LOCAL, MIXED, NON_PRIVATE, SCALED
@@ -45,7 +45,6 @@ from privet.training.schedules import LearningRate, LinearDecay
 from privet.training.session import privatize
 
 Row = dict[str, Any]
-_HELD_OUT = 1_500
 # Lengths are rounded up on a device, so that few kinds of batches have to be recorded: 80 holds the longest sentence.
 _LENGTH_STEP, _MAX_RECORDINGS = 16, 12
 
@@ -60,7 +59,8 @@ class TextSettings:
         rank: Inner width of low-rank adapters in these layers; 0 trains the layers themselves.
         adapter_scale: Factor of the adapters. A larger one gives the body a larger share of the clipped gradient.
         dataset_size: Declared number of training records; the first so many are used.
-        num_held_out: Further records, whole sentences, by which variants are compared.
+        num_held_out: Whole sentences by which variants are compared; they and their phrases do not train. 0 trains on
+            all records and compares nothing.
         batch_size: Expected logical batch size.
         epochs: Expected uses of each record.
         epsilon: Target of the private arms.
@@ -81,8 +81,8 @@ class TextSettings:
     trained_layers: int = 6
     rank: int = 0
     adapter_scale: float = 4.0
-    dataset_size: int = TRAIN_SIZE - _HELD_OUT
-    num_held_out: int = _HELD_OUT
+    dataset_size: int = TRAIN_SIZE
+    num_held_out: int = 0
     batch_size: int = 4096
     epochs: int = 10
     epsilon: float = 3.0
@@ -169,7 +169,8 @@ def run_text_study(settings: Sequence[TextSettings], *, seeds: Sequence[int], de
                     else:
                         epsilon = _train_privately(model, train, variant, clipping, seed)
                 seconds = round(time.monotonic() - began, 1)
-                yield from _rows(variant, arm, seed, epsilon, seconds, _predictions(model, held_out, dev))
+                chosen_by = None if held_out is None else float(_predictions(model, held_out).is_right.mean())
+                yield from _rows(variant, arm, seed, epsilon, seconds, chosen_by, _predictions(model, dev))
 
 
 def _rows(
@@ -178,27 +179,31 @@ def _rows(
     seed: int,
     epsilon: float | None,
     seconds: float,
-    predictions: Sequence[Predictions],
+    held_out_accuracy: float | None,
+    dev: Predictions,
 ) -> Iterator[Row]:
-    held_out, dev = predictions
     facts: Row = {"dataset": "sst2", "variant": settings.variant, "seed": seed, "epsilon": epsilon}
     facts |= {"delta": settings.delta, "seconds": seconds, "settings": asdict(settings)}
     facts |= {"epochs": settings.open_epochs if arm == NON_PRIVATE else settings.epochs}
-    facts["held_out_accuracy"] = float(held_out.is_right.mean()) if held_out.num_examples else None
+    facts["held_out_accuracy"] = held_out_accuracy
     yield {"arm": arm, **facts, **_figures(dev)}
     if arm == LOCAL:
         yield {"arm": SCALED, **facts, **_figures(cross_fitted(dev))}
 
 
-def _states(settings: TextSettings, device: torch.device) -> tuple[TokenStates, TokenStates, TokenStates]:
+def _states(settings: TextSettings, device: torch.device) -> tuple[TokenStates, TokenStates | None, TokenStates]:
+    """Return what trains, what variants are chosen by (None where nothing is held out), and what is measured on."""
     whole, dev = load_sst2()
     rest, held_out = hold_out(whole, settings.num_held_out)
     minilm = MiniLm.installed()
     lower = minilm.lower(NUM_LAYERS - settings.trained_layers)
     step = _LENGTH_STEP if device.type == "cuda" else 1
-    parts = (first_records(rest, settings.dataset_size), held_out, dev)
-    train, held_out_states, dev_states = (encode(minilm, lower, part, device, length_step=step) for part in parts)
-    return train, held_out_states, dev_states
+
+    def states(part: LabelledSentences) -> TokenStates:
+        return encode(minilm, lower, part, device, length_step=step)
+
+    train = states(first_records(rest, settings.dataset_size))
+    return train, states(held_out) if settings.num_held_out else None, states(dev)
 
 
 def _model(settings: TextSettings, seed: int) -> UpperLayers:
@@ -287,13 +292,10 @@ def _train_openly(model: UpperLayers, train: TokenStates, settings: TextSettings
 
 
 @torch.no_grad()
-def _predictions(model: UpperLayers, *data: TokenStates) -> tuple[Predictions, ...]:
+def _predictions(model: UpperLayers, part: TokenStates) -> Predictions:
     model.eval()
-    found = []
-    for part in data:
-        scores = [model(*part.take(rows)[:2]).double().cpu() for rows in torch.split(torch.arange(len(part)), 64)]
-        found.append(Predictions.from_logits(torch.cat(scores).numpy(), part.labels.cpu().numpy()))
-    return tuple(found)
+    scores = [model(*part.take(rows)[:2]).double().cpu() for rows in torch.split(torch.arange(len(part)), 64)]
+    return Predictions.from_logits(torch.cat(scores).numpy(), part.labels.cpu().numpy())
 
 
 def _figures(predictions: Predictions) -> Row:
