@@ -18,6 +18,7 @@ from torch.nn.utils import parametrizations
 
 from privet.accounting.ledger import Ledger
 from privet.errors import DataError, LossError, UnsupportedModel
+from privet.models import dp_cnn
 from privet.training.made_up import MadeUpBatches
 from privet.training.preflight import preflight
 from privet.training.recording import LossFunction
@@ -428,3 +429,15 @@ def test_a_pre_flight_that_cannot_be_held_is_told(caplog: pytest.LogCaptureFixtu
         accumulate(model, particular)
     assert "No pre-flight" in caplog.text
     assert "secret" not in caplog.text
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_a_convolutional_network_passes_on_a_device_that_adds_up_in_no_fixed_order(scale: float) -> None:
+    torch.manual_seed(0)
+    model = dp_cnn().cuda()
+    with torch.no_grad():  # large weights make gradients that are small differences of large numbers
+        for value in model.parameters():
+            value.mul_(scale)
+    batch = (torch.rand(6, 3, 32, 32, device="cuda"), torch.arange(6, device="cuda"))
+    preflight(model, cross_entropy(model), batch)
