@@ -58,6 +58,7 @@ def main() -> None:
 @click.option("--threads", default=1, show_default=True, help="Processor threads; more than one uses elapsed time.")
 @click.option("--batch", type=int, help="Examples per step instead of the model's own number.")
 @click.option("--check-examples", default=16, show_default=True, help="Examples compared with the loop; 0 for none.")
+@click.option("--accumulate", default=1, show_default=True, help="Time also steps of so many batches with one noise.")
 @click.option("--gate", is_flag=True, help="End with an error if the default engine is below a model's floor.")
 @_json
 @_markdown
@@ -72,6 +73,7 @@ def run(
     threads: int,
     batch: int | None,
     check_examples: int,
+    accumulate: int,
     gate: bool,
     json_file: Path | None,
     markdown_file: Path | None,
@@ -80,7 +82,7 @@ def run(
     where = _prepare(device, threads)
     chosen = Precision(precision) if precision else _default_precision(where)
     entrants, workloads = _pick("contender", CONTENDERS, contenders), _pick("model", WORKLOADS, models)
-    record = _describe(where, chosen, threads=threads, rounds=rounds)
+    record = _describe(where, chosen, threads=threads, rounds=rounds, accumulate=accumulate)
     deadline = time.monotonic() + budget
     for place, workload in enumerate(workloads):
         size = workload.sizes[_scale_for(where, scale)]
@@ -93,7 +95,7 @@ def run(
             settings=Settings(logical_batch=batch or size.batch_size, autocast=chosen.autocast),
             precision=chosen,
             clock=clock_for(where, num_threads=threads),
-            plan=Plan(rounds=rounds, check_examples=check_examples, budget_seconds=share),
+            plan=Plan(rounds=rounds, check_examples=check_examples, budget_seconds=share, accumulate=accumulate),
         )
         record = _with_rows(record, rows, json_file, markdown_file)
     if gate:
@@ -216,13 +218,14 @@ def _scale_for(device: torch.device, scale: str | None) -> Scale:
     return Scale.ACCELERATOR if device.type == "cuda" else Scale.PROCESSOR
 
 
-def _describe(device: torch.device, precision: Precision, *, threads: int, rounds: int) -> Record:
+def _describe(device: torch.device, precision: Precision, *, threads: int, rounds: int, accumulate: int = 1) -> Record:
     about = environment(device, num_threads=threads) | {"keeps freed memory": use_arena()}
     with precision.applied():
         about["ceilings"] = {name: round(value, 3) for name, value in ceilings(device).items()}
     settings = {
         "precision": precision.value,
         "rounds": rounds,
+        "batches per accumulated step": accumulate,
         "noise multiplier": 1.0,
         "optimizer": "plain SGD",
         "data": "normal images, Zipf token ids",

@@ -3,7 +3,9 @@
     python -m benchmarks.masks --json-file results/benchmarks/masks_cpu.json
 
 Every arm is a session of its own with a model of its own, all alive in one process; a round takes one step of each.
-Forward, backward, norms, sums, noise and the optimizer's step are all in the time.
+Forward, backward, norms, sums, noise and the optimizer's step are all in the time. For models of linear maps two parts
+are timed alone in every round: the product that a mask of coordinates adds, and the noise that a mask of half of them
+saves. No such mask can cost less than the one without the other.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from torch.utils.data import TensorDataset
 
 from benchmarks.machine import environment, use_arena
 from benchmarks.measure import clock_for
+from benchmarks.models import WORKLOADS, Images, Scale, Size
 from benchmarks.networks import VisionTransformer
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.granularity import Blocks, Coordinates, Rows
@@ -35,6 +38,7 @@ from privet.mechanism.schedules import Constant
 from privet.mechanism.terms import Adjacency, Unit
 from privet.models.dp_cnn import dp_cnn
 from privet.plan import Plan
+from privet.training.randomness import Streams
 from privet.training.session import Session, privatize
 from privet.training.step import Step
 
@@ -53,10 +57,17 @@ def _vit() -> nn.Module:
     return VisionTransformer(width=192, num_blocks=4, num_heads=3, patch=4, side=32, num_classes=10)
 
 
-_MODELS: dict[str, tuple[Callable[[], nn.Module], int]] = {
-    "MLP 3072-1024-1024-10": (_mlp, 256),
-    "DP-CNN": (dp_cnn, 32),
-    "ViT width 192, 4 blocks": (_vit, 8),
+def _small_images(build: Callable[[], nn.Module], batch_size: int) -> Size:
+    return Size(build=build, data=Images(channels=3, side=32), batch_size=batch_size)
+
+
+_MODELS: dict[str, Size] = {
+    "MLP 3072-1024-1024-10": _small_images(_mlp, 256),
+    "MLP 3072-1024-1024-10, batch 128": _small_images(_mlp, 128),
+    "MLP 3072-1024-1024-10, batch 64": _small_images(_mlp, 64),
+    "DP-CNN": _small_images(dp_cnn, 32),
+    "ViT width 192, 4 blocks": _small_images(_vit, 8),
+    "ViT-S/16": WORKLOADS["vit_s"].sizes[Scale.PROCESSOR],
 }
 
 
@@ -89,10 +100,10 @@ class _Arm:
         step.update()
 
 
-def _session(build: Callable[[], nn.Module], batch: int, mask: Mask, device: torch.device, steps: int) -> Session:
+def _session(size: Size, mask: Mask, device: torch.device, steps: int) -> Session:
     torch.manual_seed(0)
-    model = build().to(device)
-    data = TensorDataset(torch.randn(batch, 3, 32, 32), torch.randint(0, 10, (batch,)))
+    model, batch = size.build().to(device), size.batch_size
+    data = TensorDataset(*size.data.draw(batch, torch.Generator().manual_seed(0)))
     plan = Plan(
         sampling=FullBatch(steps=steps, expected_batch_size=batch),
         clipping=Threshold(norm=1.0),
@@ -106,30 +117,57 @@ def _session(build: Callable[[], nn.Module], batch: int, mask: Mask, device: tor
     return privatize(model, optimizer, data, plan, physical_batch_size=batch, seed=0)
 
 
+def _parts(size: Size, device: torch.device) -> dict[str, Callable[[], None]]:
+    """Return what a mask of coordinates must add to and can save from a step of linear maps, each by itself."""
+    model = size.build()
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    number = sum(parameter.numel() for parameter in model.parameters())
+    if number != sum(parameter.numel() for module in linear for parameter in module.parameters()):
+        return {}
+    factors = [
+        (
+            torch.rand(size.batch_size, module.in_features, device=device),
+            (torch.rand(module.weight.shape, device=device) < 0.5).float(),
+        )
+        for module in linear
+    ]
+    source, draws = Streams.new(device, seed=0).noise, torch.zeros(number // 2, device=device)
+
+    def products() -> None:
+        for squares, keep in factors:
+            torch.mm(squares, keep.mT)
+
+    def noise() -> None:
+        source.add_normal(draws, 1.0)
+
+    return {"the extra product alone": products, "noise of half the coordinates alone": noise}
+
+
 def _race(name: str, device: torch.device, rounds: int, threads: int) -> list[dict[str, Any]]:
-    build, batch = _MODELS[name]
+    size = _MODELS[name]
     clock = clock_for(device, num_threads=threads)
-    taken: dict[str, list[float]] = {arm: [] for arm in _ARMS}
     with ExitStack() as stack:
-        arms = {}
+        work: dict[str, Callable[[], None]] = {}
         for arm, mask in _ARMS.items():
-            session = stack.enter_context(_session(build, batch, mask, device, steps=rounds + _WARM_UP))
+            session = stack.enter_context(_session(size, mask, device, steps=rounds + _WARM_UP))
             model = session.model
 
             def losses(inputs: Tensor, labels: Tensor, model: nn.Module = model) -> Tensor:
                 return functional.cross_entropy(model(inputs), labels, reduction="none")
 
-            arms[arm] = _Arm(steps=session.steps(), losses=losses)
+            work[arm] = _Arm(steps=session.steps(), losses=losses).step
+        work |= _parts(size, device)
+        taken: dict[str, list[float]] = {each: [] for each in work}
         for number in range(rounds + _WARM_UP):
-            for arm, running in arms.items():
-                seconds = clock.seconds(running.step)
+            for each, run in work.items():
+                seconds = clock.seconds(run)
                 if number >= _WARM_UP:
-                    taken[arm].append(seconds)
+                    taken[each].append(seconds)
     plain = taken["no mask"]
     return [
         {
             "model": name,
-            "examples": batch,
+            "examples": size.batch_size,
             "arm": arm,
             "seconds": statistics.median(times),
             "over_no_mask": statistics.median(mine / base for mine, base in zip(times, plain, strict=True)),
@@ -142,17 +180,18 @@ def _race(name: str, device: torch.device, rounds: int, threads: int) -> list[di
 @click.option("--device", default="cpu", show_default=True, help="Where to run.")
 @click.option("--rounds", default=15, show_default=True, help="Timed steps of every arm.")
 @click.option("--threads", default=1, show_default=True, help="Threads of the processor.")
+@click.option("--model", "models", multiple=True, help="Only these models; all by default.")
 @click.option("--json-file", type=click.Path(path_type=Path), help="Where to write the result.")
-def main(device: str, rounds: int, threads: int, json_file: Path | None) -> None:
+def main(device: str, rounds: int, threads: int, models: tuple[str, ...], json_file: Path | None) -> None:
     """Time private steps with and without masks."""
     torch.set_num_threads(threads)
     use_arena()
     where = torch.device(device)
     rows = []
-    for name in _MODELS:
+    for name in models or _MODELS:
         rows += (found := _race(name, where, rounds, threads))
         for row in found:
-            click.echo(f"{row['model']:26} {row['arm']:28} {row['seconds'] * 1e3:9.1f} ms  {row['over_no_mask']:.3f}")
+            click.echo(f"{row['model']:34} {row['arm']:36} {row['seconds'] * 1e3:9.1f} ms  {row['over_no_mask']:.3f}")
     if json_file is not None:
         command = " ".join(["python -m benchmarks.masks", *sys.argv[1:]])
         record = {

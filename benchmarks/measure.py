@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import gc
 import math
 import time
@@ -95,6 +96,8 @@ class Plan:
         budget_seconds: When this is used up, contenders not yet started fail and rounds stop at three.
         physical_batch: Examples per forward pass; None for all of a logical batch at once. A logical batch of several
             physical ones repeats the same examples, so that memory shows the step and not the data.
+        accumulate: Time also steps of this many such batches, which draw noise and update once: that is how small
+            batches are used. 1 leaves it out.
     """
 
     rounds: int = 9
@@ -103,13 +106,14 @@ class Plan:
     check_examples: int = 16
     budget_seconds: float = float("inf")
     physical_batch: int | None = None
+    accumulate: int = 1
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured."""
-        if self.rounds < 1 or self.warm_up < 0 or self.check_examples < 0:
+        if self.rounds < 1 or self.warm_up < 0 or self.check_examples < 0 or self.accumulate < 1:
             raise ValueError(
-                f"rounds must be at least 1, warm_up and check_examples at least 0, got {self.rounds}, {self.warm_up} "
-                f"and {self.check_examples}."
+                f"rounds and accumulate must be at least 1, warm_up and check_examples at least 0, got {self.rounds}, "
+                f"{self.accumulate}, {self.warm_up} and {self.check_examples}."
             )
 
     def num_parts(self, logical_batch: int) -> int:
@@ -128,6 +132,7 @@ class _Entry:
     contender: Contender
     running: Running | None = None
     seconds: list[float] = field(default_factory=list)
+    accumulated_seconds: list[float] = field(default_factory=list)
 
     def fail(self, error: Exception) -> None:
         """Take it out of the race and say why."""
@@ -166,9 +171,14 @@ def measure(
         for entry in entries:
             _start(entry, model, parts, settings, clock, plan, deadline)
         _race(entries, parts, clock, plan, deadline)
+        if plan.accumulate > 1:
+            _race_accumulated(entries, parts * plan.accumulate, clock, plan, deadline)
     for entry in entries:
         entry.leave()
-    rows = [replace(entry.row, seconds=tuple(entry.seconds)) for entry in entries]
+    rows = [
+        replace(entry.row, seconds=tuple(entry.seconds), accumulated_seconds=tuple(entry.accumulated_seconds))
+        for entry in entries
+    ]
     return with_ratios(rows, tolerance=TOLERANCE)
 
 
@@ -289,6 +299,22 @@ def _round(entry: _Entry, running: Running, parts: Sequence[Batch], clock: Clock
         entry.seconds.clear()
     if entry.row.failure:
         _free(parts[0][0].device)
+
+
+def _race_accumulated(
+    entries: Sequence[_Entry], parts: Sequence[Batch], clock: Clock, plan: Plan, deadline: float
+) -> None:
+    """Time longer steps, a few of each in turn; who cannot take several batches in one step has no such time."""
+    able = [(entry, entry.running) for entry in entries if entry.running is not None]
+    for place in range(min(plan.rounds, _MIN_ROUNDS)):
+        if place and time.monotonic() > deadline:
+            return
+        for entry, running in list(able):
+            try:
+                entry.accumulated_seconds.append(clock.seconds(functools.partial(running.step, parts)))
+            except Exception:  # noqa: BLE001 -- it has shown already what it can do
+                entry.accumulated_seconds.clear()
+                able.remove((entry, running))
 
 
 def _free(device: torch.device) -> None:

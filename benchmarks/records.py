@@ -34,6 +34,8 @@ class Row:
         ratio_fastest: The same from the fastest rounds.
         ratio_same_option: Throughput over that of plain training launched the same way.
         ratio_to_best_rival: Throughput over that of the fastest rival whose sum is right.
+        accumulated_seconds: Time per step of several such batches with one noise and one update, if that was timed.
+        ratio_accumulated: Throughput of those steps over that of plain training's.
         axis: In a growth record, what grows.
         value: In a growth record, how large it is.
     """
@@ -55,6 +57,8 @@ class Row:
     ratio_fastest: float | None = None
     ratio_same_option: float | None = None
     ratio_to_best_rival: float | None = None
+    accumulated_seconds: tuple[float, ...] = ()
+    ratio_accumulated: float | None = None
     axis: str = ""
     value: int | None = None
 
@@ -112,7 +116,8 @@ class Record:
         for entry in content["rows"]:
             if unknown := sorted(set(entry) - known):
                 raise ValueError(f"A row has fields that schema {SCHEMA} does not know: {unknown}.")
-            rows.append(Row(**{**entry, "seconds": tuple(entry["seconds"])}))
+            times = {name: tuple(entry.get(name, ())) for name in ("seconds", "accumulated_seconds")}
+            rows.append(Row(**{**entry, **times}))
         return cls(environment=content["environment"], settings=content["settings"], rows=tuple(rows))
 
     def write(self, path: Path) -> None:
@@ -144,7 +149,14 @@ def _with_ratios(row: Row, plain: Row | None, alike: Row | None, best_rival: flo
         ratio_fastest=min(plain.seconds) / min(row.seconds) if plain else None,
         ratio_same_option=alike.median_seconds / row.median_seconds if alike else None,
         ratio_to_best_rival=row.samples_per_second / best_rival if best_rival else None,
+        ratio_accumulated=_accumulated_ratio(row, plain),
     )
+
+
+def _accumulated_ratio(row: Row, plain: Row | None) -> float | None:
+    if plain is None or not plain.accumulated_seconds or not row.accumulated_seconds:
+        return None
+    return statistics.median(plain.accumulated_seconds) / statistics.median(row.accumulated_seconds)
 
 
 _COLUMNS = (
@@ -154,6 +166,7 @@ _COLUMNS = (
     "samples/s",
     "ratio",
     "fastest",
+    "accumulated",
     "same option",
     "x best rival",
     "peak MB",
@@ -179,7 +192,7 @@ def _cells(row: Row) -> list[str]:
     error = _error_cell(row)
     if not row.ran:
         reason = row.failure.replace("|", "/").replace("\n", " ")
-        return [row.model, row.contender, f"failed: {reason}", *[""] * 7, error, row.noise_dtype]
+        return [row.model, row.contender, f"failed: {reason}", *[""] * 8, error, row.noise_dtype]
     return [
         row.model,
         row.contender,
@@ -187,6 +200,7 @@ def _cells(row: Row) -> list[str]:
         f"{row.samples_per_second:,.0f}",
         _number(row.ratio, 2),
         _number(row.ratio_fastest, 2),
+        _number(row.ratio_accumulated, 2),
         _number(row.ratio_same_option, 2),
         _number(row.ratio_to_best_rival, 2),
         _number(None if row.peak_bytes is None else row.peak_bytes / 1e6, 1),

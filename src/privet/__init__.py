@@ -48,6 +48,7 @@ _WHERE = {
     "Diagonal": "privet.mechanism.geometry",
     "public_geometry": "privet.training.geometry",
     "release_geometry": "privet.training.geometry",
+    "PrivateNormalisation": "privet.training.normalisation",
     "NoMask": "privet.mechanism.masking",
     "RandomMask": "privet.mechanism.masking",
     "RankedMask": "privet.mechanism.masking",
@@ -179,6 +180,7 @@ if TYPE_CHECKING:
     from privet.training.estimator import sgd as sgd
     from privet.training.geometry import public_geometry as public_geometry
     from privet.training.geometry import release_geometry as release_geometry
+    from privet.training.normalisation import PrivateNormalisation as PrivateNormalisation
     from privet.training.optimizers import DPAdam as DPAdam
     from privet.training.optimizers import DPAdamW as DPAdamW
     from privet.training.physical_batch import suggest_physical_batch as suggest_physical_batch

@@ -30,6 +30,7 @@ class Flawed:
     scale: float = 1.0
     raises_at_step: int | None = None
     raises_at_setup: bool = False
+    takes_one_batch: bool = False
 
     def setup(self, model: nn.Module, settings: Settings) -> Running:
         if self.raises_at_setup:
@@ -45,6 +46,8 @@ class RunningFlawed:
         self._steps += 1
         if self._steps == self._flaws.raises_at_step:
             raise RuntimeError("out of | luck")
+        if self._flaws.takes_one_batch and len(parts) > 1:
+            raise RuntimeError("one batch at a time")
         self._inner.step(parts)
 
     def clipped_sum(self, batch: Batch) -> Mapping[str, Tensor]:
@@ -55,7 +58,9 @@ class RunningFlawed:
         self._inner.close()
 
 
-def measured(model: str, contenders: Sequence[Contender], *, rounds: int = 1, budget: float = 600.0) -> dict[str, Row]:
+def measured(
+    model: str, contenders: Sequence[Contender], *, rounds: int = 1, budget: float = 600.0, accumulate: int = 1
+) -> dict[str, Row]:
     workload = WORKLOADS[model]
     size = workload.sizes[Scale.TINY]
     rows = measure(
@@ -66,6 +71,6 @@ def measured(model: str, contenders: Sequence[Contender], *, rounds: int = 1, bu
         settings=Settings(logical_batch=size.batch_size),
         precision=Precision.FP32,
         clock=ProcessClock(),
-        plan=Plan(rounds=rounds, warm_up=1, min_sample_seconds=0.0, budget_seconds=budget),
+        plan=Plan(rounds=rounds, warm_up=1, min_sample_seconds=0.0, budget_seconds=budget, accumulate=accumulate),
     )
     return {row.contender: row for row in rows}

@@ -101,6 +101,17 @@ def test_the_truth_is_the_closed_form_of_a_linear_classifier() -> None:
     torch.testing.assert_close(truth.sums["1.bias"], clipped.sum(0))
 
 
+def test_steps_of_several_batches_are_timed_of_those_who_can_do_them() -> None:
+    rows = measured("mlp", [NonPrivate(), BOOKKEEPING, Flawed(takes_one_batch=True)], rounds=2, accumulate=3)
+    assert len(rows["privet_bookkeeping"].accumulated_seconds) == 2
+    assert rows["privet_bookkeeping"].ratio_accumulated is not None
+    assert rows["flawed"].ran
+    assert not rows["flawed"].failure
+    assert rows["flawed"].accumulated_seconds == ()
+    with pytest.raises(ValueError, match="accumulate"):
+        Plan(accumulate=0)
+
+
 @pytest.mark.parametrize("contender", [NonPrivate(), BOOKKEEPING, FUNCTIONAL])
 def test_a_step_in_two_physical_batches_is_the_step_in_one(contender: NonPrivate | Privet) -> None:
     model, (inputs, labels) = make(WORKLOADS["mnist"].sizes[Scale.TINY], 6, device=CPU, seed=0)

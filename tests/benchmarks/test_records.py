@@ -43,6 +43,19 @@ def test_ratios_compare_medians_with_plain_training_and_with_the_best_right_riva
     assert found["absent"].ratio is None
 
 
+def test_accumulated_steps_are_compared_with_plain_accumulated_steps() -> None:
+    rows = (
+        row("plain", "baseline", (1.0,), accumulated_seconds=(8.0, 8.0)),
+        row("ours", "privet", (4.0,), accumulated_seconds=(10.0, 9.0, 16.0)),
+        row("unable", "rival", (2.0,)),
+    )
+    found = {each.contender: each for each in with_ratios(rows, tolerance=1e-5)}
+    assert (found["ours"].ratio, found["ours"].ratio_accumulated) == (0.25, 0.8)
+    assert found["unable"].ratio_accumulated is None
+    record = Record(environment={}, settings={}, rows=tuple(found.values()))
+    assert Record.from_json(record.to_json()) == record
+
+
 def test_without_plain_training_there_is_no_ratio() -> None:
     (only,) = with_ratios(ROWS[2:3], tolerance=1e-5)
     assert only.ratio is None
@@ -54,6 +67,10 @@ def test_a_record_survives_its_file(tmp_path: Path) -> None:
     record.write(tmp_path / "new" / "record.json")
     text = (tmp_path / "new" / "record.json").read_text(encoding="utf-8")
     assert Record.from_json(text) == record
+    content = json.loads(text)
+    for each in content["rows"]:
+        del each["accumulated_seconds"], each["ratio_accumulated"]
+    assert Record.from_json(json.dumps(content)) == record, "older records lack what was not timed"
 
 
 def test_a_file_of_another_schema_is_refused() -> None:

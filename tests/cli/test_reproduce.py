@@ -54,6 +54,6 @@ def test_several_names_get_one_table_of_verdicts(ask: Ask, tmp_path: Path, monke
     found = ask(*words)
     assert found.code == 0
     assert "HOLDS (all claims)" in found.out
-    assert "NOT TESTED (Data set 'mnist'" in found.out
+    assert "NOT TESTED (needs mnist: not run)" in found.out
     summary = (tmp_path / "quick" / "README.md").read_text()
     assert "[hidden-state-waste](hidden-state-waste/table.md)" in summary

@@ -93,7 +93,7 @@ def test_evaluation_shows_confidence_and_attacks_beside_their_limits(ask: Ask, o
     found = ask("evaluate", own_run, "--calibration", "--membership", "--bins", "10", "--device", "cpu")
     assert found.code == 0
     assert "expected calibration error, 10 bins of equal width" in found.out
-    assert "allowed at most" in found.out
+    assert "allows at most" in found.out
     assert "EXCEEDED" not in found.out
 
 

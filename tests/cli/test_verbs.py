@@ -148,7 +148,7 @@ def test_evaluating_a_run_gives_what_training_measured(ask: Ask, finished_run: P
     found = json.loads(ask("evaluate", finished_run, "--json").out)
     stored = json.loads((finished_run / "metrics.json").read_text())
     assert found["measures"] == stored["measures"]
-    assert "test accuracy" in ask("evaluate", finished_run).out
+    assert "accuracy" in ask("evaluate", finished_run).out
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "report", "account"])

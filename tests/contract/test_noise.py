@@ -181,11 +181,33 @@ def test_a_devices_noise_is_drawn_in_double_precision_even_for_a_single_precisio
     assert float((double.float().double() == double).double().mean()) < 0.01, "the draws carry more than 24 bits"
 
 
+def counter_mode(key: bytes, num_bytes: int, *, renewals: int = 1) -> bytes:
+    """Counter mode by hand: GCM counts from two, behind a nonce of twelve bytes."""
+    nonce = int.from_bytes(key[32:44], "big") + renewals
+    counter = nonce.to_bytes(12, "big") + (2).to_bytes(4, "big")
+    return Cipher(algorithms.AES(key[:32]), modes.CTR(counter)).encryptor().update(bytes(num_bytes))
+
+
+class SoonRenewed(KeystreamNoise):
+    _BYTES_PER_NONCE = 16 * 1000
+
+
+def test_a_keystream_goes_on_with_the_next_nonce_before_its_counter_ends() -> None:
+    key = np.random.SeedSequence(9).generate_state(6, np.uint64).tobytes()
+    source, draws = SoonRenewed(key), torch.zeros(3, 2000, dtype=torch.float64)
+    for draw in draws:
+        source.add_normal(draw, 1.0)
+    for renewals, draw in enumerate(draws, start=1):
+        words = np.frombuffer(counter_mode(key, 8000, renewals=renewals), dtype=np.uint64)
+        uniform = 1 - (words & np.uint64((1 << 52) - 1)).astype(np.float64) / 2.0**52
+        radius = torch.hypot(draw[:1000], draw[1000:])
+        torch.testing.assert_close(radius, torch.from_numpy(np.sqrt(-2 * np.log(uniform))), rtol=1e-12, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])
 def test_the_radius_of_keystream_noise_is_drawn_in_double_precision_whatever_the_sum(dtype: torch.dtype) -> None:
     pairs, key = 5_000, np.random.SeedSequence(8).generate_state(6, np.uint64).tobytes()
-    cipher = Cipher(algorithms.AES(key[:32]), modes.CTR(key[32:48])).encryptor()
-    words = np.frombuffer(cipher.update(bytes(8 * pairs)), dtype=np.uint64)
+    words = np.frombuffer(counter_mode(key, 8 * pairs), dtype=np.uint64)
     uniform = 1 - (words & np.uint64((1 << 52) - 1)).astype(np.float64) / 2.0**52
     noise = torch.zeros(2 * pairs, dtype=dtype)
     KeystreamNoise(key).add_normal(noise, 1.0)

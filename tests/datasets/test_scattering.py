@@ -34,8 +34,18 @@ def test_the_features_have_the_published_shape(shape: tuple[int, int, int], expe
 
 
 def test_the_described_shapes_are_those_of_the_transform() -> None:
-    for name in ("mnist", "fashion_mnist", "fashion_mnist_small", "cifar10"):
+    for name in ("mnist", "fashion_mnist", "fashion_mnist_small", "cifar10", "svhn"):
         assert describe(f"{name}_scattering").input_shape == Scattering().output_shape(describe(name).input_shape)
+
+
+def test_typical_sizes_are_public_positive_and_the_same_for_every_colour() -> None:
+    grey, colour = (Scattering().typical_sizes((colours, 32, 32), num_images=8) for colours in (1, 3))
+    assert len(grey) == 81
+    assert colour == grey * 3
+    assert min(grey) > 0
+    assert grey == Scattering().typical_sizes((1, 32, 32), num_images=8), "no randomness that is not fixed"
+    first, second = sum(grey[1:17]) / 16, sum(grey[17:]) / 64
+    assert grey[0] > first > second, "the order of the transform decides about the size"
 
 
 def test_a_constant_image_has_its_mean_and_nothing_else() -> None:

@@ -175,3 +175,13 @@ def test_the_largest_error_says_how_many_predictions_it_rests_on() -> None:
     found = Reliability(bins=(lonely, crowded), binning=Binning.EQUAL_WIDTH)
     assert found.worst_bin_size == 1
     assert found.largest_error == pytest.approx(0.27)
+
+
+def test_the_two_parts_of_the_error_have_intervals_and_files_without_them_are_read() -> None:
+    report = calibration_report(random_predictions(0), num_resamples=20)
+    assert report.over_confidence is not None
+    assert report.under_confidence is not None
+    whole = report.over_confidence.value + report.under_confidence.value
+    assert whole == pytest.approx(report.expected_error.value)
+    older = {key: value for key, value in report.to_dict().items() if not key.endswith("_confidence")}
+    assert CalibrationReport.from_dict(older).over_confidence is None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from privet.effects import fairness
 from privet.effects.calibration import reliability
 from privet.effects.fairness import Attribute, check_attribute, decision_disparity, fairness_report, long_tail
-from privet.effects.groups import FairnessReport
+from privet.effects.groups import DecisionDisparity, FairnessReport
 from privet.errors import ArgumentError, DataError, DependencyError
 from privet.training.predictions import Predictions
 
@@ -62,6 +63,14 @@ def test_differences_of_decisions_are_those_computed_by_hand() -> None:
     found = decision_disparity(predictions, attribute, class_names=("no", "yes"))
     assert found.demographic_parity == 0.75 - 0.25
     assert found.equalized_odds == 0.5
+    for value, interval in (
+        (found.demographic_parity, found.demographic_parity_interval),
+        (found.equalized_odds, found.equalized_odds_interval),
+    ):
+        assert interval is not None
+        assert interval.value == value
+        assert 0 <= interval.low < interval.high <= 1
+    assert DecisionDisparity.from_dict(asdict(found)) == found
     assert found.positive_class == "yes"
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import tomllib
@@ -231,3 +232,30 @@ def test_recipes_are_checked_the_same_without_a_file() -> None:
     assert Recipe.from_dict(values).plan().num_steps == 10
     with pytest.raises(RecipeError, match="Did you mean 'training'"):
         Recipe.from_dict(values | {"trainin": {}})
+
+
+def test_without_privacy_nothing_hides_and_everything_else_stays() -> None:
+    recipe = load_recipe("demo")
+    bare = recipe.without_privacy()
+    plan = bare.plan()
+    assert len(plan.not_private_because) == 2
+    assert math.isinf(plan.guarantee().epsilon)
+    assert plan.sampling == recipe.plan().sampling
+    assert (bare.dataset, bare.model) == (recipe.dataset, recipe.model)
+    assert Recipe.from_dict(tomllib.loads(bare.to_toml())) == bare
+
+
+def test_without_privacy_a_step_of_plain_descent_stays_as_long_as_the_bound_made_it() -> None:
+    recipe = load_recipe("demo", ["training.optimizer={kind='sgd', learning_rate=4.0, weight_decay=0.01}"])
+    bound = recipe.privacy.clipping["norm"]
+    optimizer = recipe.without_privacy().training.optimizer
+    assert optimizer.learning_rate == pytest.approx(4.0 * bound)
+    assert optimizer.learning_rate * optimizer.weight_decay == pytest.approx(4.0 * 0.01)
+    assert recipe.without_privacy(keeps_learning_rate=True).training == recipe.training
+    adam = load_recipe("demo", ["training.optimizer={kind='adam', learning_rate=0.01}"])
+    assert adam.without_privacy().training == adam.training
+
+
+@pytest.mark.parametrize("name", sorted(packaged_recipes()))
+def test_every_packaged_recipe_can_be_planned_without_privacy(name: str) -> None:
+    assert load_recipe(name).without_privacy().plan().not_private_because

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -53,6 +54,16 @@ def test_balanced_gives_up_the_exchange_that_loses_least_time_for_each_byte() ->
 def test_balanced_keeps_the_fastest_while_the_peak_is_within_the_share() -> None:
     assert list(Balanced(share=3.0).choose(layers([0], [[FACTORS, STORED]], plain_bytes=10))) == [STORED]
     assert list(Balanced(share=2.9).choose(layers([0], [[FACTORS, STORED]], plain_bytes=10))) == [FACTORS]
+
+
+def test_balanced_allows_a_processor_its_own_share() -> None:
+    found = layers([0], [[FACTORS, STORED]], plain_bytes=10)
+    on_processor = replace(found, on_processor=True)
+    assert list(Balanced(share=2.9, processor_share=3.0).choose(on_processor)) == [STORED]
+    assert list(Balanced(share=2.9, processor_share=3.0).choose(found)) == [FACTORS]
+    assert list(Balanced(share=3.0, processor_share=2.9).choose(on_processor)) == [FACTORS]
+    with pytest.raises(ArgumentError, match="processor_share"):
+        Balanced(processor_share=0.0)
 
 
 def test_balanced_ignores_layers_that_gradients_reach_after_the_peak() -> None:

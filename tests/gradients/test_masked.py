@@ -326,3 +326,25 @@ def test_masked_rows_are_never_measured() -> None:
     clipper.take(0, part)
     assert bool(clipper.finish(rule).isfinite().all())
     assert bool(into.flat.isfinite().all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_clearing_by_bits_gives_the_sum_that_two_passes_give_whatever_stands_in_masked_coordinates(
+    dtype: torch.dtype,
+) -> None:
+    torch.manual_seed(9)
+    part = outer(1, 6, 4)(dtype)
+    kept = Kept.of((torch.rand(24, dtype=dtype) < 0.5).to(dtype))
+    assert kept.bits is not None
+    keep, bits, weights = kept.weights.view(4, 6), kept.bits.view(4, 6), torch.rand(BATCH, dtype=dtype)
+    spoilt = torch.where(
+        keep == 0, torch.tensor([torch.nan, torch.inf, -torch.inf], dtype=dtype).repeat(8).view(4, 6), 0
+    )
+    sums = []
+    for form in (keep_coordinates(part, keep), keep_coordinates(part, keep, bits)):
+        into = spoilt.clone()
+        form.add_weighted_sum(weights, into)
+        sums.append(into)
+    assert torch.equal(sums[0], sums[1])
+    assert bool(sums[1].isfinite().all())
+    assert bool((sums[1][keep == 0] == 0).all())

@@ -140,3 +140,15 @@ def _clipped_sum(model: nn.Module, engine: BookKeeping) -> tuple[torch.Tensor, R
         running.begin(len(inputs))
         running.add_clipped(model(inputs).square().sum((1, 2)), rule, into)
     return into.flat, running
+
+
+def test_a_processor_never_tries_to_write_gradients_out_and_drop_them_where_it_can_keep_them() -> None:
+    part = Outer(inputs=torch.randn(8, 6, 20), out_grads=torch.randn(8, 6, 10))
+    planner = Planner()
+    planner.measure(part)
+    planner.settle()
+    (choice,) = planner._choices.values()
+    assert choice.on_processor
+    names = {each.strategy.name for each in choice.tried}
+    assert {"gram", "store"} <= names
+    assert "norm only" not in names

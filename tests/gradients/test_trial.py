@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from privet.errors import UnsupportedModel
 from privet.gradients.bookkeeping import BookKeeping
+from privet.gradients.trial import trials
 from privet.mechanism.clipping import Threshold
 from tests.gradients.reference import engine_clipped_sum
 from tests.gradients.test_refusals import MIXING_AFTER
@@ -70,3 +72,36 @@ def test_mixing_examples_of_equal_parity_is_refused(name: str, has_words: bool, 
     examples = torch.randint(0, 11, (size,), generator=generator) if has_words else inputs
     with pytest.raises(UnsupportedModel, match="mixes the examples"):
         engine_clipped_sum(BookKeeping(), Mixed(mixture, has_words=has_words), squared, examples, Threshold(norm=norm))
+
+
+def one_way(source: int, target: int) -> Callable[[Tensor], Tensor]:
+    """So little that only an exact test notices it: sums differ by less than rounding might explain."""
+
+    def mixture(out: Tensor) -> Tensor:
+        mixed = out[target : target + 1] + 1e-6 * out[source : source + 1]
+        return torch.cat([out[:target], mixed, out[target + 1 :]])
+
+    return mixture
+
+
+# The second norm makes factors so small that the trial's last set is not left to the comparison of sums.
+@pytest.mark.parametrize("norm", [1e6, 1e-9])
+@pytest.mark.parametrize("size", [2, 3, 4, 7])
+def test_one_example_that_reaches_one_other_is_refused_whichever_they_are(size: int, norm: float) -> None:
+    inputs = torch.randn(size, 4, generator=torch.Generator().manual_seed(3))
+    for source, target in itertools.permutations(range(size), 2):
+        with pytest.raises(UnsupportedModel, match="mixes the examples"):
+            engine_clipped_sum(
+                BookKeeping(), Mixed(one_way(source, target), has_words=False), squared, inputs, Threshold(norm=norm)
+            )
+
+
+def test_the_last_set_of_a_sound_program_shares_its_pass_with_the_comparison_of_sums(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes, real = [], torch.autograd.grad
+    monkeypatch.setattr(torch.autograd, "grad", lambda *args, **kwargs: passes.append(1) or real(*args, **kwargs))
+    inputs = torch.randn(4, 4, generator=torch.Generator().manual_seed(4))
+    engine_clipped_sum(BookKeeping(), Mixed(lambda out: out, has_words=False), squared, inputs, Threshold(norm=1.0))
+    num_sets = len(list(trials(4, torch.device("cpu"))))
+    assert len(passes) == num_sets + 1, "one for each set, and the one that training takes"

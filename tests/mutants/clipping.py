@@ -195,8 +195,8 @@ CLIPPING = (
         "mixing-before-the-first-layer-accepted",
         "examples that reach each other before the first trained layer are not noticed",
         "gradients/trial.py",
-        "        _check_inputs(reached, absent)\n        for use, choices",
-        "        for use, choices",
+        "        _check_inputs(found[len(targets) :], absent)\n",
+        "",
         "tests/gradients/test_refusals.py::test_mixing_before_the_first_trained_layer_is_refused",
     ),
     one(
@@ -214,6 +214,14 @@ CLIPPING = (
         _SETS,
         "    yield from torch.ones(batch_size, batch_size, dtype=torch.bool, device=device).tril(-1).unbind(1)",
         _PARITY,
+    ),
+    one(
+        "last-set-of-the-trial-unseen",
+        "one example may reach another's loss unnoticed, where only the last set of the trial parts the two",
+        "gradients/trial.py",
+        "        gradients = trial.send_back(loss, parameters, absent)\n",
+        "        gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)\n",
+        "tests/gradients/test_trial.py::test_one_example_that_reaches_one_other_is_refused_whichever_they_are",
     ),
     one(
         "pre-flight-by-odd-and-even-alone",

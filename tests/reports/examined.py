@@ -11,6 +11,7 @@ import torch
 
 from privet.attacks.audit_claim import AuditFinding
 from privet.attacks.membership import MembershipScores
+from privet.attacks.rebuilt import Mean, RebuiltFigures, RebuiltReport
 from privet.attacks.verdict import AttackLimit, membership_report
 from privet.effects.calibration import calibration_report
 from privet.effects.fairness import Attribute, fairness_report
@@ -81,6 +82,11 @@ def examined(run: Path, folder: Path, *, word: str = "Female", skill: float = 1.
     files.audit.write_text(json.dumps(audit))
     pictures = torch.rand(6, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     files.long_tail.write_bytes(picture_grid({"lowest loss": pictures, "highest loss": 1 - pictures}))
+    files.reconstruction_pictures.write_bytes(picture_grid({"originals": pictures, "rebuilt": 1 - pictures}))
+    mean = Mean.of([0.1 * skill, 0.2 * skill])
+    rows = tuple(RebuiltFigures(name=name, mse=mean, psnr=mean, ssim=mean) for name in ("bare", word))
+    rebuilt = RebuiltReport(num_images=6, num_steps=20, mask_rate=0.5, noise_std=0.1, rows=rows)
+    files.reconstruction.write_text(json.dumps(rebuilt.to_dict()))
     return folder
 
 

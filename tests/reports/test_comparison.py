@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from privet.attacks.verdict import NEVER_TRAINED
 from privet.errors import ArgumentError, CheckpointError
 from privet.experiments.run_files import RunFiles
 from privet.reports.audits import read_audit
-from privet.reports.baseline import baseline_rows, unequal_terms
+from privet.reports.baseline import baseline_rows, group_prices, unequal_terms
 from privet.reports.comparison import (
     facet_plot,
     places_of,
@@ -72,8 +73,8 @@ def test_a_comparison_shows_privacy_and_every_kind_of_figure_with_interval_and_c
 def test_differences_are_said_only_when_intervals_support_them() -> None:
     assert told_differences(facet(figure(0.8), figure(0.805))) == []
     assert told_differences(facet(figure(0.8), figure(0.7), figure(0.9))) == [
-        "Run 2 is less accurate than run 1: -10.0 points (-11.4 points to -8.6 points).",
-        "Run 3 is more accurate than run 1: +10.0 points (+8.6 points to +11.4 points).",
+        "Run 2 is less accurate than run 1: -10.0 points (-11.4 to -8.6 points).",
+        "Run 3 is more accurate than run 1: +10.0 points (+8.6 to +11.4 points).",
     ]
     assert told_differences(facet(None, figure(0.7))) == []
     assert told_differences(facet(figure(0.8), None)) == []
@@ -93,7 +94,7 @@ def test_epsilons_at_different_deltas_are_not_called_comparable(runs: Runs) -> N
 
 
 def test_a_figure_that_one_run_lacks_is_named_as_not_measured(runs: Runs) -> None:
-    bare = replace(runs[1], calibration=None, membership=(), fairness=None, robustness=None, metrics=None)
+    bare = replace(runs[1], rebuilt=None, calibration=None, membership=(), fairness=None, robustness=None, metrics=None)
     words = Page(render_comparison([runs[0], bare])).words
     assert words.count("not measured") == len(facets_of(runs))
 
@@ -120,14 +121,40 @@ def test_a_baseline_stands_beside_the_run_with_the_difference(runs: Runs) -> Non
     assert "Beside a baseline" in words
     assert "equal compute" in words
     rows = baseline_rows(*runs)
-    assert [row.cells[0] for row in rows] == ["accuracy", "cross entropy"]
+    assert [row.cells[0] for row in rows][:3] == ["test accuracy", "test cross entropy", "expected calibration error"]
+    assert "Who pays, by class" in words
+    assert all(" to " in row.cells[4] and row.cells[5] for row in rows)
     assert runs[0].metrics is not None
     worse = replace(runs[0].metrics.measures[0], value=0.01, low=0.005, high=0.02)
     far = replace(runs[1], metrics=replace(runs[0].metrics, measures=(worse,)))
     sentence = baseline_rows(runs[0], far)[0].sentence
     assert sentence is not None
-    assert sentence.startswith("The accuracy is higher than the baseline's")
+    assert sentence.startswith("This run is more accurate than the baseline: +")
     assert baseline_rows(runs[0], runs[0])[0].sentence is None
+
+
+def test_every_group_that_both_runs_know_is_priced_and_no_other(runs: Runs) -> None:
+    (name, rows), *_ = group_prices(*runs)
+    assert name == "class"
+    assert runs[0].fairness is not None
+    assert [row[0] for row in rows] == [group.name for group in runs[0].fairness.attributes[0].groups]
+    mine, other, change = (float(cell.split()[0]) for cell in rows[0][1:4])
+    assert change == pytest.approx(mine - other, abs=0.11)
+    assert group_prices(runs[0], replace(runs[1], fairness=None)) == []
+
+
+def test_a_baseline_without_privacy_is_called_so(runs: Runs) -> None:
+    spent = replace(runs[1].ledger.spent, not_private_because=("no noise is added",))
+    other = replace(runs[1], ledger=replace(runs[1].ledger, spent=spent))
+    words = Page(render(runs[0], baseline=other)).words
+    assert "The price of privacy" in words
+    assert "NOT PRIVATE, sgd at learning rate 0.5" in words
+
+
+def test_controls_that_were_never_trained_are_not_compared(runs: Runs) -> None:
+    named = replace(runs[0].membership[0], attack=f"loss threshold{NEVER_TRAINED}")
+    facets = facets_of([replace(run, membership=(named,)) for run in runs])
+    assert not any("ROC" in facet.name for facet in facets)
 
 
 def test_unequal_compute_is_named(runs: Runs, make_run: MakeRun) -> None:

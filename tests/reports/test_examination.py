@@ -113,13 +113,16 @@ def test_rows_say_what_exceeds_its_limit() -> None:
 
 def test_rows_of_confidence_hold_every_figure_with_its_interval(calibration: CalibrationReport) -> None:
     rows = confidence_rows(calibration)
-    assert [row[0].split(",")[0] for row in rows] == [
+    assert [row[0] for row in rows] == [
         "accuracy",
-        "expected calibration error",
-        "largest calibration error",
+        "expected calibration error, 15 bins of equal width",
+        "of this, over-confident",
+        "of this, under-confident",
+        "largest calibration error of a bin",
         "Brier score",
         "negative log-likelihood",
-        "over-confident part of the error",
-        "under-confident part of the error",
     ]
+    assert all(" to " in row[2] for row in rows)
+    assert [int(row[3]) for row in rows if row[0] != "largest calibration error of a bin"] == [400] * 6
+    assert int(rows[4][3]) == calibration.reliability.worst_bin_size
     assert rows[1][1] == f"{100 * calibration.expected_error.value:.2f} %"

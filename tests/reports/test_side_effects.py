@@ -10,6 +10,7 @@ import pytest
 from privet.effects.fairness import Attribute, fairness_report
 from privet.effects.groups import AttributeReport, DecisionDisparity, FairnessReport, SourceRow
 from privet.effects.radii import RadiusPoint, RobustnessReport, WeightGrowth, wilson_interval
+from privet.effects.reliability import Interval
 from privet.errors import CheckpointError
 from privet.experiments.run_files import RunFiles
 from privet.reports.content import gather, read_fairness, read_robustness
@@ -43,7 +44,13 @@ def fairness() -> FairnessReport:
         num_examples=report.num_examples,
         attributes=report.attributes,
         decisions=(
-            DecisionDisparity(attribute="sex", demographic_parity=0.2, equalized_odds=0.1, positive_class="yes"),
+            DecisionDisparity(
+                attribute="sex",
+                demographic_parity=0.2,
+                equalized_odds=0.1,
+                positive_class="yes",
+                demographic_parity_interval=Interval(value=0.2, low=0.1, high=0.3),
+            ),
         ),
         sources=(
             SourceRow(
@@ -91,8 +98,10 @@ def test_rows_say_value_interval_and_worst_group(fairness: FairnessReport) -> No
     assert [row[1] for row in rows] == ["100", "100", "0"]
     gaps = gap_rows(fairness)
     assert gaps[3][0] == "accuracy, by sex"
-    assert "% of resamples" in gaps[3][3]
-    assert ("share decided 'yes', by sex", "20.0 %", "", "") in gaps
+    assert "% of resamples" in gaps[3][4]
+    assert ("share decided 'yes', by sex", "20.0 %", "10.0 % to 30.0 %", "200", "") in gaps
+    assert ("true or false positive rate, by sex", "10.0 %", "not made", "200", "") in gaps
+    assert all(" to " in row[7] for row in rows if row[1] != "0")
     assert source_rows(fairness) == [("sex", "Female", "x 2.00", "x 1.50", "x 1.00", "x 3.00")]
     assert radius_rows(ROBUSTNESS)[1][:2] == ("0.1000", "40.0 %")
     assert "length 10.0" in growth_sentence(GROWTH)

@@ -27,6 +27,8 @@ CONFIDENCE = 0.95
 LEVELS = (0.001, 0.01)
 _LIMIT_POINTS = 2001
 _MOST_ROC_POINTS = 300
+# Marks attacks on a network that has seen no record: what they achieve is no sign of members.
+NEVER_TRAINED = ", control: never trained"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +15,7 @@ import click
 from privet.errors import BudgetExceeded, LedgerMismatch, PrivetError, RecipeError
 
 OK, FAILED, USAGE, BUDGET, INTERRUPTED = 0, 1, 2, 3, 130
+_USUAL_WIDTH = 80
 
 
 def exit_code(error: PrivetError) -> int:
@@ -58,15 +61,38 @@ def show_json(values: Mapping[str, Any] | Sequence[Any]) -> None:
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
-    """Print a table in columns, numbers to the right."""
-    widths = [max(len(line[column]) for line in [header, *rows]) for column in range(len(header))]
+    """Print a table in columns, numbers to the right; words are wrapped where it would be wider than the terminal."""
+    widths = _column_widths([header, *rows], right)
     for index, line in enumerate([header, *rows]):
-        cells = [
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        wrapped = [
+            textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False) or [""]
+            for cell, width in zip(line, widths, strict=True)
         ]
-        text = "  " + "  ".join(cells).rstrip()
-        click.echo(click.style(text, bold=True) if index == 0 else text)
+        for place in range(max(len(parts) for parts in wrapped)):
+            cells = [
+                text.rjust(width) if column in right else text.ljust(width)
+                for column, (parts, width) in enumerate(zip(wrapped, widths, strict=True))
+                for text in [parts[place] if place < len(parts) else ""]
+            ]
+            text = "  " + "  ".join(cells).rstrip()
+            click.echo(click.style(text, bold=True) if index == 0 else text)
+
+
+def _column_widths(lines: Sequence[Sequence[str]], right: Sequence[int]) -> list[int]:
+    """Return a width for every column: what its cells need, less where that is too wide, never less than a word."""
+    columns = list(zip(*lines, strict=True))
+    widths = [max(1, *(len(cell) for cell in cells)) for cells in columns]
+    least = [
+        width if column in right else max(1, *(len(word) for cell in cells for word in (cell.split() or [""])))
+        for column, (cells, width) in enumerate(zip(columns, widths, strict=True))
+    ]
+    room = max(_USUAL_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else _USUAL_WIDTH
+    while sum(widths) + 2 * len(widths) > room:
+        column = max(range(len(widths)), key=lambda at: (widths[at] > least[at], widths[at]))
+        if widths[column] == least[column]:
+            break
+        widths[column] -= 1
+    return widths
 
 
 def show_facts(facts: Mapping[str, str]) -> None:

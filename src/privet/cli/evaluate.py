@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import show_facts, show_heading, show_json, show_table
+from privet.cli.console import show_heading, show_json, show_table
 from privet.cli.options import CONTEXT, examples, json_option, run_argument
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         "privet evaluate runs/demo --json",
         "privet evaluate runs/demo --calibration --membership",
         "privet evaluate runs/adult --groups sex,race --robustness",
+        "privet evaluate runs/demo --reconstruction",
         "privet evaluate runs/adult --groups sex --data own.csv",
         "privet evaluate runs/mnist --pretraining --public-data fashion_mnist",
     ),
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 @click.option("--long-tail", is_flag=True, help="Also draw test pictures of lowest and highest loss; public data only.")
 @click.option("--pretraining", is_flag=True, help="Also estimate how far public data are from the run's, and warn.")
 @click.option("--public-data", metavar="NAME", help="Public data for --pretraining; those of the recipe by default.")
+@click.option("--reconstruction", is_flag=True, help="Also rebuild a few public test pictures from their gradients.")
 @click.option("--robustness", is_flag=True, help="Also measure accuracy when inputs are changed to mislead.")
 @click.option(
     "--data",
@@ -52,6 +54,7 @@ def evaluate(
     long_tail: bool,
     pretraining: bool,
     public_data: str | None,
+    reconstruction: bool,
     robustness: bool,
     data: str | None,
     as_json: bool,
@@ -60,14 +63,16 @@ def evaluate(
 
     These figures are exact functions of the test data, and of training data
     where attacks are run: the guarantee does not cover them. With public data
-    the results of --calibration, --membership, --groups and --robustness on
-    RUN's own test split are kept in RUN, and its report shows them.
+    the results of --calibration, --membership, --groups, --reconstruction and
+    --robustness on RUN's own test split are kept in RUN for its report.
     """
     from privet.experiments.runner import evaluate as evaluate_run
     from privet.experiments.side_effects import own_test_data
 
     if long_tail and data is not None:
         raise click.UsageError("--long-tail shows records of the run's own test split, and cannot use --data.")
+    if reconstruction and data is not None:
+        raise click.UsageError("--reconstruction shows records of the run's own test split, and cannot use --data.")
     if membership and data is not None:
         raise click.UsageError("--membership compares the run's training and test data, and cannot use --data.")
     if public_data is not None and not pretraining:
@@ -76,15 +81,16 @@ def evaluate(
     metrics = evaluate_run(run_folder, device=device, test=test)
     found = metrics.to_dict()
     if not as_json:
-        show_facts(
-            {
-                f"test {measure.name}": (
-                    f"{measure.value:.4f}  ({measure.low:.4f} to {measure.high:.4f}, {measure.interval}, "
-                    f"n = {measure.num_examples:,})"
-                )
-                for measure in metrics.measures
-            }
-        )
+        rows = [
+            [
+                measure.name,
+                f"{measure.value:.4f}",
+                f"{measure.low:.4f} to {measure.high:.4f} ({measure.interval.removeprefix('95 % ')})",
+                f"{measure.num_examples:,}",
+            ]
+            for measure in metrics.measures
+        ]
+        show_table(["on test data", "value", "95 % interval", "n"], rows, right=(1, 3))
     if calibration:
         found |= {"calibration": _calibration(run_folder, device, bins, equal_mass, test, as_json)}
     if groups is not None:
@@ -93,6 +99,8 @@ def evaluate(
         found |= {"robustness": _robustness(run_folder, device, test, as_json)}
     if long_tail:
         found |= {"long_tail": _long_tail(run_folder, device)}
+    if reconstruction:
+        found |= {"reconstruction": _reconstruction(run_folder, device, as_json)}
     if pretraining:
         found |= {"pretraining": _pretraining(run_folder, public_data, test, as_json)}
     if membership:
@@ -106,13 +114,13 @@ def _calibration(
 ) -> object:
     from privet.effects.reliability import Binning
     from privet.experiments.examining import examine_calibration
-    from privet.reports.examination import confidence_rows
+    from privet.reports.examination import CONFIDENCE_HEADER, confidence_rows
 
     binning = Binning.EQUAL_MASS if equal_mass else Binning.EQUAL_WIDTH
     report = examine_calibration(run_folder, device=device, num_bins=bins, binning=binning, test=test)
     if not as_json:
         show_heading("Confidence")
-        show_table(["on test data", "value", "95 % interval (bootstrap)"], confidence_rows(report), right=(1,))
+        show_table(CONFIDENCE_HEADER, confidence_rows(report), right=(1, 3))
     return report.to_dict()
 
 
@@ -127,7 +135,7 @@ def _fairness(run_folder: str, device: str, groups: str, test: ArrayDataset | No
             show_heading(f"By {attribute.attribute}")
             show_table(GROUP_HEADER, group_rows(attribute), right=(1, 2, 4, 6))
         show_heading("Gaps between groups")
-        show_table(GAP_HEADER, gap_rows(report), right=(1,))
+        show_table(GAP_HEADER, gap_rows(report), right=(1, 3))
         if report.sources:
             show_heading("Where theory expects gaps from: factors on the loss against the best group")
             show_table(SOURCE_HEADER, source_rows(report), right=(2, 3, 4, 5))
@@ -141,7 +149,7 @@ def _robustness(run_folder: str, device: str, test: ArrayDataset | None, as_json
     found = examine_robustness(run_folder, device=device, test=test)
     if not as_json:
         show_heading(f"Accuracy under attack: {found.report.norm}")
-        show_table(RADIUS_HEADER, radius_rows(found.report), right=(0, 1))
+        show_table(RADIUS_HEADER, radius_rows(found.report), right=(0, 1, 3))
         if found.growth is not None:
             show_heading(growth_sentence(found.growth))
     return found.to_dict()
@@ -159,6 +167,19 @@ def _long_tail(run_folder: str, device: str) -> object:
         "hardest_losses": found.hardest_losses,
         "num_right_among_hardest": found.num_right_among_hardest,
     }
+
+
+def _reconstruction(run_folder: str, device: str, as_json: bool) -> object:
+    from privet.experiments.rebuilding import examine_reconstruction
+    from privet.reports.rebuilt import REBUILT_HEADER, rebuilt_rows, write_rebuilt
+
+    found = examine_reconstruction(run_folder, device=device)
+    path = write_rebuilt(run_folder, found)
+    if not as_json:
+        show_heading("Pictures rebuilt from gradients")
+        show_table(REBUILT_HEADER, rebuilt_rows(found.report), right=(2, 4))
+    click.echo(f"Pictures and what was rebuilt of them: {path}", err=True)
+    return found.report.to_dict()
 
 
 def _pretraining(run_folder: str, public: str | None, test: ArrayDataset | None, as_json: bool) -> object:
@@ -181,14 +202,18 @@ def _membership(run_folder: str, device: str, as_json: bool) -> object:
 
     reports = examine_membership(run_folder, device=device)
     if not as_json:
-        show_heading("Membership attacks, beside what the guarantee allows")
-        rows = [row for report in reports for row in membership_rows(report)]
-        show_table(
-            ["attack", "measure", "achieved", "95 % interval", "allowed at most", ""],
-            [
-                [row.attack, row.measure, row.value, row.interval, row.limit, "EXCEEDED" if row.exceeds else "ok"]
-                for row in rows
-            ],
-            right=(2, 4),
-        )
+        show_heading("Membership attacks, beside what the guarantee allows at most")
+        for report in reports:
+            show_heading(f"{report.attack}, {report.num_members:,} members and {report.num_non_members:,} others")
+            rows = [
+                [
+                    row.measure,
+                    row.value,
+                    row.interval.partition(" (")[0],
+                    row.limit,
+                    "EXCEEDED" if row.exceeds else "ok",
+                ]
+                for row in membership_rows(report)
+            ]
+            show_table(["measure", "achieved", "95 % interval", "at most", ""], rows, right=(1, 3))
     return [report.to_dict() for report in reports]

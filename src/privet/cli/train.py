@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "privet train demo -o runs/demo",
         "privet train my.csv --target y --epsilon 3 --schema schema.toml",
+        "privet train demo --without-privacy -o runs/demo-open",
         "privet train images --epsilon 3 --size 20000 --test images_test",
     ),
 )
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 @own_data_options
 @set_option
 @quick_option
+@click.option(
+    "--without-privacy", is_flag=True, help="The same without clipping and noise: NOT PRIVATE. For privet report."
+)
 @click.option("--max-epsilon", type=float, help="Refuse a plan that spends more (exit code 3).")
 @click.option("--device", help="auto, cpu, cuda, cuda:1 or mps.")
 @click.option(
@@ -46,6 +50,7 @@ def train(
     output: str | None,
     overrides: tuple[str, ...],
     quick: bool,
+    without_privacy: bool,
     max_epsilon: float | None,
     device: str | None,
     unprotected_telemetry: bool,
@@ -64,6 +69,9 @@ def train(
     chosen = [*overrides, *([] if device is None else [f'training.device="{device}"'])]
     # The recipe first: a mistake in it is told at once, not after the seconds that torch takes to load.
     loaded = _loaded(recipe, chosen, quick=quick)
+    if without_privacy:
+        is_chosen = any(override.startswith("training.optimizer") for override in overrides)
+        loaded = loaded.without_privacy(keeps_learning_rate=is_chosen)
     folder = output or _default_folder(recipe)
     from privet.cli.stopping import stopping_on_signals
     from privet.experiments.runner import train as run_recipe
@@ -121,7 +129,7 @@ def _print(outcome: RunOutcome, folder: str, *, is_public: bool) -> None:
     for measure in outcome.metrics.measures if outcome.metrics is not None else ():
         star = "" if is_public else "*"
         facts[f"test {measure.name}"] = (
-            f"{measure.value:.4f}{star}  ({measure.low:.4f} to {measure.high:.4f}, {measure.interval}, "
+            f"{measure.value:.4f}{star} ({measure.low:.4f} to {measure.high:.4f}, {measure.interval}, "
             f"n = {measure.num_examples:,})"
         )
     show_facts(facts)

@@ -13,6 +13,7 @@ from privet.datasets.images import load_cifar10, load_fashion_mnist, load_fashio
 from privet.datasets.info import DatasetInfo, Normalisation
 from privet.datasets.known import SCATTERED, describe
 from privet.datasets.scattering import scattered
+from privet.datasets.svhn import load_svhn
 from privet.datasets.tabular import load_adult, load_california_housing, load_wine_red
 from privet.datasets.tokens import load_sst2_tokens
 
@@ -31,6 +32,7 @@ _LOADERS: Mapping[str, Loader] = MappingProxyType(
         "fashion_mnist": load_fashion_mnist,
         "fashion_mnist_small": load_fashion_mnist_small,
         "cifar10": load_cifar10,
+        "svhn": load_svhn,
         "california_housing": load_california_housing,
         "wine_red": load_wine_red,
         "adult": load_adult,
@@ -56,7 +58,7 @@ def load(
             end in ``_scattering`` are scattering features of images; they need ``privet[scattering]``, and are kept in
             the folder named by PRIVET_CACHE, if there is one.
         root: folder with the official files; None takes the environment variable PRIVET_DATA. It holds ``MNIST/raw``,
-            ``FashionMNIST/raw``, ``cifar-10-batches-bin`` and ``tabular``.
+            ``FashionMNIST/raw``, ``cifar-10-batches-bin``, ``SVHN`` and ``tabular``.
         normalisation: one of the data set's ``info.normalisations``; None takes the first, numbers from 0 to 1.
         verify_checksums: refuse files that are not the published ones, byte for byte. Switch it off to read files you
             changed on purpose.

@@ -35,6 +35,7 @@ _FASHION_SOURCE = (
     "H. Xiao, K. Rasul, R. Vollgraf (2017), Fashion-MNIST; https://github.com/zalandoresearch/fashion-mnist"
 )
 
+_IMAGENET = Normalisation(name="imagenet", shift=(0.485, 0.456, 0.406), scale=(0.229, 0.224, 0.225))
 _CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 
 _INFOS = (
@@ -90,7 +91,25 @@ _INFOS = (
             Normalisation(name="standardized", shift=_CIFAR10_MEAN, scale=(0.2470, 0.2435, 0.2616)),
             # Many published results divide by the mean of the images' own deviations, not by the pixels' deviation.
             Normalisation(name="per_image_std", shift=_CIFAR10_MEAN, scale=(0.2023, 0.1994, 0.2010)),
-            Normalisation(name="imagenet", shift=(0.485, 0.456, 0.406), scale=(0.229, 0.224, 0.225)),
+            _IMAGENET,
+        ),
+    ),
+    DatasetInfo(
+        name="svhn",
+        num_classes=10,
+        input_shape=(3, 32, 32),
+        class_names=tuple("0123456789"),
+        train_size=73_257,
+        test_size=26_032,
+        licence="for non-commercial use only, as the authors state; they ask to be cited",
+        source="Y. Netzer et al. (2011), Reading digits in natural images with unsupervised feature learning; the "
+        "Street View House Numbers, cropped digits (format 2), as their authors publish them: train_32x32.mat and "
+        "test_32x32.mat",
+        public=True,
+        normalisations=(
+            _UNIT_INTERVAL,
+            Normalisation(name="standardized", shift=(0.4377, 0.4438, 0.4728), scale=(0.1980, 0.2010, 0.1970)),
+            _IMAGENET,
         ),
     ),
     CALIFORNIA_HOUSING,
@@ -112,7 +131,7 @@ _INFOS = (
 
 # Scattering features of images, by the name of the images: 81 channels per colour, a quarter of the pixels a side.
 SCATTERED: Mapping[str, str] = MappingProxyType(
-    {name: f"{name}_scattering" for name in ("mnist", "fashion_mnist", "fashion_mnist_small", "cifar10")}
+    {name: f"{name}_scattering" for name in ("mnist", "fashion_mnist", "fashion_mnist_small", "cifar10", "svhn")}
 )
 
 

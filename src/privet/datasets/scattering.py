@@ -84,6 +84,23 @@ class Scattering:
             images.device
         )
 
+    def typical_sizes(self, image_shape: tuple[int, ...], *, num_images: int = 64) -> tuple[float, ...]:
+        """Return the root mean square of every channel over made-up images whose pixels have a root mean square of one.
+
+        Their amplitudes fall as one over the frequency, as those of photographs do (Field 1987). No image of any data
+        set is read, so the sizes are public: bounds for a private normalisation can be made of them.
+        """
+        colours, height, width = image_shape
+        self.output_shape(tuple(image_shape))
+        generator = torch.Generator().manual_seed(0)
+        frequency = torch.hypot(torch.fft.fftfreq(height).unsqueeze(1), torch.fft.fftfreq(width).unsqueeze(0))
+        frequency[0, 0] = 1 / max(height, width)
+        noise = torch.randn(checks.count("num_images", num_images), 1, height, width, generator=generator)
+        images = torch.fft.ifft2(torch.fft.fft2(noise) / frequency).real
+        images = images / images.square().mean().sqrt()
+        sizes = self.features(images).double().square().mean((0, 2, 3)).sqrt()
+        return tuple(sizes.tolist()) * colours
+
     def key(self, images: Tensor) -> str:
         """Name the features by everything they follow from: the images' contents, these settings, and kymatio."""
         digest = hashlib.sha256(f"{self!r} {_kymatio_version()} {images.dtype} {tuple(images.shape)}".encode())

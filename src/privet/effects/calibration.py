@@ -85,13 +85,13 @@ def calibration_report(
     def measured(rows: NDArray[np.int64] | slice) -> tuple[float, ...]:
         found = _sorted_into_bins(confidences[rows], right[rows], bins, binning)
         means = (float(right[rows].mean()), float(squares[rows].mean()), float(losses[rows].mean()))
-        return (*means, found.expected_error, found.largest_error)
+        return (*means, found.expected_error, found.largest_error, found.over_confidence, found.under_confidence)
 
     resampled = [
         measured(generator.integers(size, size=size)) for _ in range(checks.count("num_resamples", num_resamples))
     ]
     lows, highs = np.quantile(np.array(resampled), [tail, 1 - tail], axis=0)
-    accuracy, brier, likelihood, expected, largest = (
+    accuracy, brier, likelihood, expected, largest, over, under = (
         Interval(value=value, low=float(low), high=float(high))
         for value, low, high in zip(measured(slice(None)), lows, highs, strict=True)
     )
@@ -102,5 +102,7 @@ def calibration_report(
         largest_error=largest,
         brier_score=brier,
         negative_log_likelihood=likelihood,
+        over_confidence=over,
+        under_confidence=under,
         reliability=_sorted_into_bins(confidences, right, bins, binning),
     )

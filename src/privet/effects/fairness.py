@@ -187,9 +187,19 @@ def _intervals(values: Array, resampled: Array, confidence: float) -> list[list[
 
 
 def decision_disparity(
-    predictions: Predictions, attribute: Attribute, *, class_names: Sequence[str], positive_class: int = 1
+    predictions: Predictions,
+    attribute: Attribute,
+    *,
+    class_names: Sequence[str],
+    positive_class: int = 1,
+    num_resamples: int = 200,
+    confidence: float = 0.95,
+    seed: int = 0,
 ) -> DecisionDisparity:
     """Return fairlearn's two differences between groups in how a two-class model decides.
+
+    Intervals are bootstrap percentiles over the choice of examples within each group, for the rates of true and false
+    positives within each class of a group. Like all differences of extremes they lie above zero even by chance.
 
     Raises:
         ArgumentError: there are not two classes.
@@ -202,6 +212,14 @@ def decision_disparity(
     metrics = _fairlearn_metrics()
     truth = (predictions.labels == positive_class).astype(int)
     decided = (predictions.log_probabilities.argmax(1) == positive_class).astype(int)
+    generator = np.random.default_rng(checks.count("seed", seed, minimum=0))
+    count, level = checks.count("num_resamples", num_resamples), checks.probability("confidence", confidence)
+    parts = [np.ones_like(truth) == 1, truth == 1, truth == 0]
+    every, *by_class = (_rate_gaps(decided[part], attribute.codes[part], count, generator) for part in parts)
+    parity, odds = (
+        _intervals(np.array([[found[0]]]), found[1:, None, None], level)[0][0]
+        for found in (every, np.max(by_class, axis=0))
+    )
     return DecisionDisparity(
         attribute=attribute.name,
         demographic_parity=float(
@@ -209,7 +227,20 @@ def decision_disparity(
         ),
         equalized_odds=float(metrics.equalized_odds_difference(truth, decided, sensitive_features=attribute.codes)),
         positive_class=class_names[positive_class],
+        demographic_parity_interval=parity,
+        equalized_odds_interval=odds,
     )
+
+
+def _rate_gaps(
+    decided: NDArray[np.int_], codes: NDArray[np.int64], count: int, generator: np.random.Generator
+) -> Array:
+    """Return the largest difference of groups in the share decided for, then that of every resample."""
+    shares = np.array([decided[codes == code].mean() for code in np.unique(codes)])
+    sizes = np.unique(codes, return_counts=True)[1]
+    # resampling ones and zeros with replacement is a binomial draw
+    resampled = generator.binomial(sizes, shares, size=(count, len(sizes))) / sizes
+    return np.concatenate([[np.ptp(shares)], np.ptp(resampled, axis=1)])
 
 
 def _fairlearn_metrics() -> Any:

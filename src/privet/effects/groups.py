@@ -11,6 +11,7 @@ from privet.effects.reliability import Interval
 from privet.errors import ArgumentError
 
 _MEASURES = ("accuracy", "loss", "calibration_error")
+_DECISION_INTERVALS = ("demographic_parity_interval", "equalized_odds_interval")
 _GAPS = ("accuracy_gap", "loss_gap", "calibration_gap")
 
 
@@ -88,12 +89,16 @@ class DecisionDisparity:
         demographic_parity: Largest difference between groups in the share that is given the positive class.
         equalized_odds: Largest difference between groups in the true or in the false positive rate.
         positive_class: Name of the class that counts as the favourable decision.
+        demographic_parity_interval: Bootstrap interval of the first difference; None where none was made.
+        equalized_odds_interval: The same of the second.
     """
 
     attribute: str
     demographic_parity: float
     equalized_odds: float
     positive_class: str
+    demographic_parity_interval: Interval | None = None
+    equalized_odds_interval: Interval | None = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -103,7 +108,12 @@ class DecisionDisparity:
             demographic_parity=checks.number("demographic_parity", data["demographic_parity"]),
             equalized_odds=checks.number("equalized_odds", data["equalized_odds"]),
             positive_class=str(data["positive_class"]),
+            **{name: _interval_in(data.get(name)) for name in _DECISION_INTERVALS},
         )
+
+
+def _interval_in(data: Any) -> Interval | None:
+    return None if data is None else Interval.from_dict(data)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,8 @@ from privet import checks
 from privet.errors import ArgumentError
 
 _INTERVALS = ("accuracy", "expected_error", "largest_error", "brier_score", "negative_log_likelihood")
+# Files that were written before these had intervals lack them.
+_PARTS = ("over_confidence", "under_confidence")
 
 
 class Binning(Enum):
@@ -135,6 +137,9 @@ class CalibrationReport:
         brier_score: Mean squared distance of the probabilities from the truth.
         negative_log_likelihood: Mean loss.
         reliability: The bins behind the errors.
+        over_confidence: The part of the expected error from bins that claim more than they hold; None where no interval
+            was made.
+        under_confidence: The part from bins that hold more than they claim.
     """
 
     num_examples: int
@@ -144,10 +149,13 @@ class CalibrationReport:
     brier_score: Interval
     negative_log_likelihood: Interval
     reliability: Reliability
+    over_confidence: Interval | None = None
+    under_confidence: Interval | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain values; ``from_dict`` gives it back."""
-        intervals = {name: asdict(getattr(self, name)) for name in _INTERVALS}
+        known = (name for name in (*_INTERVALS, *_PARTS) if getattr(self, name) is not None)
+        intervals = {name: asdict(getattr(self, name)) for name in known}
         return {"num_examples": self.num_examples, **intervals, "reliability": self.reliability.to_dict()}
 
     @classmethod
@@ -164,6 +172,7 @@ class CalibrationReport:
                 num_examples=checks.count("num_examples", data["num_examples"]),
                 reliability=Reliability.from_dict(data["reliability"]),
                 **{name: Interval.from_dict(data[name]) for name in _INTERVALS},
+                **{name: Interval.from_dict(data[name]) for name in _PARTS if name in data},
             )
         except (KeyError, TypeError) as error:
             raise ArgumentError(f"This is not a calibration report: {error}.") from None

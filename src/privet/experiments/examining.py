@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from privet.attacks.membership import MembershipScores, logistic_regression, loss_threshold
-from privet.attacks.verdict import AttackLimit, MembershipReport, membership_report
+from privet.attacks.verdict import NEVER_TRAINED, AttackLimit, MembershipReport, membership_report
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.effects.calibration import calibration_report
 from privet.effects.reliability import Binning, CalibrationReport
@@ -74,7 +74,7 @@ def examine_membership(folder: str | Path, *, device: str = "auto") -> tuple[Mem
     limit = AttackLimit(event=charged.event, adjacency=charged.spent.adjacency)
     reports = tuple(
         membership_report(replace(scores, attack=scores.attack + note), limit)
-        for attacked, note in ((model, ""), (_untrained(recipe, where), ", control: never trained"))
+        for attacked, note in ((model, ""), (_untrained(recipe, where), NEVER_TRAINED))
         for scores in _attacks(attacked, split)
     )
     if recipe.is_public:

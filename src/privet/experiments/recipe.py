@@ -17,6 +17,7 @@ from privet.experiments.pretraining_settings import PretrainingSettings
 from privet.experiments.table_settings import TableSettings
 from privet.experiments.training_settings import KINDS, Positive, SgdSettings, Table, TrainingSettings
 from privet.mechanism import codec
+from privet.mechanism.ablations import NoNoise
 from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Release
@@ -72,7 +73,8 @@ class PrivacySettings(Table):
                 f"privacy.epsilon is {self.epsilon:g} and privacy.noise.noise_multiplier is {multiplier!r}: only one "
                 "of them can be chosen, the other follows. Remove one."
             )
-        if self.epsilon is None and multiplier is None:
+        is_noiseless = codec.NOISE.get(str(self.noise.get("kind"))) is NoNoise
+        if self.epsilon is None and multiplier is None and not is_noiseless:
             raise RecipeError("privacy has neither an epsilon nor a noise.noise_multiplier. Give one of them.")
         pieces = self.model_dump(exclude_none=True, exclude={"epsilon"})
         try:
@@ -84,6 +86,12 @@ class PrivacySettings(Table):
             raise
         except PrivetError as error:
             raise RecipeError(f"privacy: {error}") from error
+
+    def taken_away(self) -> PrivacySettings:
+        """Return the same sampling with nothing that hides: no clipping, no noise, no mask. NOT PRIVATE."""
+        pieces: dict[str, Any] = {"clipping": {"kind": "unclipped"}, "noise": {"kind": "none"}}
+        absent = dict.fromkeys(("epsilon", "release", "grouping", "mask", "descent"))
+        return self.model_copy(update=pieces | absent)
 
 
 class Recipe(Table):
@@ -220,6 +228,29 @@ class Recipe(Table):
             RecipeError: for pieces that do not fit together or an epsilon that cannot be reached.
         """
         return self.privacy.plan()
+
+    def without_privacy(self, *, keeps_learning_rate: bool = False) -> Recipe:
+        """Return the same experiment with nothing that hides, to see what privacy costs. NOT PRIVATE.
+
+        Data, network, batches and number of steps stay as they are. Gradients of plain descent were shortened to the
+        clipping bound, and the learning rate was chosen for that: where the bound is below one, the rate is multiplied
+        by it, unless the caller has chosen a rate for gradients as they are.
+        """
+        bound, optimizer = self.privacy.clipping.get("norm"), self.training.optimizer
+        is_short = isinstance(bound, float) and 0 < bound < 1
+        if is_short and isinstance(optimizer, SgdSettings) and not keeps_learning_rate:
+            assert isinstance(bound, float)
+            # one step shrinks the weights by learning rate times decay, as before
+            rate, decay = optimizer.learning_rate * bound, optimizer.weight_decay / bound
+            optimizer = optimizer.model_copy(update={"learning_rate": rate, "weight_decay": decay})
+        training = self.training.model_copy(update={"optimizer": optimizer})
+        changed: dict[str, Any] = {
+            "name": f"{self.title}, without privacy",
+            "description": "The same recipe with nothing that hides, to see what privacy costs",
+            "training": training,
+            "privacy": self.privacy.taken_away(),
+        }
+        return self.model_copy(update=changed)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as plain values, without what was not given."""

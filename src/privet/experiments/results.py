@@ -13,6 +13,8 @@ from privet import checks
 from privet.errors import ArgumentError
 
 CONFIDENCE = 0.95
+# JSON has no number for what a run without privacy spends.
+_INFINITY = "infinity"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +72,14 @@ class CurvePoint:
             raise ArgumentError("This is not a point of a curve: it needs step, epsilon and measure.")
         return cls(
             step=checks.count("step", data["step"], minimum=0),
-            epsilon=checks.number("epsilon", data["epsilon"]),
+            epsilon=math.inf if data["epsilon"] == _INFINITY else checks.number("epsilon", data["epsilon"]),
             measure=Measure.from_dict(data["measure"]),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the point as plain values."""
-        return {"step": self.step, "epsilon": self.epsilon, "measure": self.measure.to_dict()}
+        epsilon = _INFINITY if math.isinf(self.epsilon) else self.epsilon
+        return {"step": self.step, "epsilon": epsilon, "measure": self.measure.to_dict()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,6 +85,16 @@ class RunFiles:
         return self.folder / "long_tail.png"
 
     @property
+    def reconstruction(self) -> Path:
+        """What was rebuilt of public test pictures from their gradients; there only when it was asked for."""
+        return self.folder / "reconstruction.json"
+
+    @property
+    def reconstruction_pictures(self) -> Path:
+        """The same as pictures."""
+        return self.folder / "reconstruction.png"
+
+    @property
     def unprotected(self) -> Path:
         """Values that the guarantee does not cover; there only for public data or when asked for."""
         return self.folder / "unprotected.jsonl"

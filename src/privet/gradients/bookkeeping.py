@@ -25,7 +25,7 @@ from privet.gradients.per_example import Explicit, PerExample, joined
 from privet.gradients.planner import TRACEABLE, Planner
 from privet.gradients.rule_tools import Rule, resolved
 from privet.gradients.support import quiet_vmap
-from privet.gradients.trial import check_sums, hold, single_example_axes
+from privet.gradients.trial import Trial, check_sums, hold, single_example_axes
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
@@ -132,7 +132,7 @@ class RunningBookKeeping:
     ) -> Present:
         size = recording.batch_size
         signature = tuple((use.name, tuple(candidates(use.output_shape, size))) for use in recording.uses)
-        verdict = None
+        trial = None
         if size == 1 and present is None:
             axes: Sequence[ExampleAxis] = single_example_axes(recording)
         elif signature in self._axes:
@@ -142,30 +142,28 @@ class RunningBookKeeping:
         else:
             if self.planner.plain_bytes is None:
                 self.planner.plain_bytes = recording.held_bytes() / size
-            verdict = hold(losses, recording, self._inputs, self.layout)
-            axes = verdict.axes
+            trial = hold(losses, recording, self._inputs, self.layout)
+            axes = trial.axes
         clipper = Clipper(into, size, self.planner, present=present)
         collector = _Collector(recording, axes, self.rules, self.parameters, clipper)
-        send_back(losses.sum(), recording, (), keep_graph=verdict is not None, receive=collector.receive)
+        send_back(losses.sum(), recording, (), keep_graph=trial is not None, receive=collector.receive)
         with torch.no_grad():
             collector.finish()
             norms = clipper.finish(rule)
-            if verdict is not None:
-                self._check_sums(losses, rule.factors(norms), norms, clipper, into, is_half=verdict.is_half)
-                if verdict.is_clean and verdict.is_unambiguous:
-                    self._axes[signature] = verdict.axes
+            if trial is not None:
+                self._check_sums(trial, rule.factors(norms), norms, clipper, into)
+                if trial.is_clean and trial.is_unambiguous:
+                    self._axes[signature] = trial.axes
             return Present(norms, clipper.needs_check)
 
-    def _check_sums(
-        self, losses: Tensor, factors: Tensor, norms: Tensor, clipper: Clipper, into: ClippedSum, *, is_half: bool
-    ) -> None:
+    def _check_sums(self, trial: Trial, factors: Tensor, norms: Tensor, clipper: Clipper, into: ClippedSum) -> None:
         """Compare with autograd, all examples clipped so that a huge one cannot drown the others in rounding."""
-        sound = norms.isfinite().all(1) & losses.detach().isfinite()
+        sound = norms.isfinite().all(1) & trial.losses.detach().isfinite()
         weights = factors.amin(1).masked_fill(~sound, 0)
         lengths = torch.linalg.vector_norm(norms, dim=1).masked_fill(~sound, 0)
         check_sums(
-            clipper.weighted_sum, losses, weights, lengths, self.parameters, self.layout,
-            keep=into.keep, frame=into.frame, is_half=is_half,
+            clipper.weighted_sum, trial, weights, lengths, self.parameters, self.layout,
+            keep=into.keep, frame=into.frame,
         )  # fmt: skip
 
 

@@ -42,12 +42,14 @@ class Layers:
         options: For each shape, what can be used; at least one.
         factor_bytes: For each shape, the size of the two factors of its gradients.
         plain_bytes: What plain training holds when its backward pass begins.
+        on_processor: Whether the memory is a processor's.
     """
 
     order: Sequence[int]
     options: Sequence[Sequence[Tried]]
     factor_bytes: Sequence[float]
     plain_bytes: float
+    on_processor: bool = False
 
     def peak(self, chosen: Sequence[Tried]) -> tuple[float, int]:
         """Predict the largest amount held at once, and the layer after which it is.
@@ -101,21 +103,24 @@ class Balanced:
 
     Attributes:
         share: Peak over what plain training holds; 1 or more.
+        processor_share: The same on a processor, which has more memory for each unit of speed than a device.
     """
 
     share: float = 1.25
+    processor_share: float = 2.0
 
     def __post_init__(self) -> None:
         """Refuse a share that nothing can reach."""
-        share = checks.positive("share", self.share)
-        object.__setattr__(self, "share", max(1.0, share))
+        for name in ("share", "processor_share"):
+            object.__setattr__(self, name, max(1.0, checks.positive(name, getattr(self, name))))
 
     def choose(self, layers: Layers) -> Sequence[Tried]:
         """Exchange until the peak is low enough or nothing smaller is left."""
         chosen = list(Fast().choose(layers))
+        share = self.processor_share if layers.on_processor else self.share
         while True:
             peak, where = layers.peak(chosen)
-            if peak <= self.share * layers.plain_bytes:
+            if peak <= share * layers.plain_bytes:
                 return chosen
             best = min(_exchanges(layers, chosen, where), default=None, key=lambda found: found[0])
             if best is None:

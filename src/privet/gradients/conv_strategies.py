@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from privet.gradients import kernels
 from privet.gradients.per_example import Convolution, Explicit, Outer, PerExample, batched_product
 from privet.gradients.strategies import (
     MAX_STORED,
+    Gram,
     NormOnly,
     Squares,
     Store,
@@ -118,18 +119,35 @@ def _columns(part: Convolution) -> Tensor:
 
     The library's own unfolding goes through the examples one by one, which on an accelerator is a launch for each.
     """
-    geometry = part.geometry
-    padding = [amount for size in reversed(geometry.padding) for amount in (size, size)]
-    padded = functional.pad(part.inputs, padding).contiguous() if any(padding) else part.inputs.contiguous()
-    batch, channels, *kernel = (len(part), *geometry.weight_shape[1:])
-    per_example, per_channel, *per_pixel = padded.stride()
-    by_tap = [gap * stride for gap, stride in zip(geometry.dilation, per_pixel, strict=True)]
-    by_position = [step * stride for step, stride in zip(geometry.stride, per_pixel, strict=True)]
-    positions = part.out_grads.shape[2:]
-    patches = padded.as_strided(
-        (batch, channels, *kernel, *positions), (per_example, per_channel, *by_tap, *by_position)
-    )
-    return patches.reshape(batch, channels * math.prod(kernel), math.prod(positions))
+    taps, positions = math.prod(part.geometry.weight_shape[1:]), math.prod(part.out_grads.shape[2:])
+    patches = part.strided_patches()
+    return patches.movedim(patches.dim() - 1 - len(part.geometry.stride), 0).reshape(len(part), taps, positions)
+
+
+def _may_sum_patches(part: Convolution) -> bool:
+    """Whether a product with patches may beat the library's weight gradient: few positions for the size of a weight."""
+    if part.inputs.is_cuda or part.geometry.groups != 1:
+        return False
+    width_out, width_in = part.geometry.weight_shape[0], math.prod(part.geometry.weight_shape[1:])
+    positions = len(part) * math.prod(part.out_grads.shape[2:])
+    return positions <= max(width_in, width_out) and positions * width_in <= MAX_STORED
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchGram:
+    """Ghost norm of a convolution from products between patches, which are kept: the sum multiplies them again."""
+
+    name: str = "patch gram"
+
+    def fits(self, part: Convolution) -> bool:
+        """Few positions and a large weight, on a processor."""
+        return _may_sum_patches(part) and Gram().fits(patches_of(part[:1], shape_only=True))
+
+    def measure(self, part: Convolution) -> tuple[Squares, PerExample]:
+        """Measure a linear map over the patches and keep it."""
+        # taps first: the sum over all examples then reads both factors as they lie
+        inputs, shape = part.patches().permute(1, 2, 0), part.geometry.weight_shape
+        return Gram().measure(Outer(inputs=inputs, out_grads=part.out_grads.flatten(2).mT, shape=shape))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,13 +156,23 @@ class PixelGram:
 
     The products between patches are sums, over the taps of the kernel, of shifted products between pixels, so the large
     patches are never formed. Best for many channels and few pixels.
+
+    Attributes:
+        sums_patches: Whether the weighted sum forms them after all; see :class:`Convolution`.
     """
 
-    name: str = "pixel gram"
+    sums_patches: bool = False
+
+    @property
+    def name(self) -> str:
+        """How the sum is formed is part of the choice."""
+        return "pixel gram, patches" if self.sums_patches else "pixel gram"
 
     def fits(self, part: Convolution) -> bool:
         """Two-dimensional, ungrouped, undilated, and cheaper than a few weight gradients."""
         geometry = part.geometry
+        if self.sums_patches and not _may_sum_patches(part):
+            return False
         if part.inputs.dim() != 4 or geometry.groups != 1 or set(geometry.dilation) != {1}:
             return False
         out_channels, in_channels, *kernel = geometry.weight_shape
@@ -157,7 +185,8 @@ class PixelGram:
         """Sum the elementwise product of the two Gram matrices between output positions."""
         found = in_pieces(part, 2 * _padded_pixels(part) ** 2, self._pairs)
         positions = math.prod(part.out_grads.shape[2:])
-        return hedged(found[0], found[1], positions, part.inputs, convolves=True), part
+        kept = replace(part, sums_patches=True) if self.sums_patches else part
+        return hedged(found[0], found[1], positions, part.inputs, convolves=True), kept
 
     def _pairs(self, part: Convolution) -> Tensor:
         geometry = part.geometry

@@ -171,8 +171,10 @@ class Clipper:
                 return part
             if not isinstance(part, Explicit):
                 return keep_rows(part, rows, shape)
-        flags = self._into.keep[where].to(self._into.flat.dtype) if kept is None else kept.weights[where]
-        return keep_coordinates(part, flags.view(shape))
+        if kept is None:
+            return keep_coordinates(part, self._into.keep[where].to(self._into.flat.dtype).view(shape))
+        bits = None if kept.bits is None else kept.bits[where].view(shape)
+        return keep_coordinates(part, kept.weights[where].view(shape), bits)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the sum of all gradients taken, with these weights instead of the clipping factors. Private."""

@@ -41,10 +41,12 @@ class Masked:
     Attributes:
         part: The gradients without the mask.
         keep: Ones and zeros of the parameter's shape, at least in single precision.
+        bits: The same as integers as wide as the sum's numbers, all ones or all zeros; None if there are none.
     """
 
     part: PerExample
     keep: Tensor
+    bits: Tensor | None = None
 
     @property
     def out_grads(self) -> Tensor:
@@ -73,7 +75,10 @@ class Masked:
         """Add the sum and clear what is masked; masked coordinates of ``into`` are zero before and after."""
         self.part.add_weighted_sum(weights, into)
         # a masked coordinate is not clipped, so its sum may overflow, and must be zero all the same
-        into.nan_to_num_().mul_(self.keep)
+        if self.bits is None:
+            into.nan_to_num_().mul_(self.keep)
+        else:
+            into.view(self.bits.dtype).bitwise_and_(self.bits)
 
     def without(self, bad: Tensor) -> Masked:
         """Replace the gradients of the marked examples by zero."""
@@ -130,13 +135,16 @@ class SomeRows:
         return replace(self, part=self.part.without(bad))
 
 
-def keep_coordinates(part: PerExample, keep: Tensor) -> PerExample:
-    """Return gradients of which only the coordinates count for which ``keep`` is one and not zero."""
+def keep_coordinates(part: PerExample, keep: Tensor, bits: Tensor | None = None) -> PerExample:
+    """Return gradients of which only the coordinates count for which ``keep`` is one and not zero.
+
+    ``bits`` is the same choice as in :class:`Masked`; without it, clearing a sum takes two passes instead of one.
+    """
     if isinstance(part, Explicit):
         return Explicit(gradients=part.gradients * keep)
     if isinstance(part, Lookup):  # positions that meet share a row, and so its mask
         return replace(part, out_grads=part.out_grads * keep[part.ids])
-    return Masked(part=part, keep=keep)
+    return Masked(part=part, keep=keep, bits=bits)
 
 
 def keep_rows(part: PerExample, rows: Tensor, shape: tuple[int, ...]) -> PerExample:

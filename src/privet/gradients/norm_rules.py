@@ -42,6 +42,8 @@ def group_norm(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     inputs, groups, eps = given["input"].detach(), given["num_groups"], given.get("eps", 1e-5)
     if axis == WholeAxis(axis=0) and inputs.dim() > 2 and kernels.available(inputs):
         return _by_channel_kernel(use, given, inputs, groups, eps)
+    if axis == WholeAxis(axis=0) and use.statistics is not None and not inputs.is_cuda:
+        return _found(use, given, _by_library(inputs, use.statistics, out_grad_of(use), groups))
     normalised = functional.group_norm(exact(inputs), groups, None, None, eps)
     return _channelwise(use, given, normalised, axis, batch_size)
 
@@ -86,6 +88,23 @@ def _by_channel_kernel(use: Use, given: dict[str, Any], inputs: Tensor, groups: 
     mean, rstd = use.statistics or _statistics(flat.reshape(len(flat), groups, -1), eps)
     out_grads = out_grad_of(use).reshape(flat.shape)
     return _found(use, given, kernels.channel_affine_sums(flat, mean, rstd, out_grads, groups))
+
+
+def _by_library(
+    inputs: Tensor, statistics: tuple[Tensor, Tensor], out_grads: Tensor, groups: int
+) -> tuple[Tensor, Tensor]:
+    """Let torch sum over positions, in one pass over both tensors: its sums over the batch, of a batch of one.
+
+    All examples' channels stand side by side, as those of a single example with so many times the groups.
+    """
+    examples, channels = inputs.shape[:2]
+    side_by_side = (1, examples * channels, inputs[0, 0].numel())
+    ones = inputs.new_ones(examples * channels)  # only its shape is read
+    _, scale, shift = torch.ops.aten.native_group_norm_backward(
+        out_grads.contiguous().view(side_by_side), inputs.view(side_by_side),
+        *(each.view(1, -1) for each in statistics), ones, *side_by_side, examples * groups, [False, True, True],
+    )  # fmt: skip
+    return scale.view(examples, channels), shift.view(examples, channels)
 
 
 def _statistics(rows: Tensor, eps: float) -> tuple[Tensor, Tensor]:

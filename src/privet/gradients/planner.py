@@ -16,12 +16,13 @@ from privet.gradients.conv_strategies import (
     ConvKernel,
     GroupedNormOnly,
     GroupedStore,
+    PatchGram,
     PixelGram,
     ShiftedStore,
     Unfolded,
 )
 from privet.gradients.masked import MASKED, Masked
-from privet.gradients.per_example import Convolution, Explicit, Lookup, Outer, PerExample, TiedTable
+from privet.gradients.per_example import Convolution, Explicit, Lookup, Outer, PerExample, TiedTable, num_elements
 from privet.gradients.strategies import (
     Gram,
     GramKernel,
@@ -34,8 +35,9 @@ from privet.gradients.strategies import (
     Strategy,
     TableGram,
     Written,
+    parameter_size,
 )
-from privet.gradients.timing import compared, num_bytes
+from privet.gradients.timing import compared, is_on_processor, num_bytes
 
 # Products between positions are this many times less work than gradients written out: those are not even tried.
 _HOPELESS = 16
@@ -57,6 +59,8 @@ STRATEGIES: Mapping[type, Sequence[Strategy]] = {
     Masked: MASKED,
     Convolution: (
         PixelGram(),
+        PixelGram(sums_patches=True),
+        PatchGram(),
         ConvKernel(store=True),
         ConvKernel(store=False),
         ShiftedStore(),
@@ -85,12 +89,14 @@ class Choice:
         tried: What was measured; times and bytes are those of ``num_examples``. Where there was only one way its time
             is NaN, unless the planner times all.
         factor_bytes: Size of the factors of ``num_examples`` gradients.
+        on_processor: Whether they lie in a processor's memory.
     """
 
     strategy: Strategy
     num_examples: int
     tried: Sequence[Tried]
     factor_bytes: float
+    on_processor: bool = False
 
     @property
     def used(self) -> Tried:
@@ -165,7 +171,10 @@ class Planner:
         factors = [choice.factor_bytes / choice.num_examples for choice in found]
         plain = sum(factors[shape] for shape in order) if self.plain_bytes is None else self.plain_bytes
         options = [choice.per_example() for choice in found]
-        layers = Layers(order=order, options=options, factor_bytes=factors, plain_bytes=plain)
+        on_processor = all(choice.on_processor for choice in found)
+        layers = Layers(
+            order=order, options=options, factor_bytes=factors, plain_bytes=plain, on_processor=on_processor
+        )
         chosen = self.budget.choose(layers)
         for choice, option in zip(found, chosen, strict=True):
             choice.strategy = option.strategy
@@ -183,11 +192,25 @@ def _examine(part: PerExample, strategies: Sequence[Strategy], *, times_all: boo
     else:
         tried = compared(options, part)
     strategy = fastest_within(tried, factor_bytes).strategy
-    return Choice(strategy=strategy, num_examples=len(part), tried=tried, factor_bytes=factor_bytes)
+    return Choice(
+        strategy=strategy,
+        num_examples=len(part),
+        tried=tried,
+        factor_bytes=factor_bytes,
+        on_processor=is_on_processor(part),
+    )
 
 
 def _promising(options: Sequence[Strategy], part: PerExample) -> Sequence[Strategy]:
-    """Leave out what writes gradients out where they are many times larger than what they are made of."""
+    """Leave out what writes gradients out where they are many times larger than what they are made of.
+
+    On a processor, leave out what writes them out and drops them where they can be kept: that is never faster, and
+    where it would be smaller so is something else. Every candidate delays the first step.
+    """
+    if is_on_processor(part) and any(isinstance(strategy, Store) for strategy in options):
+        kept = [strategy for strategy in options if not isinstance(strategy, NormOnly)]
+        small = parameter_size(part) <= num_elements(part) // len(part)
+        options = kept if small or not all(map(_writes_out, kept)) else options
     match part:
         case Outer():
             length, width_in, width_out = part.inputs.shape[1], part.inputs.shape[2], part.out_grads.shape[2]

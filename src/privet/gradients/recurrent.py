@@ -261,7 +261,7 @@ class Recurrent:
             bias = weights.input_bias
             if bias is not None and weights.hidden_bias is not None and not self.cell.hidden_bias_inside:
                 bias = bias + weights.hidden_bias
-            noted = functional.linear(inputs, weights.inputs, bias)
+            noted = functional.linear(inputs.contiguous(), weights.inputs, bias)
             if weights.hidden.requires_grad and not noted.requires_grad:
                 noted.requires_grad_()  # only the hidden weight is trained: its gradient comes from here all the same
             gates = order.to_rows(noted)

@@ -65,14 +65,16 @@ class LstmLoop(Function):
         """Run all steps, keeping the activated gates."""
         steps, batch, width = len(sizes), gates.shape[1], hidden.shape[1]
         states, cells = gates.new_empty(steps + 1, batch, width), gates.new_empty(steps + 1, batch, width)
-        squashed, active = gates.new_empty(steps, batch, width), torch.empty_like(gates)
+        # What the inputs contribute is nobody's but this recurrence's, and no gradient needs it: it becomes the gates.
+        # As data, because autograd would otherwise take it for another tensor than the one that was noted.
+        squashed, active = gates.new_empty(steps, batch, width), gates.data
         states[0], cells[0] = hidden, cell
         gate, let, fresh, out = active.view(steps, batch, 4, width).unbind(2)
         both, across = active[..., : 2 * width], weight.t()
-        views = (gates, active, both, gate, let, fresh, out, squashed, states[1:], cells[1:], states[:-1], cells[:-1])
+        views = (active, both, gate, let, fresh, out, squashed, states[1:], cells[1:], states[:-1], cells[:-1])
         for step, rows in enumerate(zip(*(_rows(view, sizes) for view in views), strict=True)):
-            given, total, both_t, gate_t, let_t, fresh_t, out_t, squashed_t, state, cell, old, old_cell = rows
-            torch.addmm(given, old, across, out=total)
+            total, both_t, gate_t, let_t, fresh_t, out_t, squashed_t, state, cell, old, old_cell = rows
+            total.addmm_(old, across)
             both_t.sigmoid_()
             fresh_t.tanh_()
             out_t.sigmoid_()

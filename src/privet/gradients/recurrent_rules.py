@@ -38,9 +38,12 @@ def _example_first(tensor: Tensor, axis: ExampleAxis, batch_size: int) -> Tensor
 def _both(use: Use, axis: ExampleAxis, batch_size: int, out_grads: Tensor, inner_grads: Tensor) -> list[Operand]:
     inputs, before, weight, hidden, bias, hidden_bias = use.args
     found: list[Operand] = []
+    sums: dict[int, Tensor] = {}
     for factor, matrix, shift, grads in ((inputs, weight, bias, out_grads), (before, hidden, hidden_bias, inner_grads)):
         if source := source_of(use, matrix):
             found.append((source, Outer(inputs=_example_first(factor.detach(), axis, batch_size), out_grads=grads)))
         if source := source_of(use, shift):
-            found.append((source, Explicit(gradients=grads.sum(1))))
+            if id(grads) not in sums:
+                sums[id(grads)] = grads.sum(1)
+            found.append((source, Explicit(gradients=sums[id(grads)])))
     return found

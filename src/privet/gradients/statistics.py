@@ -14,18 +14,23 @@ from privet.gradients import kernels
 Statistics = tuple[Tensor, Tensor]
 """Mean and inverse standard deviation, in at least single precision."""
 
+_FULL = (torch.float32, torch.float64)
+
 
 def with_statistics(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Tensor, Statistics] | None:
     """Run a layer or group norm by the operation behind it, which returns its statistics too; None for all others.
 
-    Only where a kernel will use them: elsewhere the rules recompute what they need in the precision they need.
+    Only where a rule will use them: elsewhere it recomputes what it needs in the precision it needs.
     """
     run = _NORMALISATIONS.get(function)
-    if run is None or not args or not isinstance(args[0], Tensor) or not kernels.available(args[0]):
+    if run is None or not args or not isinstance(args[0], Tensor):
         return None
     kind = args[0].device.type
+    if not kernels.available(args[0]):
+        plain = args[0].dtype in _FULL and not torch.is_autocast_enabled(kind)
+        return run(*args, **kwargs) if kind == "cpu" and plain and run is _group_norm else None
     if not torch.is_autocast_enabled(kind):
         return run(*args, **kwargs)
     # autocast runs normalisations in single precision, whatever they are given

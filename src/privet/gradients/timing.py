@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from privet.gradients.budgets import Tried
-from privet.gradients.per_example import PerExample
+from privet.gradients.per_example import Explicit, PerExample
 from privet.gradients.strategies import Strategy
 
 # On a processor a first try is made on this share of the physical batch.
@@ -32,6 +32,14 @@ def num_bytes(part: PerExample) -> int:
         elif hasattr(value, "add_weighted_sum"):
             total += num_bytes(value)
     return total
+
+
+def is_on_processor(part: PerExample) -> bool:
+    """Tell whether a form, or what it is made of, lies in a processor's memory."""
+    values = vars(part).values()
+    nested = [value for value in values if hasattr(value, "add_weighted_sum")]
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    return all(tensor.device.type == "cpu" for tensor in tensors) and all(map(is_on_processor, nested))
 
 
 def compared(strategies: Sequence[Strategy], part: PerExample) -> list[Tried]:
@@ -97,6 +105,8 @@ class _Trier:
         norms = (self._now() - start) * self._scale
         if kept is self._piece and self._piece is not self._part:
             return norms + self._factor_sum, num_bytes(kept)
+        if self._piece is not self._part and not isinstance(kept, Explicit):  # other factors, for the same reason
+            return self._on_whole(strategy), num_bytes(kept)
         return norms + self._sum_seconds(kept) * self._scale, num_bytes(kept)
 
     def _on_whole(self, strategy: Strategy) -> float:

@@ -7,17 +7,20 @@ Both tests look at structure; one broken example (a loss that is not finite) is 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from privet.errors import UnsupportedModel
-from privet.gradients.capture import Recording, Use, send_back
-from privet.gradients.example_axis import ExampleAxis, FoldedAxis, WholeAxis, candidates, fits
+from privet.gradients.capture import Recording, Use
+from privet.gradients.example_axis import ExampleAxis, FoldedAxis, WholeAxis, candidates, fits, is_finite
 from privet.mechanism.geometry import Frame
 from privet.mechanism.layout import Layout
 
@@ -26,16 +29,95 @@ from privet.mechanism.layout import Layout
 _TOLERANCE = {torch.float64: (1e-7, 1e-9), torch.float32: (2e-3, 1e-4)}
 _HALF_TOLERANCE = (5e-2, 5e-3)
 _HALF = (torch.float16, torch.bfloat16)
+_LEAST_WEIGHT = 2.0**-20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What a trial found."""
+@dataclass(kw_only=True, eq=False)
+class Trial:
+    """A trial under way: what has been found so far, and which set of examples is still to be left out.
 
-    axes: tuple[ExampleAxis, ...]
-    is_clean: bool  # every loss and gradient was finite
-    is_unambiguous: bool  # one reading of each output is left
-    is_half: bool  # parts of the program ran in half precision
+    Attributes:
+        losses: One per example.
+        uses: What the forward pass did with the parameters.
+        ends: Where a backward pass may stop.
+        inputs: The batch's tensors, as leaves that require gradients, examples first.
+        options: For each use, the ways in which examples may lie in its output that are left.
+        refusals: For each use, what to say if none is left.
+        is_half: Whether parts of the program ran in half precision.
+        is_clean: Whether every loss and gradient was finite.
+        left: The last set, if it can wait for a backward pass that is needed anyway; None if all sets were left out.
+    """
+
+    losses: Tensor
+    uses: Sequence[Use]
+    ends: Sequence[GradientEdge]
+    inputs: Sequence[Tensor]
+    options: Sequence[list[ExampleAxis]]
+    refusals: Sequence[UnsupportedModel]
+    is_half: bool = False
+    is_clean: bool = True
+    left: Tensor | None = None
+
+    @property
+    def axes(self) -> tuple[ExampleAxis, ...]:
+        """The likeliest reading of each output that is left."""
+        return tuple(choices[0] for choices in self.options)
+
+    @property
+    def is_unambiguous(self) -> bool:
+        """Whether one reading of each output is left."""
+        return all(len(choices) == 1 for choices in self.options)
+
+    def halves(self) -> Iterator[Tensor]:
+        """Yield two parts of the batch; the first is what remains of it without the set that is left, if one is."""
+        first = torch.arange(len(self.losses), device=self.losses.device) % 2 == 0 if self.left is None else ~self.left
+        yield from (first, ~first)
+
+    def leave_out(self, absent: Tensor) -> None:
+        """Run a backward pass without some examples and look at what comes back."""
+        present = ~absent & self.losses.detach().isfinite()
+        if bool(present.any()):
+            with torch.enable_grad():
+                loss = self.losses[present].sum()
+            self.send_back(loss, self.ends, absent)
+
+    def send_back(
+        self, loss: Tensor, targets: Sequence[GradientEdge | Tensor], absent: Tensor
+    ) -> Sequence[Tensor | None]:
+        """Send gradients back from a loss without the ``absent`` examples; return those of ``targets``.
+
+        Raises:
+            UnsupportedModel: if anything reached an absent example, at the inputs or at the output of a use.
+        """
+        wanted: Any = [*targets, *self.inputs]
+        if not wanted:
+            return ()
+        for use, place in zip(self.uses, itertools.count()):
+            use.receive = functools.partial(self._see, place, absent)
+        try:
+            found: Sequence[Tensor | None] = torch.autograd.grad(loss, wanted, retain_graph=True, allow_unused=True)
+        finally:
+            for use in self.uses:
+                use.receive = use.out_grad = None
+        _check_inputs(found[len(targets) :], absent)
+        return found[: len(targets)]
+
+    def _see(self, place: int, absent: Tensor, use: Use) -> None:
+        """Look at a gradient on its way, and let go of it: all of them at once would be much memory."""
+        gradient, use.out_grad = use.out_grad, None
+        assert gradient is not None, "a use is looked at when its gradient has arrived"
+        choices = self.options[place]
+        self.is_half = self.is_half or gradient.dtype in _HALF
+        self.is_clean = self.is_clean and is_finite(gradient)
+        choices[:] = [axis for axis in choices if fits(axis, gradient, absent)]
+        if not choices:
+            raise self.refusals[place]
+
+    def see_left(self) -> None:
+        """Leave the last set out too, if that was not done yet."""
+        if self.left is not None:
+            absent, self.left = self.left, None
+            self.leave_out(absent)
 
 
 def single_example_axes(recording: Recording) -> tuple[ExampleAxis, ...]:
@@ -63,13 +145,11 @@ def trials(batch_size: int, device: torch.device) -> Iterator[Tensor]:
     yield from marks.to(device).unbind(1)
 
 
-def hold(
-    losses: Tensor,
-    recording: Recording,
-    inputs: Sequence[Tensor],
-    layout: Layout,
-) -> Verdict:
+def hold(losses: Tensor, recording: Recording, inputs: Sequence[Tensor], layout: Layout) -> Trial:
     """Put a program on trial.
+
+    The last set of examples waits for :func:`check_sums`, whose backward pass can leave it out as well as any other,
+    unless something is in doubt by then.
 
     Args:
         losses: One per example.
@@ -80,26 +160,21 @@ def hold(
     Raises:
         UnsupportedModel: if examples mix.
     """
-    known = losses.detach().isfinite()
-    clean = bool(known.all())
-    options = [list(candidates(use.output_shape, recording.batch_size)) for use in recording.uses]
-    for absent in trials(recording.batch_size, losses.device):
-        present = ~absent & known
-        if not bool(present.any()):
-            continue
-        reached = send_back(losses[present].sum(), recording, inputs, keep_graph=True)
-        _check_inputs(reached, absent)
-        for use, choices in zip(recording.uses, options, strict=True):
-            clean = clean and (use.out_grad is None or bool(use.out_grad.isfinite().all()))
-            choices[:] = [axis for axis in choices if fits(axis, use.out_grad, absent)]
-            if not choices:
-                raise _mixes_examples(use, recording, layout)
-    return Verdict(
-        axes=tuple(choices[0] for choices in options),
-        is_clean=clean,
-        is_unambiguous=all(len(choices) == 1 for choices in options),
-        is_half=any(use.out_grad is not None and use.out_grad.dtype in _HALF for use in recording.uses),
+    trial = Trial(
+        losses=losses,
+        uses=list(recording.uses),
+        ends=[use.edge for use in recording.uses if use.is_root and use.edge is not None],
+        inputs=inputs,
+        options=[list(candidates(use.output_shape, recording.batch_size)) for use in recording.uses],
+        refusals=[_mixes_examples(use, recording, layout) for use in recording.uses],
+        is_clean=bool(losses.detach().isfinite().all()),
     )
+    *sets, trial.left = trials(recording.batch_size, losses.device)
+    for absent in sets:
+        trial.leave_out(absent)
+    if not (trial.is_clean and trial.is_unambiguous):
+        trial.see_left()
+    return trial
 
 
 def check_isolation(losses: Tensor, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
@@ -149,38 +224,39 @@ def _mixes_examples(use: Use, recording: Recording, layout: Layout) -> Unsupport
 
 
 def check_sums(
-    weighted_sum: Callable[[Tensor], Tensor], losses: Tensor, weights: Tensor, lengths: Tensor,
-    parameters: Sequence[nn.Parameter], layout: Layout, *, keep: Tensor | None, frame: Frame | None, is_half: bool,
+    weighted_sum: Callable[[Tensor], Tensor], trial: Trial, weights: Tensor, lengths: Tensor,
+    parameters: Sequence[nn.Parameter], layout: Layout, *, keep: Tensor | None, frame: Frame | None,
 ) -> None:  # fmt: skip
     """Refuse a program whose per-example gradients do not add up to what autograd finds for the weighted losses.
 
     Two halves of the batch are compared; a fault of the program shows in both, the rounding of one wild example in one.
+    The trial ends here: where its last set of examples is left, the first half is the batch without it.
 
     Args:
         weighted_sum: Gives the flat sum over examples of weight times gradient, from the rules.
-        losses: One per example.
+        trial: What :func:`hold` found.
         weights: One per example, zero for examples that are not finite.
         lengths: Length of each example's gradient, zero where the weight is.
         parameters: In the layout's order.
         layout: Where each parameter lies.
         keep: The coordinates that take part, or None for all.
         frame: The units in which ``weighted_sum`` and ``lengths`` are, or None for plain ones.
-        is_half: Whether parts of the program ran in half precision.
 
     Raises:
-        UnsupportedModel: naming the parameters that differ, or that have no part in the loss.
+        UnsupportedModel: naming the parameters that differ, or that have no part in the loss; or if examples mix.
     """
+    if not bool((weights > _LEAST_WEIGHT).all()):  # what reaches another example might vanish under such a weight
+        trial.see_left()
     wrong = set(layout.names)
-    for half in (slice(0, None, 2), slice(1, None, 2)):
-        chosen = torch.zeros_like(weights)
-        chosen[half] = weights[half]
+    for half in trial.halves():
+        chosen = weights * half
         if not bool((chosen > 0).any()):
             continue
-        truth = _autograd_sum(losses, chosen, parameters, layout)
+        truth = _autograd_sum(trial, chosen, parameters, layout)
         truth = truth if keep is None else truth * keep
         truth = truth if frame is None else frame.whitened(truth)
         found = weighted_sum(chosen)
-        relative, absolute = _HALF_TOLERANCE if is_half else _TOLERANCE.get(found.dtype, _HALF_TOLERANCE)
+        relative, absolute = _HALF_TOLERANCE if trial.is_half else _TOLERANCE.get(found.dtype, _HALF_TOLERANCE)
         slack = absolute * (chosen * lengths).sum()
         wrong &= {
             name
@@ -198,11 +274,15 @@ def check_sums(
         )
 
 
-def _autograd_sum(losses: Tensor, weights: Tensor, parameters: Sequence[nn.Parameter], layout: Layout) -> Tensor:
-    sound = weights > 0
+def _autograd_sum(trial: Trial, weights: Tensor, parameters: Sequence[nn.Parameter], layout: Layout) -> Tensor:
+    losses, sound = trial.losses, weights > 0
     with torch.enable_grad():
         loss = (losses[sound] * weights[sound].to(losses.dtype)).sum()
-    gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+    if trial.left is None:
+        gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+    else:
+        absent, trial.left = trial.left, None
+        gradients = trial.send_back(loss, parameters, absent)
     idle = sorted(name for name, gradient in zip(layout.names, gradients, strict=True) if gradient is None)
     if idle:
         raise UnsupportedModel(

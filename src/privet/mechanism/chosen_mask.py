@@ -85,8 +85,7 @@ class ChosenMaskRun:
     def begin(self, step: int, rng: np.random.Generator, like: Tensor) -> Kept | None:
         """Return the one mask, or None where nothing is masked; nothing is drawn from ``rng``."""
         if self._kept is None and self.frozen.any():
-            weights = like.new_tensor((~self.frozen).astype(np.float64))
-            self._kept = Kept(coordinates=weights != 0, weights=weights, index=weights.nonzero().squeeze(1), rows=None)
+            self._kept = Kept.of(like.new_tensor((~self.frozen).astype(np.float64)))
         return self._kept
 
     def watch(self, private: PrivateSum, *, kept: Kept | None) -> None:

@@ -30,6 +30,9 @@ class Kept:
         coordinates: A boolean vector over the layout, True where kept.
         weights: The same as ones and zeros in the precision of the sum.
         index: The numbers of the kept coordinates, in order.
+        bits: The same as integers as wide as the sum's numbers, all ones or all zeros: what is masked is cleared by one
+            pass over the sum, whatever stands there. None on devices, where passes are cheap and memory is not, and for
+            a mask of whole rows, which needs no such pass.
         rows: For masks of whole rows, the kept rows of each parameter, or None for a parameter that is kept in full;
             None for a mask of another kind.
     """
@@ -37,7 +40,16 @@ class Kept:
     coordinates: Tensor
     weights: Tensor
     index: Tensor
+    bits: Tensor | None = None
     rows: tuple[Tensor | None, ...] | None = None
+
+    @classmethod
+    def of(cls, weights: Tensor, rows: tuple[Tensor | None, ...] | None = None) -> Kept:
+        """Bring ones and zeros into all forms."""
+        coordinates, bits = weights != 0, None
+        if rows is None and weights.device.type == "cpu":
+            bits = (coordinates.int() if weights.element_size() == 4 else coordinates.long()).neg_()
+        return cls(coordinates=coordinates, weights=weights, index=weights.nonzero().squeeze(1), bits=bits, rows=rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +138,7 @@ class Units:
         rows = None
         if self.are_rows:
             rows = tuple(None if kept.all() else like.new_tensor(kept).nonzero().squeeze(1) for kept in by_row)
-        return Kept(coordinates=weights != 0, weights=weights, index=weights.nonzero().squeeze(1), rows=rows)
+        return Kept.of(weights, rows)
 
 
 @runtime_checkable

@@ -2,7 +2,8 @@
 
 They read what :class:`privet.datasets.scattering.Scattering` makes of an image. Its channels differ in size by orders
 of magnitude, so they are normalised first: group by group within one example, which nothing has to be paid for. (The
-authors also normalise by noisy means over all examples, which costs epsilon 0.69 before training begins.)
+authors also normalise by noisy means over all examples, which costs epsilon 0.69 before training begins. With
+``num_groups=None`` the networks leave it to that: :class:`privet.training.normalisation.PrivateNormalisation`.)
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _NUM_GROUPS = 27
 
 
 def h_cnn(
-    input_shape: Sequence[int] = (243, 8, 8), num_classes: int = 10, *, num_groups: int = _NUM_GROUPS
+    input_shape: Sequence[int] = (243, 8, 8), num_classes: int = 10, *, num_groups: int | None = _NUM_GROUPS
 ) -> nn.Module:
     """Build H-CNN: two 3x3 convolutions of 64 channels around a 2x2 max-pool, then one linear layer.
 
@@ -41,7 +42,7 @@ def h_cnn(
 
 
 def h_cnn_small(
-    input_shape: Sequence[int] = (81, 7, 7), num_classes: int = 10, *, num_groups: int = _NUM_GROUPS
+    input_shape: Sequence[int] = (81, 7, 7), num_classes: int = 10, *, num_groups: int | None = _NUM_GROUPS
 ) -> nn.Module:
     """Build H-CNN/S: 3x3 convolutions of 16 channels at stride 2 and of 32 channels, then two linear layers.
 
@@ -63,7 +64,9 @@ def h_cnn_small(
     )
 
 
-def _group_norm(network: str, channels: int, num_groups: int) -> nn.Module:
+def _group_norm(network: str, channels: int, num_groups: int | None) -> nn.Module:
+    if num_groups is None:
+        return nn.Identity()
     groups = checks.count("num_groups", num_groups)
     if channels % groups:
         raise ArgumentError(

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from privet.accounting.guarantee import rounded_up
+from privet.effects.groups import AttributeReport
 from privet.reports.content import RunContent
-from privet.reports.differences import Figure, difference, is_supported, points
+from privet.reports.differences import Figure, difference, is_supported, shown_difference
+from privet.reports.facets import facets_of
 
 BASELINE_HEADER = ("on test data", "this run", "baseline", "difference", "95 % interval", "n each")
+GROUP_PRICE_HEADER = ("group", "accuracy of this run", "of the baseline", "difference", "95 % interval", "n each")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,39 +38,66 @@ def _batch(content: RunContent) -> str:
 
 
 def baseline_terms(baseline: RunContent) -> str:
-    """Say what the baseline is: how much privacy it has left."""
-    spent = baseline.ledger.spent
-    return f"{baseline.recipe.title}: epsilon {rounded_up(spent.epsilon)} at delta {rounded_up(spent.delta)}"
+    """Say what the baseline is: how much privacy it has left, and at which rate it learned."""
+    spent, optimizer = baseline.ledger.spent, baseline.recipe.training.optimizer
+    privacy = (
+        "NOT PRIVATE"
+        if spent.not_private_because
+        else f"epsilon {rounded_up(spent.epsilon)} at delta {rounded_up(spent.delta)}"
+    )
+    return f"{baseline.recipe.title}: {privacy}, {optimizer.kind} at learning rate {optimizer.learning_rate:g}"
 
 
 def baseline_rows(content: RunContent, baseline: RunContent) -> list[BaselineRow]:
-    """Return every measure that both runs have, with the difference; in words only where the interval supports it."""
-    mine = {} if content.metrics is None else {measure.name: measure for measure in content.metrics.measures}
-    other = {} if baseline.metrics is None else {measure.name: measure for measure in baseline.metrics.measures}
+    """Return every figure that both runs have, with the difference; in words only where the interval supports it."""
     if content.recipe.info.name != baseline.recipe.info.name:
         return []
     rows = []
-    for name in (name for name in mine if name in other):
-        is_share = name == "accuracy"
-        one, two = mine[name], other[name]
-        found = difference(
-            Figure(value=two.value, low=two.low, high=two.high, num_examples=two.num_examples),
-            Figure(value=one.value, low=one.low, high=one.high, num_examples=one.num_examples),
-        )
-        shown = points if is_share else "{:+.4g}".format
-        values = [f"{100 * each.value:.1f} %" if is_share else f"{each.value:.4g}" for each in (one, two)]
-        interval = f"{shown(found.low)} to {shown(found.high)}"
-        sizes = (
-            f"{one.num_examples:,}"
-            if one.num_examples == two.num_examples
-            else f"{one.num_examples:,}, {two.num_examples:,}"
-        )
-        direction = "higher" if found.value > 0 else "lower"
-        sentence = f"The {name} is {direction} than the baseline's: {shown(found.value)} ({interval})."
+    for facet in facets_of([baseline, content]):
+        two, one = facet.figures
+        if one is None or two is None:
+            continue
+        found = difference(two, one)
+        value, interval = shown_difference(found, is_share=facet.is_share)
+        word = facet.more if found.value > 0 else facet.less
+        sentence = f"This run is {word} than the baseline: {value} ({interval})."
         rows.append(
             BaselineRow(
-                cells=(name, *values, shown(found.value), interval, sizes),
+                cells=_cells(facet.name, one, two, is_share=facet.is_share),
                 sentence=sentence if is_supported(found) else None,
             )
         )
     return rows
+
+
+def group_prices(content: RunContent, baseline: RunContent) -> list[tuple[str, list[tuple[str, ...]]]]:
+    """Return what every group that both runs know pays in accuracy, attribute by attribute."""
+    if content.fairness is None or baseline.fairness is None or content.recipe.info.name != baseline.recipe.info.name:
+        return []
+    others = {found.attribute: _accuracies(found) for found in baseline.fairness.attributes}
+    tables = []
+    for found in content.fairness.attributes:
+        theirs = others.get(found.attribute, {})
+        mine = _accuracies(found)
+        rows = [_cells(name, mine[name], theirs[name], is_share=True) for name in mine if name in theirs]
+        tables += [(found.attribute, rows)] if rows else []
+    return tables
+
+
+def _accuracies(report: AttributeReport) -> dict[str, Figure]:
+    return {
+        group.name: Figure(
+            value=group.accuracy.value,
+            low=group.accuracy.low,
+            high=group.accuracy.high,
+            num_examples=group.num_examples,
+        )
+        for group in report.groups
+    }
+
+
+def _cells(name: str, one: Figure, two: Figure, *, is_share: bool) -> tuple[str, ...]:
+    change = shown_difference(difference(two, one), is_share=is_share)
+    values = [f"{100 * each.value:.1f} %" if is_share else f"{each.value:.4g}" for each in (one, two)]
+    sizes = dict.fromkeys(f"{each.num_examples:,}" for each in (one, two))
+    return name, *values, *change, " and ".join(sizes)

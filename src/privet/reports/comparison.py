@@ -13,7 +13,7 @@ from privet.accounting.guarantee import rounded_up
 from privet.errors import ArgumentError, CheckpointError
 from privet.experiments.run_files import write_whole
 from privet.reports.content import RunContent
-from privet.reports.differences import Figure, difference, is_supported, points
+from privet.reports.differences import Figure, difference, is_supported, shown_difference
 from privet.reports.facets import Facet, facets_of
 from privet.reports.page import load_template
 from privet.reports.plots import BLUE, INK, ORANGE, Plot, draw_svg
@@ -116,11 +116,9 @@ def told_differences(facet: Facet) -> list[str]:
     for number, figure in enumerate(facet.figures[1:], start=2):
         if figure is None or not is_supported(found := difference(first, figure)):
             continue
-        shown = points if facet.is_share else "{:+.4g}".format
+        value, interval = shown_difference(found, is_share=facet.is_share)
         word = facet.more if found.value > 0 else facet.less
-        sentences.append(
-            f"Run {number} is {word} than run 1: {shown(found.value)} ({shown(found.low)} to {shown(found.high)})."
-        )
+        sentences.append(f"Run {number} is {word} than run 1: {value} ({interval}).")
     return sentences
 
 

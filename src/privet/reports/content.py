@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from privet.accounting.guarantee import Guarantee
+from privet.attacks.rebuilt import RebuiltReport
 from privet.attacks.verdict import MembershipReport
 from privet.effects.groups import FairnessReport
 from privet.effects.radii import RobustnessReport, WeightGrowth
@@ -20,7 +21,8 @@ from privet.experiments.resuming import stored_plan, stored_recipe
 from privet.experiments.run_files import RunFiles, read_json, read_lines, read_text
 from privet.plan import Plan
 from privet.reports.audits import AuditRecord, read_audit
-from privet.reports.long_tail import read_long_tail
+from privet.reports.long_tail import read_long_tail, read_picture
+from privet.reports.rebuilt import read_rebuilt
 
 # From the shortest to the longest gradient of a batch, in tenths.
 NUM_NORM_QUANTILES = 11
@@ -57,6 +59,8 @@ class RunContent:
         growth: The length of the weights beside what noise explains, where that is known.
         audit: What audits of the plan proved, where they were run.
         long_tail: Public test pictures of lowest and highest loss as a link that holds them, where they were asked for.
+        rebuilt: What attacks rebuilt of public test pictures from their gradients, where that was asked for.
+        rebuilt_pictures: The same as a link that holds the pictures.
     """
 
     recipe: Recipe
@@ -74,6 +78,8 @@ class RunContent:
     growth: WeightGrowth | None = None
     long_tail: str | None = None
     audit: AuditRecord | None = None
+    rebuilt: RebuiltReport | None = None
+    rebuilt_pictures: str | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -119,6 +125,8 @@ def gather(folder: str | Path) -> RunContent:
         growth=None if attacked is None else attacked[1],
         long_tail=read_long_tail(files) if recipe.is_public else None,
         audit=read_audit(files),
+        rebuilt=read_rebuilt(files) if recipe.is_public else None,
+        rebuilt_pictures=read_picture(files.reconstruction_pictures) if recipe.is_public else None,
     )
 
 

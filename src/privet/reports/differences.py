@@ -49,3 +49,10 @@ def is_supported(found: Interval) -> bool:
 def points(value: float) -> str:
     """Return a difference of shares in percentage points."""
     return f"{100 * value:+.1f} points"
+
+
+def shown_difference(found: Interval, *, is_share: bool) -> tuple[str, str]:
+    """Return a difference and its interval as text, shares in percentage points."""
+    if is_share:
+        return points(found.value), f"{100 * found.low:+.1f} to {100 * found.high:+.1f} points"
+    return f"{found.value:+.4g}", f"{found.low:+.4g} to {found.high:+.4g}"

@@ -8,6 +8,8 @@ from privet.accounting.guarantee import rounded_up
 from privet.attacks.verdict import MembershipReport
 from privet.effects.reliability import CalibrationReport
 
+CONFIDENCE_HEADER = ("on test data", "value", "95 % interval (bootstrap)", "n")
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttackRow:
@@ -22,32 +24,29 @@ class AttackRow:
     exceeds: bool
 
 
-def confidence_rows(report: CalibrationReport) -> list[tuple[str, str, str]]:
-    """Return (what, value, interval) of a calibration report."""
+def confidence_rows(report: CalibrationReport) -> list[tuple[str, str, str, str]]:
+    """Return the figures of a calibration report, as ``CONFIDENCE_HEADER`` says."""
     bins = f"{len(report.reliability.bins)} bins of {report.reliability.binning.value}"
+    count, worst = report.num_examples, report.reliability.worst_bin_size
     named = [
-        ("accuracy", report.accuracy, True),
-        (f"expected calibration error, {bins}", report.expected_error, True),
-        (
-            f"largest calibration error, {bins} (in a bin of {report.reliability.worst_bin_size:,} examples)",
-            report.largest_error,
-            True,
-        ),
-        ("Brier score", report.brier_score, False),
-        ("negative log-likelihood", report.negative_log_likelihood, False),
+        ("accuracy", report.accuracy, True, count),
+        (f"expected calibration error, {bins}", report.expected_error, True, count),
+        ("of this, over-confident", report.over_confidence, True, count),
+        ("of this, under-confident", report.under_confidence, True, count),
+        ("largest calibration error of a bin", report.largest_error, True, worst),
+        ("Brier score", report.brier_score, False, count),
+        ("negative log-likelihood", report.negative_log_likelihood, False, count),
     ]
 
     def shown(value: float, is_share: bool) -> str:
         return f"{100 * value:.2f} %" if is_share else f"{value:.4f}"
 
-    rows = [
-        (name, shown(found.value, is_share), f"{shown(found.low, is_share)} to {shown(found.high, is_share)}")
-        for name, found, is_share in named
+    return [
+        (name, shown(found.value, is_share), f"{shown(found.low, is_share)} to {shown(found.high, is_share)}", f"{n:,}")
+        for name, found, is_share, n in named
+        # files of earlier versions hold no interval of the two parts
+        if found is not None
     ]
-    over, under = report.reliability.over_confidence, report.reliability.under_confidence
-    rows.append(("over-confident part of the error", shown(over, True), ""))
-    rows.append(("under-confident part of the error", shown(under, True), ""))
-    return rows
 
 
 def membership_rows(report: MembershipReport) -> list[AttackRow]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from privet.attacks.verdict import NEVER_TRAINED
 from privet.effects.reliability import Interval
 from privet.reports.content import RunContent
 from privet.reports.differences import Figure
@@ -40,7 +41,7 @@ class Facet:
 
 def facets_of(runs: Sequence[RunContent]) -> list[Facet]:
     """Return every facet that at least one run has, in the order of a page."""
-    found = [*_measures(runs), _calibration(runs), *_gaps(runs), *_robustness(runs), *_attacks(runs)]
+    found = [*_measures(runs), _calibration(runs), *_gaps(runs), *_robustness(runs), *_attacks(runs), _rebuilt(runs)]
     return [facet for facet in found if facet.num_known]
 
 
@@ -106,8 +107,8 @@ def _gaps(runs: Sequence[RunContent]) -> list[Facet]:
             key=f"gap-{place + 1}",
             name=f"gap in accuracy between best and worst, by {name}",
             axis="gap in accuracy",
-            more=f"less even, by {name}",
-            less=f"more even, by {name}",
+            more=f"less even by {name}",
+            less=f"more even by {name}",
             is_share=True,
             figures=tuple(gap(run, name) for run in runs),
         )
@@ -150,7 +151,9 @@ def _attacks(runs: Sequence[RunContent]) -> list[Facet]:
         counts = min(found[0].num_members, found[0].num_non_members)
         return Figure(value=area.value, low=area.low, high=area.high, num_examples=counts)
 
-    names = _names(runs, lambda run: [one.attack for one in run.membership])
+    # a network that was never trained is the same in every run
+    trained = [[one.attack for one in run.membership if not one.attack.endswith(NEVER_TRAINED)] for run in runs]
+    names = list(dict.fromkeys(name for own in trained for name in own))
     return [
         Facet(
             key=f"attack-{place + 1}",
@@ -163,3 +166,21 @@ def _attacks(runs: Sequence[RunContent]) -> list[Facet]:
         )
         for place, name in enumerate(names)
     ]
+
+
+def _rebuilt(runs: Sequence[RunContent]) -> Facet:
+    def error(run: RunContent) -> Figure | None:
+        if run.rebuilt is None:
+            return None
+        found = run.rebuilt.released.mse
+        return Figure(value=found.value, low=found.low, high=found.high, num_examples=run.rebuilt.num_images)
+
+    return Facet(
+        key="rebuilt",
+        name="error of pictures rebuilt from their gradients, mean squared",
+        axis="error of rebuilt pictures",
+        more="harder to rebuild pictures from",
+        less="easier to rebuild pictures from",
+        is_share=False,
+        figures=tuple(error(run) for run in runs),
+    )

@@ -42,7 +42,15 @@ def read_long_tail(files: RunFiles) -> str | None:
     Raises:
         CheckpointError: the file is a link, a pipe, too large or not a PNG file.
     """
-    path = files.long_tail
+    return read_picture(files.long_tail)
+
+
+def read_picture(path: Path) -> str | None:
+    """Return a PNG file of a run's folder as a link that holds it; None when it is not there.
+
+    Raises:
+        CheckpointError: the file is a link, a pipe, too large or not a PNG file.
+    """
     if not path.exists():
         return None
     is_readable = path.is_file() and not path.is_symlink() and path.stat().st_size <= _MOST_BYTES

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -164,8 +165,8 @@ def curve_plot(curve: Sequence[CurvePoint], *, is_share: bool) -> Plot:
         svg=draw_svg("measure-by-step", draw),
         columns=("step", "epsilon", "value", "low", "high", "n"),
         rows=tuple(
-            (float(p.step), p.epsilon, p.measure.value, p.measure.low, p.measure.high, float(p.measure.num_examples))
-            for p in curve
+            (float(p.step), None if math.isinf(p.epsilon) else p.epsilon, m.value, m.low, m.high, float(m.num_examples))
+            for p, m in zip(curve, (point.measure for point in curve), strict=True)
         ),
     )
 

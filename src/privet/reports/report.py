@@ -13,10 +13,18 @@ from privet.errors import CheckpointError
 from privet.experiments.results import Measure
 from privet.experiments.run_files import write_whole
 from privet.reports.audits import AUDIT_HEADER, audit_note, audit_plot, audit_rows
-from privet.reports.baseline import BASELINE_HEADER, baseline_rows, baseline_terms, unequal_terms
+from privet.reports.baseline import (
+    BASELINE_HEADER,
+    GROUP_PRICE_HEADER,
+    baseline_rows,
+    baseline_terms,
+    group_prices,
+    unequal_terms,
+)
 from privet.reports.content import RunContent, gather
-from privet.reports.examination import AttackRow, confidence_rows, membership_rows
+from privet.reports.examination import CONFIDENCE_HEADER, AttackRow, confidence_rows, membership_rows
 from privet.reports.page import load_template
+from privet.reports.rebuilt import REBUILT_HEADER, rebuilt_note, rebuilt_rows
 from privet.reports.statement import attack_bounds, percent, promise, terms
 
 REPORT_NAME = "report.html"
@@ -75,8 +83,9 @@ def _values(content: RunContent) -> dict[str, Any]:
         "is_public": content.recipe.is_public,
         "unprotected_plots": _unprotected_plots(content),
         "confidence": None if content.calibration is None else confidence_rows(content.calibration),
-        "num_predictions": 0 if content.calibration is None else content.calibration.num_examples,
+        "confidence_header": CONFIDENCE_HEADER,
         "membership": _membership(content),
+        "rebuilt": _rebuilt(content),
         "audit": _audit(content),
         "examination_plots": _examination_plots(content),
         "side_effects": _side_effects(content),
@@ -95,6 +104,9 @@ def _baseline(content: RunContent, other: RunContent) -> dict[str, Any]:
         "header": BASELINE_HEADER,
         "rows": [row.cells for row in rows],
         "sentences": [row.sentence for row in rows if row.sentence is not None],
+        "is_private": not other.ledger.spent.not_private_because,
+        "group_header": GROUP_PRICE_HEADER,
+        "groups": group_prices(content, other),
         "unequal": unequal_terms(content, other),
     }
 
@@ -106,6 +118,17 @@ def _membership(content: RunContent) -> list[tuple[str, AttackRow]]:
         for number, found in enumerate(content.membership, start=1)
         for row in membership_rows(found)
     ]
+
+
+def _rebuilt(content: RunContent) -> dict[str, Any] | None:
+    if content.rebuilt is None:
+        return None
+    return {
+        "header": REBUILT_HEADER,
+        "rows": rebuilt_rows(content.rebuilt),
+        "note": rebuilt_note(content.rebuilt),
+        "pictures": content.rebuilt_pictures,
+    }
 
 
 def _audit(content: RunContent) -> dict[str, Any] | None:
@@ -238,7 +261,8 @@ def _utility_plots(content: RunContent) -> list[Any]:
     if content.metrics is not None and len(content.metrics.curve) > 1:
         is_share = content.metrics.curve[0].measure.name == "accuracy"
         found.append(plots.curve_plot(content.metrics.curve, is_share=is_share))
-        found.append(plots.budget_plot(content.metrics.curve, is_share=is_share))
+        if not math.isinf(ledger.spent.epsilon):
+            found.append(plots.budget_plot(content.metrics.curve, is_share=is_share))
     return found
 
 

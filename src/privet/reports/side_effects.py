@@ -9,11 +9,12 @@ from privet.effects.groups import AttributeReport, FairnessReport
 from privet.effects.radii import RobustnessReport, WeightGrowth
 from privet.effects.reliability import Interval
 
-GROUP_HEADER = ("group", "n", "accuracy", "95 % interval", "loss", "95 % interval", "calibration error")
-GAP_HEADER = ("gap", "value", "95 % interval (bootstrap)", "worst group")
+_INTERVAL = "95 % interval"
+GROUP_HEADER = ("group", "n", "accuracy", _INTERVAL, "loss", _INTERVAL, "calibration error", _INTERVAL)
+GAP_HEADER = ("gap", "value", "95 % interval (bootstrap)", "n", "worst group")
 SOURCE_HEADER = ("column", "group", "weaker features", "more clipping", "rarer", "together")
 SHIFT_HEADER = ("class", "margin", "as if turned by", "nearest other public class", "worse start predicted")
-RADIUS_HEADER = ("radius", "accuracy", "95 % interval (score)")
+RADIUS_HEADER = ("radius", "accuracy", "95 % interval (score)", "n")
 
 
 def _percent(value: float) -> str:
@@ -36,15 +37,17 @@ def group_rows(report: AttributeReport) -> list[tuple[str, ...]]:
             f"{group.loss.value:.3f}",
             _range(group.loss, is_share=False),
             _percent(group.calibration_error.value),
+            _range(group.calibration_error, is_share=True),
         )
         for group in report.groups
     ]
-    return rows + [(name, "0", "", "no examples", "", "", "") for name in report.empty_groups]
+    return rows + [(name, "0", "", "no examples", "", "", "", "") for name in report.empty_groups]
 
 
-def gap_rows(report: FairnessReport) -> list[tuple[str, str, str, str]]:
-    """Return the gaps of every attribute, as ``GAP_HEADER`` says; differences of decisions have no interval."""
-    rows = []
+def gap_rows(report: FairnessReport) -> list[tuple[str, ...]]:
+    """Return the gaps of every attribute, as ``GAP_HEADER`` says."""
+    rows: list[tuple[str, ...]] = []
+    count = f"{report.num_examples:,}"
     for found in report.attributes:
         name = found.attribute
         sure = f"{found.worst_group} (in {100 * found.worst_share:.0f} % of resamples)"
@@ -52,14 +55,17 @@ def gap_rows(report: FairnessReport) -> list[tuple[str, str, str, str]]:
         loss = (f"{found.loss_gap.value:.3f}", _range(found.loss_gap, is_share=False))
         calibration = (_percent(found.calibration_gap.value), _range(found.calibration_gap, is_share=True))
         rows += [
-            (f"accuracy, by {name}", *accuracy, sure),
-            (f"loss, by {name}", *loss, ""),
-            (f"calibration error, by {name}", *calibration, ""),
+            (f"accuracy, by {name}", *accuracy, count, sure),
+            (f"loss, by {name}", *loss, count, ""),
+            (f"calibration error, by {name}", *calibration, count, ""),
         ]
     for one in report.decisions:
-        decided = f"share decided '{one.positive_class}', by {one.attribute}"
-        rows.append((decided, _percent(one.demographic_parity), "", ""))
-        rows.append((f"true or false positive rate, by {one.attribute}", _percent(one.equalized_odds), "", ""))
+        for what, value, interval in (
+            (f"share decided '{one.positive_class}'", one.demographic_parity, one.demographic_parity_interval),
+            ("true or false positive rate", one.equalized_odds, one.equalized_odds_interval),
+        ):
+            between = "not made" if interval is None else _range(interval, is_share=True)
+            rows.append((f"{what}, by {one.attribute}", _percent(value), between, count, ""))
     return rows
 
 
@@ -76,10 +82,15 @@ def source_rows(report: FairnessReport) -> list[tuple[str, ...]]:
     ]
 
 
-def radius_rows(report: RobustnessReport) -> list[tuple[str, str, str]]:
+def radius_rows(report: RobustnessReport) -> list[tuple[str, ...]]:
     """Return accuracy by radius, as ``RADIUS_HEADER`` says."""
     return [
-        (f"{point.radius:.4f}", _percent(point.accuracy.value), _range(point.accuracy, is_share=True))
+        (
+            f"{point.radius:.4f}",
+            _percent(point.accuracy.value),
+            _range(point.accuracy, is_share=True),
+            f"{report.num_examples:,}",
+        )
         for point in report.points
     ]
 

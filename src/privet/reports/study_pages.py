@@ -15,5 +15,13 @@ def _groups(rows: Rows) -> str:
     return groups_page(rows)
 
 
-PAGES: Mapping[str, Callable[[Rows], str]] = MappingProxyType({"adult-groups": _groups})
+def _reconstruction(rows: Rows) -> str:
+    from privet.reports.reconstruction_page import reconstruction_page
+
+    return reconstruction_page(rows)
+
+
+PAGES: Mapping[str, Callable[[Rows], str]] = MappingProxyType(
+    {"adult-groups": _groups, "reconstruction-cifar10": _reconstruction}
+)
 """From a study's rows to HTML text, for the studies that have a page."""

@@ -40,6 +40,9 @@ class NoiseSource(Protocol):
 class KeystreamNoise:
     """Normal noise on the CPU from an AES-256 keystream in counter mode, by the Box-Muller transform.
 
+    The keystream is that of GCM, which encrypts in counter mode and is what processors have their widest instructions
+    for; its tags are never asked for. A nonce serves for half of what its 32-bit counter could count, then the next.
+
     Guarantee:
         Draws are independent N(0, 1) numbers from a cryptographic stream that is never rewound. The radius comes from
         52 random bits and its logarithm is taken in double precision, so the tail reaches 8.49 standard deviations
@@ -48,13 +51,16 @@ class KeystreamNoise:
         itself has; for a double-precision sum everything is double.
     """
 
-    # Numbers made per call of the cipher: small enough for the cache, large enough to amortise the calls.
-    _BLOCK = 1 << 16
+    # Numbers made per call of the cipher: small enough for the cache, large enough to amortise the calls and for torch
+    # to share the work between threads. It does not follow their number, so that neither do the draws.
+    _BLOCK = 1 << 18
     _MANTISSA, _ONE = (1 << 52) - 1, 0x3FF << 52
+    _BYTES_PER_NONCE = 1 << 35
 
     def __init__(self, key: bytes) -> None:
-        """Key the stream with 48 secret bytes that are used for nothing else."""
-        self._cipher = Cipher(algorithms.AES(key[:32]), modes.CTR(key[32:48])).encryptor()
+        """Key the stream with 44 secret bytes or more that are used for nothing else."""
+        self._key, self._nonce = algorithms.AES(key[:32]), int.from_bytes(key[32:44], "big")
+        self._renew()
         pairs = self._BLOCK // 2
         self._zeros = memoryview(bytes(16 * pairs))
         self._bytes = bytearray(16 * pairs + 16)
@@ -66,6 +72,19 @@ class KeystreamNoise:
     def description(self) -> str:
         """The cipher and the transform."""
         return "an AES-256 counter-mode keystream keyed by the operating system, its tail in double precision"
+
+    def _renew(self) -> None:
+        """Start the stream of the next nonce."""
+        self._nonce = (self._nonce + 1) % (1 << 96)
+        self._cipher = Cipher(self._key, modes.GCM(self._nonce.to_bytes(12, "big"))).encryptor()
+        self._bytes_left = self._BYTES_PER_NONCE
+
+    def _fill(self, num_bytes: int) -> None:
+        """Fill the buffer with so many bytes of the keystream."""
+        if num_bytes > self._bytes_left:
+            self._renew()
+        self._bytes_left -= num_bytes
+        self._cipher.update_into(self._zeros[:num_bytes], self._bytes)
 
     def join(self, graph: torch.cuda.CUDAGraph) -> None:
         """Refuse: a graph cannot call the cipher."""
@@ -88,7 +107,7 @@ class KeystreamNoise:
         integers = self._integers[dtype]
         radius, angle, cosine = self._scratch[dtype][:, :count]
         width = integers.element_size()
-        self._cipher.update_into(self._zeros[: (8 + width) * count], self._bytes)
+        self._fill((8 + width) * count)
         # 52 random bits behind the exponent of one: uniform doubles in [1, 2) without a conversion
         uniform = self._long[:count].bitwise_and_(self._MANTISSA).bitwise_or_(self._ONE).view(torch.float64)
         # 2 - u is in (0, 1]: its logarithm is finite

@@ -25,6 +25,7 @@ PUBLISHED = {
     "Zhu and Blaschko (2023)": [
         *(f"sparsification-figure-{number}" for number in range(1, 13)),
         "sparsification-table-2",
+        "sparsification-table-2-svhn",
         "sparsification-table-3",
     ],
     "Bu et al. (2021)": [

@@ -11,6 +11,7 @@ from dp_accounting import dp_event
 from privet.accounting.calibration import spent_epsilon
 from privet.errors import ArgumentError, CalibrationError
 from privet.experiments.studies import noise_budgets as budgets
+from privet.experiments.studies.noise_arms import PROCEDURE_ARMS, Charge, multiplier
 from privet.experiments.studies.noise_budgets import MNIST
 from privet.experiments.studies.noise_terms import Terms
 from privet.mechanism.terms import Adjacency
@@ -55,6 +56,18 @@ def test_a_sound_split_uses_up_its_theorem() -> None:
     assert whole <= 1.0
     assert whole == pytest.approx(1.0, rel=1e-6)
     assert MNIST.steps * MNIST.rate * budget.delta + slack == pytest.approx(MNIST.delta)
+
+
+def test_the_arms_of_the_procedure_are_its_three_budgets_and_only_the_published_one_breaks_its_word() -> None:
+    terms = Terms(rate=0.1, steps=300, delta=1e-4)
+    found = {arm.charge: kept(multiplier(terms, arm.charge, 3.0, 650), terms) for arm in PROCEDURE_ARMS}
+    assert set(found) == {Charge.GAUSSIAN, Charge.ADVANCED, Charge.PUBLISHED}
+    assert found[Charge.GAUSSIAN] == pytest.approx(3.0, rel=1e-3)
+    assert found[Charge.ADVANCED] < 1
+    assert found[Charge.PUBLISHED] > 6
+    assert [arm.name for arm in PROCEDURE_ARMS if "NOT PRIVATE" in arm.name] == [
+        arm.name for arm in PROCEDURE_ARMS if arm.charge is Charge.PUBLISHED
+    ]
 
 
 def test_budgets_out_of_range_are_refused() -> None:

@@ -10,6 +10,7 @@ import torch
 
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.known import describe
+from privet.errors import ArgumentError
 from privet.experiments.studies import sparsification
 from privet.experiments.studies.catalogue import STUDIES
 from privet.experiments.studies.sparsification import (
@@ -73,6 +74,38 @@ def test_the_network_on_scattering_features_reads_them() -> None:
     assert train.features.shape == (40, 81, 7, 7)
     assert test.features.shape == (20, 81, 7, 7)
     assert settings.build()(train.features).shape == (40, 10)
+
+
+def test_a_share_of_the_budget_pays_for_a_normalisation_and_all_together_keeps_epsilon() -> None:
+    pytest.importorskip("kymatio")
+    small = {**SMALL, "epochs": 2, "num_examples": 40, "batch_size": 20}
+    settings = NETWORKS["fashion-scattering"].at(3.0, normalisation_share=0.1).shortened(**small)
+    paid = settings.paid_normalisation(settings.dataset_size)
+    assert paid is not None
+    assert len(paid.bounds) == 81
+    plans = settings.plans(settings.dataset_size)
+    assert all(plan.guarantee().epsilon < 2.9 for plan in plans.values()), "training alone"
+    rows = list(run_sparsification_study([settings], seeds=[0], device=torch.device("cpu")))
+    assert {row["arm"] for row in rows} == set(ARMS)
+    assert all(2.9 < row["epsilon"] <= 3.0 for row in rows), "both together"
+    assert "10% of it for normalisation" in rows[0]["setting"]
+    free = NETWORKS["fashion-scattering"].at(3.0)
+    assert isinstance(free.build()[0], torch.nn.GroupNorm)  # type: ignore[index]
+    assert not any(isinstance(part, torch.nn.GroupNorm) for part in settings.build().modules())
+
+
+def test_a_share_for_a_network_without_scattering_features_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="scattering features"):
+        replace(QUICK, normalisation_share=0.1)
+    with pytest.raises(ArgumentError, match="no settings that can be changed"):
+        STUDIES["sparsification-fashion-3"].varied(["normalisation_share=0.1"])
+
+
+def test_the_share_can_be_set_for_studies_of_scattering_features() -> None:
+    study = STUDIES["sparsification-cifar10-scattering-1"]
+    assert study.varied(["normalisation_share=0,0.05"]) is not study.run
+    with pytest.raises(ArgumentError, match="cannot be set"):
+        study.varied(["normalization=0.1"])
 
 
 @pytest.mark.parametrize("epsilon", [3.0, 1.0])

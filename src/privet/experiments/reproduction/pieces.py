@@ -35,7 +35,9 @@ def pieces_of(study: Study) -> Pieces:
     """Return how a study comes apart: seed by seed and no further, unless more is known of it."""
     if study.name in _KNOWN:
         return _KNOWN[study.name]
-    tunes_once = study.name.startswith(("sparsification-cifar10", "sparsification-fashion", "noise-"))
+    tunes_once = study.name.startswith(
+        ("sparsification-cifar10", "sparsification-svhn", "sparsification-fashion", "noise-")
+    )
     return Pieces(runs=lambda quick: {WHOLE: study.run}, by_seed=not tunes_once)
 
 

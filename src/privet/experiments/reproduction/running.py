@@ -25,6 +25,7 @@ _DATA_FOLDERS = {
     "mnist": "MNIST",
     "fashion_mnist": "FashionMNIST",
     "cifar10": "cifar-10-batches-bin",
+    "svhn": "SVHN",
     "california_housing": "tabular",
     "wine_red": "tabular",
     "sst2": "SST-2",
@@ -90,7 +91,13 @@ class Reproduction:
     def verdict(self) -> tuple[Verdict, str]:
         """One verdict for all claims, and what it rests on."""
         why = self.entry.unavailable if not self.entry.studies else None
-        return summed_up(self.findings, why or ("; ".join(self.failures) if not self.rows else None))
+        return summed_up(self.findings, why or (self._not_run if not self.rows else None))
+
+    @property
+    def _not_run(self) -> str:
+        """Why there are no rows, in a few words where data or packages are missing; ``failures`` has the whole."""
+        lacking = lacks(self.entry) if self.failures else None
+        return f"{lacking}: not run" if lacking is not None else "; ".join(self.failures)
 
     @property
     def line(self) -> str:
@@ -111,13 +118,16 @@ def availability(entry: Entry) -> str:
     """Say in a few words whether an entry can be run here: ``ready``, or what is missing."""
     if not entry.studies:
         return "cannot be had"
+    return lacks(entry) or ("ready" if entry.unavailable is None else "ready in part")
+
+
+def lacks(entry: Entry) -> str | None:
+    """Name the data and the optional parts that an entry needs and this machine does not have; None if it has all."""
     root = os.environ.get(ROOT_VARIABLE)
     files = [name for name in entry.data if root is None or not (Path(root) / _DATA_FOLDERS[name]).is_dir()]
     extras = [name for name in entry.extras if importlib.util.find_spec(_EXTRA_MODULES[name]) is None]
     lacking = [*files, *(f"privet[{name}]" for name in extras)]
-    if lacking:
-        return f"needs {', '.join(lacking)}"
-    return "ready" if entry.unavailable is None else "ready in part"
+    return f"needs {', '.join(lacking)}" if lacking else None
 
 
 def reproduce(chosen: Mapping[str, Entry], choices: Choices, say: Say) -> list[Reproduction]:

@@ -265,8 +265,8 @@ class Released:
     Attributes:
         rule: What follows from the moments.
         blocks: Which coordinates share a unit.
-        is_floored: Whether the known variance of the noise is taken out, and what is left counts only above a few of
-            its standard errors.
+        is_floored: Whether what is left of the squares without the known variance of the noise counts only above a
+            few of its standard errors. Without that, most of what is left is chance.
     """
 
     rule: Rule
@@ -305,8 +305,7 @@ class _History:
         self.seen += 1
         whole = [variance.expand_as(part) for part, variance in zip(released, variances, strict=True)]
         squares = [part.square() for part in released]
-        if self.is_floored:
-            squares = [part - variance for part, variance in zip(squares, whole, strict=True)]
+        squares = [part - variance for part, variance in zip(squares, whole, strict=True)]
         now = self.blocks(squares)
         self.squares, self.means = _followed(self.squares, now), _followed(self.means, self.blocks(released))
         sizes = block_sizes(released, now)

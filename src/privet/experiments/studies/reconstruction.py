@@ -115,7 +115,9 @@ def _figures(found: Tensor, images: Tensor) -> Row:
         "mse": float(alike.mse.mean()),
         "mse_by_image": [round(value, 6) for value in alike.mse.tolist()],
         "psnr": float(alike.psnr.mean()),
+        "psnr_by_image": [round(value, 4) for value in alike.psnr.tolist()],
         "ssim": float(alike.ssim.mean()),
+        "ssim_by_image": [round(value, 6) for value in alike.ssim.tolist()],
     }
 
 

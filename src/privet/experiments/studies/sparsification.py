@@ -13,18 +13,23 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
+from dp_accounting import dp_event
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD
 
+from privet import checks
+from privet.accounting.calibration import calibrate_noise
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset
 from privet.datasets.feature_cache import FeatureCache
 from privet.datasets.known import describe
 from privet.datasets.scattering import Scattering
+from privet.errors import ArgumentError
 from privet.experiments.building import on_device
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.masking import Mask, NoMask, RandomMask
@@ -34,11 +39,14 @@ from privet.mechanism.schedules import GradualCooling
 from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.estimator import fit_privately
+from privet.training.normalisation import PrivateNormalisation
 from privet.training.replay import fastest_for
 from privet.training.schedules import LinearDecay, Schedule
 
 Row = dict[str, Any]
 _CHUNK = 2000
+# Bounds of a paid normalisation over the sizes that channels have in made-up images.
+_ROOM = 2.0
 BASELINE, MASKED, DECAY = "no mask", "random mask", "falling learning rate"
 
 
@@ -81,6 +89,9 @@ class SparsificationSettings:
         published_errors: Their standard errors, as printed.
         normalisation: Of the images; None for numbers from 0 to 1.
         scattering: What the network reads in place of the images; None for the images themselves.
+        normalisation_share: Share of the budget that a private normalisation of scattering features is paid from; 0
+            for none, where the network normalises by itself.
+        pixel_size: Public guess at the root mean square of pixels, for the bounds of that normalisation.
         num_examples: Training images that are used, and test images at most; None for all.
     """
 
@@ -96,8 +107,16 @@ class SparsificationSettings:
     published_errors: Mapping[str, float] = field(default_factory=dict)
     normalisation: str | None = None
     scattering: Scattering | None = None
+    normalisation_share: float = 0.0
+    pixel_size: float = 1.0
     num_examples: int | None = None
     delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        """Refuse a share out of range, and one for features that do not exist."""
+        share = checks.probability("normalisation_share", self.normalisation_share, allow_zero=True)
+        if share and self.scattering is None:
+            raise ArgumentError("normalisation_share pays for normalising scattering features, and there are none.")
 
     def shortened(self, *, dataset: str, epochs: int, num_examples: int, batch_size: int) -> SparsificationSettings:
         """Return the same study with less of everything; its figures say nothing about the full one."""
@@ -112,6 +131,11 @@ class SparsificationSettings:
             published={},
             published_errors={},
         )
+
+    @property
+    def dataset_size(self) -> int:
+        """How many training images are used, as declared."""
+        return self.num_examples or describe(self.dataset).train_size
 
     def plan(self, arm: Arm, dataset_size: int) -> Plan:
         """Return the plan of an arm; its noise is not calibrated yet."""
@@ -133,9 +157,35 @@ class SparsificationSettings:
         for name, arm in ARMS.items():
             plan = self.plan(arm, dataset_size)
             if arm.stretch not in noise:
-                noise[arm.stretch] = plan.calibrated(epsilon=self.epsilon).noise
+                noise[arm.stretch] = self._calibrated(plan, dataset_size).noise
             found[name] = replace(plan, noise=noise[arm.stretch])
         return found
+
+    def _calibrated(self, plan: Plan, dataset_size: int) -> Plan:
+        paid = self.paid_normalisation(dataset_size)
+        if paid is None:
+            return plan.calibrated(epsilon=self.epsilon)
+        return paid.calibrated(plan, epsilon=self.epsilon)
+
+    def paid_normalisation(self, dataset_size: int) -> PrivateNormalisation | None:
+        """Return the normalisation that is released before training; None where none is paid for."""
+        if not self.normalisation_share:
+            return None
+        return PrivateNormalisation(
+            bounds=self._bounds,
+            dataset_size=dataset_size,
+            # squared signal-to-noise ratios of Gaussian releases add up: this is the share's part of the budget
+            noise_multiplier=calibrate_noise(
+                dp_event.GaussianDpEvent, epsilon=self.epsilon, delta=self.delta, adjacency=Adjacency.ADD_REMOVE
+            )
+            / math.sqrt(self.normalisation_share),
+        )
+
+    @cached_property
+    def _bounds(self) -> tuple[float, ...]:
+        assert self.scattering is not None, "refused when the settings were made"
+        sizes = self.scattering.typical_sizes(describe(self.dataset).input_shape)
+        return tuple(_ROOM * self.pixel_size * size for size in sizes)
 
     @property
     def physical_batch_size(self) -> int:
@@ -173,7 +223,7 @@ def run_sparsification_study(
     known = {_run_of(row): row for row in earlier}
     for setting in settings:
         train, test = setting.data(device)
-        plans = setting.plans(setting.num_examples or describe(setting.dataset).train_size)
+        plans = setting.plans(setting.dataset_size)
         best: dict[str, Row] = {}
         for seed in seeds:
             for name, arm in ARMS.items():
@@ -229,6 +279,9 @@ def _trained(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = settings.build().to(device)
+    paid = settings.paid_normalisation(settings.dataset_size)
+    if paid is not None:
+        model = nn.Sequential(paid.release(train.features, seed=seed)[0], model)
     found = fit_privately(
         model,
         SGD(model.parameters(), lr=rate),
@@ -240,7 +293,7 @@ def _trained(
         schedule=arm.schedule,
         seed=seed,
     )
-    return model, found.epsilon
+    return model, found.epsilon if paid is None else paid.guarantee(plan).epsilon
 
 
 def _losses(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -3,36 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from privet.experiments.studies.study import Row, Run, Study
+from privet.experiments.studies.variants import variants
 
 if TYPE_CHECKING:
     import torch
 
+
+@dataclass(frozen=True, kw_only=True)
+class _CellOptions:
+    """What can be set in a cell on scattering features: the share of the budget that pays for normalising them."""
+
+    normalisation_share: float = 0.0
+
+
 _CELLS = {
     "cifar10": "DP-CNN on CIFAR-10",
     "cifar10-scattering": "H-CNN on scattering features of CIFAR-10; needs privet[scattering]",
+    "svhn": "DP-CNN on SVHN, where its files are present",
+    "svhn-scattering": "H-CNN on scattering features of SVHN, where its files are present; needs privet[scattering]",
     "fashion": "DP-CNN/S on Fashion-MNIST",
     "fashion-scattering": "H-CNN/S on scattering features of Fashion-MNIST; needs privet[scattering]",
 }
 
 
-def _cell_run(network: str, epsilon: float, earlier: Sequence[Row] = ()) -> Run:
+def _cell_run(
+    network: str, epsilon: float, earlier: Sequence[Row] = (), options: Sequence[_CellOptions] = (_CellOptions(),)
+) -> Run:
     def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
         from privet.experiments.studies import sparsification_cells as cells
         from privet.experiments.studies.sparsification import run_sparsification_study
 
-        settings = cells.NETWORKS[network].at(epsilon)
-        return run_sparsification_study(
-            [cells.quick(settings) if quick else settings], seeds=seeds, device=device, earlier=earlier
-        )
+        found = [cells.NETWORKS[network].at(epsilon, normalisation_share=each.normalisation_share) for each in options]
+        settings = [cells.quick(each) for each in found] if quick else found
+        return run_sparsification_study(settings, seeds=seeds, device=device, earlier=earlier)
 
     return run
 
 
 def _cell_resume(network: str, epsilon: float) -> Callable[[Sequence[Row]], Run]:
     return lambda earlier: _cell_run(network, epsilon, earlier)
+
+
+def _cell_vary(network: str, epsilon: float) -> Callable[[Sequence[str]], Run] | None:
+    if not network.endswith("-scattering"):
+        return None
+    return lambda changes: _cell_run(network, epsilon, options=variants(_CellOptions(), changes))
 
 
 def _cell_table(rows: Sequence[Row]) -> str:
@@ -87,6 +106,7 @@ _CELL_STUDIES = tuple(
         num_seeds=3,
         run=_cell_run(network, epsilon),
         table=_cell_table,
+        vary=_cell_vary(network, epsilon),
         resume=_cell_resume(network, epsilon),
     )
     for network, what in _CELLS.items()

@@ -1,0 +1,115 @@
+"""How like their originals rebuilt pictures are: plain values that need no torch to be shown."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from scipy.special import stdtrit
+
+from privet import checks
+from privet.errors import ArgumentError
+
+_MEASURES = ("mse", "psnr", "ssim")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean:
+    """A mean over pictures with its 95 % interval by Student's t."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        """Return the mean of these values.
+
+        Edge cases: fewer than two values have no interval and are refused.
+        """
+        if len(values) < 2:
+            raise ArgumentError(f"An interval of a mean needs two values or more, got {len(values)}.")
+        mean = statistics.fmean(values)
+        half = float(stdtrit(len(values) - 1, 0.975)) * statistics.stdev(values) / math.sqrt(len(values))
+        return cls(value=mean, low=mean - half, high=mean + half)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read plain values."""
+        return cls(**{name: checks.number(name, data[name]) for name in ("value", "low", "high")})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RebuiltFigures:
+    """How like their originals the pictures of one line are, on average.
+
+    Attributes:
+        name: From what they were rebuilt.
+        mse: Mean squared difference of pixels from 0 to 1; 0 for perfect copies.
+        psnr: Peak signal-to-noise ratio in decibel.
+        ssim: Structural similarity (Wang et al. 2004); 1 for perfect copies.
+    """
+
+    name: str
+    mse: Mean
+    psnr: Mean
+    ssim: Mean
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read plain values."""
+        return cls(name=str(data["name"]), **{name: Mean.from_dict(data[name]) for name in _MEASURES})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RebuiltReport:
+    """What an attacker rebuilt of some public pictures, from their gradients.
+
+    Attributes:
+        num_images: How many pictures were attacked.
+        num_steps: Steps of the attack.
+        mask_rate: Share of the coordinates that was masked.
+        noise_std: Standard deviation of the noise on each coordinate; None where the run adds none.
+        rows: From the least to the most that was hidden.
+    """
+
+    num_images: int
+    num_steps: int
+    mask_rate: float
+    noise_std: float | None
+    rows: tuple[RebuiltFigures, ...]
+
+    @property
+    def released(self) -> RebuiltFigures:
+        """The line about what the run really releases: the last."""
+        return self.rows[-1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; ``from_dict`` gives the report back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """Read what ``to_dict`` wrote.
+
+        Raises:
+            ArgumentError: an entry is missing or of the wrong kind.
+        """
+        try:
+            noise_std = data["noise_std"]
+            rows = tuple(RebuiltFigures.from_dict(row) for row in data["rows"])
+            found = cls(
+                num_images=checks.count("num_images", data["num_images"]),
+                num_steps=checks.count("num_steps", data["num_steps"]),
+                mask_rate=checks.probability("mask_rate", data["mask_rate"], allow_zero=True),
+                noise_std=None if noise_std is None else checks.positive("noise_std", noise_std),
+                rows=rows,
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ArgumentError(f"This is not a report of rebuilt pictures: {error}.") from None
+        if not found.rows:
+            raise ArgumentError("A report of rebuilt pictures needs at least one row.")
+        return found
