@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 
     from privet.mechanism.noise import NormalSource
 
-# Coordinates drawn at a time on a processor, as many as its cache holds; devices get an eighth of the vector, since
-# each piece costs several launches. Either way the extra memory stays below one vector.
+# Coordinates drawn at a time on a processor, as many as its cache holds; devices get a sixteenth of the vector, since
+# each piece costs several launches. Either way the extra memory stays below one vector unless that is small.
 CHUNK = 1 << 18
-_MOST_PIECES = 8
+_DEVICE_CHUNK = 1 << 16
+_MOST_PIECES = 16
 _FEW_SQUARES = 64
 _TRIES = 8
 
 
 def _piece_size(like: Tensor, size: int) -> int:
-    return CHUNK if like.device.type == "cpu" else max(CHUNK, -(-size // _MOST_PIECES))
+    return CHUNK if like.device.type == "cpu" else max(_DEVICE_CHUNK, -(-size // _MOST_PIECES))
 
 
 def _length(drawn: Tensor) -> Tensor:

@@ -120,9 +120,10 @@ class KeystreamNoise:
 class TorchNoise:
     """Normal noise from torch's generator of a device, seeded by 64 bits; the fast choice on accelerators."""
 
-    # Double-precision draws need twice the memory of a single-precision sum; this many at a time bound that, and stay
-    # in a device's cache until they are added.
-    _CHUNK = 1 << 22
+    # Double-precision draws need twice the memory of a single-precision sum; this many at a time, and at most half of
+    # them, bound that by one more sum, and stay in a device's cache until they are added. Of few, all come at once:
+    # there the launches cost more than the memory.
+    _CHUNK, _FEW = 1 << 22, 1 << 16
 
     def __init__(self, key: np.random.SeedSequence, device: torch.device) -> None:
         """Seed a generator on the device."""
@@ -141,8 +142,9 @@ class TorchNoise:
 
     def add_normal(self, flat: Tensor, std: float) -> None:
         """Add noise chunk by chunk."""
-        for start in range(0, flat.numel(), self._CHUNK):
-            part = flat[start : start + self._CHUNK]
+        step = max(self._FEW, min(self._CHUNK, -(-flat.numel() // 2)))
+        for start in range(0, flat.numel(), step):
+            part = flat[start : start + step]
             draw = torch.empty(part.shape, dtype=torch.float64, device=part.device)
             part.add_(draw.normal_(0.0, std, generator=self._generator))
 
