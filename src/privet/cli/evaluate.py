@@ -202,9 +202,9 @@ def _membership(run_folder: str, device: str, as_json: bool) -> object:
 
     reports = examine_membership(run_folder, device=device)
     if not as_json:
-        show_heading("Membership attacks, beside what the guarantee allows at most")
+        show_heading("Membership attacks (members + others), beside what the guarantee allows at most")
         for report in reports:
-            show_heading(f"{report.attack}, {report.num_members:,} members and {report.num_non_members:,} others")
+            show_heading(f"{report.attack} ({report.num_members:,} + {report.num_non_members:,})")
             rows = [
                 [
                     row.measure,

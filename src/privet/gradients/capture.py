@@ -28,7 +28,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from privet.errors import UnsupportedModel
-from privet.gradients.recurrent import COMPOSITES, Composite, remember_order
+from privet.gradients.recurrent import COMPOSITES, Composite, kept_inside, remember_order
 from privet.gradients.recurrent_cells import CELLS
 from privet.gradients.statistics import with_statistics
 from privet.gradients.views import Undo, undo_of
@@ -176,7 +176,7 @@ class Capture(TorchFunctionMode):
         if isinstance(result, Tensor) or type(result) not in _PLAIN or _writes(func):
             self._note(func, args, kwargs, result)
             if self._follows_memory and not torch.compiler.is_compiling():
-                self._follow(result)
+                self._follow((result, kept_inside(func, result)))
         return result
 
     def _follow(self, result: Any) -> None:

@@ -309,6 +309,22 @@ def _refuse_checkpointing() -> None:
         )
 
 
+def kept_inside(function: Callable[..., Any], result: Any) -> list[Tensor]:
+    """Return what recurrences behind the result of a recurrent operation keep for the backward pass."""
+    if function not in COMPOSITES:
+        return []
+    found: list[Tensor] = []
+    seen: set[Any] = {None}
+    queue: list[Any] = [tensor.grad_fn for tensor in result if isinstance(tensor, Tensor)]
+    while queue:
+        node = queue.pop()
+        if node not in seen:
+            seen.add(node)
+            found += getattr(node, "saved_tensors", ())
+            queue.extend(child for child, _ in node.next_functions)
+    return found
+
+
 def remember_order(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
     """Note by which permutation sequences were sorted before they were packed.
 
