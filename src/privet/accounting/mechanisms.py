@@ -51,7 +51,7 @@ class TruncatedGaussian:
 
     Guarantee: let w be the probability that the other records alone fill the batch. If they do not, the release is a
     sampled Gaussian. If they do, the record enters with a probability a that does not depend on it and takes the place
-    of another, so the sums differ by at most twice the bound from a common third one (Ganesh et al., 2025).
+    of another, so the sums differ by at most twice the bound from a common third one (Ganesh, 2025).
     """
 
     dataset_size: int

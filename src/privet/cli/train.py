@@ -73,6 +73,8 @@ def train(
         is_chosen = any(override.startswith("training.optimizer") for override in overrides)
         loaded = loaded.without_privacy(keeps_learning_rate=is_chosen)
     folder = output or _default_folder(recipe)
+    if without_privacy and not is_chosen and max_epsilon is None:
+        loaded = _with_open_rate(loaded, folder, quiet=quiet)
     from privet.cli.stopping import stopping_on_signals
     from privet.experiments.runner import train as run_recipe
 
@@ -88,6 +90,17 @@ def train(
         )
     _print(outcome, folder, is_public=loaded.is_public)
     return OK if outcome.is_finished else INTERRUPTED
+
+
+def _with_open_rate(recipe: Recipe, folder: str, *, quiet: bool) -> Recipe:
+    from privet.experiments.open_rate import with_open_rate
+    from privet.experiments.run_files import RunFiles
+
+    found = with_open_rate(recipe, RunFiles(folder=Path(folder)))
+    if not quiet:
+        rate = found.training.optimizer.learning_rate
+        click.echo(f"learning rate {rate:.3g}, the best of a few on a tenth of the training records", err=True)
+    return found
 
 
 def _loaded(name_or_path: str, overrides: Sequence[str], *, quick: bool) -> Recipe:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Truncation(StrEnum):
     """How a full batch is charged.
 
-    TIGHT: inside the event (Ganesh et al., 2025): an over-full batch is a sample of fixed size. Needs a uniformly
+    TIGHT: inside the event (Ganesh, 2025): an over-full batch is a sample of fixed size. Needs a uniformly
         random choice of who stays, which this library makes.
     TOTAL_VARIATION: as ``(1 + exp(epsilon)) * probability`` of delta for each step (Chua et al., 2024, Theorem 3.3).
         Holds for every rule of truncation, and costs more; the check on the other.
