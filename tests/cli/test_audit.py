@@ -41,10 +41,10 @@ def test_a_correct_recipe_passes_and_its_findings_are_kept(ask: Ask, tiny_recipe
     assert not found["is_broken"]
     for row in found["findings"]:
         assert 0 <= row["epsilon_bound"] <= row["epsilon_claim"]
-        assert row["audit"] in answer.out
+        assert all(word in answer.out for word in row["audit"].split())  # long names take two lines
     assert found["findings"][0]["epsilon_bound"] > 0.8 * found["findings"][0]["epsilon_claim"]
     assert "BROKEN" not in answer.out
-    assert max(len(line) for line in answer.out.replace(str(kept), "").splitlines()) <= 100
+    assert max(len(line) for line in answer.out.replace(str(kept), "").splitlines()) <= 80
 
 
 def test_noise_that_falls_short_exits_with_three(
