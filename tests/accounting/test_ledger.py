@@ -20,48 +20,11 @@ from privet.errors import (
     LoopError,
 )
 from privet.mechanism.events import same_event
-
-PLAN = {"noise_multiplier": 1.1, "name": "a plan"}
-PLAN_HASH = "ab" * 32
-
-
-def step(noise_multiplier: float = 1.1, rate: float = 0.01) -> dp_event.DpEvent:
-    return dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(noise_multiplier))
-
-
-def create(path: Path) -> Ledger:
-    return Ledger.create(path, plan=PLAN, plan_hash=PLAN_HASH)
-
-
-def reopen(path: Path) -> Ledger:
-    return Ledger.open(path, plan_hash=PLAN_HASH)
+from tests.accounting.ledgers import PLAN, PLAN_HASH, create, reopen, step
 
 
 def kinds(path: Path) -> list[str]:
     return [json.loads(line)["kind"] for line in path.read_bytes().splitlines()]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.jsonl"
-
-
-@pytest.fixture
-def lived(path: Path) -> Path:
-    """A ledger with every kind of row, written by two processes' worth of objects."""
-    first = create(path)
-    first.reserve(step(), 3)
-    first.check(step())
-    first.void(VoidReason.INTERRUPTED)
-    first.close()
-    second = reopen(path)
-    second.reserve(step(2.0))
-    with pytest.raises(LedgerMismatch):
-        second.check(step(1.9))
-    second.reserve(step(), 2)
-    second.check(step())
-    second.close()
-    return path
 
 
 # ------------------------------------------------------------------------------------------------- charging and giving

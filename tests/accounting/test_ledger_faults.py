@@ -67,11 +67,6 @@ def files() -> FaultyFiles:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.jsonl"
-
-
-@pytest.fixture
 def ledger(path: Path, files: FaultyFiles) -> Iterator[Ledger]:
     made = Ledger.create(path, plan={}, plan_hash=PLAN_HASH, files=files)
     made.reserve(STEP, 2)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from dp_accounting import dp_event
 
 from privet.accounting.ledger import Ledger, VoidReason
 from privet.errors import (
@@ -21,44 +20,7 @@ from privet.errors import (
     LedgerError,
     LedgerMismatch,
 )
-
-PLAN = {"noise_multiplier": 1.1, "name": "a plan"}
-PLAN_HASH = "ab" * 32
-
-
-def step(noise_multiplier: float = 1.1, rate: float = 0.01) -> dp_event.DpEvent:
-    return dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(noise_multiplier))
-
-
-def create(path: Path) -> Ledger:
-    return Ledger.create(path, plan=PLAN, plan_hash=PLAN_HASH)
-
-
-def reopen(path: Path) -> Ledger:
-    return Ledger.open(path, plan_hash=PLAN_HASH)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.jsonl"
-
-
-@pytest.fixture
-def lived(path: Path) -> Path:
-    """A ledger with every kind of row, written by two processes' worth of objects."""
-    first = create(path)
-    first.reserve(step(), 3)
-    first.check(step())
-    first.void(VoidReason.INTERRUPTED)
-    first.close()
-    second = reopen(path)
-    second.reserve(step(2.0))
-    with pytest.raises(LedgerMismatch):
-        second.check(step(1.9))
-    second.reserve(step(), 2)
-    second.check(step())
-    second.close()
-    return path
+from tests.accounting.ledgers import create, reopen, step
 
 
 def test_a_new_ledger_is_private_to_its_owner_and_leaves_no_other_file(path: Path) -> None:

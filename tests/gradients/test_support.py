@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from privet.errors import UnsupportedModel
 from privet.gradients.support import check_model, replace_batchnorm
 
 
@@ -39,9 +40,12 @@ def test_scale_and_shift_are_carried_over_and_other_layers_untouched() -> None:
 
 
 @pytest.mark.parametrize(
-    ("channels", "max_groups", "groups"), [(6, 32, 6), (35, 32, 7), (64, 32, 32), (37, 32, 1), (6, 2, 2)]
+    ("channels", "max_groups", "groups"),
+    [(6, 32, 1), (8, 32, 2), (35, 32, 7), (64, 32, 16), (512, 32, 32), (37, 32, 1), (64, 2, 2), (3, 32, 1)],
 )
-def test_the_number_of_groups_is_the_largest_divisor_allowed(channels: int, max_groups: int, groups: int) -> None:
+def test_the_number_of_groups_is_the_largest_divisor_that_leaves_four_channels_to_a_group(
+    channels: int, max_groups: int, groups: int
+) -> None:
     norm = replace_batchnorm(nn.BatchNorm2d(channels), max_groups=max_groups)
     assert isinstance(norm, nn.GroupNorm)
     assert (norm.num_groups, norm.num_channels) == (groups, channels)
@@ -51,6 +55,17 @@ def test_a_batch_norm_without_parameters_becomes_a_group_norm_without_parameters
     norm = replace_batchnorm(nn.BatchNorm1d(8, affine=False))
     assert isinstance(norm, nn.GroupNorm)
     assert list(norm.parameters()) == []
+
+
+@pytest.mark.parametrize("width", [2, 16, 32, 37])
+def test_an_exchanged_layer_behind_a_linear_one_still_tells_examples_apart(width: int) -> None:
+    norm = replace_batchnorm(nn.BatchNorm1d(width))
+    assert float(norm(torch.randn(50, width)).detach().std(0).min()) > 0.1
+
+
+def test_a_lone_number_has_no_norm_of_its_own() -> None:
+    with pytest.raises(UnsupportedModel, match="Remove the layer"):
+        replace_batchnorm(nn.BatchNorm1d(1))
 
 
 def test_an_exchanged_layer_treats_examples_alone() -> None:

@@ -91,10 +91,10 @@ def evaluate(
             for measure in metrics.measures
         ]
         show_table(["on test data", "value", "95 % interval", "n"], rows, right=(1, 3))
+    if groups is not None:  # first: a wrong column or a missing package is told before the longer measurements
+        found |= {"fairness": _fairness(run_folder, device, groups, test, as_json)}
     if calibration:
         found |= {"calibration": _calibration(run_folder, device, bins, equal_mass, test, as_json)}
-    if groups is not None:
-        found |= {"fairness": _fairness(run_folder, device, groups, test, as_json)}
     if robustness:
         found |= {"robustness": _robustness(run_folder, device, test, as_json)}
     if long_tail:
@@ -107,6 +107,22 @@ def evaluate(
         found |= {"membership": _membership(run_folder, device, as_json)}
     if as_json:
         show_json(found)
+    if data is None and (calibration or membership or groups is not None or robustness):
+        _say_what_is_kept(run_folder)
+
+
+def _say_what_is_kept(run_folder: str) -> None:
+    from pathlib import Path
+
+    from privet.experiments.resuming import stored_recipe
+    from privet.experiments.run_files import RunFiles
+
+    if not stored_recipe(RunFiles(folder=Path(run_folder))).is_public:
+        click.echo(
+            f"None of this is kept in {run_folder} or shown in its report: the data are private. If they are public, "
+            "say so in the recipe: data_is_public = true.",
+            err=True,
+        )
 
 
 def _calibration(

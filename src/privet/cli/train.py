@@ -149,6 +149,12 @@ def _print(outcome: RunOutcome, folder: str, *, is_public: bool) -> None:
     if outcome.metrics is not None and not is_public:
         click.echo("  * not covered by the guarantee")
     if outcome.is_finished:
+        if outcome.metrics is None:
+            click.echo(
+                "The model was not measured: figures on test data are not covered by the guarantee.\n"
+                f"To see them all the same: privet evaluate {folder}",
+                err=True,
+            )
         click.echo(f"Next: privet report {folder}", err=True)
     else:
         click.echo("Interrupted. The same command resumes the run.", err=True)

@@ -15,6 +15,9 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from privet.errors import UnsupportedModel
 
+# Channels in a group of a norm that replaces a batch norm: fewer leave little of what tells examples apart.
+_LEAST_CHANNELS = 4
+
 
 @contextmanager
 def quiet_vmap() -> Iterator[None]:
@@ -96,14 +99,19 @@ def check_model(model: nn.Module) -> None:
 def replace_batchnorm(model: nn.Module, *, max_groups: int = 32) -> nn.Module:
     """Exchange every batch norm of ``model``, in place, for a group norm of the same width, and return the model.
 
-    The largest divisor of the channel count up to ``max_groups`` becomes the number of groups. Scale and shift are
-    carried over; running statistics have no counterpart and are dropped.
+    The number of groups is the largest divisor of the channel count up to ``max_groups`` that leaves four channels to a
+    group, and one where there is none. A one-dimensional batch norm may stand behind a linear layer, where a channel is
+    a single number, so all its channels form one group: a group of one number would be constant, whatever the input.
+    Scale and shift are carried over; running statistics have no counterpart and are dropped.
+
+    Raises:
+        UnsupportedModel: a one-dimensional batch norm has a single channel, and no norm within an example replaces it.
     """
     for name, module in list(model.named_modules()):
         if not isinstance(module, _BatchNorm):
             continue
         channels = module.num_features
-        groups = max(divisor for divisor in range(1, max_groups + 1) if channels % divisor == 0)
+        groups = _num_groups(module, max_groups)
         norm = nn.GroupNorm(groups, channels, eps=module.eps, affine=module.affine)
         if module.affine:
             norm.weight, norm.bias = module.weight, module.bias
@@ -112,6 +120,19 @@ def replace_batchnorm(model: nn.Module, *, max_groups: int = 32) -> nn.Module:
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, norm)
     return model
+
+
+def _num_groups(module: _BatchNorm, max_groups: int) -> int:
+    channels = module.num_features
+    if isinstance(module, nn.BatchNorm1d):
+        if channels == 1:
+            raise UnsupportedModel(
+                "A batch norm of one channel and one dimension has no replacement: normalised within its example, a "
+                "single number is always zero. Remove the layer."
+            )
+        return 1
+    most = min(max_groups, channels // _LEAST_CHANNELS)
+    return max((divisor for divisor in range(1, most + 1) if channels % divisor == 0), default=1)
 
 
 def parameters_behind(

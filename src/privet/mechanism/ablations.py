@@ -130,7 +130,7 @@ class NoNoise:
     @property
     def not_private_because(self) -> str:
         """Nothing hides the sum."""
-        return "no noise is added, so that the clipped sum itself is released"
+        return "no noise is added, so that the sum itself is released"
 
     @property
     def norm_kind(self) -> Norm:

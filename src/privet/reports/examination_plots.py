@@ -12,7 +12,7 @@ from privet.attacks.verdict import MembershipReport
 from privet.effects.reliability import CalibrationReport
 from privet.mechanism.events import DpEvent
 from privet.mechanism.terms import Adjacency
-from privet.reports.plots import BLUE, GREEN, INK, ORANGE, Plot, draw_svg, plain_powers
+from privet.reports.plots import BLUE, GREEN, INK, ORANGE, PALE, Plot, draw_svg, plain_powers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +41,7 @@ def reliability_plot(report: CalibrationReport) -> Plot:
         for sign, colour, hatch, name in ((1, ORANGE, "//", "over-confident"), (-1, GREEN, "..", "under-confident")):
             gaps = [max(sign * entry.over_confidence, 0.0) for entry in bins]
             floors = [entry.accuracy if sign > 0 else entry.confidence for entry in bins]
-            shades: dict[str, Any] = {"facecolor": colour + "55", "edgecolor": colour, "hatch": hatch}
+            shades: dict[str, Any] = {"facecolor": PALE[colour], "edgecolor": colour, "hatch": hatch}
             axes.bar(places, gaps, bottom=floors, label=name, **shared, **shades)
         axes.plot([0, 1], [0, 1], color=INK, linestyle=":", linewidth=1.2, label="calibrated")
         axes.set(xlabel="confidence", ylabel="share that is right", xlim=(0, 1), ylim=(0, 1))

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette, told apart by people with any colour vision; readable on white and on near-black.
 BLUE, ORANGE, GREEN = "#3a8fd0", "#d9822b", "#1fa187"
+# Paler versions for hatched areas: the hatching is drawn in the full colour, and transparency does not survive it.
+PALE = {BLUE: "#bcd9ee", ORANGE: "#f2d3b0", GREEN: "#b0ddd4"}
 # Stand-ins that are exchanged for the page's own colours after drawing.
 INK, _GRID = "#010203", "#040506"
 _WIDTH, _HEIGHT = 4.5, 2.9

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from privet.effects.groups import AttributeReport
 from privet.effects.radii import RobustnessReport
-from privet.reports.plots import BLUE, INK, ORANGE, Plot, draw_svg
+from privet.reports.plots import BLUE, INK, ORANGE, PALE, Plot, draw_svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +39,7 @@ def group_plot(report: AttributeReport, *, number: int, known_names: Collection[
             is_worst = group.name == report.worst_group
             colour = ORANGE if is_worst else BLUE
             value, low, high = group.accuracy.value, group.accuracy.low, group.accuracy.high
-            shades: dict[str, Any] = {"facecolor": colour + ("66" if is_worst else "bb"), "edgecolor": colour}
+            shades: dict[str, Any] = {"facecolor": PALE[colour] if is_worst else colour, "edgecolor": colour}
             axes.barh([place], [value], height=0.7, hatch="//" if is_worst else None, **shades)
             axes.plot([low, high], [place, place], color=INK, linewidth=1.6, solid_capstyle="butt")
             axes.plot([low, high], [place, place], "|", color=INK, markersize=7)
