@@ -57,7 +57,7 @@ def _own_data(folder: Path) -> None:
 def test_shown_commands_run_in_the_order_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _own_data(tmp_path)
-    assert len(COMMANDS) == 16
+    assert len(COMMANDS) == 17
     for words in COMMANDS:
         arguments = words[1 : words.index(">") if ">" in words else None]
         arguments += SHORTER.get(arguments[0], []) + (SHORT_RUN if arguments[:2] == ["train", "demo"] else [])

@@ -21,6 +21,7 @@ _VERBS: Mapping[str, tuple[str, str, str]] = {
     "plan": ("privet.cli.plan", "plan", "Say what a recipe guarantees, before any data is read."),
     "train": ("privet.cli.train", "train", "Run a recipe, or go on with a run."),
     "evaluate": ("privet.cli.evaluate", "evaluate", "Measure a run's model on test data."),
+    "predict": ("privet.cli.predict", "predict", "Let a run's model decide on new records."),
     "report": ("privet.cli.report", "report", "Write a run's report: one HTML file."),
     "certify": ("privet.cli.certify", "certify", "Write a run's certificate, for others to check."),
     "account": ("privet.cli.account", "account", "Compute a guarantee, or read one off a ledger."),

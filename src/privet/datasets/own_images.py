@@ -11,6 +11,7 @@ import io
 import os
 import stat
 import warnings
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.declared_images import DeclaredImages
@@ -89,6 +91,22 @@ def read_test_images(
     return found
 
 
+def read_unlabelled_images(
+    folder: str | os.PathLike[str], declared: DeclaredImages, normalisation: Normalisation
+) -> tuple[tuple[Path, ...], Tensor]:
+    """Read the images of a folder and of its sub-folders, whatever those are called; return their paths as well.
+
+    Raises:
+        DataError: Pillow is missing, there are no images, or one cannot be read.
+    """
+    _require_pillow()
+    root = Path(folder)
+    files = [path for place in (root, *(root / name for name in folder_classes(root))) for path in _images(place)]
+    if not files:
+        raise DataError(f"{folder} holds no images.")
+    return tuple(files), _pixels(files, declared, normalisation, strict=True)
+
+
 def _require_pillow() -> None:
     if find_spec("PIL") is None:
         raise DataError("Reading images needs Pillow. Install it with: pip install 'privet[images]'.")
@@ -98,15 +116,19 @@ def _read(
     folder: str | os.PathLike[str], declared: DeclaredImages, normalisation: Normalisation, *, strict: bool
 ) -> ArrayDataset:
     files = [(path, code) for code, name in enumerate(declared.classes) for path in _images(Path(folder) / name)]
+    features = _pixels([path for path, _ in files], declared, normalisation, strict=strict)
+    return ArrayDataset(features=features, labels=torch.tensor([code for _, code in files], dtype=torch.int64))
+
+
+def _pixels(files: Sequence[Path], declared: DeclaredImages, normalisation: Normalisation, *, strict: bool) -> Tensor:
     pixels = np.zeros((len(files), *declared.input_shape), dtype=np.uint8)
-    for place, (path, _) in enumerate(files):
+    for place, path in enumerate(files):
         image = decode_image(path, declared)
         if image is not None:
             pixels[place] = image
         elif strict:
             raise DataError(f"{path} is not an image that can be read. Replace or remove it.")
-    features = normalisation.apply_(torch.from_numpy(pixels).to(torch.float32).div_(255))
-    return ArrayDataset(features=features, labels=torch.tensor([code for _, code in files], dtype=torch.int64))
+    return normalisation.apply_(torch.from_numpy(pixels).to(torch.float32).div_(255))
 
 
 def _images(folder: Path) -> list[Path]:

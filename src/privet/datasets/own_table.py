@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.columns import ADULT, ADULT_FEATURES, adult_schema
@@ -81,15 +82,25 @@ def load_own_csv(path: str | os.PathLike[str], info: DatasetInfo, normalisation:
 
 def read_test_csv(path: str | os.PathLike[str], table: DeclaredTable, normalisation: Normalisation) -> ArrayDataset:
     """Read a CSV file with a header as test data of a declared table; see ``load_own_csv`` for what is refused."""
-    strict = CsvSchema(
-        columns=tuple(StrictColumn(declared=column) for column in table.columns), delimiter=table.delimiter
-    )
-    found = read_csv(path, strict)
-    if not len(found[table.label.name]):
-        raise DataError(f"{path} has a header and no records. There is nothing to measure.")
-    for column in table.columns:
+    return _encoded(_read_strictly(path, table, table.columns), table, normalisation)
+
+
+def read_unlabelled_csv(path: str | os.PathLike[str], table: DeclaredTable, normalisation: Normalisation) -> Tensor:
+    """Read the features of a CSV file's records as strictly as test data; a column of labels may be there or not."""
+    found = _read_strictly(path, table, table.features)
+    return _encoded_features(found, table, normalisation)
+
+
+def _read_strictly(
+    path: str | os.PathLike[str], table: DeclaredTable, columns: Sequence[NumberColumn | CategoryColumn]
+) -> Mapping[str, NDArray[Any]]:
+    strict = tuple(StrictColumn(declared=column) for column in columns)
+    found = read_csv(path, CsvSchema(columns=strict, delimiter=table.delimiter))
+    if not len(found[columns[0].name]):
+        raise DataError(f"{path} has a header and no records.")
+    for column in columns:
         _refuse_unreadable(path, column, np.isnan(found[column.name]))
-    return _encoded(found, table, normalisation)
+    return found
 
 
 def load_declared_table(
@@ -117,8 +128,12 @@ def load_declared_table(
 
 
 def _encoded(found: Mapping[str, NDArray[Any]], table: DeclaredTable, normalisation: Normalisation) -> ArrayDataset:
-    features = normalisation.apply_(torch.from_numpy(encode_columns(found, table.features))).to(torch.float32)
+    features = _encoded_features(found, table, normalisation)
     return ArrayDataset(features=features, labels=torch.from_numpy(found[table.label.name].astype(np.int64)))
+
+
+def _encoded_features(found: Mapping[str, NDArray[Any]], table: DeclaredTable, normalisation: Normalisation) -> Tensor:
+    return normalisation.apply_(torch.from_numpy(encode_columns(found, table.features))).to(torch.float32)
 
 
 def _refuse_unreadable(

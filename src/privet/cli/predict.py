@@ -1,0 +1,50 @@
+"""``privet predict``: what a run's model decides on new records."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import click
+
+from privet.cli.options import CONTEXT, examples, run_argument
+
+
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "privet predict runs/people new.csv -o decided.csv",
+        "privet predict runs/pets new_images",
+    ),
+)
+@run_argument
+@click.argument("data", type=click.Path(exists=True))
+@click.option("--output", "-o", type=click.Path(dir_okay=False), help="CSV file to write; printed by default.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1 or mps.")
+def predict(run_folder: str, data: str, output: str | None, device: str) -> None:
+    """Let the model of RUN decide on the records of DATA.
+
+    DATA is a CSV file with the columns that RUN declares, with or without the
+    label, or a folder of images. One line per record is written: the class, and
+    the probability of each.
+
+    The guarantee for the training records holds however often a model is asked.
+    The records in DATA are not protected by it.
+    """
+    from privet.experiments.predicting import predict_new
+
+    found = predict_new(run_folder, data, device=device)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["record", "class", *(f"probability of {name}" for name in found.class_names)])
+    for name, decided, row in zip(found.names, found.classes, found.probabilities, strict=True):
+        writer.writerow([name, decided, *(f"{value:.6f}" for value in row)])
+    if output is None:
+        click.echo(text.getvalue(), nl=False)
+        return
+    from pathlib import Path
+
+    from privet.experiments.run_files import write_whole
+
+    write_whole(Path(output), text.getvalue())
+    click.echo(f"{len(found.names):,} records: {output}", err=True)
