@@ -12,7 +12,7 @@ from privet.cli.main import privet
 TINY = (
     "model=logistic_regression",
     "privacy.sampling={kind='poisson', dataset_size=10_000, batch_size=40, steps=4}",
-    "privacy.delta=1e-3",
+    "privacy.delta=1e-5",
     "training.optimizer={kind='sgd', learning_rate=0.5}",
     "training.evaluate_every=2",
     "training.device=cpu",

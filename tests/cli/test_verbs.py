@@ -398,3 +398,10 @@ def test_the_star_of_a_loss_is_explained_once_at_the_end() -> None:
 
 def test_quiet_shows_nothing() -> None:
     assert isinstance(progress_for(sys.stderr, quiet=True), Silent)
+
+
+def test_a_delta_that_is_too_large_is_warned_of_and_printed_nowhere_else(ask: Ask) -> None:
+    found = ask("plan", "demo", "--set", "privacy.delta=0.01", "--json")
+    assert found.code == 0
+    assert "warning: delta 0.01 is not below" in found.err
+    assert "warning" not in found.out

@@ -259,3 +259,17 @@ def test_without_privacy_a_step_of_plain_descent_stays_as_long_as_the_bound_made
 @pytest.mark.parametrize("name", sorted(packaged_recipes()))
 def test_every_packaged_recipe_can_be_planned_without_privacy(name: str) -> None:
     assert load_recipe(name).without_privacy().plan().not_private_because
+
+
+def test_a_delta_that_would_allow_a_whole_record_to_be_shown_is_warned_of() -> None:
+    assert load_recipe("demo").warning is None
+    warning = load_recipe("demo", ["privacy.delta=1e-4"]).warning
+    assert warning is not None
+    assert "10,000 declared records" in warning
+    assert load_recipe("demo", ["privacy.delta=9e-5"]).warning is None
+    assert load_recipe("demo", ["privacy.delta=1e-4"]).without_privacy().warning is None
+
+
+@pytest.mark.parametrize("name", sorted(packaged_recipes()))
+def test_no_packaged_recipe_has_a_weak_promise(name: str) -> None:
+    assert load_recipe(name).warning is None

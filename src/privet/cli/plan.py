@@ -33,6 +33,8 @@ def plan(recipe: str, overrides: tuple[str, ...], quick: bool, compares: bool, a
 
     loaded = load_recipe(recipe, overrides, quick=quick)
     made = loaded.plan()
+    if loaded.warning is not None:
+        click.echo(f"warning: {loaded.warning}", err=True)
     found = _facts(loaded, made)
     if compares:
         found["noise_comparison"] = _comparison(loaded, made)

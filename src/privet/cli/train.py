@@ -72,6 +72,8 @@ def train(
     if without_privacy:
         is_chosen = any(override.startswith("training.optimizer") for override in overrides)
         loaded = loaded.without_privacy(keeps_learning_rate=is_chosen)
+    if loaded.warning is not None:
+        click.echo(f"warning: {loaded.warning}", err=True)
     folder = output or _default_folder(recipe)
     if without_privacy and not is_chosen and max_epsilon is None:
         loaded = _with_open_rate(loaded, folder, quiet=quiet)

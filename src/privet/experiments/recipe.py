@@ -229,6 +229,20 @@ class Recipe(Table):
         """
         return self.privacy.plan()
 
+    @property
+    def warning(self) -> str | None:
+        """What is weak about the promise although it holds; None where nothing is.
+
+        A delta of one over the number of records or more allows a program that shows one record to everyone.
+        """
+        size = self.info.train_size
+        if self.privacy.delta * size < 1 or self.plan().not_private_because:
+            return None
+        return (
+            f"delta {self.privacy.delta:g} is not below one over the {size:,} declared records: the promise holds, but "
+            f"it would also hold if one whole record were shown to everyone. Choose a delta well below {1 / size:.1g}."
+        )
+
     def without_privacy(self, *, keeps_learning_rate: bool = False) -> Recipe:
         """Return the same experiment with nothing that hides, to see what privacy costs. NOT PRIVATE.
 
