@@ -102,8 +102,7 @@ class Tally:
     def look(self, folder: Path, *, kills: int) -> tuple[int, int]:
         """Compare what the ledger charges with what was released; return both."""
         self.looks += 1
-        seen = folder / "released"
-        released = seen.stat().st_size if seen.exists() else 0
+        released = num_released(folder)
         charged = 0
         ledger = folder / "run" / "ledger.jsonl"
         try:
@@ -131,6 +130,20 @@ def finish(folder: Path, tally: Tally) -> float:
     return time.monotonic() - began
 
 
+def num_released(folder: Path) -> int:
+    seen = folder / "released"
+    return seen.stat().st_size if seen.exists() else 0
+
+
+def wait_for_a_release(folder: Path, child: int) -> None:
+    """Wait until a process has released something or ended: on a busy machine it may take long to begin."""
+    before = num_released(folder)
+    while num_released(folder) == before:
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return
+        time.sleep(0.005)
+
+
 def kill_and_resume(folder: Path, num_kills: int, seed: int) -> Tally:
     """Kill until the number is reached, in as many runs as that takes, and let the last run end in peace."""
     chance, tally = random.Random(seed), Tally()
@@ -143,6 +156,8 @@ def kill_and_resume(folder: Path, num_kills: int, seed: int) -> Tally:
         kills_here, ended = 0, False
         while tally.kills < num_kills and not ended:
             child = start(home)
+            if tally.kills % 2:
+                wait_for_a_release(home, child)
             time.sleep(chance.uniform(0, whole / 3))
             # until it is waited for, a child that ended by itself still has its id: the signal cannot hit another
             os.kill(child, signal.SIGKILL)
