@@ -17,6 +17,21 @@ TINY = (
     "training.evaluate_every=2",
     "training.device=cpu",
 )
+# What makes a run on data of one's own short, and what declares such a table.
+FEW_STEPS = (
+    "--set",
+    "privacy.sampling={kind='poisson', dataset_size=200, batch_size=50, steps=3}",
+    "--set",
+    "training.device=cpu",
+)
+SCHEMA = """
+train_size = 200
+columns = [
+  { name = "age", low = 0, high = 100 },
+  { name = "town", categories = ["north", "south"] },
+  { name = "income", categories = ["low", "high"] },
+]
+"""
 
 
 class Answer(NamedTuple):

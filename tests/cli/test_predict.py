@@ -10,22 +10,7 @@ import pytest
 import torch
 
 from privet.experiments.predicting import model_of, predict_new
-from tests.cli.conftest import Ask
-
-FEW_STEPS = (
-    "--set",
-    "privacy.sampling={kind='poisson', dataset_size=200, batch_size=50, steps=3}",
-    "--set",
-    "training.device=cpu",
-)
-SCHEMA = """
-train_size = 200
-columns = [
-  { name = "age", low = 0, high = 100 },
-  { name = "town", categories = ["north", "south"] },
-  { name = "income", categories = ["low", "high"] },
-]
-"""
+from tests.cli.conftest import FEW_STEPS, SCHEMA, Ask
 
 
 def table(count: int, *, labelled: bool) -> str:

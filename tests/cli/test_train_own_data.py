@@ -9,22 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Ask
-
-FEW_STEPS = (
-    "--set",
-    "privacy.sampling={kind='poisson', dataset_size=200, batch_size=50, steps=3}",
-    "--set",
-    "training.device=cpu",
-)
-SCHEMA = """
-train_size = 200
-columns = [
-  { name = "age", low = 0, high = 100 },
-  { name = "town", categories = ["north", "south"] },
-  { name = "income", categories = ["low", "high"] },
-]
-"""
+from tests.cli.conftest import FEW_STEPS, SCHEMA, Ask
 
 
 def table(count: int) -> str:

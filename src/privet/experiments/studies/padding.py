@@ -77,8 +77,8 @@ def mnist_padding() -> PaddingSettings:
         build=lenet5,
         paddings=(0, 5, 14, 23, 42),
         published=((97, 95), (97, 89), (95, 50), (94, 20), (86, 1)),
-        # Batches of 256, as the paper has them, stay at 95 to 96 % here with every rate from 0.05 to 1 and 20 to 60
-        # epochs. Batch, epochs and rate are the best of 19 tried on held-out training images without padding.
+        # Batches of 256, as the paper has them, stay between 94.7 and 96.6 % on held-out training images without
+        # padding, at rates from 0.25 to 1 and 20 to 60 epochs; these constants, the best of 17 tried, reach 97.2 %.
         training=ArmTraining(batch_size=1024, epochs=60, final_rate=0.02),
         learning_rates=(2.0,),
     )
