@@ -10,11 +10,18 @@ from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import ArgumentError
 from privet.experiments.pretraining import turned
-from privet.experiments.studies import adult, effects_training, padding, rotation
-from privet.experiments.studies.effects_table import adult_table, laboratory_table, published_table, rotation_table
+from privet.experiments.studies import adult, attacked_arm, class_sizes, effects_training, padding, rotation
+from privet.experiments.studies.class_sizes import ClassSizeSettings, run_class_size_study
+from privet.experiments.studies.effects_table import (
+    adult_table,
+    class_size_table,
+    laboratory_table,
+    published_table,
+    rotation_table,
+)
 from privet.experiments.studies.effects_training import ArmTraining, train_arm, with_best_rate
 from privet.experiments.studies.laboratory import LabSettings, run_groups, run_phase_map
-from privet.experiments.studies.padding import mnist_padding, padded, run_class_size_study, run_padding_study
+from privet.experiments.studies.padding import cifar10_padding, mnist_padding, padded, run_padding_study
 from privet.experiments.studies.rotation import mnist_rotation, run_rotation_study
 from privet.models.mlp import logistic_regression
 from tests.experiments.test_side_effects import people
@@ -69,20 +76,58 @@ def test_the_padding_study_gives_one_row_per_padding_within_its_epsilon() -> Non
     assert "75 % padding" in table
 
 
-def test_the_class_size_study_measures_the_class_that_is_made_rare(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[int, int]] = []
+def test_the_class_size_study_measures_the_class_that_is_made_rare(
+    images: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[float | None, int, int]] = []
 
     def trained(build: object, train: ArrayDataset, training: ArmTraining, **options: Any) -> Any:
-        seen.append((int((train.labels == 5).sum()), len(train)))
+        seen.append((training.epsilon, int((train.labels == 5).sum()), len(train)))
         assert options["dataset_size"] == len(train)
         return train_arm(lambda: logistic_regression((1, 28, 28), 10), train, replace(training, epochs=1), **options)
 
-    monkeypatch.setattr(padding, "train_arm", trained)
-    rows = list(run_class_size_study(seeds=[0], device=CPU, quick=True))
-    assert seen == [(100, 9 * 600 + 100), (600, 6000)]
-    assert [row["class_size"] for row in rows] == [100, 600]
-    fives = int((padding.load("mnist").test.labels == 5).sum())
+    monkeypatch.setattr(class_sizes, "load", lambda name: images)
+    monkeypatch.setattr(attacked_arm, "train_arm", trained)
+    settings = replace(ClassSizeSettings().shortened(), published={100: (71, 60)})
+    rows = list(run_class_size_study(settings, seeds=[0], device=CPU))
+    sizes = [(100, 9 * 600 + 100), (600, 6000)]
+    assert seen == [(epsilon, *size) for epsilon in (3.0, 30.0) for size in sizes]
+    assert [row["class_size"] for row in rows] == [100, 600, 100, 600]
+    assert all(row["epsilon"] <= row["target_epsilon"] for row in rows)
+    fives = int((images.test.labels == 5).sum())
     assert all(row["num_test"] == fives for row in rows)
+    table = class_size_table(rows, tolerance=4.0)
+    assert [line for line in table.splitlines() if line.startswith("## ")] == ["## Epsilon 3", "## Epsilon 30"]
+    assert "| 100 fives, epsilon 30 |" in table
+
+
+def test_the_class_size_study_chooses_its_rate_on_images_that_no_arm_learns_from(
+    images: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[ArrayDataset, ArrayDataset]] = []
+
+    def chosen(
+        build: object, train: ArrayDataset, held: ArrayDataset, training: ArmTraining, *_: Any, **__: Any
+    ) -> Any:
+        asked.append((train, held))
+        return training
+
+    monkeypatch.setattr(class_sizes, "load", lambda name: images)
+    monkeypatch.setattr(class_sizes, "best_rate", chosen)
+    monkeypatch.setattr(class_sizes, "attacked_row", lambda *_, **__: {})
+    settings = replace(
+        ClassSizeSettings().shortened(), others=500, sizes=(100, 500), num_held_out=50, learning_rates=(1.0, 2.0)
+    )
+    assert len(list(run_class_size_study(settings, seeds=[0], device=CPU))) == 4
+    for train, held in asked:
+        assert torch.bincount(held.labels, minlength=10).tolist() == [50] * 10
+        learned = {image.numpy().tobytes() for image in train.features}
+        assert not any(image.numpy().tobytes() in learned for image in held.features)
+
+
+def test_the_padded_cifar_network_sees_pixels_around_zero() -> None:
+    first = next(cifar10_padding().build().children())
+    assert first(torch.tensor([0.0, 0.5, 1.0])).tolist() == [-2.0, 0.0, 2.0]
 
 
 def test_turned_images_turn_back_and_a_quarter_turn_is_exact() -> None:

@@ -52,7 +52,7 @@ def published_table(rows: Sequence[Row], *, tolerance: float) -> str:
     """Return accuracies, clean and under attack, beside the paper's, with a verdict on each clean one.
 
     Args:
-        rows: Of the padding or the class-size study.
+        rows: Of the padding study, or of one epsilon of the class-size study.
         tolerance: Points by which a clean accuracy may differ from the published one.
     """
     lines = [["arm", "accuracy %", "paper", "verdict", "under attack %", "paper"]]
@@ -71,6 +71,14 @@ def published_table(rows: Sequence[Row], *, tolerance: float) -> str:
             ]
         )
     return f"{_terms(rows)}\n\n{_lines(lines)}\n\n{_direction(rows)}\n"
+
+
+def class_size_table(rows: Sequence[Row], *, tolerance: float) -> str:
+    """Return one :func:`published_table` per epsilon, because the publication's own is not known any more."""
+    return "\n".join(
+        f"## Epsilon {epsilon:g}\n\n{published_table(own, tolerance=tolerance)}"
+        for (epsilon,), own in _grouped(rows, "target_epsilon").items()
+    )
 
 
 def _direction(rows: Sequence[Row]) -> str:

@@ -106,22 +106,37 @@ def with_best_rate(
     device: torch.device,
     held_out: int = 5_000,
 ) -> ArmTraining:
-    """Return the constants with the learning rate that is most accurate on training examples that are held out.
+    """Return :func:`best_rate` with the last training examples held out, at most a fifth of them."""
+    kept = len(train) - min(held_out, len(train) // 5)
+    part, held = (
+        ArrayDataset(features=train.features[own], labels=train.labels[own])
+        for own in (slice(0, kept), slice(kept, None))
+    )
+    return best_rate(build, part, held, training, rates, seed=seed, device=device)
 
-    Each rate is tried in one run on all but the last examples, at most a fifth of them. The choice looks at the data
-    and is not charged: it is for studies on public data, which try rates as the publications they repeat did. A single
-    rate is returned without a trial.
+
+def best_rate(
+    build: Callable[[], nn.Module],
+    train: ArrayDataset,
+    held: ArrayDataset,
+    training: ArmTraining,
+    rates: Sequence[float],
+    *,
+    seed: int,
+    device: torch.device,
+) -> ArmTraining:
+    """Return the constants with the learning rate that is most accurate on examples that do not train.
+
+    Each rate is tried in one run. The choice looks at the data and is not charged: it is for studies on public data,
+    which try rates as the publications they repeat did. A single rate is returned without a trial.
     """
     if len(rates) == 1:
         return replace(training, learning_rate=rates[0])
-    kept = len(train) - min(held_out, len(train) // 5)
-    part = ArrayDataset(features=train.features[:kept], labels=train.labels[:kept])
     accuracies = []
     for rate in rates:
         trial = replace(training, learning_rate=rate)
-        model, _ = train_arm(build, part, trial, dataset_size=kept, seed=seed, device=device)
-        found = predict(model, train.features[kept:], train.labels[kept:])
-        accuracies.append(float(found.is_right.mean()))
+        model, _ = train_arm(build, train, trial, dataset_size=len(train), seed=seed, device=device)
+        accuracies.append(float(predict(model, held.features, held.labels).is_right.mean()))
     return replace(training, learning_rate=rates[accuracies.index(max(accuracies))])
 
 

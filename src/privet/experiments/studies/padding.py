@@ -1,17 +1,15 @@
-"""Smaller objects and rarer classes: what weaker and rarer features cost under privacy (Xu and Chen, 2026, 6.2, E.1).
+"""Smaller objects: what weaker features cost under privacy (Xu and Chen, 2026, 6.2 and E.2).
 
-Images are padded and shrunk back, so that the object keeps a part of its size; or one class keeps a part of its
-examples. The publication does not tell the target epsilon, the number of epochs and the attack's radius any more: they
-are RECONSTRUCTED here (epsilon 3, 60 epochs on MNIST and 30 on CIFAR-10, 8/255), and the same in every arm. It tries
-various learning rates; where a study here has several, it does so once per seed, on training images that are held out.
+Images are padded and shrunk back, so that the object keeps a part of its size. The publication does not tell the target
+epsilon, the number of epochs and the attack's radius any more: they are RECONSTRUCTED here (epsilon 3, 60 epochs of
+LeNet and 30 of the other networks, 8/255), and the same in every arm. It tries various learning rates; where a study
+here has several, it does so once per seed, on training images that are held out.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,14 +19,13 @@ from torch.nn import functional
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset
 from privet.effects.feature_estimate import padding_ratio
-from privet.effects.robustness import LargestChange, ProjectedGradient, robustness_curve
 from privet.errors import ArgumentError
 from privet.experiments.building import on_device
-from privet.experiments.studies.effects_training import ArmTraining, train_arm, with_best_rate
+from privet.experiments.studies.attacked_arm import attacked_row
+from privet.experiments.studies.effects_training import ArmTraining, with_best_rate
 from privet.models.dp_cnn import dp_cnn
 from privet.models.lenet import lenet5
 from privet.models.small_vit import small_vit
-from privet.training.predictions import predict
 
 Row = dict[str, Any]
 
@@ -84,17 +81,29 @@ def mnist_padding() -> PaddingSettings:
     )
 
 
+class Centred(nn.Module):
+    """From pixels in [0, 1] to about mean 0 and variance 1, by constants that no data set has told."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the images around 0."""
+        return (images - 0.5) / 0.25
+
+
+def _centred_dp_cnn() -> nn.Module:
+    # Part of the network, so that padding is black and an attack's radius is one of pixels.
+    return nn.Sequential(Centred(), dp_cnn())
+
+
 def cifar10_padding() -> PaddingSettings:
     """Return the settings on CIFAR-10; 32 pixels allow ratios of 27, 50, 62 and 75 %."""
     return PaddingSettings(
         dataset="cifar10",
-        build=dp_cnn,
+        build=_centred_dp_cnn,
         paddings=(0, 6, 16, 26, 48),
         published=((58, 3), (54, 2), (51, 1), (48, 0), (46, 0)),
         # Those of Tramer and Boneh (2021) for this network, which the paper follows; its batches of 256 come with no
-        # learning rate that is still known.
+        # learning rate that is still known. A rate of 0.5, or one that falls, does worse on held-out images.
         training=ArmTraining(epochs=30, batch_size=1024, momentum=0.9),
-        # With this threshold and momentum, 1 is what tuning found best for this network without either.
         learning_rates=(1.0,),
     )
 
@@ -106,7 +115,9 @@ def vit_padding() -> PaddingSettings:
         build=small_vit,
         paddings=(0, 5, 14, 42),
         published=((93, 78), (93, 77), (93, 66), (91, 20)),
-        training=ArmTraining(epochs=10),
+        # Of four rates, batches of 256 reached 88 % here; these constants reach 92 % on held-out training images.
+        training=ArmTraining(batch_size=1024, epochs=30, final_rate=0.02),
+        learning_rates=(2.0,),
     )
 
 
@@ -133,8 +144,13 @@ def run_padding_study(settings: PaddingSettings, *, seeds: Sequence[int], device
     size = settings.num_train or split.info.train_size
     first = _first(split.train, size)
     for seed in seeds:
-        tuned = _tuned(
-            settings, _padded_set(first, settings.paddings[len(settings.paddings) // 2], device), seed, device
+        training = with_best_rate(
+            settings.build,
+            _padded_set(first, settings.paddings[len(settings.paddings) // 2], device),
+            settings.training,
+            settings.learning_rates,
+            seed=seed,
+            device=device,
         )
         for place, padding in enumerate(settings.paddings):
             train, test = (_padded_set(part, padding, device) for part in (first, split.test))
@@ -146,7 +162,16 @@ def run_padding_study(settings: PaddingSettings, *, seeds: Sequence[int], device
                 "padding_ratio": ratio,
                 "paper_accuracy": paper[0],
                 "paper_attacked_accuracy": paper[1],
-                **_trained_row(tuned, train, test, dataset_size=size, seed=seed, device=device),
+                **attacked_row(
+                    settings.build,
+                    train,
+                    test,
+                    training,
+                    num_rates_tried=len(settings.learning_rates),
+                    num_attacked=settings.num_attacked,
+                    seed=seed,
+                    device=device,
+                ),
             }
 
 
@@ -155,106 +180,5 @@ def _padded_set(dataset: ArrayDataset, padding: int, device: torch.device) -> Ar
     return ArrayDataset(features=padded(there.features, padding), labels=there.labels)
 
 
-def _tuned(settings: PaddingSettings, train: ArrayDataset, seed: int, device: torch.device) -> PaddingSettings:
-    training = with_best_rate(
-        settings.build, train, settings.training, settings.learning_rates, seed=seed, device=device
-    )
-    return replace(settings, training=training)
-
-
 def _first(dataset: ArrayDataset, count: int) -> ArrayDataset:
     return ArrayDataset(features=dataset.features[:count], labels=dataset.labels[:count])
-
-
-def _trained_row(
-    settings: PaddingSettings,
-    train: ArrayDataset,
-    test: ArrayDataset,
-    *,
-    dataset_size: int,
-    seed: int,
-    device: torch.device,
-    watched_class: int | None = None,
-) -> Row:
-    """Train one arm and return its figures, on all test examples or on those of one class."""
-    began = time.monotonic()
-    model, found = train_arm(
-        settings.build, train, settings.training, dataset_size=dataset_size, seed=seed, device=device
-    )
-    seconds = time.monotonic() - began
-    own = slice(None) if watched_class is None else test.labels == watched_class
-    inputs, labels = test.features[own], test.labels[own]
-    predictions = predict(model, inputs, labels)
-    # Radius and step as reconstructed: 8/255 in ten steps of a quarter of it.
-    attack = ProjectedGradient(norm=LargestChange(), num_steps=10, step_share=0.25)
-    count = settings.num_attacked
-    attacked = robustness_curve(model, inputs[:count], labels[:count], attack, radii=[8 / 255], seed=seed)
-    return {
-        "seed": seed,
-        "accuracy": float(predictions.is_right.mean()),
-        "loss": float(predictions.losses.mean()),
-        "attacked_accuracy": attacked.points[-1].accuracy.value,
-        "num_test": predictions.num_examples,
-        "epsilon": None if found is None else found.epsilon,
-        "delta": settings.training.delta,
-        "epochs": settings.training.epochs,
-        "learning_rate": settings.training.learning_rate,
-        "num_rates_tried": len(settings.learning_rates),
-        "seconds": seconds,
-    }
-
-
-CLASS_SIZES: Mapping[int, tuple[float, float]] = MappingProxyType(
-    {100: (71, 60), 500: (93, 83), 1000: (96, 96), 3000: (97, 97)}
-)
-_WATCHED, _OTHERS = 5, 3000
-
-
-def run_class_size_study(*, seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
-    """Train on 3,000 digits of each class but fewer fives, and yield what becomes of the fives (Appendix E.1)."""
-    settings = replace(mnist_padding(), learning_rates=(1.0, 2.0))
-    sizes = tuple(CLASS_SIZES) if not quick else (100, 1000)
-    others = _OTHERS if not quick else 600
-    if quick:
-        settings = settings.shortened()
-    split = load("mnist")
-    test = on_device(split.test, device)
-    for seed in seeds:
-        tuned = _tuned(
-            settings, on_device(_shuffled(_with_class_size(split.train, others, others)), device), seed, device
-        )
-        for size in sizes:
-            kept = min(size, others)
-            train = on_device(_with_class_size(split.train, kept, others), device)
-            paper = (None, None) if quick else CLASS_SIZES[size]
-            yield {
-                "arm": f"{kept} fives",
-                "dataset": "mnist",
-                "class_size": kept,
-                "paper_accuracy": paper[0],
-                "paper_attacked_accuracy": paper[1],
-                **_trained_row(
-                    tuned,
-                    train,
-                    test,
-                    dataset_size=9 * others + kept,
-                    seed=seed,
-                    device=device,
-                    watched_class=_WATCHED,
-                ),
-            }
-
-
-def _shuffled(train: ArrayDataset) -> ArrayDataset:
-    """Return the examples in a fixed mixed order, so that the last of them are of every class."""
-    features, labels = train.take(torch.randperm(len(train), generator=torch.Generator().manual_seed(0)))
-    return ArrayDataset(features=features, labels=labels)
-
-
-def _with_class_size(train: ArrayDataset, size: int, others: int) -> ArrayDataset:
-    """Return the first examples of each class: ``size`` of the watched one, ``others`` of each other."""
-    chosen = [
-        (train.labels == label).nonzero().squeeze(1)[: size if label == _WATCHED else others] for label in range(10)
-    ]
-    features, labels = train.take(torch.cat(chosen))
-    return ArrayDataset(features=features, labels=labels)
