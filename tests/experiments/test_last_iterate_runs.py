@@ -57,6 +57,7 @@ REFUSED = {
     "looking": ("training.evaluate_every=10", "looks at models on the way"),
     "momentum": ("training.optimizer={kind='sgd', learning_rate=1.0, momentum=0.9}", "plain gradient descent only"),
     "averaging": ("training.averaging={}", "Remove training.averaging"),
+    "a part's own rate": ('training.rate_factors={"0"=2.0}', "Remove training.averaging"),
     "views": ("training.augmentation={num_views=2}", "one view of every record"),
     "adam": ("training.optimizer={kind='adam', learning_rate=1.0}", "plain gradient descent only"),
     "rate": ("training.optimizer.learning_rate=0.5", "training.optimizer.learning_rate is 0.5"),

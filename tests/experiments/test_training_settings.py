@@ -54,9 +54,27 @@ CLIPPINGS = {
 @pytest.mark.parametrize("words", OPTIMIZERS)
 def test_an_optimizer_is_built_as_it_is_named(words: str, tiny: MakeRecipe) -> None:
     kind, numbers = OPTIMIZERS[words]
-    optimizer = build_optimizer(tiny(f"training.optimizer={words}").training.optimizer, nn.Linear(2, 2).parameters())
+    optimizer = build_optimizer(tiny(f"training.optimizer={words}").training, nn.Linear(2, 2))
     assert type(optimizer) is kind
     assert {name: optimizer.param_groups[0][name] for name in numbers} == numbers
+
+
+def test_a_part_of_the_network_has_the_rate_times_its_factor_and_every_parameter_one_group(tiny: MakeRecipe) -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 2))
+    model[0].requires_grad_(False)
+    settings = tiny("training.optimizer={kind='sgd', learning_rate=0.5}", 'training.rate_factors={"2"=4.0}').training
+    first, head = build_optimizer(settings, model).param_groups
+    assert (first["lr"], head["lr"]) == (0.5, 2.0)
+    assert [id(value) for value in first["params"]] == [id(value) for value in model[1].parameters()]
+    assert [id(value) for value in head["params"]] == [id(value) for value in model[2].parameters()]
+
+
+def test_a_factor_for_a_part_that_is_not_trained_is_refused_with_the_parts_there_are(tiny: MakeRecipe) -> None:
+    settings = tiny('training.rate_factors={"head"=4.0}').training
+    with pytest.raises(RecipeError, match=r"'head'.*begin with bias, weight"):
+        build_optimizer(settings, nn.Linear(2, 2))
+    with pytest.raises(RecipeError, match="weight"):
+        build_optimizer(tiny('training.rate_factors={"weight"=4.0}').training, nn.Linear(2, 2).requires_grad_(False))
 
 
 @pytest.mark.parametrize("words", SCHEDULES)

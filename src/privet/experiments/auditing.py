@@ -221,7 +221,7 @@ def _one_run_findings(
     test = OneRunAudit(confidence=confidence, physical_batch_size=_physical_batch_size(recipe), seed=seed)
     return test.run(
         model,
-        build_optimizer(recipe.training.optimizer, model.parameters()),
+        build_optimizer(recipe.training, model),
         plan,
         losses=subject.losses(model),
         records=(data.features, data.labels),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,11 +25,11 @@ from privet.experiments.training_settings import (
     DPAdamSettings,
     DPAdamWSettings,
     LinearSettings,
-    OptimizerSettings,
     RmspropSettings,
     ScheduleSettings,
     SgdSettings,
     StepsSettings,
+    TrainingSettings,
 )
 from privet.models import find_model
 from privet.training.augmentation import ShiftAndFlip, Views
@@ -100,8 +101,14 @@ def num_outputs(info: DatasetInfo) -> int:
     return info.num_classes or 1
 
 
-def build_optimizer(settings: OptimizerSettings, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """Return the optimizer that the settings describe."""
+def build_optimizer(training: TrainingSettings, model: nn.Module) -> Optimizer:
+    """Return the optimizer that the settings describe, with a learning rate of its own for each part they name.
+
+    Raises:
+        RecipeError: a part has no parameter that is trained, or two parts claim the same one.
+    """
+    settings = training.optimizer
+    parameters = _parts(model, training.rate_factors or {}, settings.learning_rate)
     match settings:
         case SgdSettings():
             return SGD(
@@ -130,6 +137,21 @@ def build_optimizer(settings: OptimizerSettings, parameters: Iterable[nn.Paramet
             return DPAdamW(
                 parameters, lr=settings.learning_rate, guard=settings.guard, weight_decay=settings.weight_decay
             )
+
+
+def _parts(model: nn.Module, factors: Mapping[str, float], learning_rate: float) -> list[dict[str, Any]]:
+    """Return groups of an optimizer: what belongs to no named part comes first, so that its rate is the run's."""
+    named = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    groups: list[dict[str, Any]] = []
+    for start, factor in factors.items():
+        own = [name for name in named if name == start or name.startswith(f"{start}.")]
+        if not own:
+            raise RecipeError(
+                f"training.rate_factors names {start!r}, and no trained parameter that is left begins so. Parameters "
+                f"begin with {', '.join(sorted({name.rpartition('.')[0] or name for name in named})[:8])}."
+            )
+        groups.append({"params": [named.pop(name) for name in own], "lr": factor * learning_rate})
+    return [{"params": list(named.values())}, *groups] if named else groups
 
 
 def build_schedule(settings: ScheduleSettings | None) -> Schedule:

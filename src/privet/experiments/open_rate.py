@@ -84,7 +84,7 @@ def _held_out_loss(recipe: Recipe, model: nn.Module, train: ArrayDataset, held_o
     """Train plainly and return the mean loss on what was held out; infinite where training diverged."""
     plan, settings = recipe.plan(), recipe.training
     losses = loss_function(recipe.info, model)
-    optimizer = build_optimizer(settings.optimizer, model.parameters())
+    optimizer = build_optimizer(settings, model)
     num_steps = max(1, min(_MOST_STEPS, plan.num_steps // 4))
     rate = LearningRate(optimizer, build_schedule(settings.schedule), num_steps=num_steps)
     batch_size = max(1, min(len(train), round(plan.sampling.expected_batch_size)))

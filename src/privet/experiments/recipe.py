@@ -180,10 +180,11 @@ class Recipe(Table):
     def _check_last_iterate(self) -> None:
         """Refuse what the session would refuse, before anything heavy is loaded."""
         settings = self.training
-        if settings.averaging is not None or settings.schedule is not None or settings.augmentation is not None:
+        extras = (settings.averaging, settings.schedule, settings.augmentation, settings.rate_factors)
+        if any(extra is not None for extra in extras):
             raise RecipeError(
                 "privacy.release = 'last_iterate' is proven for the last model at one learning rate, on one view of "
-                "every record. Remove training.averaging, training.schedule and training.augmentation."
+                "every record. Remove training.averaging, schedule, augmentation and rate_factors."
             )
         if self.training.evaluate_every is not None:
             raise RecipeError(

@@ -222,7 +222,7 @@ class _Run:
 
     def carry_out(self, should_stop: Callable[[], bool]) -> RunOutcome:
         settings = self._recipe.training
-        optimizer = build_optimizer(settings.optimizer, self._model.parameters())
+        optimizer = build_optimizer(settings, self._model)
         dataset = with_views(self._train, settings.augmentation)
         session = privatize(
             self._model,

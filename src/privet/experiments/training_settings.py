@@ -122,6 +122,8 @@ class TrainingSettings(Table):
 
     Attributes:
         optimizer: Turns noisy gradients into updates.
+        rate_factors: What multiplies the learning rate of a part of the network, by the beginning of its parameters'
+            names: a new head has further to travel than the pre-trained layers below it.
         schedule: The course of the learning rate; None keeps it.
         averaging: Whether to keep a moving average of the weights.
         augmentation: Whether to show the network several views of every image.
@@ -133,6 +135,7 @@ class TrainingSettings(Table):
     """
 
     optimizer: Annotated[OptimizerSettings, Field(discriminator="kind")]
+    rate_factors: dict[str, Positive] | None = None
     schedule: Annotated[ScheduleSettings, Field(discriminator="kind")] | None = None
     averaging: AveragingSettings | None = None
     augmentation: AugmentationSettings | None = None
