@@ -324,6 +324,11 @@ OURS: tuple[Contender, ...] = (
     NonPrivateGraph(),
     Privet(name="privet_graph", engine=BookKeeping(), launch=CudaGraph(warm_up=1), option=Option.GRAPH),
     NonPrivateCompiled(),
-    Privet(name="privet_compiled", engine=BookKeeping(), launch=Compiled(warm_up=1), option=Option.COMPILE),
+    Privet(
+        name="privet_compiled",
+        engine=BookKeeping(),
+        launch=Compiled(warm_up=1, graph=True),
+        option=Option.COMPILE,
+    ),
     Privet(name="privet_functional", engine=Functional()),
 )

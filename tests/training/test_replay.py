@@ -22,7 +22,7 @@ from privet.mechanism.layout import Layout
 from privet.mechanism.masking import RandomMask
 from privet.mechanism.schedules import GradualCooling
 from privet.mechanism.sums import ClippedSum
-from privet.training.recording import Outcome, Recorder
+from privet.training.recording import Outcome, Recorder, zeros_like
 from privet.training.replay import Compiled, CudaGraph, Launch, Openly, Replay
 
 EXAMPLES, WIDTH, CLASSES = 96, 6, 3
@@ -76,10 +76,10 @@ class _Plain:
     def __init__(self) -> None:
         self.runs = 0
 
-    def record(self, program, flat, present, leaves, engine):  # type: ignore[no-untyped-def]
+    def record(self, program, places, present, leaves, engine):  # type: ignore[no-untyped-def]
         def run() -> Outcome:
             self.runs += 1
-            return Outcome(*program(flat, present, *leaves))
+            return Outcome(*program(places, present, *leaves))
 
         return run
 
@@ -98,7 +98,7 @@ class _PlainLaunch:
 class _Refusing:
     makes_graphs = False
 
-    def record(self, program, flat, present, leaves, engine):  # type: ignore[no-untyped-def]
+    def record(self, program, places, present, leaves, engine):  # type: ignore[no-untyped-def]
         raise RuntimeError("this device records nothing")
 
 
@@ -187,12 +187,12 @@ def test_a_batch_that_is_as_long_as_a_layer_is_wide_can_be_padded() -> None:
 class _Forgetful(_Plain):
     """Freezes what it computed while recording, as a tracer does with an operation it does not see."""
 
-    def record(self, program, flat, present, leaves, engine):  # type: ignore[no-untyped-def]
-        frozen = torch.zeros_like(flat)
+    def record(self, program, places, present, leaves, engine):  # type: ignore[no-untyped-def]
+        frozen = zeros_like(places)
         outcome = Outcome(*program(frozen, present, *leaves))
 
         def run() -> Outcome:
-            flat.add_(frozen)
+            torch._foreach_add_(places, frozen)
             return outcome
 
         return run

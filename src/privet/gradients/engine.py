@@ -190,7 +190,7 @@ class Clipper:
         Guarantee:
             As in :meth:`RunningEngine.add_clipped`. Parameters that were never taken contribute zero.
         """
-        layout, flat = self._into.layout, self._into.flat
+        layout = self._into.layout
         pools = self._pools()
         norms = torch.stack([self._total(squares) for squares in self._squares], 1).sqrt_()
         factors = rule.factors(norms)
@@ -204,10 +204,10 @@ class Clipper:
                 self._split(pools)
         for position, part in self._kept.items():
             weights = factors[:, layout.groups[position]]
-            part.add_weighted_sum(weights, flat[layout.slices[position]].view(layout.shapes[position]))
+            part.add_weighted_sum(weights, self._into.part(position))
         for positions, group, rows in pools:
             sums = factors[:, group] @ rows
-            places = [flat[layout.slices[position]] for position in positions]
+            places = [self._into.part(position).view(-1) for position in positions]
             torch._foreach_add_(places, torch.split(sums, [len(place) for place in places]))
         if self._into.squares is not None:
             self._add_squares(factors, self._into.squares)

@@ -42,6 +42,8 @@ class ClippedSum:
         frame: The units in which the sum and its bound are stated; None for plain ones.
         squares: Sums of squared clipped gradients over rows and columns, in the same units and as secret; None if they
             are not asked for.
+        places: What the parts of single parameters are added to in place of ``flat``, in the layout's order, while a
+            program is traced that returns them; None adds to ``flat``.
     """
 
     flat: Tensor
@@ -51,6 +53,13 @@ class ClippedSum:
     kept: Kept | None = None
     frame: Frame | None = None
     squares: Tensor | None = None
+    places: Sequence[Tensor] | None = None
+
+    def part(self, position: int) -> Tensor:
+        """Return the part of the parameter at a position of the layout, in its shape, to be added to in place."""
+        if self.places is not None:
+            return self.places[position]
+        return self.flat[self.layout.slices[position]].view(self.layout.shapes[position])
 
     def clear(self) -> None:
         """Start over from an empty batch."""

@@ -143,10 +143,10 @@ class TorchNoise:
     def add_normal(self, flat: Tensor, std: float) -> None:
         """Add noise chunk by chunk."""
         step = max(self._FEW, min(self._CHUNK, -(-flat.numel() // 2)))
+        draws = torch.empty(min(step, flat.numel()), dtype=torch.float64, device=flat.device)
         for start in range(0, flat.numel(), step):
             part = flat[start : start + step]
-            draw = torch.empty(part.shape, dtype=torch.float64, device=part.device)
-            part.add_(draw.normal_(0.0, std, generator=self._generator))
+            part.add_(draws[: len(part)].normal_(0.0, std, generator=self._generator))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

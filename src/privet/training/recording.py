@@ -24,7 +24,7 @@ class Outcome(NamedTuple):
 
 
 Program = Callable[..., tuple[Tensor, Tensor]]
-"""``program(flat, present, *leaves)`` adds the clipped sum to ``flat`` and returns losses and norms."""
+"""``program(places, present, *leaves)`` adds each parameter's clipped sum to its place; it returns losses and norms."""
 
 Run = Callable[[], Outcome]
 """Does on the recorded memory what the program did."""
@@ -39,9 +39,14 @@ class Recorder(Protocol):
         ...
 
     def record(
-        self, program: Program, flat: Tensor, present: Tensor, leaves: Sequence[Tensor], engine: ReplayableEngine
+        self,
+        program: Program,
+        places: Sequence[Tensor],
+        present: Tensor,
+        leaves: Sequence[Tensor],
+        engine: ReplayableEngine,
     ) -> Run:
-        """Return what runs the program on this memory; ``flat`` is unchanged until then."""
+        """Return what runs the program on this memory; ``places`` are unchanged until then."""
         ...
 
 
@@ -52,7 +57,12 @@ class Graph:
     makes_graphs: bool = True
 
     def record(
-        self, program: Program, flat: Tensor, present: Tensor, leaves: Sequence[Tensor], engine: ReplayableEngine
+        self,
+        program: Program,
+        places: Sequence[Tensor],
+        present: Tensor,
+        leaves: Sequence[Tensor],
+        engine: ReplayableEngine,
     ) -> Run:
         """Capture the program on the device's stream.
 
@@ -64,12 +74,12 @@ class Graph:
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
-            program(torch.zeros_like(flat), present, *leaves)
+            program(zeros_like(places), present, *leaves)
         torch.cuda.current_stream().wait_stream(aside)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            outcome = Outcome(*program(flat, present, *leaves))
+            outcome = Outcome(*program(places, present, *leaves))
 
         def run() -> Outcome:
             graph.replay()
@@ -94,27 +104,46 @@ class Compile:
         return self.graph
 
     def record(
-        self, program: Program, flat: Tensor, present: Tensor, leaves: Sequence[Tensor], engine: ReplayableEngine
+        self,
+        program: Program,
+        places: Sequence[Tensor],
+        present: Tensor,
+        leaves: Sequence[Tensor],
+        engine: ReplayableEngine,
     ) -> Run:
         """Trace forward, backward, norms and sums into one graph of tensor operations and compile it.
 
-        The trace holds the model's parameters by reference, so updates of the weights are seen.
+        The trace holds the model's parameters by reference, so updates of the weights are seen. It returns the sums
+        instead of adding them to their places: these are parts of one vector, and for each of them the compiler would
+        copy the whole vector, because its programs change nothing in place.
         """
+
+        def returning(present: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
+            sums = zeros_like(places)
+            losses, norms = program(sums, present, *leaves)
+            return losses, norms, *sums
+
         with engine.traceable():
-            program(torch.zeros_like(flat), present, *leaves)  # every choice of strategy is made before the trace
-            traced = make_fx(program)(torch.zeros_like(flat), present, *leaves)
+            program(zeros_like(places), present, *leaves)  # every choice of strategy is made before the trace
+            traced = make_fx(returning)(present, *leaves)
         traced.graph.eliminate_dead_code()
         traced.recompile()
         compiled = torch.compile(traced, fullgraph=True, dynamic=False)
 
-        def compute(flat: Tensor, present: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
+        def compute(places: Sequence[Tensor], present: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
             with torch.no_grad():  # the backward pass is part of the trace
-                losses, norms = compiled(flat, present, *leaves)
+                losses, norms, *sums = compiled(present, *leaves)
+                torch._foreach_add_(places, sums)
             return losses, norms
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler's remarks about itself
-            compute(torch.zeros_like(flat), present, *leaves)
+            compute(zeros_like(places), present, *leaves)
         if self.graph:
-            return Graph().record(compute, flat, present, leaves, engine)
-        return lambda: Outcome(*compute(flat, present, *leaves))
+            return Graph().record(compute, places, present, leaves, engine)
+        return lambda: Outcome(*compute(places, present, *leaves))
+
+
+def zeros_like(places: Sequence[Tensor]) -> list[Tensor]:
+    """Return as many tensors of zeros."""
+    return [torch.zeros_like(place, memory_format=torch.contiguous_format) for place in places]

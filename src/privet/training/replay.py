@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -20,8 +20,9 @@ from privet import checks
 from privet.gradients.capture import mark_batch
 from privet.gradients.engine import ReplayableEngine, RunningEngine
 from privet.mechanism.clipping import ClippingRule
+from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
-from privet.training.recording import Compile, Graph, LossFunction, Outcome, Program, Recorder, Run
+from privet.training.recording import Compile, Graph, LossFunction, Outcome, Program, Recorder, Run, zeros_like
 
 _log = logging.getLogger("privet")
 
@@ -288,14 +289,14 @@ class Replay:
             self.engine.begin(limit)
             return loss_function(*(batch if isinstance(batch, tuple | list) else (batch,)))
 
-        def total(flat: Tensor) -> ClippedSum:
-            return ClippedSum(flat=flat, layout=into.layout, sensitivity=into.sensitivity, keep=keep, frame=into.frame)
+        def total(places: Sequence[Tensor]) -> ClippedSum:
+            return replace(into, keep=keep, kept=None, squares=None, places=places)
 
-        def program(flat: Tensor, present: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
+        def program(places: Sequence[Tensor], present: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
             nonlocal needs_check
             try:
                 losses = losses_of(leaves)
-                norms, needs_check = self.engine.add_present(losses, rule, total(flat), present)
+                norms, needs_check = self.engine.add_present(losses, rule, total(places), present)
             finally:
                 self.engine.abandon()
             return losses.detach(), norms
@@ -306,17 +307,17 @@ class Replay:
                 losses = losses_of(
                     [torch.cat([leaf, leaf[:1].expand(limit - size, *leaf.shape[1:])]) for leaf in given]
                 )
-                self.engine.add_clipped(losses, rule, total(torch.zeros_like(into.flat)))
+                self.engine.add_clipped(losses, rule, total(zeros_like(places)))
             finally:
                 self.engine.abandon()
 
-        before = into.flat.clone()
+        before, places = into.flat.clone(), [into.part(position) for position in range(len(into.layout.shapes))]
         try:
             put_on_trial()
-            run = self.recorder.record(program, into.flat, present, leaves, self.engine)
+            run = self.recorder.record(program, places, present, leaves, self.engine)
             recording = _Recording(run=run, leaves=leaves, present=present, needs_check=lambda: needs_check, keep=keep)
             outcome = recording.replay(given, size, into.keep)
-            _check(into.flat - before, program, present, leaves)
+            _check(into.flat - before, into.layout, program, present, leaves)
         except Spoilt:
             into.flat.copy_(before)  # not the program's fault: another batch will be recorded
             return None
@@ -328,15 +329,16 @@ class Replay:
         return recording, outcome
 
 
-def _check(found: Tensor, program: Program, present: Tensor, leaves: Sequence[Tensor]) -> None:
+def _check(found: Tensor, layout: Layout, program: Program, present: Tensor, leaves: Sequence[Tensor]) -> None:
     """Compare a recording with the program itself, on other examples than it was recorded with.
 
     A recorder that missed an operation would have frozen its result. A program that draws random numbers gives two
     answers and cannot be compared.
     """
     first, second = torch.zeros_like(found), torch.zeros_like(found)
-    program(first, present, *leaves)
-    program(second, present, *leaves)
+    for flat in (first, second):
+        places = [flat[where].view(shape) for where, shape in zip(layout.slices, layout.shapes, strict=True)]
+        program(places, present, *leaves)
     allowed = 2e-2 * torch.linalg.vector_norm(first)
     is_random = torch.linalg.vector_norm(first - second) > allowed
     if not is_random and not torch.linalg.vector_norm(found - first) <= allowed:
