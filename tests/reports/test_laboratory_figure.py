@@ -59,3 +59,25 @@ def test_figures_beside_the_paper_are_drawn_with_and_without_published_ones() ->
     draw = published_figure("padding-mnist")
     assert Image.open(io.BytesIO(draw(made(97)))).format == "PNG"
     assert draw(made(None)) != draw(made(97))
+
+
+def test_rows_of_several_epsilons_get_a_panel_each() -> None:
+    def made(epsilons: tuple[float | None, ...]) -> list[dict[str, Any]]:
+        return [
+            {
+                "arm": f"{size} fives" + ("" if epsilon is None else f", epsilon {epsilon:g}"),
+                "seed": 0,
+                "accuracy": 0.9,
+                "attacked_accuracy": 0.5,
+                "paper_accuracy": None,
+                "paper_attacked_accuracy": None,
+                "target_epsilon": epsilon,
+            }
+            for epsilon in epsilons
+            for size in (100, 3000)
+        ]
+
+    draw = published_figure("class-size-mnist")
+    one, three = (Image.open(io.BytesIO(draw(made(each)))).size for each in ((None,), (3.0, 8.0, 30.0)))
+    assert three[0] > 1.5 * one[0]
+    assert three[1] == one[1]

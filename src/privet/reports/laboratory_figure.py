@@ -96,36 +96,47 @@ def _means(rows: Rows, key: str, measure: str) -> tuple[list[float], list[float]
 
 
 def published_figure(name: str) -> Callable[[Rows], bytes]:
-    """Return the drawing of a study whose rows have the paper's figures beside ours, clean and under attack."""
+    """Return the drawing of a study whose rows have the paper's figures beside ours, clean and under attack.
+
+    Rows that name a target epsilon get a panel for each.
+    """
 
     def draw(rows: Rows) -> bytes:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(6.4, 3.8), dpi=120, layout="constrained")
+        panels = list(dict.fromkeys(row.get("target_epsilon") for row in rows))
+        figure = Figure(figsize=(6.4 if len(panels) == 1 else 3.6 * len(panels), 3.8), dpi=120, layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.subplots()
-        arms = list(dict.fromkeys(row["arm"] for row in rows))
-        for place, (ours, paper, words) in enumerate(
-            (
-                ("accuracy", "paper_accuracy", "clean"),
-                ("attacked_accuracy", "paper_attacked_accuracy", "under attack, 8/255"),
-            )
-        ):
-            found = [[100 * row[ours] for row in rows if row["arm"] == arm] for arm in arms]
-            means = [statistics.fmean(values) for values in found]
-            spread = [[m - min(v) for m, v in zip(means, found, strict=True)],
-                      [max(v) - m for m, v in zip(means, found, strict=True)]]  # fmt: skip
-            axes.errorbar(range(len(arms)), means, yerr=spread, fmt="o-", color=_COLOURS[place], label=f"ours, {words}")
-            said = [next(row[paper] for row in rows if row["arm"] == arm) for arm in arms]
-            if all(value is not None for value in said):
-                axes.plot(range(len(arms)), said, "x--", color=_COLOURS[place], alpha=0.6, label=f"paper, {words}")
-        axes.set_xticks(range(len(arms)), arms, fontsize=8)
-        axes.set(ylabel="right, %", ylim=(0, 101), title=f"{name}: bars span the seeds")
-        axes.legend(fontsize=7, frameon=False)
-        axes.grid(alpha=0.3)
+        for axes, epsilon in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            _beside_the_paper(axes, [row for row in rows if row.get("target_epsilon") == epsilon])
+            axes.set_title(name if epsilon is None else f"{name}, epsilon {epsilon:g}", fontsize=10)
+        figure.supxlabel("bars span the seeds", fontsize=8)
         file = io.BytesIO()
         figure.savefig(file, format="png", metadata={"Software": ""})
         return file.getvalue()
 
     return draw
+
+
+def _beside_the_paper(axes: Axes, rows: Rows) -> None:
+    arms = list(dict.fromkeys(row["arm"] for row in rows))
+    for place, (ours, paper, words) in enumerate(
+        (
+            ("accuracy", "paper_accuracy", "clean"),
+            ("attacked_accuracy", "paper_attacked_accuracy", "under attack, 8/255"),
+        )
+    ):
+        found = [[100 * row[ours] for row in rows if row["arm"] == arm] for arm in arms]
+        means = [statistics.fmean(values) for values in found]
+        spread = [[m - min(v) for m, v in zip(means, found, strict=True)],
+                  [max(v) - m for m, v in zip(means, found, strict=True)]]  # fmt: skip
+        axes.errorbar(range(len(arms)), means, yerr=spread, fmt="o-", color=_COLOURS[place], label=f"ours, {words}")
+        said = [next(row[paper] for row in rows if row["arm"] == arm) for arm in arms]
+        if all(value is not None for value in said):
+            axes.plot(range(len(arms)), said, "x--", color=_COLOURS[place], alpha=0.6, label=f"paper, {words}")
+    # what a panel's title says already is left out
+    axes.set_xticks(range(len(arms)), [arm.partition(", epsilon")[0] for arm in arms], fontsize=8)
+    axes.set(ylabel="right, %", ylim=(0, 101))
+    axes.legend(fontsize=7, frameon=False)
+    axes.grid(alpha=0.3)
