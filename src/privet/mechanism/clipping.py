@@ -115,6 +115,6 @@ class ThresholdRule:
             batch gives an empty result.
         """
         # quotients that overflow (norm zero, huge bound) are cut to one, and a bound that underflows to zero lets
-        # nothing through
+        # nothing through; an infinite norm makes them zero, or NaN under a bound that overflows
         quotients = per_group(self.sensitivity.bounds, norms) / norms
-        return quotients.nan_to_num_(nan=0.0).clamp_max_(1.0).masked_fill_(norms.isfinite().logical_not(), 0.0)
+        return quotients.nan_to_num_(nan=0.0).clamp_max_(1.0)
