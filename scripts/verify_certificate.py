@@ -96,6 +96,7 @@ class Account:
         self.events: dict[bytes, int] = {}
         self.plan: Any = None
         self.plan_hash = ""
+        self.is_seeded = False
         self.heads: list[str] = []
         self._process = ""
         self._gone: set[str] = set()
@@ -120,6 +121,7 @@ class Account:
             raise Wrong("the creating row is not the first row, and only the first")
         if kind == "create":
             self.plan, self.plan_hash, self._process = body["plan"], plan, process
+            self.is_seeded = "seeded" in body
             return
         if plan != self.plan_hash:
             raise Wrong(f"row {len(self.heads)} was charged under another plan")
@@ -346,6 +348,8 @@ def check_ledger(certificate: dict[str, Any], account: Account) -> None:
     plan, promise = certificate["plan"], certificate["guarantee"]
     if plan["hash"] != account.plan_hash or canonical(plan["values"]) != canonical(account.plan):
         raise Wrong("the certificate's plan is not the one in the ledger's first row")
+    if account.is_seeded and not promise["not_private_because"]:
+        raise Wrong("the ledger says that the user chose the seed of the run, and the certificate promises privacy")
     for name in ("delta", "adjacency", "unit"):
         if promise[name] != account.plan.get(name):
             raise Wrong(f"the certificate's {name} is {promise[name]!r}, the plan's is {account.plan.get(name)!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,13 @@ def test_shown_commands_run_in_the_order_shown(tmp_path: Path, monkeypatch: pyte
             (tmp_path / words[-1]).write_text(result.output)
     assert (tmp_path / "runs" / "demo" / "report.html").stat().st_size > 10_000
     assert "[table]" in (tmp_path / "recipe.toml").read_text()
+
+
+def test_every_extra_of_the_package_is_explained() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = README.split("## Install")[1].split("## ")[0]
+    told = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert told == set(extras)
 
 
 def test_make_targets_named_exist() -> None:

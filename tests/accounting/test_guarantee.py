@@ -110,6 +110,14 @@ def test_a_run_that_is_not_private_says_so_first(ordinary: Guarantee) -> None:
     stamped = dataclasses.replace(ordinary, not_private_because=("the seed was chosen by the user",))
     assert str(stamped).startswith("NOT PRIVATE: the seed was chosen by the user")
     assert stamped.statement().startswith("No privacy is promised: the seed was chosen by the user.")
+    assert "proven" not in str(stamped)
+    assert "without that it would be" in str(stamped)
+
+
+def test_a_run_without_noise_has_no_figure_that_reads_like_a_promise(ordinary: Guarantee) -> None:
+    bare = dataclasses.replace(ordinary, epsilon=math.inf, mu=None, not_private_because=("no noise is added",))
+    assert str(bare) == "NOT PRIVATE: no noise is added \N{MIDDLE DOT} nothing is promised for any record"
+    assert bare.statement() == "No privacy is promised: no noise is added."
 
 
 def test_a_comparison_figure_promises_nothing(ordinary: Guarantee) -> None:

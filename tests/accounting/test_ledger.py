@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privet.accounting.ledger import Ledger, LedgerHead, VoidReason
+from privet.accounting.ledger_rows import read_entry
 from privet.errors import (
     AccountingError,
     ArgumentError,
+    LedgerCorrupt,
     LedgerError,
     LedgerMismatch,
     LoopError,
@@ -309,3 +311,22 @@ def test_a_head_cannot_be_changed() -> None:
     head = Ledger.in_memory(PLAN_HASH).head
     with pytest.raises(FrozenInstanceError):
         head.seq = 5  # type: ignore[misc]
+
+
+# --------------------------------------------------------------------------------------------------------------- seeds
+
+
+@pytest.mark.parametrize("is_seeded", [True, False])
+def test_a_ledger_remembers_whether_the_user_chose_the_seed(path: Path, is_seeded: bool) -> None:
+    with Ledger.create(path, plan=PLAN, plan_hash=PLAN_HASH, is_seeded=is_seeded) as ledger:
+        assert ledger.is_seeded is is_seeded
+    assert Ledger.read(path).is_seeded is is_seeded
+    with reopen(path) as ledger:
+        assert ledger.is_seeded is is_seeded
+    assert (b"seeded" in path.read_bytes()) is is_seeded
+
+
+@pytest.mark.parametrize("said", ["false", "1", "null", '"yes"'])
+def test_a_first_row_says_seeded_in_one_way_only(said: str) -> None:
+    with pytest.raises(LedgerCorrupt):
+        read_entry(b"create", b'{"format":1,"plan":{},"seeded":%b}' % said.encode(), seq=0)

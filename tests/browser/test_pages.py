@@ -40,6 +40,11 @@ _WIDER_THAN_THE_PAGE = """
     .map((node) => node.outerHTML.slice(0, 120));
 })()
 """
+_TABLES_THAT_SCROLL = """
+[...document.querySelectorAll('.wide:has(table)')]
+  .filter((node) => node.scrollWidth > node.clientWidth + 1)
+  .map((node) => node.getAttribute('aria-label'))
+"""
 _CONTRAST = """
 (() => {
   const channel = (v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
@@ -105,6 +110,15 @@ def test_a_page_fits_its_window_asks_for_nothing_and_complains_about_nothing(
         assert tab.evaluate("document.title") != "owned"
         assert tab.requests == []
         assert tab.complaints == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_tables_need_no_scrolling_on_a_telephone(browser: Browser, pages: dict[str, Path], page: str) -> None:
+    with opened(browser, pages[page], width=WIDTHS["telephone"]) as tab:
+        assert tab.evaluate("document.querySelectorAll('.wide table').length") >= 2
+        assert tab.evaluate(_TABLES_THAT_SCROLL) == []
+        # A cell that left its column names it.
+        assert tab.evaluate("[...document.querySelectorAll('.wide td')].filter((td) => !td.dataset.label).length") == 0
 
 
 @pytest.mark.parametrize("page", PAGES)

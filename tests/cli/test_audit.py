@@ -12,7 +12,7 @@ from privet.mechanism.sums import ClippedSum, PrivateSum
 from tests.cli.conftest import Ask
 
 SMALL = ("--canaries", "1500", "--rounds", "4", "--device", "cpu")
-BOUNDS = ("canaries, sharpened", "canaries per round", "canaries per run")
+BOUNDS = ("canaries, little noise", "canaries per round", "canaries per run")
 
 
 def break_the_noise(monkeypatch: pytest.MonkeyPatch, part: float) -> None:

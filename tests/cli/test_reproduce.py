@@ -5,15 +5,25 @@ from pathlib import Path
 import pytest
 
 from privet.experiments.reproduction.entry import entries
+from privet.experiments.reproduction.publications import PUBLICATIONS
 from tests.cli.conftest import Ask
 
 
 def test_the_list_has_a_line_for_every_table_and_figure(ask: Ask) -> None:
     found = ask("reproduce", "--list")
     assert found.code == 0
+    words = " ".join(found.out.split())
+    lines = found.out.splitlines()
     for name, entry in entries().items():
-        assert name in found.out
-        assert entry.unavailable is None or entry.unavailable in found.out
+        assert any(line.split()[:1] == [name] for line in lines)
+        assert entry.unavailable is None or " ".join(entry.unavailable.split()) in words
+
+
+def test_the_list_fits_eighty_columns_and_names_the_publications(ask: Ask) -> None:
+    found = ask("reproduce", "--list")
+    assert max(len(line) for line in found.out.splitlines()) <= 80
+    words = " ".join(found.out.split())
+    assert [words.count(publication) for publication in PUBLICATIONS.values()] == [1] * len(PUBLICATIONS)
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(ask: Ask) -> None:

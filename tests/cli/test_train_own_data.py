@@ -139,3 +139,73 @@ def test_a_folder_that_is_a_run_is_not_taken_for_images(ask: Ask, finished_run: 
     found = ask("train", finished_run, "--epsilon", "3")
     assert found.code == 2
     assert "recipe.toml" in found.err
+
+
+MISTAKES = {
+    "another delimiter": ("my.csv", ";", "income", "--delimiter ';'"),
+    "misspelt target": ("my.csv", ",", "Income", "Did you mean 'income'"),
+    "no header": ("my.csv", None, "income", "put a line above it that names the columns"),
+    "not utf-8": ("my.csv", "latin-1", "income", "Save the file as UTF-8"),
+    "empty": ("empty.csv", ",", "income", "is empty"),
+    "not there": ("gone.csv", ",", "income", "Check the path"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_usual_mistakes_with_a_file_are_told_with_the_remedy(ask: Ask, own: Path, mistake: str) -> None:
+    name, change, target, words = MISTAKES[mistake]
+    lines = (own / "my.csv").read_text().splitlines()
+    if change == ";":
+        lines = [line.replace(",", ";") for line in lines]
+    if change is None:
+        lines = lines[1:]
+    if change == "latin-1":
+        lines[0] = lines[0].replace("town", "st\xe4dt")
+    (own / "my.csv").write_text("\n".join(lines), encoding="latin-1")
+    (own / "empty.csv").write_text("")
+    found = ask("train", name, "--target", target, "--epsilon", "3")
+    assert found.code == 1
+    assert words in " ".join(found.err.split())
+    assert "north" not in found.err
+
+
+def test_a_byte_order_mark_is_no_mistake(ask: Ask, own: Path) -> None:
+    (own / "my.csv").write_text((own / "my.csv").read_text(), encoding="utf-8-sig")
+    found = ask("train", "my.csv", "--target", "income", "--epsilon", "3")
+    assert '{ name = "age", low = ?, high = ? }' in found.err
+
+
+def test_a_schema_that_is_not_filled_in_is_told_with_its_line(ask: Ask, own: Path) -> None:
+    shown = ask("train", "my.csv", "--target", "income", "--epsilon", "3").err
+    (own / "half.toml").write_text(
+        shown[shown.index("train_size") : shown.index("]\n\nOnly") + 1].replace("?", "200", 1)
+    )
+    found = ask("train", "my.csv", "--target", "income", "--epsilon", "3", "--schema", "half.toml")
+    assert found.code == 2
+    assert "line 4 still holds a ?" in found.err
+
+
+def test_decimal_commas_are_declared_and_tried_on_test_records(ask: Ask, own: Path) -> None:
+    for name in ("my.csv", "test.csv"):
+        text = (own / name).read_text().replace(",", ";").split("\n")
+        cells = [line.split(";") for line in text if line]
+        lines = [cells[0], *([row[0], f"{row[1]},5", *row[2:]] for row in cells[1:])]
+        (own / name).write_text("\n".join(";".join(row) for row in lines) + "\n")
+    words = ("train", "my.csv", "--target", "income", "--epsilon", "3", "--schema", "schema.toml", "--test", "test.csv")
+    refused = ask(*words, "--delimiter", ";")
+    assert refused.code == 1
+    assert "--decimal ," in refused.err
+    read = ask(*words, "--delimiter", ";", "--decimal", ",", "-q", *FEW_STEPS)
+    assert read.code == 0, read.err
+    both = ask(*words, "--decimal", ",")
+    assert both.code == 2
+    assert "both between cells and before a fraction" in both.err
+
+
+def test_records_with_more_cells_than_the_header_are_told_of(ask: Ask, own: Path) -> None:
+    header, *rows = (own / "test.csv").read_text().splitlines()
+    (own / "test.csv").write_text("\n".join([header, *(f"1,{row}" for row in rows)]))
+    words = ("train", "my.csv", "--target", "income", "--epsilon", "3", "--schema", "schema.toml", "--test", "test.csv")
+    found = ask(*words)
+    assert found.code == 1
+    assert "have more cells than the header" in found.err

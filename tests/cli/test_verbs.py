@@ -309,6 +309,7 @@ def update(step: int, loss: float | None = None, *, may_tell_time: bool = True) 
         step=step,
         num_steps=2000,
         epsilon=1.366,
+        epsilon_spent=None,
         epsilon_planned=3.0,
         expected_batch_size=256,
         loss=loss,
@@ -336,8 +337,8 @@ def test_the_progress_line_reads_as_documented() -> None:
     line, _, clock = display(is_terminal=True)
     clock.now = 50.0
     assert line.line(update(412, 0.614)) == (
-        "step 412/2000 \N{MIDDLE DOT} \N{GREEK SMALL LETTER EPSILON} 1.37 / 3.00 \N{MIDDLE DOT} loss 0.61* "
-        "\N{MIDDLE DOT} 2.1k ex/s \N{MIDDLE DOT} 03:13 left"
+        "step 412/2000 \N{MIDDLE DOT} \N{GREEK SMALL LETTER EPSILON} \N{LESS-THAN OR EQUAL TO} 1.37 / 3.00 "
+        "\N{MIDDLE DOT} loss 0.61* \N{MIDDLE DOT} 2.1k ex/s \N{MIDDLE DOT} 03:13 left"
     )
     assert "loss" not in line.line(update(412))
 
@@ -374,7 +375,7 @@ def test_a_log_of_private_data_has_the_same_lines_however_long_steps_take(num_st
         line.ended()
         written.append(stream.getvalue())
     assert written[0] == written[1]
-    assert 1 < len(written[0].splitlines()) <= 22
+    assert 1 <= len(written[0].splitlines()) <= 22
     assert "left" not in written[0]
     assert "ex/s" not in written[0]
 
@@ -405,3 +406,11 @@ def test_a_delta_that_is_too_large_is_warned_of_and_printed_nowhere_else(ask: As
     assert found.code == 0
     assert "warning: delta 0.01 is not below" in found.err
     assert "warning" not in found.out
+
+
+def test_the_last_step_is_shown_once() -> None:
+    line, stream, _ = display(is_terminal=False)
+    for step in range(1, 2001):
+        line.stepped(update(step, may_tell_time=False))
+    line.ended()
+    assert stream.getvalue().count("step 2000/2000") == 1

@@ -33,7 +33,9 @@ def test_a_run_without_privacy_is_stamped_and_shows_what_privacy_costs(
 def test_a_run_without_privacy_resumes_and_keeps_its_points(ask: Ask, open_run: Path) -> None:
     before = (open_run / "metrics.json").read_text()
     assert '"epsilon": "infinity"' in before
-    assert ask("train", "demo", "--without-privacy", "-o", open_run, "-q", *SET).code == 0
+    again = ask("train", "demo", "--without-privacy", "-o", open_run, "-q", *SET)
+    assert again.code == 0
+    assert "was finished before, and nothing was added" in again.err
     assert (open_run / "metrics.json").read_text() == before
 
 

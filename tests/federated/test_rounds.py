@@ -269,9 +269,8 @@ def test_a_party_that_lost_the_model_says_so_uncharged_and_gets_all_of_it(federa
 def test_a_party_whose_ledger_is_spent_says_so_and_contributes_nothing(federation: Federation) -> None:
     plan = federation.agreement.plan
     (federation.folder / "party0").mkdir(parents=True)
-    with Ledger.create(
-        federation.folder / "party0" / "ledger.jsonl", plan=plan.to_dict(), plan_hash=plan.hash
-    ) as ledger:
+    path = federation.folder / "party0" / "ledger.jsonl"
+    with Ledger.create(path, plan=plan.to_dict(), plan_hash=plan.hash, is_seeded=True) as ledger:
         ledger.reserve(plan.round_event, 4)
         for _ in range(4):
             ledger.check(plan.round_event)

@@ -50,6 +50,7 @@ def facet(*figures: Figure | None) -> Facet:
         more="more accurate",
         less="less accurate",
         is_share=True,
+        interval="Clopper-Pearson",
         figures=figures,
     )
 

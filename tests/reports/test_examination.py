@@ -126,3 +126,10 @@ def test_rows_of_confidence_hold_every_figure_with_its_interval(calibration: Cal
     assert [int(row[3]) for row in rows if row[0] != "largest calibration error of a bin"] == [400] * 6
     assert int(rows[4][3]) == calibration.reliability.worst_bin_size
     assert rows[1][1] == f"{100 * calibration.expected_error.value:.2f} %"
+
+
+def test_a_figure_that_was_measured_already_has_one_interval(calibration: CalibrationReport) -> None:
+    rows = confidence_rows(calibration, measured=["accuracy", "cross entropy"])
+    assert len(rows) == 5
+    assert not {"accuracy", "negative log-likelihood"} & {row[0] for row in rows}
+    assert rows == confidence_rows(calibration)[1:-1]

@@ -164,6 +164,10 @@ def test_a_seeded_run_is_stamped_not_private(make_run: MakeRun) -> None:
     words = Page(render(gather(make_run("training.seed=1")))).words
     assert "NOT PRIVATE" in words
     assert "No privacy is promised" in words
+    assert "no figure on this page is a promise" in words
+    assert "not promised" in words
+    assert "an upper bound" not in words
+    assert "It assumes that" not in words
 
 
 def test_private_data_show_no_diagnostics_and_no_benchmark_stamp(make_run: MakeRun) -> None:

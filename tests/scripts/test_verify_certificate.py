@@ -18,6 +18,7 @@ import pytest
 from dp_accounting import dp_event
 
 from privet.accounting.guarantee import guarantee
+from privet.accounting.ledger import Ledger
 from privet.accounting.ledger_rows import canonical
 from privet.mechanism.events import DpEvent, compose, encode_event
 from privet.mechanism.laplace import L2Laplace
@@ -282,3 +283,19 @@ def test_nothing_in_the_place_of_a_certificate_is_wrong(tmp_path: Path) -> None:
     for text in ("", "[]", "{", "NaN", '{"schema": "privet certificate", "schema_version": 1, "digest": NaN}'):
         (tmp_path / "certificate.json").write_text(text)
         assert verdict(tmp_path) == WRONG
+
+
+def test_a_certificate_that_promises_privacy_for_a_seeded_ledger_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = plan_of(steps=5)
+    with Ledger.create(tmp_path / "ledger.jsonl", plan=plan.to_dict(), plan_hash=plan.hash, is_seeded=True) as ledger:
+        ledger.reserve(plan.round_event, 5)
+        for _ in range(5):
+            ledger.check(plan.round_event)
+    write_certificate(certify(tmp_path), tmp_path)
+    assert verdict(tmp_path) == WRONG
+    resigned(tmp_path, lambda values: values["guarantee"].update(not_private_because=[]))
+    capsys.readouterr()
+    assert verdict(tmp_path) == WRONG
+    assert "the user chose the seed" in capsys.readouterr().out

@@ -303,3 +303,20 @@ def test_checkpoints_come_as_often_as_asked(every: int, tmp_path: Path) -> None:
 def test_a_folder_below_missing_folders_is_made(tmp_path: Path) -> None:
     leave_after(tmp_path / "a" / "b", 1)
     assert charged(tmp_path / "a" / "b") == 1
+
+
+def test_a_seed_cannot_slip_into_a_run_that_was_begun_without_one(tmp_path: Path) -> None:
+    leave_after(tmp_path, 3)
+    model = network()
+    with pytest.raises(LedgerError, match="begun without a seed"):
+        privatize(model, plain_sgd(model), examples(), full_batch(25), folder=tmp_path, seed=1)
+    assert leave_after(tmp_path, 2) is not None  # the ledger was let go of, and the run goes on
+
+
+def test_a_seeded_run_stays_not_private_when_it_goes_on_without_a_seed(tmp_path: Path) -> None:
+    model = network()
+    with privatize(model, plain_sgd(model), examples(), full_batch(25), folder=tmp_path, seed=1) as session:
+        run(session, model, at_most=3)
+    with begin(tmp_path, model) as session:
+        run(session, model, at_most=2)
+    assert str(session.guarantee()).startswith("NOT PRIVATE")

@@ -199,7 +199,9 @@ def epsilon_table(
     # Epsilon grows like the root of the rounds, so rows lie on a square: even steps of epsilon.
     rounds = sorted({max(1, round(total * (row / (rows - 1)) ** 2)) for row in range(1, rows)})
     bound = spent_epsilon(dp_event.SelfComposedDpEvent(round_event, total), delta=delta, adjacency=adjacency)
-    every = _rows_per_composition(dp_event.SelfComposedDpEvent(round_event, total), adjacency, len(rounds))
+    # After how many rows one is composed; the others are bounded in a cheaper way.
+    affordable = num_affordable_rows(round_event, total, adjacency=adjacency, num_rows=len(rounds))
+    every = math.ceil(len(rounds) / affordable)
     table = [(total, bound)]
     for index, count in enumerate(reversed(rounds[:-1]), start=1):
         event = dp_event.SelfComposedDpEvent(round_event, count)
@@ -210,9 +212,13 @@ def epsilon_table(
     return [(0, 0.0), *reversed(table)]
 
 
-def _rows_per_composition(event: DpEvent, adjacency: Adjacency, num_rows: int) -> int:
-    """Return 1 when every row can be composed in reasonable time, else after how many cheap rows one is."""
+def num_affordable_rows(round_event: DpEvent, num_rounds: int, *, adjacency: Adjacency, num_rows: int) -> int:
+    """Return for how many of so many rows of a table the epsilon can be composed in reasonable time; at least four.
+
+    Edge cases: events that another accountant handles are quick, and all rows are affordable.
+    """
+    event = dp_event.SelfComposedDpEvent(round_event, num_rounds)
     if _FAST_PLD.supports(event, adjacency) is not None:
-        return 1
+        return num_rows
     affordable = _TABLE_POINTS // max(1, _FAST_PLD.num_points(event, adjacency))
-    return math.ceil(num_rows / max(_FEWEST_ROWS, affordable))
+    return min(num_rows, max(_FEWEST_ROWS, affordable))

@@ -44,6 +44,10 @@ _CHANGE = {
 }
 
 
+SEEDED = "its random streams were seeded by the user"
+"""Why a run whose seed the user chose is not private."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
     """What is promised, to whom, under which assumptions, and who computed it.
@@ -92,7 +96,20 @@ class Guarantee:
                 raise ArgumentError(f"{name} must be a privet {kind.__name__}, got {getattr(self, name)!r}.")
 
     def __str__(self) -> str:
-        """One line; epsilon, delta and mu are rounded up."""
+        """One line; epsilon, delta and mu are rounded up.
+
+        Edge cases: where nothing is promised, the line begins with NOT PRIVATE and calls nothing proven; figures that
+        would hold otherwise are said to be that.
+        """
+        if self.not_private_because:
+            reasons = f"NOT PRIVATE: {'; '.join(self.not_private_because)}"
+            if math.isinf(self.epsilon):
+                return f"{reasons} \N{MIDDLE DOT} nothing is promised for any {self.unit.value}"
+            return f"{reasons} \N{MIDDLE DOT} without that it would be {self._terms()}"
+        words = ("proven" if self.proven else "heuristic") if self.is_upper_bound else "approximation, not a bound"
+        return f"{self._terms()} \N{MIDDLE DOT} {words}"
+
+    def _terms(self) -> str:
         mu = "" if self.mu is None else f", \N{GREEK SMALL LETTER MU}\N{LESS-THAN OR EQUAL TO}{rounded_up(self.mu, 3)}"
         line = (
             f"(\N{GREEK SMALL LETTER EPSILON}={rounded_up(self.epsilon)}, "
@@ -103,20 +120,15 @@ class Guarantee:
             _CHANGE[self.adjacency].format(unit=self.unit.value),
             self.released.value.replace("_", " "),
             self.accountant,
-            ("proven" if self.proven else "heuristic") if self.is_upper_bound else "approximation, not a bound",
         ]
-        text = " \N{MIDDLE DOT} ".join(parts)
-        if self.not_private_because:
-            return f"NOT PRIVATE: {'; '.join(self.not_private_because)} \N{MIDDLE DOT} {text}"
-        return text
+        return " \N{MIDDLE DOT} ".join(parts)
 
     def statement(self) -> str:
         """Return the guarantee in plain sentences: who is protected, from whom, how much, under which conditions."""
         if self.not_private_because:
-            return (
-                f"No privacy is promised: {'; '.join(self.not_private_because)}. "
-                f"Without that, the guarantee would be {self._promise()}"
-            )
+            reasons = f"No privacy is promised: {'; '.join(self.not_private_because)}."
+            without = "" if math.isinf(self.epsilon) else f" Without that, the guarantee would be {self._promise()}"
+            return reasons + without
         if not (self.is_upper_bound and self.proven):
             return f"No privacy is promised: the figures are not proven bounds. They read {self._promise()}"
         conditions = "".join(f" It assumes that {assumption}." for assumption in self.assumptions)

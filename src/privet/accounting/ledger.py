@@ -147,7 +147,13 @@ class Ledger:
 
     @classmethod
     def create(
-        cls, path: Path | str, *, plan: Mapping[str, Any], plan_hash: str, files: FileSystem | None = None
+        cls,
+        path: Path | str,
+        *,
+        plan: Mapping[str, Any],
+        plan_hash: str,
+        is_seeded: bool = False,
+        files: FileSystem | None = None,
     ) -> Ledger:
         """Start a new ledger file and hold it.
 
@@ -155,6 +161,7 @@ class Ledger:
             path: Where. The name must be free and its folder must exist.
             plan: The public plan as plain JSON data.
             plan_hash: The hash that names the plan, written into every row.
+            is_seeded: Whether the user chose the seed of the random streams: whoever reads the ledger is told so.
             files: The file system to use; the real one if None.
 
         Guarantee: on return the first row, the name and the folders above it are durable.
@@ -163,7 +170,7 @@ class Ledger:
         """
         process = _new_process_word()
         tally = Tally()
-        line = _first_line(tally, plan, plan_hash, process)
+        line = _first_line(tally, plan, plan_hash, process, is_seeded=is_seeded)
         file = LedgerFile.create(Path(path), line, process=process.decode(), files=files or PosixFileSystem())
         tally.take(line)
         return cls(tally=tally, process=process, file=file)
@@ -294,6 +301,11 @@ class Ledger:
         return self._tally.charged
 
     @property
+    def is_seeded(self) -> bool:
+        """Whether the first row says that the user chose the seed of the random streams."""
+        return self._tally.is_seeded
+
+    @property
     def charged_rounds(self) -> int:
         """How many rounds are charged in all."""
         return self._tally.charged_rounds
@@ -363,8 +375,10 @@ def _new_process_word() -> bytes:
     return os.urandom(8).hex().encode()
 
 
-def _first_line(tally: Tally, plan: Mapping[str, Any], plan_hash: str, process: bytes) -> bytes:
-    entry = Created(plan=checked_plan(plan))
+def _first_line(
+    tally: Tally, plan: Mapping[str, Any], plan_hash: str, process: bytes, *, is_seeded: bool = False
+) -> bytes:
+    entry = Created(plan=checked_plan(plan), is_seeded=is_seeded)
     return tally.next_line(entry, plan_hash=checked_plan_hash(plan_hash).encode(), process=process)
 
 

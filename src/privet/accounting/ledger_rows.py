@@ -150,14 +150,20 @@ class Entry(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Created:
-    """The first row: the format, and the public plan that everything after it is charged for."""
+    """The first row: the format, and the public plan that everything after it is charged for.
+
+    Attributes:
+        plan: The plan.
+        is_seeded: Whether the user chose the seed of the random streams, so that nothing after it is private.
+    """
 
     kind: ClassVar[str] = "create"
     plan: Json
+    is_seeded: bool = False
 
     def body(self) -> Json:
-        """Return the JSON form."""
-        return {"format": FORMAT, "plan": self.plan}
+        """Return the JSON form; a ledger of a run that nobody seeded is as it always was."""
+        return {"format": FORMAT, "plan": self.plan, **({"seeded": True} if self.is_seeded else {})}
 
     @classmethod
     def read(cls, body: Json) -> Created:
@@ -169,7 +175,7 @@ class Created:
             )
         if not isinstance(body["plan"], dict):
             raise ValueError("the plan is not a JSON object")
-        return cls(plan=body["plan"])
+        return cls(plan=body["plan"], is_seeded=body.get("seeded", False) is True)
 
 
 @dataclass(frozen=True, kw_only=True)

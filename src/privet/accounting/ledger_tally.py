@@ -61,6 +61,7 @@ class Tally:
     def __init__(self) -> None:
         self.plan_hash = b""
         self.plan: Mapping[str, Any] = {}
+        self.is_seeded = False
         self.num_rows = 0
         self.num_bytes = 0
         self.num_voids = 0
@@ -211,7 +212,7 @@ class Tally:
     def _add_rare(self, entry: Any, fields: RowFields) -> None:
         match entry:
             case Created():
-                self.plan, self.plan_hash = entry.plan, fields.plan_hash
+                self.plan, self.plan_hash, self.is_seeded = entry.plan, fields.plan_hash, entry.is_seeded
             case Voided():
                 self._use(entry.coded, 1)
                 self.num_voids += 1
@@ -247,6 +248,11 @@ class LedgerView:
     def plan(self) -> Mapping[str, Any]:
         """The public plan of the first row."""
         return self.tally.plan
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether the user chose the seed of the random streams, so that the run is not private."""
+        return self.tally.is_seeded
 
     @property
     def plan_hash(self) -> str:

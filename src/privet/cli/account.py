@@ -153,6 +153,7 @@ def _ledger_facts(check: LedgerCheck) -> dict[str, Any]:
         "rounds_planned": check.rounds_planned,
         "rows": check.num_rows,
         "voids": check.num_voids,
+        "steps_lost": check.steps_lost,
         "mismatches": check.num_mismatches,
         "head": check.head,
         "plan_hash": check.plan_hash,
@@ -161,6 +162,8 @@ def _ledger_facts(check: LedgerCheck) -> dict[str, Any]:
 
 
 def _print_ledger(check: LedgerCheck) -> None:
+    from privet.experiments.ledger_check import lost_words
+
     show_heading(str(check.spent))
     click.echo()
     click.echo(paragraphs(check.spent.statement()))
@@ -169,7 +172,7 @@ def _print_ledger(check: LedgerCheck) -> None:
         {
             "chain": f"intact, {check.num_rows:,} rows",
             "rounds charged": f"{check.rounds_charged:,} of {check.rounds_planned:,} planned",
-            "rounds given up": f"{check.num_voids:,}",
+            "steps lost": lost_words(check),
             "plan": "agrees with what was charged" if check.mismatch is None else f"MISMATCH: {check.mismatch}",
         }
     )

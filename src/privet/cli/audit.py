@@ -97,6 +97,7 @@ def audit(
 
 def _print(report: AuditReport, target: Path) -> None:
     from privet.accounting.guarantee import rounded_up
+    from privet.experiments.auditing import LITTLE_NOISE
 
     rows = [
         [
@@ -121,6 +122,14 @@ def _print(report: AuditReport, target: Path) -> None:
             "correct."
         )
     )
+    little = next((finding for finding in report.findings if finding.audit == LITTLE_NOISE), None)
+    if little is not None:
+        click.echo(
+            paragraphs(
+                f"'{LITTLE_NOISE}' is the same code at a noise multiplier of {little.noise_claim:g} and without "
+                "sampling, where faults of noise and clipping show soonest; its epsilons are not the run's."
+            )
+        )
     if report.is_broken:
         click.echo("The claim is BROKEN: more leaks than the accountant says. Do not train with this.")
     click.echo(str(target))

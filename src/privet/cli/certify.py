@@ -36,6 +36,7 @@ def certify(run_folder: str, output: str | None, as_json: bool) -> int:
         show_facts(
             {
                 "standing": certificate.standing.value.replace("_", " "),
+                "device": ", ".join(certificate.devices) or "not recorded",
                 "certificate": str(json_path),
                 "page": str(page_path),
                 "ledger head": certificate.head.sha256,

@@ -109,4 +109,7 @@ def show_heading(text: str) -> None:
 
 def paragraphs(text: str, *, indent: str = "  ") -> str:
     """Wrap sentences to the terminal's usual width."""
-    return click.wrap_text(text, width=78, initial_indent=indent, subsequent_indent=indent)
+    # Names with hyphens stay in one piece: they are there to be copied.
+    return textwrap.fill(
+        text, width=78, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+    )

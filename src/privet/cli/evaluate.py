@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import click
 
 from privet.cli.console import show_heading, show_json, show_table
 from privet.cli.options import CONTEXT, examples, json_option, run_argument
+from privet.cli.unfinished import say_if_unfinished
 
 if TYPE_CHECKING:
     from privet.datasets.arrays import ArrayDataset
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 @click.option("--bins", type=click.IntRange(min=1), default=15, show_default=True, help="Bins of the calibration.")
 @click.option("--equal-mass", is_flag=True, help="Cut bins so that each holds equally many predictions.")
 @click.option("--membership", is_flag=True, help="Also run membership attacks, beside what the guarantee allows.")
-@click.option("--groups", metavar="COLUMNS", help="Also compare classes and the groups of these columns: sex,race.")
+@click.option(
+    "--groups", metavar="COLUMNS", help="Also compare classes and groups of columns: sex,race; or just class."
+)
 @click.option("--long-tail", is_flag=True, help="Also draw test pictures of lowest and highest loss; public data only.")
 @click.option("--pretraining", is_flag=True, help="Also estimate how far public data are from the run's, and warn.")
 @click.option("--public-data", metavar="NAME", help="Public data for --pretraining; those of the recipe by default.")
@@ -61,6 +65,9 @@ def evaluate(
 ) -> None:
     """Measure the model of RUN on the test split of its data.
 
+    A run that is not finished is measured at its newest checkpoint, and it is
+    said so.
+
     These figures are exact functions of the test data, and of training data
     where attacks are run: the guarantee does not cover them. With public data
     the results of --calibration, --membership, --groups, --reconstruction and
@@ -77,9 +84,10 @@ def evaluate(
         raise click.UsageError("--membership compares the run's training and test data, and cannot use --data.")
     if public_data is not None and not pretraining:
         raise click.UsageError("--public-data names the data that --pretraining compares. Add --pretraining.")
+    is_unfinished = say_if_unfinished(run_folder)
     test = None if data is None else own_test_data(run_folder, data)
     metrics = evaluate_run(run_folder, device=device, test=test)
-    found = metrics.to_dict()
+    found = {"is_finished": not is_unfinished, **metrics.to_dict()}
     if not as_json:
         rows = [
             [
@@ -94,7 +102,8 @@ def evaluate(
     if groups is not None:  # first: a wrong column or a missing package is told before the longer measurements
         found |= {"fairness": _fairness(run_folder, device, groups, test, as_json)}
     if calibration:
-        found |= {"calibration": _calibration(run_folder, device, bins, equal_mass, test, as_json)}
+        shown = [measure.name for measure in metrics.measures]
+        found |= {"calibration": _calibration(run_folder, device, bins, equal_mass, test, as_json, shown)}
     if robustness:
         found |= {"robustness": _robustness(run_folder, device, test, as_json)}
     if long_tail:
@@ -126,7 +135,13 @@ def _say_what_is_kept(run_folder: str) -> None:
 
 
 def _calibration(
-    run_folder: str, device: str, bins: int, equal_mass: bool, test: ArrayDataset | None, as_json: bool
+    run_folder: str,
+    device: str,
+    bins: int,
+    equal_mass: bool,
+    test: ArrayDataset | None,
+    as_json: bool,
+    measured: Collection[str],
 ) -> object:
     from privet.effects.reliability import Binning
     from privet.experiments.examining import examine_calibration
@@ -136,7 +151,7 @@ def _calibration(
     report = examine_calibration(run_folder, device=device, num_bins=bins, binning=binning, test=test)
     if not as_json:
         show_heading("Confidence")
-        show_table(CONFIDENCE_HEADER, confidence_rows(report), right=(1, 3))
+        show_table(CONFIDENCE_HEADER, confidence_rows(report, measured=measured), right=(1, 3))
     return report.to_dict()
 
 
@@ -144,7 +159,8 @@ def _fairness(run_folder: str, device: str, groups: str, test: ArrayDataset | No
     from privet.experiments.side_effects import examine_fairness
     from privet.reports.side_effects import GAP_HEADER, GROUP_HEADER, SOURCE_HEADER, gap_rows, group_rows, source_rows
 
-    names = [word.strip() for word in groups.split(",") if word.strip()]
+    # Classes are compared in any case, and have no column that groups could be read from.
+    names = [word.strip() for word in groups.split(",") if word.strip() not in {"", "class"}]
     report = examine_fairness(run_folder, names, device=device, test=test)
     if not as_json:
         for attribute in report.attributes:

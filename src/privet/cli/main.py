@@ -33,6 +33,15 @@ _VERBS: Mapping[str, tuple[str, str, str]] = {
     "recipes": ("privet.cli.recipes", "recipes", "List, show or copy the recipes that come along."),
 }
 
+# Words that people try, and what they look for.
+_OFTEN_MEANT: Mapping[str, str] = {
+    "verify": "'privet account RUN' checks a ledger row by row; 'privet certify RUN' writes what others can check.",
+    "check": "'privet account RUN' checks a ledger, 'privet doctor RECIPE' a network.",
+    "test": "'privet evaluate RUN' measures a run's model.",
+    "resume": "'privet train' goes on with a run: give the same recipe and the same folder.",
+    "run": "'privet train RECIPE' runs a recipe.",
+}
+
 _EPILOG = """\b
 Begin with:
   privet plan demo
@@ -76,6 +85,8 @@ class LazyGroup(click.Group):
         except click.UsageError:
             import difflib
 
+            if args[0] in _OFTEN_MEANT:
+                raise click.UsageError(f"There is no verb '{args[0]}'. {_OFTEN_MEANT[args[0]]}", ctx) from None
             close = difflib.get_close_matches(args[0], list(_VERBS), n=1)
             hint = f" Did you mean '{close[0]}'?" if close else f" Verbs: {', '.join(_VERBS)}."
             raise click.UsageError(f"There is no verb '{args[0]}'.{hint}", ctx) from None

@@ -32,6 +32,7 @@ class OwnData:
     schema: str | None
     public_sample: str | None
     delimiter: str | None
+    decimal: str | None
     classes: str | None
     image_size: str | None
     channels: str | None
@@ -62,6 +63,13 @@ class OwnData:
             )
         if self.test is None:
             click.echo("No test data (--test): the model will be trained and not measured.", err=True)
+            if recipe.table is not None:
+                click.echo(
+                    "Cells of training records that do not fit the schema are changed to fit, silently: a word about "
+                    "them would tell about records. Test records that do not fit are refused with the reason, so a "
+                    "--test file shows whether the schema is right.",
+                    err=True,
+                )
         return recipe
 
     def overrides(self) -> list[str]:
@@ -102,7 +110,15 @@ class OwnData:
         schema = self._schema(path, self.target, delimiter)
         promise = self._promise(self.size if self.size is not None else schema.train_size)
         test = None if self.test is None else Path(self.test)
-        return table_recipe(promise, schema, name=_name(path), train=path, test=test, delimiter=delimiter)
+        return table_recipe(
+            promise,
+            schema,
+            name=_name(path),
+            train=path,
+            test=test,
+            delimiter=delimiter,
+            decimal=self.decimal or ".",
+        )
 
     def _schema(self, path: Path, target: str, delimiter: str) -> TableSchema:
         from privet.errors import RecipeError
@@ -113,7 +129,9 @@ class OwnData:
         if self.schema is not None:
             return read_schema(self.schema, target=target)
         if self.public_sample is not None:
-            schema = schema_of_public_sample(self.public_sample, private=path, target=target, delimiter=delimiter)
+            schema = schema_of_public_sample(
+                self.public_sample, private=path, target=target, delimiter=delimiter, decimal=self.decimal or "."
+            )
             if schema.left_out:
                 click.echo(f"Columns left out, constant or of too many words: {', '.join(schema.left_out)}.", err=True)
             return schema
@@ -130,7 +148,9 @@ class OwnData:
         from privet.datasets.own_images import folder_classes
         from privet.experiments.own_data import image_recipe
 
-        self._refuse(("target", "schema", "public_sample", "delimiter"), "is about a table, and this is a folder")
+        self._refuse(
+            ("target", "schema", "public_sample", "delimiter", "decimal"), "is about a table, and this is a folder"
+        )
         found = folder_classes(path) if self.classes is None else tuple(self.classes.split(","))
         if self.classes is None:
             click.echo(f"Classes, from the folders' names, which are taken as public: {', '.join(found)}.", err=True)
@@ -191,6 +211,7 @@ _OPTIONS = (
     _option("--schema", kind=_FILE, help_text="Own table: the TOML file that declares its columns."),
     _option("--public-sample", kind=_FILE, help_text="Own table: public records to take ranges from."),
     _option("--delimiter", help_text="Own table: the character between cells."),
+    _option("--decimal", kind=click.Choice([".", ","]), help_text="Own table: the mark in 1.5; a point by default."),
     _option("--classes", help_text="Own images: folders to use, as in cat,dog; all by default."),
     _option("--image-size", help_text="Own images: pixels the model sees; 32x32 by default."),
     _option("--channels", kind=click.Choice(["grey", "colour"]), help_text="Own images: colour by default."),

@@ -8,6 +8,7 @@ import io
 import click
 
 from privet.cli.options import CONTEXT, examples, run_argument
+from privet.cli.unfinished import say_if_unfinished
 
 
 @click.command(
@@ -33,6 +34,7 @@ def predict(run_folder: str, data: str, output: str | None, device: str) -> None
     """
     from privet.experiments.predicting import predict_new
 
+    say_if_unfinished(run_folder)
     found = predict_new(run_folder, data, device=device)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

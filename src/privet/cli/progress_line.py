@@ -38,6 +38,7 @@ class ProgressLine:
         self._began = self._shown = clock()
         self._first_step = 0
         self._newest: StepUpdate | None = None
+        self._is_shown = False
         self._width = 0
 
     def started(self, promised: Guarantee, *, step: int, num_steps: int) -> None:
@@ -47,7 +48,7 @@ class ProgressLine:
 
     def stepped(self, update: StepUpdate) -> None:
         """Show the step, if it is time: by the clock, or by the number of steps where the clock would tell on data."""
-        self._newest = update
+        self._newest, self._is_shown = update, False
         if not self._may_use_clock(update):
             if update.step * LINES_OF_A_PRIVATE_RUN % update.num_steps < LINES_OF_A_PRIVATE_RUN:
                 self._show()
@@ -66,7 +67,8 @@ class ProgressLine:
     def ended(self) -> None:
         """Show the last step and leave the line."""
         if self._newest is not None:
-            self._show()
+            if not self._is_shown:
+                self._show()
             if self._is_terminal:
                 self._stream.write("\n")
             if self._newest.loss is not None:
@@ -76,6 +78,7 @@ class ProgressLine:
 
     def _show(self) -> None:
         assert self._newest is not None
+        self._is_shown = True
         line = self.line(self._newest)
         if self._is_terminal:
             # Spaces wipe what a longer line left behind.
@@ -87,9 +90,10 @@ class ProgressLine:
 
     def line(self, update: StepUpdate) -> str:
         """Return the line for a step. A star marks what the guarantee does not cover."""
+        at_most = "\N{GREEK SMALL LETTER EPSILON} \N{LESS-THAN OR EQUAL TO}"
         parts = [
             f"step {update.step}/{update.num_steps}",
-            f"\N{GREEK SMALL LETTER EPSILON} {update.epsilon:.2f} / {update.epsilon_planned:.2f}",
+            f"{at_most} {update.epsilon:.2f} / {update.epsilon_planned:.2f}",
         ]
         if update.loss is not None:
             parts.append(f"loss {update.loss:.2f}*")

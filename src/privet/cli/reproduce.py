@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import show_heading, show_table
+from privet.cli.console import paragraphs, show_heading, show_table
 from privet.cli.options import CONTEXT, examples
 
 if TYPE_CHECKING:
@@ -98,13 +98,20 @@ def _remark(text: str) -> None:
 
 def _list() -> None:
     from privet.experiments.reproduction.entry import entries
+    from privet.experiments.reproduction.publications import by_publication
     from privet.experiments.reproduction.running import availability
 
-    lines = [[name, availability(entry), f"{entry.title}: {entry.shows}"] for name, entry in entries().items()]
-    show_table(["name", "here", "what it shows"], lines)
-    for name, entry in entries().items():
-        if entry.unavailable is not None:
-            click.echo(f"  {name}: {entry.unavailable}")
+    width = max(len(name) for name in entries())
+    for place, (publication, found) in enumerate(by_publication(entries()).items()):
+        if place:
+            click.echo()
+        show_heading(paragraphs(publication, indent=""))
+        for name, entry in found.items():
+            click.echo(f"  {name.ljust(width)}  {availability(entry)}")
+            click.echo(paragraphs(f"{entry.title}: {entry.shows}.", indent="      "))
+            if entry.unavailable is not None:
+                click.echo(paragraphs(f"Not here: {entry.unavailable}", indent="      "))
+    click.echo("\nData are looked for in the folder that PRIVET_DATA names.")
 
 
 def _show(made: Reproduction) -> None:

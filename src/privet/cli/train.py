@@ -78,7 +78,10 @@ def train(
     if without_privacy and not is_chosen and max_epsilon is None:
         loaded = _with_open_rate(loaded, folder, quiet=quiet)
     from privet.cli.stopping import stopping_on_signals
+    from privet.experiments.run_files import RunFiles
     from privet.experiments.runner import train as run_recipe
+
+    was_finished = RunFiles(folder=Path(folder)).model.exists()
 
     with stopping_on_signals() as should_stop:
         outcome = run_recipe(
@@ -90,7 +93,12 @@ def train(
             should_stop=should_stop,
             announce=lambda promised: click.echo(f"promised  {promised}"),
         )
-    _print(outcome, folder, is_public=loaded.is_public)
+    if was_finished:
+        click.echo(
+            f"{folder} was finished before, and nothing was added. For another run name another folder: -o.", err=True
+        )
+    has_test_data = loaded.own_data is None or loaded.own_data.test is not None
+    _print(outcome, folder, is_public=loaded.is_public, has_test_data=has_test_data)
     return OK if outcome.is_finished else INTERRUPTED
 
 
@@ -134,7 +142,7 @@ def _progress(folder: str, *, quiet: bool, tensorboard: bool) -> Progress:
     return Several(receivers=(TensorBoardLog(RunFiles(folder=Path(folder)).tensorboard), shown))
 
 
-def _print(outcome: RunOutcome, folder: str, *, is_public: bool) -> None:
+def _print(outcome: RunOutcome, folder: str, *, is_public: bool, has_test_data: bool) -> None:
     click.echo(f"spent     {outcome.spent}")
     lost = outcome.steps_done - outcome.steps_taken
     note = f" ({lost:,} charged and lost with an earlier process)" if lost > 0 else ""
@@ -152,11 +160,14 @@ def _print(outcome: RunOutcome, folder: str, *, is_public: bool) -> None:
         click.echo("  * not covered by the guarantee")
     if outcome.is_finished:
         if outcome.metrics is None:
+            reason = (
+                "figures on test data are not covered by the guarantee" if has_test_data else "there are no test data"
+            )
+            data = "" if has_test_data else " --data TEST"
             click.echo(
-                "The model was not measured: figures on test data are not covered by the guarantee.\n"
-                f"To see them all the same: privet evaluate {folder}",
+                f"The model was not measured: {reason}.\nTo measure it all the same: privet evaluate {folder}{data}",
                 err=True,
             )
         click.echo(f"Next: privet report {folder}", err=True)
     else:
-        click.echo("Interrupted. The same command resumes the run.", err=True)
+        click.echo("Interrupted: the run is not finished. The same command resumes the run.", err=True)

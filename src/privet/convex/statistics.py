@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from privet import checks
 from privet.accounting.gaussian_dp import gdp_mu
-from privet.accounting.guarantee import Guarantee, guarantee
+from privet.accounting.guarantee import SEEDED, Guarantee, guarantee
 from privet.accounting.ledger import Ledger
 from privet.convex.features import DrawnFeatures, FeatureMap
 from privet.errors import DataError, PlanError
@@ -149,7 +149,7 @@ class SufficientStatistics:
             streams.noise.add_normal(noise.view(-1), self.noise_std / self.label_weight)
             mixed += noise
             ledger.check(self.event)
-        reasons = () if seed is None else ("its random streams were seeded by the user",)
+        reasons = () if seed is None else (SEEDED,)
         return FittedStatistics(
             features=drawn,
             weights=_solve(second, mixed, self.ridge_share * self.noise_std),

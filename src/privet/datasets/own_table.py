@@ -23,8 +23,13 @@ from privet.datasets.columns import ADULT, ADULT_FEATURES, adult_schema
 from privet.datasets.declared_table import DeclaredTable
 from privet.datasets.encoding import encode_columns
 from privet.datasets.info import DatasetInfo, Normalisation
-from privet.datasets.tables import CategoryColumn, CsvSchema, NumberColumn, read_csv
+from privet.datasets.tables import CategoryColumn, CsvSchema, NumberColumn, count_surplus, read_csv
 from privet.errors import DataError
+
+_MARKS = {
+    ".": "a point, as in 1.5, unless a comma is declared (--decimal , or decimal in the recipe's [table])",
+    ",": "a comma, as in 1,5, because that is declared",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +53,7 @@ class StrictColumn:
         word = "" if cell is None else cell.strip()
         if isinstance(self.declared, CategoryColumn):
             return self.declared.categories.index(word) if word in self.declared.categories else math.nan
-        try:
-            return math.nan if "_" in word or math.isnan(float(word)) else self.declared.value(word)
-        except ValueError:
-            return math.nan
+        return math.nan if math.isnan(self.declared.number(word)) else self.declared.value(word)
 
 
 def _adult() -> DeclaredTable:
@@ -99,7 +101,7 @@ def _read_strictly(
     if not len(found[columns[0].name]):
         raise DataError(f"{path} has a header and no records.")
     for column in columns:
-        _refuse_unreadable(path, column, np.isnan(found[column.name]))
+        _refuse_unreadable(path, table, column, np.isnan(found[column.name]))
     return found
 
 
@@ -138,6 +140,7 @@ def _encoded_features(found: Mapping[str, NDArray[Any]], table: DeclaredTable, n
 
 def _refuse_unreadable(
     path: str | os.PathLike[str],
+    table: DeclaredTable,
     column: NumberColumn | CategoryColumn,
     is_bad: np.ndarray[tuple[int], np.dtype[np.bool_]],
 ) -> None:
@@ -145,7 +148,18 @@ def _refuse_unreadable(
         return
     first = int(is_bad.argmax()) + 1
     where = f"{int(is_bad.sum())} cell(s) of the column {column.name!r} in {path}, the first in record {first},"
+    surplus = count_surplus(path, delimiter=table.delimiter)
+    if surplus:
+        raise DataError(
+            f"{where} do not fit, and {surplus:,} record(s) have more cells than the header. Is {table.delimiter!r} "
+            "part of a cell, such as a decimal comma? Put such cells in quotes, or use another delimiter."
+        )
     if isinstance(column, NumberColumn):
-        raise DataError(f"{where} are empty, NaN or no number. Fill them in or remove these records.")
+        raise DataError(
+            f"{where} are empty, NaN or no number. Fill them in or remove these records. Numbers are written with "
+            f"{_MARKS[column.decimal]}; a column of words is declared with categories."
+        )
     shown = ", ".join(repr(word) for word in column.categories)
-    raise DataError(f"{where} are none of the declared values. Declared: {shown}.")
+    raise DataError(
+        f"{where} are none of the declared values. Declared: {shown}. Declare the missing ones, or correct the records."
+    )

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from privet import checks
 from privet.datasets.files import MAX_CONTENT_BYTES, check_sha256, open_content, read_all, read_up_to
+from privet.datasets.header_hints import header_advice
 from privet.errors import ArgumentError, DataError
 
 _MAX_HEADER_BYTES = 2**20
@@ -58,14 +59,18 @@ class NumberColumn:
         low: smaller numbers (and minus infinity) become this.
         high: larger numbers (and infinity, and numbers too large for a float) become this.
         default: what empty, missing, NaN and unreadable cells become.
+        decimal: the mark before the fraction, a point or a comma; a number with the other one is unreadable.
     """
 
     name: str
     low: float
     high: float
     default: float
+    decimal: str = "."
 
     def __post_init__(self) -> None:
+        if self.decimal not in {".", ","}:
+            raise ArgumentError(f"decimal of column {self.name!r} must be '.' or ',', got {self.decimal!r}.")
         low, high = checks.number(f"low of column {self.name!r}", self.low), checks.number("high", self.high)
         default = checks.number(f"default of column {self.name!r}", self.default)
         if not (math.isfinite(low) and math.isfinite(high) and low <= default <= high):
@@ -81,14 +86,18 @@ class NumberColumn:
 
     def value(self, cell: str | None) -> float:
         """Return the number, clamped to the range; the default when there is none."""
-        # Python reads 1_000 as a thousand, other programs do not: ambiguous cells are unreadable.
-        if cell is None or "_" in cell:
-            return self.default
-        try:
-            number = float(cell)
-        except ValueError:
-            return self.default
+        number = math.nan if cell is None else self.number(cell)
         return self.default if math.isnan(number) else min(max(number, self.low), self.high)
+
+    def number(self, cell: str) -> float:
+        """Return the number in a cell as it stands; NaN when there is none."""
+        # Python reads 1_000 as a thousand, other programs do not: ambiguous cells are unreadable.
+        if "_" in cell or (self.decimal == "," and "." in cell):
+            return math.nan
+        try:
+            return float(cell.replace(",", ".") if self.decimal == "," else cell)
+        except ValueError:
+            return math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +177,7 @@ def read_csv(
 
     Raises:
         DataError: the file cannot be read, is too large, has another checksum, or its header lacks a declared column or
-            names one twice. The message holds declared names only, never text from the file.
+            names one twice. The message holds declared names and names nearly like them, no other text from the file.
     """
     content = read_all(path, max_bytes=max_bytes)
     check_sha256(path, sha256, content)
@@ -176,24 +185,37 @@ def read_csv(
     if schema.has_header:
         header = next(rows, None)
         if header is None:
-            raise DataError(f"{path} has no header line; expected the columns {_names(schema)}.")
-        positions = _positions(path, header, schema)
+            raise DataError(
+                f"{path} has no header line; expected the columns {_names(schema)}. It is empty: is it the right file?"
+            )
+        positions = _positions(path, header, schema, first_line(content, comment_prefix=schema.comment_prefix))
     else:
         positions = {column.name: position for position, column in enumerate(schema.columns)}
     return _columns(rows, schema, positions)
 
 
-def read_header(path: str | os.PathLike[str], *, delimiter: str = ",") -> list[str]:
-    """Return the cells of a CSV file's first line, and read nothing beyond it.
-
-    For a file without a header these are cells of a record: show them only if something else says that they are names.
+def read_header(path: str | os.PathLike[str], *, target: str, delimiter: str = ",") -> list[str]:
+    """Return the names in a CSV file's first line, which must name the target once, and read nothing beyond it.
 
     Raises:
-        DataError: the file cannot be read or has no line.
+        DataError: the file cannot be read, has no line, or its first line does not name the target, so that it may be a
+            record. The message says what to do and shows no cell but a name nearly like the target's.
     """
     with open_content(path) as stream:
         content = read_up_to(stream, _MAX_HEADER_BYTES)
-    return _first_row(path, content, delimiter)
+    header = _first_row(path, content, delimiter)
+    if header.count(target) != 1:
+        raise DataError(
+            f"The first line of {path} should name the target {target!r} once and names it {header.count(target)} "
+            f"times. {header_advice(first_line(content), [target], delimiter=delimiter)}"
+        )
+    unreadable = [name for name in header if "\N{REPLACEMENT CHARACTER}" in name]
+    if unreadable:
+        raise DataError(
+            f"The first line of {path} holds bytes that are not UTF-8 text, in the name {unreadable[0]!r}. Save the "
+            "file as UTF-8."
+        )
+    return header
 
 
 def read_public_cells(path: str | os.PathLike[str], *, delimiter: str = ",") -> tuple[list[str], list[list[str]]]:
@@ -212,7 +234,7 @@ def read_public_cells(path: str | os.PathLike[str], *, delimiter: str = ",") -> 
 def _first_row(path: str | os.PathLike[str], content: bytearray, delimiter: str) -> list[str]:
     header = next(_cells(content, delimiter), None)
     if header is None:
-        raise DataError(f"{path} has no header line. The first line must name the columns.")
+        raise DataError(f"{path} is empty: it has no header line. The first line must name the columns.")
     return [cell.strip() for cell in header]
 
 
@@ -242,15 +264,31 @@ def _rows(lines: Iterator[str], schema: CsvSchema) -> Iterator[list[str]]:
             yield []
 
 
-def _positions(path: str | os.PathLike[str], header: list[str], schema: CsvSchema) -> dict[str, int]:
-    found = [cell.strip() for cell in header]
-    for column in schema.columns:
-        if found.count(column.name) != 1:
-            raise DataError(
-                f"The header of {path} should name the column {column.name!r} once and names it "
-                f"{found.count(column.name)} times. Declared columns: {_names(schema)}."
-            )
-    return {column.name: found.index(column.name) for column in schema.columns}
+def count_surplus(path: str | os.PathLike[str], *, delimiter: str) -> int:
+    """Return how many records of a file whose records need no protection have more cells than its header."""
+    header, rows = read_public_cells(path, delimiter=delimiter)
+    return sum(len(row) > len(header) for row in rows)
+
+
+def first_line(content: bytearray, *, comment_prefix: str = "") -> str:
+    """Return the first line that is neither blank nor a comment, as text; empty if there is none."""
+    lines = (line.rstrip("\n") for line in _text_lines(content))
+    return next(
+        (line for line in lines if line.strip() and not (comment_prefix and line.startswith(comment_prefix))), ""
+    )
+
+
+def _positions(path: str | os.PathLike[str], header: list[str], schema: CsvSchema, line: str) -> dict[str, int]:
+    found, wanted = [cell.strip() for cell in header], [column.name for column in schema.columns]
+    wrong = [name for name in wanted if found.count(name) != 1]
+    if wrong:
+        others = f"; also wrong: {', '.join(map(repr, wrong[1:]))}" if 1 < len(wrong) < len(wanted) else ""
+        raise DataError(
+            f"The header of {path} should name the column {wrong[0]!r} once and names it {found.count(wrong[0])} "
+            f"times{others}. Declared columns: {_names(schema)}. "
+            f"{header_advice(line, wanted, delimiter=schema.delimiter)}"
+        )
+    return {name: found.index(name) for name in wanted}
 
 
 def _columns(rows: Iterator[list[str]], schema: CsvSchema, positions: Mapping[str, int]) -> dict[str, NDArray[Any]]:

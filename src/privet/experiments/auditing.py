@@ -31,6 +31,8 @@ from privet.plan import Plan
 # The gradient attack looks at about so many steps: more cost time and add little.
 _LOOKS = 60
 _PHYSICAL = 256
+# The audit of a plan's pieces at a small noise multiplier.
+LITTLE_NOISE = "canaries, little noise"
 
 
 class AuditKind(Enum):
@@ -196,7 +198,7 @@ def _canary_findings(
         return test.run(model, plan, losses=subject.losses(model), record=record)
 
     return [
-        replace(run(sharp, Coins.EVERY_ROUND), audit="canaries, sharpened"),
+        replace(run(sharp, Coins.EVERY_ROUND), audit=LITTLE_NOISE),
         run(subject.plan, Coins.EVERY_ROUND),
         run(subject.plan, Coins.ONCE),
     ]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from privet.accounting.guarantee import Guarantee
+from safetensors import SafetensorError, safe_open
+
+from privet import checks
+from privet.accounting.guarantee import SEEDED, Guarantee
 from privet.accounting.ledger import Ledger
 from privet.accounting.witness import confirmed
 from privet.errors import LedgerMismatch, PrivetError
@@ -13,8 +17,6 @@ from privet.experiments.resuming import stored_recipe
 from privet.experiments.run_files import RunFiles
 from privet.mechanism.events import DpEvent
 from privet.plan import Plan
-
-SEEDED = "its random streams were seeded by the user"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +30,12 @@ class LedgerCheck:
         rounds_charged: Rounds charged.
         rounds_planned: Rounds of the plan.
         num_rows: Rows in the chain.
-        num_voids: Charged rounds that were given up.
+        num_voids: Charged rounds that the ledger says were given up: an error or an interrupt ended them.
         num_mismatches: Rounds that ran as something else than was reserved.
         head: SHA-256 of the newest row.
         plan_hash: The hash that every row names.
         mismatch: Why the ledger does not agree with its plan, or None if it does.
+        steps_kept: Steps in the model of the folder's newest checkpoint; None where there is none to ask.
     """
 
     plan: Plan
@@ -46,6 +49,22 @@ class LedgerCheck:
     head: str
     plan_hash: str
     mismatch: str | None
+    steps_kept: int | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the plan is used up."""
+        return self.rounds_charged >= self.rounds_planned
+
+    @property
+    def steps_charged(self) -> int:
+        """Steps that the charged rounds pay for."""
+        return self.rounds_charged * self.plan.sampling.steps_per_round
+
+    @property
+    def steps_lost(self) -> int | None:
+        """Steps that were charged and are not in the model, because their process ended first; None if unknown."""
+        return None if self.steps_kept is None else max(0, self.steps_charged - self.steps_kept)
 
 
 def check_ledger(run_or_ledger: Path) -> LedgerCheck:
@@ -71,7 +90,7 @@ def check_ledger(run_or_ledger: Path) -> LedgerCheck:
         spent=confirmed(
             plan.account(
                 view.charged,
-                not_private_because=(SEEDED,) if files is not None and _is_seeded(files) else (),
+                not_private_because=(SEEDED,) if view.is_seeded or (files is not None and _is_seeded(files)) else (),
             ),
             event,
         ),
@@ -83,12 +102,34 @@ def check_ledger(run_or_ledger: Path) -> LedgerCheck:
         head=view.head.sha256,
         plan_hash=view.plan_hash,
         mismatch=mismatch,
+        steps_kept=None if files is None else steps_in_checkpoint(files.checkpoint),
     )
+
+
+def lost_words(check: LedgerCheck) -> str:
+    """Say how many charged steps are not in the model."""
+    if check.steps_lost is None:
+        return "not known: there is no checkpoint"
+    if check.is_finished or check.steps_lost == 0:
+        return f"{check.steps_lost:,}"
+    return f"{check.steps_lost:,}, unless the run is still going on"
+
+
+def steps_in_checkpoint(path: Path) -> int | None:
+    """Return how many steps are in the model of a checkpoint; None if it is missing or not one that privet wrote."""
+    if path.is_symlink() or not path.is_file():
+        return None
+    try:
+        with safe_open(str(path), "numpy") as tensors:
+            facts = json.loads((tensors.metadata() or {})["privet"])
+        return checks.count("steps_taken", facts.get("steps_taken", facts["step"]), minimum=0)
+    except (OSError, SafetensorError, PrivetError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        return None
 
 
 def _is_seeded(files: RunFiles) -> bool:
     try:
         return stored_recipe(files).training.seed is not None
     except PrivetError:
-        # A ledger can be read without its recipe; the recipe alone knows of a seed.
+        # a ledger can be read without its recipe, and says itself that its run was seeded
         return False

@@ -72,7 +72,14 @@ def default_delta(train_size: int) -> float:
 
 
 def table_recipe(
-    promise: Promise, schema: TableSchema, *, name: str, train: Path, test: Path | None, delimiter: str
+    promise: Promise,
+    schema: TableSchema,
+    *,
+    name: str,
+    train: Path,
+    test: Path | None,
+    delimiter: str,
+    decimal: str = ".",
 ) -> dict[str, Any]:
     """Return a recipe for a user's own table as plain values.
 
@@ -85,6 +92,7 @@ def table_recipe(
         "train": str(train),
         "train_size": promise.train_size,
         "delimiter": delimiter,
+        "decimal": decimal,
         "label": _plain(schema.label),
         "columns": [_plain(column) for column in schema.columns],
     }

@@ -19,6 +19,7 @@ class StepUpdate:
         step: Steps taken, by this process and those before it.
         num_steps: Steps planned.
         epsilon: Spent by now, at most.
+        epsilon_spent: Spent by now, exactly; None at the many steps for which it is not computed.
         epsilon_planned: Spent at the end.
         expected_batch_size: Examples per step, by the plan; the true number is private.
         loss: Mean loss of the step's examples: not covered by the guarantee, and None unless it may be shown.
@@ -31,6 +32,7 @@ class StepUpdate:
     step: int
     num_steps: int
     epsilon: float
+    epsilon_spent: float | None
     epsilon_planned: float
     expected_batch_size: float
     loss: float | None

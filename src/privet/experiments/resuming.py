@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,17 @@ from privet.plan import Plan
 
 
 def stored_recipe(files: RunFiles) -> Recipe:
-    """Return the recipe of a run folder."""
+    """Return the recipe of a run folder.
+
+    Raises:
+        CheckpointError: there is none, as in the folder of a training loop of one's own.
+    """
+    if files.is_own_loop:
+        raise CheckpointError(
+            f"{files.folder} was written by a training loop of your own (privatize(..., folder=...)). It holds the "
+            "ledger and checkpoints and no recipe, so its data and network cannot be loaded from here. Measure the "
+            "model in your own code. These work on the folder: privet account, privet report, privet certify."
+        )
     read_text(files.recipe)  # refuses links and missing files in the words of a run folder
     return load_recipe(files.recipe)
 
@@ -60,6 +71,11 @@ def plan_of_run(recipe: Recipe, files: RunFiles) -> Plan:
         f"{_listed(differences(before.to_dict(), after.to_dict()))}\n"
         "Use the same recipe to resume. For another plan use a new folder; both guarantees then add up."
     )
+
+
+def resuming_command(files: RunFiles) -> str:
+    """Return the command that goes on with a run: the recipe that its folder keeps is the one it began with."""
+    return shlex.join(["privet", "train", str(files.recipe), "-o", str(files.folder)])
 
 
 def write_beginnings(recipe: Recipe, plan: Plan, promised: Guarantee, files: RunFiles) -> None:

@@ -124,6 +124,11 @@ class RunFiles:
         """Whether a run was started here."""
         return self.recipe.exists() or self.ledger.exists()
 
+    @property
+    def is_own_loop(self) -> bool:
+        """Whether the run is a training loop of the user's own: a ledger without what ``privet train`` writes first."""
+        return self.ledger.exists() and not self.recipe.exists() and not self.plan.exists()
+
     def prepare(self) -> None:
         """Make the folder for a new run.
 

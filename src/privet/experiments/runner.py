@@ -33,11 +33,12 @@ from privet.experiments.building import (
 from privet.experiments.environment import describe_environment
 from privet.experiments.evaluation import measure_model
 from privet.experiments.pretraining import starting_model
-from privet.experiments.progress import Progress, Several, Silent, StepUpdate, epsilon_after
+from privet.experiments.progress import Progress, Several, Silent, StepUpdate
 from privet.experiments.recipe import Recipe
 from privet.experiments.results import CurvePoint, Metrics
-from privet.experiments.resuming import plan_of_run, stored_recipe, write_beginnings
+from privet.experiments.resuming import plan_of_run, resuming_command, stored_recipe, write_beginnings
 from privet.experiments.run_files import RunFiles, read_json, write_json, write_whole
+from privet.experiments.spending import Spending
 from privet.experiments.step_log import StepLog
 from privet.experiments.unprotected_file import UnprotectedFile
 from privet.plan import Plan
@@ -180,7 +181,10 @@ def _load_weights(model: nn.Module, files: RunFiles) -> None:
             return
         checkpoint = load_checkpoint(files.checkpoint)
         if checkpoint is None:
-            raise CheckpointError(f"{files.folder} holds no model yet. Train it first: privet train.")
+            raise CheckpointError(
+                f"{files.folder} holds no model yet: the run is not finished, and no checkpoint of it was written. "
+                f"Go on with it: {resuming_command(files)}"
+            )
         prefix = "model."
         model.load_state_dict(
             {name.removeprefix(prefix): value for name, value in checkpoint.tensors.items() if name.startswith(prefix)}
@@ -269,9 +273,9 @@ class _Run:
 
     def _walk(self, session: Session, should_stop: Callable[[], bool]) -> None:
         self._progress.started(self._promised, step=session.steps_done, num_steps=self._plan.num_steps)
-        table, per_round = self._plan.epsilon_by_round, self._plan.sampling.steps_per_round
         settings = self._recipe.training
         every, losses = settings.evaluate_every, self._losses()
+        spending = Spending(self._plan, measured_every=every)
         # made before the session brings back the rates of a checkpoint
         rate = LearningRate(session.optimizer, build_schedule(settings.schedule), num_steps=self._plan.num_steps)
         self._model.train()
@@ -281,12 +285,13 @@ class _Run:
                 step.accumulate(losses)
                 step.update()
                 done = step.index + 1
-                epsilon = epsilon_after(table, -(-done // per_round))
+                epsilon, spent = spending.at_most(done), spending.exactly(done)
                 self._progress.stepped(
                     StepUpdate(
                         step=done,
                         num_steps=self._plan.num_steps,
                         epsilon=epsilon,
+                        epsilon_spent=spent,
                         epsilon_planned=self._promised.epsilon,
                         expected_batch_size=self._plan.sampling.expected_batch_size,
                         loss=None if self._notes is None else self._notes.newest_loss,
@@ -297,7 +302,7 @@ class _Run:
                 )
                 if every is not None and done % every == 0:
                     with self._released_weights(session):
-                        self._look(done, epsilon)
+                        self._look(done, epsilon if spent is None else spent)
                 if should_stop():
                     break
 

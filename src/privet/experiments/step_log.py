@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from privet.accounting.guarantee import Guarantee
@@ -14,9 +15,10 @@ class StepLog:
     """Appends every step to a file.
 
     Guarantee:
-        A line holds the step's number, the epsilon spent by then, the learning rate and the masked share: all known
-        before any data is read, or released and accounted. No loss, no batch size, and no time, which would tell how
-        many examples the step had.
+        A line holds the step's number, the learning rate and the masked share, and at some steps the epsilon spent by
+        then: all known before any data is read, or released and accounted. No loss, no batch size, and no time, which
+        would tell how many examples the step had.
+    Edge cases: a line without epsilon says that it was not computed there; a run without privacy spends "infinity".
     """
 
     def __init__(self, path: Path) -> None:
@@ -27,10 +29,12 @@ class StepLog:
 
     def stepped(self, update: StepUpdate) -> None:
         """Append one line."""
+        spent = update.epsilon_spent
+        known = {} if spent is None else {"epsilon": "infinity" if math.isinf(spent) else spent}
         self._lines.append(
             {
                 "step": update.step,
-                "epsilon": update.epsilon,
+                **known,
                 "learning_rate": update.learning_rate,
                 "masked_share": update.masked_share,
             }

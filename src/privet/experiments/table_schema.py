@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
+from privet.datasets.header_hints import header_advice
 from privet.datasets.tables import read_header, read_public_cells
 from privet.errors import DataError, RecipeError
 from privet.experiments.recipe_files import read_values
 from privet.experiments.table_settings import ColumnSettings
 from privet.experiments.training_settings import Count, Table
+from privet.mechanism.codec import suggestion
 
 _MOST_CATEGORIES = 50
+_BLANK = re.compile(r"=\s*\?")
 
 
 class SchemaFile(Table):
@@ -54,7 +59,7 @@ def read_schema(path: str | os.PathLike[str], *, target: str) -> TableSchema:
     Raises:
         RecipeError: it cannot be read, is no schema, or does not declare the target.
     """
-    values = read_values(Path(path))
+    values = _values(Path(path))
     try:
         schema = SchemaFile.model_validate(values)
     except ValidationError as error:
@@ -68,8 +73,22 @@ def read_schema(path: str | os.PathLike[str], *, target: str) -> TableSchema:
     return TableSchema(label=label, columns=columns, train_size=schema.train_size)
 
 
+def _values(path: Path) -> dict[str, Any]:
+    try:
+        return read_values(path)
+    except RecipeError:
+        text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
+        blank = next((number for number, line in enumerate(text.split("\n"), start=1) if _BLANK.search(line)), None)
+        if blank is None:
+            raise
+        raise RecipeError(
+            f"{path}: line {blank} still holds a ?. Replace every ? by a number, or the whole of low = ?, high = ? by "
+            'categories = ["red", "blue"] where a column holds words; remove the lines of columns that are not used.'
+        ) from None
+
+
 def schema_of_public_sample(
-    path: str | os.PathLike[str], *, private: str | os.PathLike[str], target: str, delimiter: str
+    path: str | os.PathLike[str], *, private: str | os.PathLike[str], target: str, delimiter: str, decimal: str = "."
 ) -> TableSchema:
     """Take ranges and categories from a file of public records with the same columns.
 
@@ -90,14 +109,18 @@ def schema_of_public_sample(
         )
     header, rows = read_public_cells(path, delimiter=delimiter)
     if header.count(target) != 1:
-        raise RecipeError(f"The header of {path} should name the target {target!r} once. Check --target.")
+        advice = header_advice(delimiter.join(header), [target], delimiter=delimiter)
+        raise RecipeError(
+            f"The header of {path} should name the target {target!r} once and names it {header.count(target)} times. "
+            f"{advice}"
+        )
     if not rows:
         raise DataError(f"{path} has a header and no records, so it shows no ranges and no categories.")
     found: list[ColumnSettings] = []
     left_out: list[str] = []
     for place, name in enumerate(header):
         words = [row[place] for row in rows if place < len(row) and row[place]]
-        column = _categories(name, words) if name == target else _column(name, words)
+        column = _categories(name, words) if name == target else _column(name, words, decimal)
         if column is None:
             left_out.append(name)
         else:
@@ -115,12 +138,7 @@ def schema_to_write(path: str | os.PathLike[str], *, target: str, delimiter: str
     Raises:
         DataError: the first line does not name the target.
     """
-    header = read_header(path, delimiter=delimiter)
-    if header.count(target) != 1:
-        raise DataError(
-            f"The first line of {path} should name the target {target!r} once and names it {header.count(target)} "
-            f"times, with {delimiter!r} between cells. Check --target and --delimiter, and that there is a header."
-        )
+    header = read_header(path, target=target, delimiter=delimiter)
     features = [
         f"  {{ name = {json.dumps(name, ensure_ascii=False)}, low = ?, high = ? }},"
         for name in header
@@ -145,12 +163,17 @@ def _parted(
     label = next((column for column in columns if column.name == target), None)
     if label is None:
         names = ", ".join(repr(column.name) for column in columns)
-        raise RecipeError(f"{where} does not declare the target {target!r}. Declared columns: {names}.")
+        hint = suggestion(target, [column.name for column in columns])
+        near = f" {hint}" if hint.startswith("Did") else ""
+        raise RecipeError(
+            f"{where} does not declare the target {target!r}. Declared columns: {names}.{near} Correct --target, or "
+            "declare the column."
+        )
     return label, tuple(column for column in columns if column.name != target)
 
 
-def _column(name: str, words: Sequence[str]) -> ColumnSettings | None:
-    numbers = _numbers(words)
+def _column(name: str, words: Sequence[str], decimal: str) -> ColumnSettings | None:
+    numbers = _numbers([word.replace(",", ".") for word in words] if decimal == "," else words)
     if numbers is None:
         return _categories(name, words)
     low, high = min(numbers), max(numbers)

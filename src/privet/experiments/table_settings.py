@@ -32,8 +32,8 @@ class ColumnSettings(Table):
     categories: list[str] | None = None
     default: Finite | str | None = None
 
-    def column(self) -> NumberColumn | CategoryColumn:
-        """Return the declared column.
+    def column(self, *, decimal: str = ".") -> NumberColumn | CategoryColumn:
+        """Return the declared column; numbers have this mark before the fraction.
 
         Raises:
             RecipeError: it is declared neither or both as numbers and as categories, or its values contradict.
@@ -46,7 +46,9 @@ class ColumnSettings(Table):
                 if isinstance(self.default, str):
                     raise RecipeError(f"table: the default of the column {self.name!r} must be a number.")
                 default_number = self.low if self.default is None else self.default
-                return NumberColumn(name=self.name, low=self.low, high=self.high, default=default_number)
+                return NumberColumn(
+                    name=self.name, low=self.low, high=self.high, default=default_number, decimal=decimal
+                )
         except ArgumentError as error:
             raise RecipeError(f"table: {error}") from error
         raise RecipeError(
@@ -65,6 +67,7 @@ class TableSettings(Table):
         label: The column that holds the class.
         columns: The columns that the model takes.
         delimiter: One character between cells.
+        decimal: The mark before the fraction of numbers, a point or a comma.
     """
 
     train: str
@@ -74,6 +77,7 @@ class TableSettings(Table):
     label: ColumnSettings
     columns: list[ColumnSettings]
     delimiter: str = ","
+    decimal: str = "."
 
     def declared(self) -> DeclaredTable:
         """Return the declaration.
@@ -86,8 +90,12 @@ class TableSettings(Table):
             raise RecipeError(
                 f"table.label {self.label.name!r} must list its categories: a table of classes is needed."
             )
+        if self.decimal == self.delimiter:
+            raise RecipeError(
+                f"table: {self.decimal!r} cannot stand both between cells and before a fraction. Set another delimiter."
+            )
         try:
-            features = tuple(settings.column() for settings in self.columns)
+            features = tuple(settings.column(decimal=self.decimal) for settings in self.columns)
             return DeclaredTable(features=features, label=label, delimiter=self.delimiter)
         except RecipeError:
             raise

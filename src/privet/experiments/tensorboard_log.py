@@ -21,9 +21,9 @@ class TensorBoardLog:
     data take longer the more examples they hold, so the records are written here, with times that are counted in steps.
 
     Guarantee:
-        Without leave to show unprotected values an event holds the step's number, epsilon, learning rate and masked
-        share, and a time that follows from the step's number. Losses and measurements are written only where the run
-        may show them, under tags that begin with ``unprotected/``.
+        Without leave to show unprotected values an event holds the step's number, learning rate and masked share,
+        epsilon where it was computed, and a time that follows from the step's number. Losses and measurements are
+        written only where the run may show them, under tags that begin with ``unprotected/``.
     """
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
@@ -55,10 +55,11 @@ class TensorBoardLog:
     def stepped(self, update: StepUpdate) -> None:
         """Write the step's values."""
         values = {
-            "privacy/epsilon": update.epsilon,
             "training/learning_rate": update.learning_rate,
             "training/masked_share": update.masked_share,
         }
+        if update.epsilon_spent is not None:
+            values["privacy/epsilon"] = update.epsilon_spent
         if update.loss is not None:
             values["unprotected/mean_loss"] = update.loss
         wall_time = self._clock() if update.may_tell_time else self._counted(update.step)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from privet import checks
-from privet.accounting.guarantee import Guarantee
+from privet.accounting.guarantee import SEEDED, Guarantee
 from privet.accounting.ledger import VoidReason
 from privet.errors import CheckpointError, LoopError
 from privet.federated.agreement import Agreement
@@ -90,7 +90,7 @@ class Coordinator:
     def __enter__(self) -> Self:
         """Open the ledger, take up the newest checkpoint, and draw the run's keys."""
         plan = self.agreement.plan
-        self.ledger = self._folder.open_ledger(plan)
+        self.ledger = self._folder.open_ledger(plan, is_seeded=self._seed is not None)
         try:
             checkpoint = load_checkpoint(self._folder.checkpoint_path)
             if checkpoint is not None:
@@ -279,5 +279,5 @@ class Coordinator:
             assumptions=(f"noise of the coordinator came from {self._streams.noise.description}",)
             if self.agreement.contribution.has_central_noise
             else (),
-            not_private_because=() if self._seed is None else ("its random streams were seeded by the user",),
+            not_private_because=(SEEDED,) if self._seed is not None or self.ledger.is_seeded else (),
         )

@@ -186,7 +186,7 @@ class Party:
 
     def _sum(self, number: int) -> Values | None:
         plan, rule = self.agreement.plan, self._rule
-        with self._folder.open_ledger(plan) as ledger:
+        with self._folder.open_ledger(plan, is_seeded=self._seed is not None) as ledger:
             if ledger.charged_rounds >= plan.num_rounds:
                 return None
             ledger.reserve(plan.round_event)
@@ -217,7 +217,7 @@ class Party:
 
     def _update(self, way: ClientUpdates, number: int) -> Values:
         plan, rule = self.agreement.plan, self._rule
-        with self._folder.open_ledger(plan) as ledger:
+        with self._folder.open_ledger(plan, is_seeded=self._seed is not None) as ledger:
             # The coins of all rounds count, also of those for which this party is not asked: it hears of none of them,
             # so it pays for the whole plan when it is asked first.
             missing = plan.num_rounds - ledger.charged_rounds

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 AUDIT_HEADER = ("audit", "attacker sees", "n scores", "rounds", "epsilon at least", "claimed at most", "verdict")
-_KNOWN_AUDITS = ("canaries, sharpened", "canaries per round", "canaries per run", "one run")
+_KNOWN_AUDITS = ("canaries, little noise", "canaries per round", "canaries per run", "one run")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +73,8 @@ def audit_note(record: AuditRecord) -> str:
     return (
         f"Both epsilons are at delta {first.delta:g} and about the rounds that were audited, which may be fewer than "
         f"the run's. Each lower bound is one-sided and holds with confidence {100 * first.confidence:.6g} %. "
-        "A sharpened audit runs the same code with less noise, where faults show soonest: its epsilons are not the "
-        "run's. A bound below the claim is what correct code gives; it does not prove that the code is correct."
+        "The audit with little noise runs the same code without sampling, where faults show soonest: its epsilons are "
+        "not the run's. A bound below the claim is what correct code gives; it does not prove that the code is correct."
     )
 
 

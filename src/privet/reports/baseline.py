@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from privet.accounting.guarantee import rounded_up
 from privet.effects.groups import AttributeReport
-from privet.reports.content import RunContent
+from privet.reports.content import RunContent, have_same_data
 from privet.reports.differences import Figure, difference, is_supported, shown_difference
 from privet.reports.facets import facets_of
 
@@ -25,8 +25,8 @@ class BaselineRow:
 def unequal_terms(content: RunContent, baseline: RunContent) -> list[str]:
     """Name what keeps the two runs from having had equal compute on equal data; empty where nothing does."""
     pairs = [
-        ("data set", content.recipe.info.name, baseline.recipe.info.name),
-        ("model", content.recipe.model, baseline.recipe.model),
+        ("data set", content.data_name, baseline.data_name),
+        ("model", content.model_name, baseline.model_name),
         ("steps", f"{content.plan.num_steps:,}", f"{baseline.plan.num_steps:,}"),
         ("expected batch", _batch(content), _batch(baseline)),
     ]
@@ -39,18 +39,21 @@ def _batch(content: RunContent) -> str:
 
 def baseline_terms(baseline: RunContent) -> str:
     """Say what the baseline is: how much privacy it has left, and at which rate it learned."""
-    spent, optimizer = baseline.ledger.spent, baseline.recipe.training.optimizer
+    spent, recipe = baseline.ledger.spent, baseline.recipe
     privacy = (
         "NOT PRIVATE"
         if spent.not_private_because
         else f"epsilon {rounded_up(spent.epsilon)} at delta {rounded_up(spent.delta)}"
     )
-    return f"{baseline.recipe.title}: {privacy}, {optimizer.kind} at learning rate {optimizer.learning_rate:g}"
+    if recipe is None:
+        return f"{baseline.title}: {privacy}"
+    optimizer = recipe.training.optimizer
+    return f"{baseline.title}: {privacy}, {optimizer.kind} at learning rate {optimizer.learning_rate:g}"
 
 
 def baseline_rows(content: RunContent, baseline: RunContent) -> list[BaselineRow]:
     """Return every figure that both runs have, with the difference; in words only where the interval supports it."""
-    if content.recipe.info.name != baseline.recipe.info.name:
+    if not have_same_data((content, baseline)):
         return []
     rows = []
     for facet in facets_of([baseline, content]):
@@ -72,7 +75,7 @@ def baseline_rows(content: RunContent, baseline: RunContent) -> list[BaselineRow
 
 def group_prices(content: RunContent, baseline: RunContent) -> list[tuple[str, list[tuple[str, ...]]]]:
     """Return what every group that both runs know pays in accuracy, attribute by attribute."""
-    if content.fairness is None or baseline.fairness is None or content.recipe.info.name != baseline.recipe.info.name:
+    if content.fairness is None or baseline.fairness is None or not have_same_data((content, baseline)):
         return []
     others = {found.attribute: _accuracies(found) for found in baseline.fairness.attributes}
     tables = []

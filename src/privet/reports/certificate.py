@@ -106,6 +106,11 @@ class Certificate:
         return self.check.spent
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        """On what the run was computed: ``cpu``, or the name of an accelerator; empty where it was not recorded."""
+        return tuple(sorted({str(entry["device"]) for entry in self.versions if "device" in entry}))
+
+    @property
     def standing(self) -> Standing:
         """What the certificate can stand for; the worst of what applies."""
         spent = self.guarantee
@@ -138,6 +143,7 @@ class Certificate:
             },
             "model": None if self.model is None else self.model.to_dict(),
             "noise": self.noise.to_dict(),
+            "devices": list(self.devices),
             "versions": [dict(entry) for entry in self.versions],
         }
         return values | {DIGEST: hashlib.sha256(canonical(values)).hexdigest()}
@@ -171,7 +177,9 @@ def certify(folder: str | Path) -> Certificate:
     """
     files = RunFiles(folder=Path(folder))
     if not files.folder.is_dir() or not files.is_run:
-        raise CheckpointError(f"{folder} is not a run's folder. Name the folder given to: privet train -o.")
+        raise CheckpointError(
+            f"{folder} is not a run's folder. Name the folder given to: privet train -o, or to privatize(folder=...)."
+        )
     view = Ledger.read(files.ledger)
     check = check_ledger(files.folder)
     if check.head != view.head.sha256:

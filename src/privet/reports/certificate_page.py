@@ -86,10 +86,11 @@ def _terms(certificate: Certificate) -> list[tuple[str, str]]:
     found = [
         ("Protected", f"one {spent.unit.value}: {spent.adjacency.words(spent.unit)}"),
         ("Visible to an attacker", spent.released.value.replace("_", " ")),
-        ("Computed by", f"the {spent.accountant} accountant"),
+        ("Accounted by", f"the {spent.accountant} accountant"),
     ]
     if spent.witness is not None:
         found.append(("Confirmed by", f"the dp-accounting library, which gives epsilon {rounded_up(spent.witness)}"))
+    found.append(("Computed on", ", ".join(certificate.devices) or "not recorded"))
     found.append(("Noise from", noise.generator))
     if noise.delta is not None and noise.reach is not None:
         words = f"no draw exceeds {noise.reach:.2f} standard deviations, which costs at most {rounded_up(noise.delta)}"

@@ -12,7 +12,7 @@ from privet import __version__
 from privet.accounting.guarantee import rounded_up
 from privet.errors import ArgumentError, CheckpointError
 from privet.experiments.run_files import write_whole
-from privet.reports.content import RunContent
+from privet.reports.content import RunContent, have_same_data
 from privet.reports.differences import Figure, difference, is_supported, shown_difference
 from privet.reports.facets import Facet, facets_of
 from privet.reports.page import load_template
@@ -46,7 +46,7 @@ def render_comparison(runs: Sequence[RunContent]) -> str:
         raise ArgumentError(f"A comparison needs at least two runs, got {len(runs)}. Name more of them.")
     template = load_template("comparison.html.j2")
     facets = facets_of(runs)
-    has_same_data = len({run.recipe.info.name for run in runs}) == 1
+    has_same_data = have_same_data(runs)
     told = [sentence for facet in facets for sentence in told_differences(facet)] if has_same_data else []
     return template.render(
         {
@@ -59,7 +59,10 @@ def render_comparison(runs: Sequence[RunContent]) -> str:
             "sentences": told,
             "num_compared": sum(max(0, facet.num_known - 1) for facet in facets if facet.figures[0] is not None),
             "facet_header": ("measured", *(f"run {number}" for number in range(1, len(runs) + 1))),
-            "facets": [(facet.name, *(_cell(figure, facet) for figure in facet.figures)) for facet in facets],
+            "facets": [
+                (f"{facet.name} ({facet.interval})", *(_cell(figure, facet) for figure in facet.figures))
+                for facet in facets
+            ],
             "plots": [facet_plot(facet, runs) for facet in facets if facet.num_known > 1] if has_same_data else [],
         }
     )
@@ -68,10 +71,10 @@ def render_comparison(runs: Sequence[RunContent]) -> str:
 def _run_row(number: int, run: RunContent) -> tuple[str, ...]:
     spent = run.ledger.spent
     return (
-        f"run {number}",
-        run.recipe.title,
-        run.recipe.info.name,
-        run.recipe.model,
+        f"run {number}: {run.folder.resolve().name}",
+        run.title,
+        run.data_name,
+        run.model_name,
         rounded_up(spent.epsilon),
         rounded_up(spent.delta),
         spent.adjacency.words(spent.unit),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from privet.reports.rebuilt import read_rebuilt
 
 # From the shortest to the longest gradient of a batch, in tenths.
 NUM_NORM_QUANTILES = 11
+NOT_RECORDED = "not recorded"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,8 @@ class RunContent:
     """Everything a report shows.
 
     Attributes:
-        recipe: What was run.
+        folder: The run's folder.
+        recipe: What was run; None for a training loop of the user's own.
         recipe_text: The same, as written.
         plan: What was planned.
         promised: The plan's guarantee.
@@ -63,7 +65,8 @@ class RunContent:
         rebuilt_pictures: The same as a link that holds the pictures.
     """
 
-    recipe: Recipe
+    folder: Path
+    recipe: Recipe | None
     recipe_text: str
     plan: Plan
     promised: Guarantee
@@ -82,9 +85,29 @@ class RunContent:
     rebuilt_pictures: str | None = None
 
     @property
+    def title(self) -> str:
+        """The recipe's name; of a run without one, its folder's."""
+        return self.folder.resolve().name if self.recipe is None else self.recipe.title
+
+    @property
+    def is_public(self) -> bool:
+        """Whether exact values of the data may be shown; not for data that nobody declared."""
+        return self.recipe is not None and self.recipe.is_public
+
+    @property
+    def data_name(self) -> str:
+        """The data set's name, as far as the folder knows."""
+        return NOT_RECORDED if self.recipe is None else self.recipe.info.name
+
+    @property
+    def model_name(self) -> str:
+        """The network's name, as far as the folder knows."""
+        return NOT_RECORDED if self.recipe is None else self.recipe.model
+
+    @property
     def is_finished(self) -> bool:
         """Whether the plan is used up."""
-        return self.ledger.rounds_charged >= self.ledger.rounds_planned
+        return self.ledger.is_finished
 
     @property
     def noise_multiplier(self) -> float | None:
@@ -98,18 +121,28 @@ class RunContent:
         return self.ledger.mismatch is None and self.ledger.plan_hash == self.plan.hash
 
 
+def have_same_data(runs: Sequence[RunContent]) -> bool:
+    """Whether all runs are known to be about the same data."""
+    return all(run.recipe is not None for run in runs) and len({run.data_name for run in runs}) == 1
+
+
 def gather(folder: str | Path) -> RunContent:
-    """Read a run folder.
+    """Read a run folder, of a recipe or of a training loop of one's own; the latter knows its plan and ledger alone.
 
     Raises:
         PrivetError: the folder is not a run's, a file is damaged, or the ledger's chain is broken.
     """
     files = RunFiles(folder=Path(folder))
     if not files.folder.is_dir() or not files.is_run:
-        raise CheckpointError(f"{folder} is not a run's folder. Name the folder given to: privet train -o.")
+        raise CheckpointError(
+            f"{folder} is not a run's folder. Name the folder given to: privet train -o, or to privatize(folder=...)."
+        )
+    if files.is_own_loop:
+        return _own_loop(files)
     recipe, plan = stored_recipe(files), stored_plan(files)
     attacked = read_robustness(files)
     return RunContent(
+        folder=files.folder,
         recipe=recipe,
         recipe_text=read_text(files.recipe),
         plan=plan,
@@ -127,6 +160,21 @@ def gather(folder: str | Path) -> RunContent:
         audit=read_audit(files),
         rebuilt=read_rebuilt(files) if recipe.is_public else None,
         rebuilt_pictures=read_picture(files.reconstruction_pictures) if recipe.is_public else None,
+    )
+
+
+def _own_loop(files: RunFiles) -> RunContent:
+    ledger = check_ledger(files.folder)
+    return RunContent(
+        folder=files.folder,
+        recipe=None,
+        recipe_text="",
+        plan=ledger.plan,
+        promised=ledger.plan.guarantee(),
+        ledger=ledger,
+        metrics=None,
+        unprotected=(),
+        environments=_environments(files),
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from privet.accounting.guarantee import rounded_up
 from privet.attacks.verdict import MembershipReport
-from privet.effects.reliability import CalibrationReport
+from privet.effects.reliability import CalibrationReport, Interval
 
 CONFIDENCE_HEADER = ("on test data", "value", "95 % interval (bootstrap)", "n")
+# The same figure under the name that the measures of a run have for it.
+_OTHER_NAMES = {"cross entropy": "negative log-likelihood"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +27,15 @@ class AttackRow:
     exceeds: bool
 
 
-def confidence_rows(report: CalibrationReport) -> list[tuple[str, str, str, str]]:
-    """Return the figures of a calibration report, as ``CONFIDENCE_HEADER`` says."""
+def confidence_rows(report: CalibrationReport, *, measured: Collection[str] = ()) -> list[tuple[str, str, str, str]]:
+    """Return the figures of a calibration report, as ``CONFIDENCE_HEADER`` says.
+
+    Figures that stand beside them already, by their names in ``measured``, are left out: the same number with an
+    interval made in another way would only puzzle.
+    """
     bins = f"{len(report.reliability.bins)} bins of {report.reliability.binning.value}"
     count, worst = report.num_examples, report.reliability.worst_bin_size
-    named = [
+    named: list[tuple[str, Interval | None, bool, int]] = [
         ("accuracy", report.accuracy, True, count),
         (f"expected calibration error, {bins}", report.expected_error, True, count),
         ("of this, over-confident", report.over_confidence, True, count),
@@ -37,6 +44,7 @@ def confidence_rows(report: CalibrationReport) -> list[tuple[str, str, str, str]
         ("Brier score", report.brier_score, False, count),
         ("negative log-likelihood", report.negative_log_likelihood, False, count),
     ]
+    told = {_OTHER_NAMES.get(name, name) for name in measured}
 
     def shown(value: float, is_share: bool) -> str:
         return f"{100 * value:.2f} %" if is_share else f"{value:.4f}"
@@ -45,7 +53,7 @@ def confidence_rows(report: CalibrationReport) -> list[tuple[str, str, str, str]
         (name, shown(found.value, is_share), f"{shown(found.low, is_share)} to {shown(found.high, is_share)}", f"{n:,}")
         for name, found, is_share, n in named
         # files of earlier versions hold no interval of the two parts
-        if found is not None
+        if found is not None and name not in told
     ]
 
 

@@ -22,6 +22,7 @@ class Facet:
         more: What a run with a larger figure is, such as ``more accurate``.
         less: What a run with a smaller figure is.
         is_share: Whether it is shown in percent.
+        interval: How its 95 % intervals were made, in words.
         figures: One per run; None where the run does not have it.
     """
 
@@ -31,6 +32,7 @@ class Facet:
     more: str
     less: str
     is_share: bool
+    interval: str
     figures: tuple[Figure | None, ...]
 
     @property
@@ -75,10 +77,18 @@ def _measures(runs: Sequence[RunContent]) -> list[Facet]:
             more="more accurate" if name == "accuracy" else f"higher in {name}",
             less="less accurate" if name == "accuracy" else f"lower in {name}",
             is_share=name == "accuracy",
+            interval=_interval_words(runs, name),
             figures=tuple(measured(run, name) for run in runs),
         )
         for place, name in enumerate(names)
     ]
+
+
+def _interval_words(runs: Sequence[RunContent], name: str) -> str:
+    kinds = [
+        row.interval for run in runs if run.metrics is not None for row in run.metrics.measures if row.name == name
+    ]
+    return ", ".join(dict.fromkeys(kind.removeprefix("95 % ") for kind in kinds))
 
 
 def _calibration(runs: Sequence[RunContent]) -> Facet:
@@ -90,6 +100,7 @@ def _calibration(runs: Sequence[RunContent]) -> Facet:
         more="worse calibrated",
         less="better calibrated",
         is_share=True,
+        interval="bootstrap",
         figures=tuple(None if one is None else _figure(one.expected_error, one.num_examples) for one in reports),
     )
 
@@ -110,6 +121,7 @@ def _gaps(runs: Sequence[RunContent]) -> list[Facet]:
             more=f"less even by {name}",
             less=f"more even by {name}",
             is_share=True,
+            interval="bootstrap",
             figures=tuple(gap(run, name) for run in runs),
         )
         for place, name in enumerate(names)
@@ -132,6 +144,7 @@ def _robustness(runs: Sequence[RunContent]) -> list[Facet]:
             more="harder to mislead",
             less="easier to mislead",
             is_share=True,
+            interval="Wilson score",
             figures=tuple(
                 None
                 if one is None
@@ -162,6 +175,7 @@ def _attacks(runs: Sequence[RunContent]) -> list[Facet]:
             more=f"easier to attack by {name}",
             less=f"harder to attack by {name}",
             is_share=False,
+            interval="DeLong",
             figures=tuple(area(run, name) for run in runs),
         )
         for place, name in enumerate(names)
@@ -182,5 +196,6 @@ def _rebuilt(runs: Sequence[RunContent]) -> Facet:
         more="harder to rebuild pictures from",
         less="easier to rebuild pictures from",
         is_share=False,
+        interval="Student's t",
         figures=tuple(error(run) for run in runs),
     )

@@ -10,6 +10,7 @@ from typing import Any
 from privet import __version__
 from privet.accounting.guarantee import rounded_up
 from privet.errors import CheckpointError
+from privet.experiments.ledger_check import lost_words
 from privet.experiments.results import Measure
 from privet.experiments.run_files import write_whole
 from privet.reports.audits import AUDIT_HEADER, audit_note, audit_plot, audit_rows
@@ -66,13 +67,13 @@ def _values(content: RunContent) -> dict[str, Any]:
     spent = content.ledger.spent
     return {
         "version": __version__,
-        "title": content.recipe.title,
-        "description": content.recipe.description,
+        "title": content.title,
+        "description": "A training loop of your own" if content.recipe is None else content.recipe.description,
         "stamps": stamps(content),
         "tiles": _tiles(content),
         "statement": promise(spent),
         "terms": terms(content),
-        "assumptions": spent.assumptions,
+        "assumptions": () if spent.not_private_because else spent.assumptions,
         "attacks": [(percent(rate), percent(found)) for rate, found in attack_bounds(content)],
         "agrees": content.agrees,
         "mismatch": content.ledger.mismatch,
@@ -80,9 +81,10 @@ def _values(content: RunContent) -> dict[str, Any]:
         "privacy_plots": _privacy_plots(content),
         "utility_plots": _utility_plots(content),
         "measures": [] if content.metrics is None else [_measure_row(row) for row in content.metrics.measures],
-        "is_public": content.recipe.is_public,
+        "is_public": content.is_public,
+        "is_own_loop": content.recipe is None,
         "unprotected_plots": _unprotected_plots(content),
-        "confidence": None if content.calibration is None else confidence_rows(content.calibration),
+        "confidence": _confidence(content),
         "confidence_header": CONFIDENCE_HEADER,
         "membership": _membership(content),
         "rebuilt": _rebuilt(content),
@@ -109,6 +111,14 @@ def _baseline(content: RunContent, other: RunContent) -> dict[str, Any]:
         "groups": group_prices(content, other),
         "unequal": unequal_terms(content, other),
     }
+
+
+def _confidence(content: RunContent) -> list[tuple[str, ...]] | None:
+    if content.calibration is None:
+        return None
+    measures = () if content.metrics is None else content.metrics.measures
+    same = [row.name for row in measures if row.num_examples == content.calibration.num_examples]
+    return [*confidence_rows(content.calibration, measured=same)]
 
 
 def _membership(content: RunContent) -> list[tuple[str, AttackRow]]:
@@ -151,7 +161,7 @@ def stamps(content: RunContent) -> list[tuple[str, str]]:
         found.append(("bad", "NOT PRIVATE"))
     if not content.agrees:
         found.append(("bad", "ledger mismatch"))
-    if content.recipe.is_public:
+    if content.is_public:
         found.append(("plain", "benchmark data"))
     if not content.is_finished:
         found.append(("warn", "unfinished run"))
@@ -161,15 +171,16 @@ def stamps(content: RunContent) -> list[tuple[str, str]]:
 def _tiles(content: RunContent) -> list[tuple[str, str, str]]:
     """Return (name, value, note) of the few numbers that come first."""
     spent = content.ledger.spent
+    note = "not promised" if spent.not_private_because else f"promised {rounded_up(content.promised.epsilon)}"
     tiles = [
-        ("epsilon", rounded_up(spent.epsilon), f"promised {rounded_up(content.promised.epsilon)}"),
+        ("epsilon", rounded_up(spent.epsilon), note),
         ("delta", rounded_up(spent.delta), f"per {spent.unit.value}"),
     ]
     if spent.mu is not None:
         tiles.append(("mu (Gaussian DP)", rounded_up(spent.mu, 3), "at most"))
     if content.metrics is not None and content.metrics.measures:
         first = content.metrics.measures[0]
-        star = "" if content.recipe.is_public else " *"
+        star = "" if content.is_public else " *"
         row = _measure_row(first)
         tiles.append((f"test {first.name}{star}", row["value"], f"{row['low']} to {row['high']}, n = {row['n']}"))
     return tiles
@@ -208,7 +219,7 @@ def _comparison(content: RunContent) -> list[tuple[str, str, str, bool]]:
             ledger.spent.epsilon <= promised.epsilon,
         ),
         ("rounds run otherwise", "0", f"{ledger.num_mismatches:,}", ledger.num_mismatches == 0),
-        ("rounds given up", "any", f"{ledger.num_voids:,}", True),
+        ("steps lost, and paid for", "any", lost_words(ledger), True),
         ("hash chain", "intact", f"intact, {ledger.num_rows:,} rows", True),
         (
             "plan",
@@ -243,7 +254,7 @@ def _audited(content: RunContent) -> tuple[float, float] | None:
         for found in content.audit.findings
         if found.num_rounds == content.plan.num_rounds
         and 0 < found.epsilon_bound < math.inf
-        # A sharpened audit is about less noise than the run's.
+        # The audit with little noise is about less than the run's.
         and math.isclose(found.noise_claim, content.noise_multiplier or math.nan, rel_tol=1e-9)
     ]
     return max(whole, default=None)
@@ -286,9 +297,10 @@ def _side_effects(content: RunContent) -> dict[str, Any] | None:
     """Return what is shown of groups and attacks; None when neither was asked for."""
     from privet.reports import side_effect_plots, side_effects
 
-    fairness, robustness, info = content.fairness, content.robustness, content.recipe.info
-    if fairness is None and robustness is None and content.long_tail is None:
+    fairness, robustness = content.fairness, content.robustness
+    if content.recipe is None or (fairness is None and robustness is None and content.long_tail is None):
         return None
+    info = content.recipe.info
     attributes = () if fairness is None else fairness.attributes
     # A declared column is known by its name and by each of its categories.
     parts = [part for name in info.feature_names for part in (name.partition("=")[0], name.partition("=")[2])]
@@ -316,13 +328,11 @@ def _side_effects(content: RunContent) -> dict[str, Any] | None:
 
 
 def _dataset(content: RunContent) -> list[tuple[str, str]]:
+    named = [("data set", content.data_name), ("model", content.model_name)]
+    if content.recipe is None:
+        return named
     info = content.recipe.info
-    return [
-        ("data set", info.name),
-        ("licence", info.licence),
-        ("source", info.source),
-        ("model", content.recipe.model),
-    ]
+    return [named[0], ("licence", info.licence), ("source", info.source), named[1]]
 
 
 def _flat(values: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -11,8 +11,14 @@ ATTACK_RATES = (0.001, 0.01, 0.1)
 
 
 def terms(content: RunContent) -> list[tuple[str, str]]:
-    """Return the terms of the guarantee as (name, sentence) pairs."""
+    """Return the terms of the guarantee as (name, sentence) pairs; of a run that is not private, what was run."""
     spent, plan = content.ledger.spent, content.plan
+    run = [
+        ("Sampling that was run", _sampling(plan)),
+        ("Noise", f"multiplier {getattr(plan.noise, 'noise_multiplier', None) or 0:.4f} of the clipping bound"),
+    ]
+    if spent.not_private_because:
+        return [("Protected", "nothing: no figure on this page is a promise"), *run]
     found = [
         ("Protected", f"one {spent.unit.value}: {spent.adjacency.words(spent.unit)}"),
         ("Visible to an attacker", spent.released.value.replace("_", " ")),
@@ -22,8 +28,7 @@ def terms(content: RunContent) -> list[tuple[str, str]]:
         found.append(("Gaussian DP", f"mu at most {rounded_up(spent.mu, 3)}"))
     found += [
         ("Accountant", _accountant(spent)),
-        ("Sampling that was run", _sampling(plan)),
-        ("Noise", f"multiplier {getattr(plan.noise, 'noise_multiplier', None) or 0:.4f} of the clipping bound"),
+        *run,
         (
             "Search for settings",
             "not counted: this ledger knows one run. Choosing among several runs on the same private data costs extra.",

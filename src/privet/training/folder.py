@@ -47,21 +47,29 @@ class RunFolder:
         """The newest checkpoint's file."""
         return self.path / CHECKPOINT_NAME
 
-    def open_ledger(self, plan: Plan) -> Ledger:
-        """Open the folder's ledger, or create it for a new run.
+    def open_ledger(self, plan: Plan, *, is_seeded: bool) -> Ledger:
+        """Open the folder's ledger, or create it for a new run, whose first row says whether the user chose its seed.
 
         Raises:
-            LedgerError: if checkpoints lie here without a ledger; what they cost is then unknown.
+            LedgerError: if checkpoints lie here without a ledger, so that what they cost is unknown, or if a seed is
+                given to a run that was begun without one: its ledger could not say that it is not private any more.
         """
         if self.ledger_path.exists():
-            return Ledger.open(self.ledger_path, plan_hash=plan.hash)
+            ledger = Ledger.open(self.ledger_path, plan_hash=plan.hash)
+            if is_seeded and not ledger.is_seeded:
+                ledger.close()
+                raise LedgerError(
+                    f"The run in {self.path} was begun without a seed, and seed= would make it NOT PRIVATE from here "
+                    "on, which its ledger does not say. Leave out the seed to resume it, or start in a new folder."
+                )
+            return ledger
         if self.checkpoint_path.exists():
             raise LedgerError(
                 f"{self.path} holds a checkpoint but no {LEDGER_NAME}, so what was spent on it is unknown. Restore the "
                 "ledger from a backup, or start in a new folder."
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        return Ledger.create(self.ledger_path, plan=plan.to_dict(), plan_hash=plan.hash)
+        return Ledger.create(self.ledger_path, plan=plan.to_dict(), plan_hash=plan.hash, is_seeded=is_seeded)
 
     def restore(self, session: Session) -> None:
         """Load the newest intact checkpoint, if there is one and it belongs to this ledger.

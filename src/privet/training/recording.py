@@ -133,7 +133,7 @@ class Compile:
         def compute(places: Sequence[Tensor], present: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
             with torch.no_grad():  # the backward pass is part of the trace
                 losses, norms, *sums = compiled(present, *leaves)
-                torch._foreach_add_(places, sums)
+                torch._foreach_add_(list(places), sums)
             return losses, norms
 
         with warnings.catch_warnings():

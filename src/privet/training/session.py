@@ -18,7 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from privet import checks
-from privet.accounting.guarantee import Guarantee
+from privet.accounting.guarantee import SEEDED, Guarantee
 from privet.accounting.ledger import Ledger, VoidReason
 from privet.errors import LedgerMismatch, LoopError, PlanError
 from privet.gradients.bookkeeping import BookKeeping
@@ -159,7 +159,9 @@ class Session:
         self._device = self._parameters[0].device
         self._engine_choice, self._launch, self._folder = engine, launch, folder
         self._planned_round = plan.round_event  # raises for a plan without noise, before a ledger exists
-        self.ledger = Ledger.in_memory(plan.hash) if folder is None else folder.open_ledger(plan)
+        self.ledger = (
+            Ledger.in_memory(plan.hash) if folder is None else folder.open_ledger(plan, is_seeded=seed is not None)
+        )
         self._entered = self._is_open = False
         self._position = self.steps_taken = 0  # where the plan stands, and how many of its steps are in the model
         self._open_step: Step | None = None
@@ -317,5 +319,5 @@ class Session:
             self.ledger.charged,
             is_complete=self._iterates.is_complete,
             assumptions=self._noise_words,
-            not_private_because=() if self._seed is None else ("its random streams were seeded by the user",),
+            not_private_because=(SEEDED,) if self._seed is not None or self.ledger.is_seeded else (),
         )

@@ -1,0 +1,85 @@
+"""What to tell somebody whose CSV file has another first line than was declared."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from collections.abc import Sequence
+
+# What separates cells in files that are called CSV, and its name in a shell.
+_DELIMITERS = {",": "','", ";": "';'", "\t": "$'\\t'", "|": "'|'"}
+_UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+
+
+def header_advice(line: str, wanted: Sequence[str], *, delimiter: str) -> str:
+    """Return what to do about a first line that does not name each of the wanted columns once, as sentences.
+
+    Guarantee: the first line may be a record, if the file has no header. So no cell of it is shown, but for a name that
+    is nearly the wanted one, and that only if no cell of the line is a number.
+    Edge cases: a line that nothing can be said about gives the advice to check name, delimiter and header.
+    """
+    cells = _cells(line, delimiter)
+    lacking = [name for name in wanted if name not in cells]
+    better = _better_delimiter(line, wanted, delimiter)
+    if better is not None:
+        return (
+            f"With {better!r} between cells in place of {delimiter!r} it would: say --delimiter {_DELIMITERS[better]}, "
+            f'or delimiter = "{_escaped(better)}" in the recipe\'s [table].'
+        )
+    if _UNREADABLE in line:
+        return "It holds bytes that are not UTF-8 text: save the file as UTF-8."
+    if not lacking:
+        return "Give each column a name of its own."
+    if any(_is_number(cell) for cell in cells):
+        return (
+            "The first line holds numbers, so it looks like a record: put a line above it that names the columns, "
+            f"with {delimiter!r} between them."
+        )
+    near = {name: found for name in lacking if (found := _nearest(name, cells)) is not None}
+    if near:
+        pairs = ", ".join(f"{found!r} for {name!r}" for name, found in near.items())
+        return f"Did you mean {pairs}? Upper and lower case matter. Correct the name, there or here."
+    if len(lacking) < len(wanted):
+        return "Remove what the file does not have from the declaration, or add it to the file."
+    count = f"{len(cells)} cell" if len(cells) == 1 else f"{len(cells)} cells"
+    return (
+        f"The first line has {count}, with {delimiter!r} between them. Check the names, the delimiter, and that the "
+        "first line names the columns."
+    )
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))]
+    except (csv.Error, StopIteration):
+        return []
+
+
+def _better_delimiter(line: str, wanted: Sequence[str], delimiter: str) -> str | None:
+    """Return the delimiter that brings all wanted names to light, if the declared one does not."""
+
+    def num_named(by: str) -> int:
+        cells = _cells(line, by)
+        return sum(cells.count(name) == 1 for name in wanted)
+
+    now = num_named(delimiter)
+    others = [other for other in _DELIMITERS if other != delimiter and num_named(other) == len(wanted) > now]
+    return others[0] if others else None
+
+
+def _nearest(name: str, cells: Sequence[str]) -> str | None:
+    folded = {cell.casefold(): cell for cell in reversed(cells) if cell}
+    close = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.7)
+    return folded[close[0]] if close else None
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.replace(",", "."))
+    except ValueError:
+        return False
+    return True
+
+
+def _escaped(delimiter: str) -> str:
+    return "\\t" if delimiter == "\t" else delimiter
