@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privet.gradients.per_example import Explicit, Lookup, Outer, TiedTable, joined
+from privet.gradients.joining import joined
+from privet.gradients.per_example import Explicit, Lookup, Outer, TiedTable
 from privet.gradients.planner import Planner
 from privet.gradients.strategies import NormOnly, Store, TableGram
 

@@ -58,3 +58,15 @@ def test_a_sum_before_noise_has_no_way_to_an_optimizer() -> None:
     layout = Layout.of([("weight", (3,))], OneGroup())
     clipped = ClippedSum(flat=torch.zeros(3), layout=layout, sensitivity=Sensitivity(bounds=(1.0,)))
     assert not hasattr(clipped, "write_gradients")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_gradients_in_kept_memory_are_those_in_new_memory_bit_for_bit(dtype: torch.dtype) -> None:
+    parameters, private = setting(dtype)
+    private.flat = torch.randn(private.layout.num_coordinates, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    memory = torch.full_like(private.flat, 7.0)
+    private.write_gradients(parameters, divisor=3, memory=memory)
+    assert torch.equal(memory, private.flat / 3)
+    assert all(value.grad is not None and value.grad.dtype == dtype for value in parameters)
+    assert parameters[0].grad is not None
+    assert parameters[0].grad.data_ptr() == memory.data_ptr()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from privet.errors import ArgumentError, PrivetError
 from privet.plan import Plan
-from privet.training.randomness import Streams
+from privet.training.randomness import KeystreamNoise, Streams
 from privet.training.session import privatize
 from tests.training.tools import (
     CPU,
@@ -116,6 +116,19 @@ def test_noise_is_never_drawn_twice() -> None:
     streams, other = Streams.new(CPU), Streams.new(CPU)
     first, second, foreign = normals(streams, 1000), normals(streams, 1000), normals(other, 1000)
     assert len(torch.cat([first, second, foreign]).unique()) == 3000
+
+
+BLOCK = KeystreamNoise._BLOCK
+
+
+@pytest.mark.parametrize("num", [1, 2, 3, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3])
+def test_every_place_of_a_vector_of_any_length_gets_noise_of_its_own(num: int) -> None:
+    # places that share a draw, or that a block leaves out, would show as values that come twice
+    draw = normals(Streams.new(CPU, seed=3), num)
+    assert len(draw.unique()) == num
+    assert bool(draw.ne(0).all())
+    for block in draw.split(BLOCK):
+        assert abs(float(block.square().mean()) - 1) < 6 * (2 / len(block)) ** 0.5
 
 
 def test_streams_of_one_seed_are_independent_of_each_other() -> None:

@@ -20,8 +20,9 @@ from privet.gradients.budgets import Balanced, Budget
 from privet.gradients.capture import Capture, Function, Recording, Source, Use, leave, send_back
 from privet.gradients.engine import Clipper, Present, check_losses
 from privet.gradients.example_axis import ExampleAxis, candidates
+from privet.gradients.joining import joined
 from privet.gradients.layer_rules import RULES, by_vmap
-from privet.gradients.per_example import Explicit, PerExample, joined
+from privet.gradients.per_example import Explicit, PerExample
 from privet.gradients.planner import TRACEABLE, Planner
 from privet.gradients.rule_tools import Rule, resolved
 from privet.gradients.support import quiet_vmap
@@ -131,7 +132,7 @@ class RunningBookKeeping:
         self, losses: Tensor, recording: Recording, rule: ClippingRule, into: ClippedSum, present: Tensor | None
     ) -> Present:
         size = recording.batch_size
-        signature = tuple((use.name, tuple(candidates(use.output_shape, size))) for use in recording.uses)
+        signature = tuple((use.name, candidates(use.output_shape, size)) for use in recording.uses)
         trial = None
         if size == 1 and present is None:
             axes: Sequence[ExampleAxis] = single_example_axes(recording)

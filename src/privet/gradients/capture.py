@@ -232,10 +232,10 @@ class Capture(TorchFunctionMode):
                     reached = True
                     needs_grad = needs_grad or tensor.requires_grad
         if private:
-            changed = (result, args[:1], kwargs.get("out")) if _writes(func) else result
-            mark_batch(tensors_in(changed))
+            changed = tensors_in((result, args[:1], kwargs.get("out")) if _writes(func) else result)
+            mark_batch(changed)
             if reached or sources:
-                _mark_reached(tensors_in(changed))
+                _mark_reached(changed)
             remember_order(func, args, kwargs, result)
         if not sources or func in _DECOMPOSED or (private and func in COMPOSITES):
             return

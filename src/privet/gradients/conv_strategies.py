@@ -49,6 +49,10 @@ class GroupedNormOnly(NormOnly):
 
 # Beyond this many output channels a grouped convolution is at its best.
 _FEW_CHANNELS = 16
+# Lines of at most this many pixels take longer to find than to copy.
+_SHORT_LINE = 8
+# So many numbers stay in a core's cache between the copy that writes and the product that reads them.
+_CACHED = 1 << 17
 _CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
 
@@ -97,7 +101,11 @@ class Unfolded:
 
     def measure(self, part: Convolution) -> tuple[Squares, PerExample]:
         """Unfold and measure; keep the convolution itself where its own weight gradient is the better sum."""
-        squares, kept = self.by.measure(patches_of(part))
+        by_pixel = _is_copied_by_pixel(part)
+        if by_pixel and not self.keeps_convolution:
+            gradients = _gradients_by_pixel(part)
+            return Squares(sums=square_sums(gradients)), Explicit(gradients=gradients.movedim(-1, 2))
+        squares, kept = self.by.measure(_pixel_patches_of(part) if by_pixel else patches_of(part))
         if self.keeps_convolution:
             return squares, part
         assert isinstance(kept, Explicit), "only stored gradients replace the convolution"
@@ -122,6 +130,50 @@ def _columns(part: Convolution) -> Tensor:
     taps, positions = math.prod(part.geometry.weight_shape[1:]), math.prod(part.out_grads.shape[2:])
     patches = part.strided_patches()
     return patches.movedim(patches.dim() - 1 - len(part.geometry.stride), 0).reshape(len(part), taps, positions)
+
+
+def _is_copied_by_pixel(part: Convolution) -> bool:
+    """Whether patches are better copied pixel by pixel, all channels of each, than line by line.
+
+    On a processor, where lines of an image are short or the places that a tap visits do not lie side by side.
+    """
+    return not part.inputs.is_cuda and (part.geometry.stride[-1] > 1 or part.out_grads.shape[-1] <= _SHORT_LINE)
+
+
+def _pixel_patches_of(part: Convolution) -> Outer:
+    """Return gradients as those of a linear map over patches whose channels come last."""
+    rows = _strided_pixel_patches(part).reshape(len(part), math.prod(part.out_grads.shape[2:]), -1)
+    return Outer(inputs=rows, out_grads=part.out_grads.flatten(2).mT)
+
+
+def _gradients_by_pixel(part: Convolution) -> Tensor:
+    """Write gradients out, channels last; patches of so few examples at a time that they stay in the cache."""
+    patches, back = _strided_pixel_patches(part), part.out_grads.flatten(2)
+    rows = max(1, min(len(part), _CACHED // max(1, math.prod(patches.shape[1:]))))
+    scratch = patches.new_empty(rows, *patches.shape[1:])
+    out_channels, in_channels, *kernel = part.geometry.weight_shape
+    gradients = back.new_empty(len(part), out_channels, math.prod(kernel) * in_channels)
+    for start in range(0, len(part), rows):
+        some, into = back[start : start + rows], gradients[start : start + rows]
+        here = scratch[: some.shape[0]]
+        here.copy_(patches[start : start + rows])
+        torch.bmm(some, here.view(some.shape[0], back.shape[2], -1), out=into)
+    return gradients.view(len(part), out_channels, *kernel, in_channels)
+
+
+def _strided_pixel_patches(part: Convolution) -> Tensor:
+    """Return a view of the padded inputs as ``[batch, *positions, *kernel, channels]``."""
+    geometry = part.geometry
+    sides = [0, 0, *(amount for size in reversed(geometry.padding) for amount in (size, size))]
+    images = part.inputs.movedim(1, -1)
+    padded = (functional.pad(images, sides) if any(sides) else images).contiguous()
+    per_example, *per_pixel, per_channel = padded.stride()
+    by_position = [step * stride for step, stride in zip(geometry.stride, per_pixel, strict=True)]
+    by_tap = [gap * stride for gap, stride in zip(geometry.dilation, per_pixel, strict=True)]
+    positions, (_, channels, *kernel) = part.out_grads.shape[2:], geometry.weight_shape
+    return padded.as_strided(
+        (len(part), *positions, *kernel, channels), (per_example, *by_position, *by_tap, per_channel)
+    )
 
 
 def _may_sum_patches(part: Convolution) -> bool:

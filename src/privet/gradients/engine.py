@@ -130,8 +130,9 @@ class Clipper:
     that whatever is not needed for the sum can be freed. Small written-out gradients wait and are handled together.
     """
 
-    # Written-out gradients up to this many elements (all examples together) are pooled into one matrix.
-    _POOLED = 1 << 21
+    # Written-out gradients up to this many elements (all examples together) are pooled into one matrix: it saves
+    # launches on a device. On a processor copying more than a few takes longer than handling them one by one.
+    _POOLED, _POOLED_ON_PROCESSOR = 1 << 21, 1 << 16
     # Without the host's help, examples that are not finite are taken out of factors up to this many elements.
     _SELECTED = 1 << 27
 
@@ -139,6 +140,7 @@ class Clipper:
         """Start with nothing taken; with ``present`` given, other rows are padding and the host is not consulted."""
         self._present = present
         self._into, self._planner = into, planner
+        self._limit = self._POOLED_ON_PROCESSOR if into.flat.device.type == "cpu" else self._POOLED
         self._batch_size = batch_size
         self._squares: list[list[Squares]] = [[] for _ in range(into.layout.num_groups)]
         self._kept: dict[int, PerExample] = {}
@@ -151,7 +153,7 @@ class Clipper:
             part = rescaled(part, self._into.frame.factors[position], self._into.layout.shapes[position])
         if self._into.keep is not None:
             part = self._masked(position, part)
-        if isinstance(part, Explicit) and part.gradients.numel() <= self._POOLED:
+        if isinstance(part, Explicit) and part.gradients.numel() <= self._limit:
             self._pool[position] = part.gradients.reshape(len(part), -1).to(self._into.flat.dtype)
             return
         if isinstance(part, SomeRows):

@@ -8,8 +8,8 @@ exactly zero wherever the *other* examples live.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -48,14 +48,13 @@ class FoldedAxis:
         return tensor.reshape(-1, batch_size, *tensor.shape[1:]).movedim(1, 0)
 
 
-def candidates(shape: torch.Size, batch_size: int) -> Iterator[ExampleAxis]:
-    """Yield every way in which ``batch_size`` examples can lie in a tensor of this shape, likeliest first."""
-    for axis, size in enumerate(shape):
-        if size == batch_size:
-            yield WholeAxis(axis=axis)
+@lru_cache(maxsize=4096)
+def candidates(shape: torch.Size, batch_size: int) -> tuple[ExampleAxis, ...]:
+    """Return every way in which ``batch_size`` examples can lie in a tensor of this shape, likeliest first."""
+    found: list[ExampleAxis] = [WholeAxis(axis=axis) for axis, size in enumerate(shape) if size == batch_size]
     if shape and shape[0] % batch_size == 0 and shape[0] != batch_size:
-        yield FoldedAxis(examples_first=True)
-        yield FoldedAxis(examples_first=False)
+        found += [FoldedAxis(examples_first=True), FoldedAxis(examples_first=False)]
+    return tuple(found)
 
 
 def fits(axis: ExampleAxis, gradient: Tensor | None, absent: Tensor) -> bool:

@@ -8,7 +8,7 @@ sum over examples to a buffer without doing so. How norms are measured is a matt
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -87,7 +87,7 @@ class Explicit:
 
     def __len__(self) -> int:
         """Return the number of examples."""
-        return len(self.gradients)
+        return self.gradients.shape[0]
 
     def __getitem__(self, rows: slice) -> Explicit:
         """Return some rows."""
@@ -111,17 +111,41 @@ class Explicit:
         return Explicit(gradients=zero_rows(self.gradients, bad))
 
 
+@dataclass(kw_only=True, eq=False)
+class SharedProducts:
+    """Products between the positions of output gradients that several weights have in common, formed once for all.
+
+    Attributes:
+        factor: The output gradients ``[batch, t, p]``.
+        num_weights: How many weights ask; after that many times the products are let go of.
+    """
+
+    factor: Tensor
+    num_weights: int
+    _found: Tensor | None = None
+    _times_asked: int = 0
+
+    def between_positions(self) -> Tensor:
+        """Return the products ``[batch, t, t]``; they are not to be changed."""
+        found = batched_product(self.factor, self.factor.mT) if self._found is None else self._found
+        self._times_asked = (self._times_asked + 1) % self.num_weights
+        self._found = found if self._times_asked else None
+        return found
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Outer:
     """``gradient_b = sum over t of out_grad[b, t] x inputs[b, t]``: the weight of a linear map.
 
     Shapes: ``inputs [batch, t, d]``, ``out_grads [batch, t, p]``; the gradient is ``[p, d]``, or the same elements as
-    ``shape``.
+    ``shape``. ``shared`` may hold products of the output gradients for other weights too; it is of no use to a part of
+    the examples, nor to other output gradients.
     """
 
     inputs: Tensor
     out_grads: Tensor
     shape: tuple[int, ...] | None = None
+    shared: SharedProducts | None = None
 
     @property
     def shape_key(self) -> Hashable:
@@ -130,11 +154,17 @@ class Outer:
 
     def __len__(self) -> int:
         """Return the number of examples."""
-        return len(self.inputs)
+        return self.inputs.shape[0]
 
     def __getitem__(self, rows: slice) -> Outer:
         """Return some rows of both factors."""
         return replace(self, inputs=self.inputs[rows], out_grads=self.out_grads[rows])
+
+    def products_of_out_grads(self) -> Tensor:
+        """Return the products between output gradients of all pairs of positions; they are not to be changed."""
+        if self.shared is not None and self.shared.factor is self.out_grads:
+            return self.shared.between_positions()
+        return batched_product(self.out_grads, self.out_grads.mT)
 
     def in_full(self) -> Tensor:
         """One batched product."""
@@ -174,7 +204,7 @@ class Lookup:
 
     def __len__(self) -> int:
         """Return the number of examples."""
-        return len(self.ids)
+        return self.ids.shape[0]
 
     def __getitem__(self, rows: slice) -> Lookup:
         """Return some rows."""
@@ -266,7 +296,7 @@ class Convolution:
 
     def __len__(self) -> int:
         """Return the number of examples."""
-        return len(self.inputs)
+        return self.inputs.shape[0]
 
     def __getitem__(self, rows: slice) -> Convolution:
         """Return some rows of both factors."""
@@ -338,46 +368,3 @@ def num_elements(part: PerExample) -> int:
     held = vars(part).values()
     inner = sum(num_elements(value) for value in held if isinstance(value, FORMS))
     return inner + sum(value.numel() for value in held if isinstance(value, Tensor))
-
-
-def joined(parts: Sequence[PerExample]) -> PerExample:
-    """Return the gradients of a parameter that is used several times as one form.
-
-    The uses must be joined before norms are taken: adding their norms would forget the products between them.
-    """
-    outers = [part for part in parts if isinstance(part, Outer)]
-    lookups = [part for part in parts if isinstance(part, Lookup)]
-    alike = len({(part.inputs.shape[2], part.out_grads.shape[2], part.shape) for part in outers}) == 1
-    if len(outers) == len(parts) and alike:
-        return _joined_outers(outers)
-    if len(lookups) == len(parts):
-        return _joined_lookups(lookups)
-    if len(outers) + len(lookups) == len(parts) and alike and outers[0].shape is None:
-        outer = _joined_outers(outers)
-        if is_half(outer.inputs):  # the look-ups are in single precision
-            outer = replace(outer, inputs=outer.inputs.float(), out_grads=outer.out_grads.float())
-        return TiedTable(lookup=_joined_lookups(lookups), outer=outer)
-    total = parts[0].in_full().clone()
-    for part in parts[1:]:
-        total += part.in_full()
-    return Explicit(gradients=total)
-
-
-def _joined_outers(parts: Sequence[Outer]) -> Outer:
-    if len(parts) == 1:
-        return parts[0]
-    return replace(
-        parts[0],
-        inputs=torch.cat([part.inputs for part in parts], 1),
-        out_grads=torch.cat([part.out_grads for part in parts], 1),
-    )
-
-
-def _joined_lookups(parts: Sequence[Lookup]) -> Lookup:
-    if len(parts) == 1:
-        return parts[0]
-    return replace(
-        parts[0],
-        ids=torch.cat([part.ids for part in parts], 1),
-        out_grads=torch.cat([part.out_grads for part in parts], 1),
-    )

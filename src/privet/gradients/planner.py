@@ -97,6 +97,14 @@ class Choice:
     tried: Sequence[Tried]
     factor_bytes: float
     on_processor: bool = False
+    _fitting: Hashable = None
+
+    def still_fits(self, part: PerExample, shape: Hashable) -> bool:
+        """Whether the strategy in use fits gradients of this shape; found out anew only if something differs."""
+        asked = (id(self.strategy), len(part), shape)
+        if self._fitting != asked:
+            self._fitting = asked if self.strategy.fits(part) else None
+        return self._fitting is not None
 
     @property
     def used(self) -> Tried:
@@ -150,10 +158,11 @@ class Planner:
         ``position`` is the parameter's, for :attr:`by_parameter`. Shapes that change from step to step share a choice
         if they are given the same ``alike``.
         """
-        key = (type(part), part.shape_key if alike is None else alike)
+        shape = part.shape_key
+        key = (type(part), shape if alike is None else alike)
         choice = self._choices.get(key)
         # a batch larger than planned for may be over a memory limit
-        if choice is None or len(part) > 2 * choice.num_examples or not choice.strategy.fits(part):
+        if choice is None or len(part) > 2 * choice.num_examples or not choice.still_fits(part, shape):
             choice = self._choices[key] = _examine(part, self.strategies[type(part)], times_all=self.times_all)
             self._has_new = True
         self._batch.append((position, choice))

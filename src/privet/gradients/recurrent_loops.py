@@ -55,6 +55,16 @@ def _hidden_weight_gradients(
     return found[0], found[1]
 
 
+class _StepViews:
+    """The gates of one LSTM step, in memory that all steps share."""
+
+    def __init__(self, total: Tensor, squashed: Tensor) -> None:
+        """Name the parts of the gates ``[batch, 4 * width]``; ``squashed`` is for the cell state through tanh."""
+        width = squashed.shape[1]
+        self.total, self.both, self.squashed = total, total[:, : 2 * width], squashed
+        self.gate, self.let, self.fresh, self.out = total.view(-1, 4, width).unbind(1)
+
+
 class LstmLoop(Function):
     """Hidden states ``[time + 1, batch, width]`` (the first is the initial one) and the last cell state."""
 
@@ -67,25 +77,30 @@ class LstmLoop(Function):
         states, cells = gates.new_empty(steps + 1, batch, width), gates.new_empty(steps + 1, batch, width)
         # What the inputs contribute is nobody's but this recurrence's, and no gradient needs it: it becomes the gates.
         # As data, because autograd would otherwise take it for another tensor than the one that was noted.
-        squashed, active = gates.new_empty(steps, batch, width), gates.data
+        active, across = gates.data, weight.t().contiguous()
         states[0], cells[0] = hidden, cell
-        gate, let, fresh, out = active.view(steps, batch, 4, width).unbind(2)
-        both, across = active[..., : 2 * width], weight.t()
-        views = (active, both, gate, let, fresh, out, squashed, states[1:], cells[1:], states[:-1], cells[:-1])
-        for step, rows in enumerate(zip(*(_rows(view, sizes) for view in views), strict=True)):
-            total, both_t, gate_t, let_t, fresh_t, out_t, squashed_t, state, cell, old, old_cell = rows
-            total.addmm_(old, across)
-            both_t.sigmoid_()
-            fresh_t.tanh_()
-            out_t.sigmoid_()
-            torch.mul(let_t, old_cell, out=cell)
-            cell.addcmul_(gate_t, fresh_t)
-            torch.tanh(cell, out=squashed_t)
-            torch.mul(out_t, squashed_t, out=state)
-            _carry(states, step, sizes[step])
-            _carry(cells, step, sizes[step])
+        # Each step is computed in the same small memory: it stays in the cache, and its views are made once.
+        scratch, squashed = gates.new_empty(batch, 4 * width), gates.new_empty(batch, width)
+        rows = zip(_rows(active, sizes), _rows(states[1:], sizes), _rows(cells[1:], sizes), strict=True)
+        old, old_cell, here = states[0], cells[0], _StepViews(scratch, squashed)
+        for step, (given, state, cell) in enumerate(rows):
+            size = sizes[step]
+            if size < old.shape[0]:
+                old, old_cell, here = old[:size], old_cell[:size], _StepViews(scratch[:size], squashed[:size])
+            torch.addmm(given, old, across, out=here.total)
+            here.both.sigmoid_()
+            here.fresh.tanh_()
+            here.out.sigmoid_()
+            torch.mul(here.let, old_cell, out=cell)
+            cell.addcmul_(here.gate, here.fresh)
+            torch.tanh(cell, out=here.squashed)
+            torch.mul(here.out, here.squashed, out=state)
+            given.copy_(here.total)
+            _carry(states, step, size)
+            _carry(cells, step, size)
+            old, old_cell = state, cell
         ctx.sizes = sizes
-        ctx.save_for_backward(active, states, cells, squashed, weight)
+        ctx.save_for_backward(active, states, cells, weight)
         ctx.set_materialize_grads(False)
         return states, cells[steps].clone()
 
@@ -93,18 +108,18 @@ class LstmLoop(Function):
     @once_differentiable
     def backward(ctx: Any, state_grads: Tensor | None, cell_grad: Tensor | None) -> tuple[Tensor | None, ...]:
         """Run the steps backwards; everything that does not depend on later steps is computed at once before."""
-        active, states, cells, squashed, weight = ctx.saved_tensors
+        active, states, cells, weight = ctx.saved_tensors
         sizes, width = ctx.sizes, states.shape[2]
         steps, batch = len(sizes), states.shape[1]
         grads = torch.empty_like(active)
         gate, let, fresh, out = active.view(steps, batch, 4, width).unbind(2)
         slopes = grads.view(steps, batch, 4, width)
-        through = torch.empty_like(squashed)
+        squashed = cells[1:].tanh()
         _SIGMOID_BACKWARD(fresh, gate, grad_input=slopes[:, :, 0])
         _SIGMOID_BACKWARD(cells[:-1], let, grad_input=slopes[:, :, 1])
         _TANH_BACKWARD(gate, fresh, grad_input=slopes[:, :, 2])
         _SIGMOID_BACKWARD(squashed, out, grad_input=slopes[:, :, 3])
-        _TANH_BACKWARD(out, squashed, grad_input=through)
+        through = _TANH_BACKWARD(out, squashed, grad_input=squashed)
         if state_grads is None:
             state_grads = torch.zeros_like(states)
         state = state_grads[steps].clone()

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from privet.gradients.capture import Use
 from privet.gradients.example_axis import ExampleAxis
-from privet.gradients.per_example import Explicit, Outer
+from privet.gradients.per_example import Explicit, Outer, SharedProducts
 from privet.gradients.rule_tools import Operand, by_position, out_grad_of, source_of
 
 
@@ -39,9 +39,13 @@ def _both(use: Use, axis: ExampleAxis, batch_size: int, out_grads: Tensor, inner
     inputs, before, weight, hidden, bias, hidden_bias = use.args
     found: list[Operand] = []
     sums: dict[int, Tensor] = {}
+    both_trained = source_of(use, weight) is not None and source_of(use, hidden) is not None
+    shares = both_trained and out_grads is inner_grads and not out_grads.is_cuda
+    shared = SharedProducts(factor=out_grads, num_weights=2) if shares else None
     for factor, matrix, shift, grads in ((inputs, weight, bias, out_grads), (before, hidden, hidden_bias, inner_grads)):
         if source := source_of(use, matrix):
-            found.append((source, Outer(inputs=_example_first(factor.detach(), axis, batch_size), out_grads=grads)))
+            rows = _example_first(factor.detach(), axis, batch_size)
+            found.append((source, Outer(inputs=rows, out_grads=grads, shared=shared)))
         if source := source_of(use, shift):
             if id(grads) not in sums:
                 sums[id(grads)] = grads.sum(1)

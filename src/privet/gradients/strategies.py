@@ -254,9 +254,9 @@ class Gram:
             twice = found if twice is None else twice.add_(found)
             inputs, out_grads = inputs.flatten(0, 1), out_grads.flatten(0, 1)
         products = batched_product(inputs, inputs.mT)
-        found = sums_and_sizes(products.mul_(batched_product(out_grads, out_grads.mT)))
         if twice is None:
-            return found
+            return sums_and_sizes(products.mul_(part.products_of_out_grads()))
+        found = sums_and_sizes(products.mul_(batched_product(out_grads, out_grads.mT)))
         found = found.view(2, len(part), -1).sum(2)
         found[0].add_(twice, alpha=2)
         return found

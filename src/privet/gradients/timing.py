@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from privet.gradients.budgets import Tried
-from privet.gradients.per_example import Explicit, PerExample
+from privet.gradients.per_example import Explicit, Outer, PerExample
 from privet.gradients.strategies import Strategy
 
 # On a processor a first try is made on this share of the physical batch.
@@ -110,8 +110,10 @@ class _Trier:
         return norms + self._sum_seconds(kept) * self._scale, num_bytes(kept)
 
     def _on_whole(self, strategy: Strategy) -> float:
-        # several in a row on a device, or the time of launching would hide that of computing
-        in_a_row = 4 if self._into.is_cuda else 1
+        # several in a row on a device, or the time of launching would hide that of computing; and as many as weights
+        # share products that only the first of them forms, so that each is charged its part of that
+        shared = self._part.shared if isinstance(self._part, Outer) else None
+        in_a_row = 4 if self._into.is_cuda else 1 if shared is None else shared.num_weights
         start = self._now()
         for _ in range(in_a_row):
             strategy.measure(self._part)[1].add_weighted_sum(self._weights, self._into)

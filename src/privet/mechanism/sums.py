@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from privet import checks
 from privet.errors import LoopError
 from privet.mechanism.geometry import Frame
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
     from torch import Tensor
     from torch.nn import Parameter
-
-_CACHED = 1 << 18
 
 
 @dataclass(kw_only=True, eq=False)
@@ -112,8 +112,8 @@ class PrivateSum:
 
 
 def _divided(flat: Tensor, divisor: float, memory: Tensor) -> Tensor:
-    """Write ``flat`` over ``divisor`` into ``memory``; on a processor in pieces that stay in its cache in between."""
-    size = _CACHED if flat.device.type == "cpu" else max(1, len(flat))
-    for start in range(0, len(flat), size):
-        memory[start : start + size].copy_(flat[start : start + size]).div_(divisor)
-    return memory
+    """Write ``flat`` over ``divisor`` into ``memory``."""
+    if flat.device.type == "cpu":  # in one pass: a method of the tensor would need one to copy and one to divide
+        np.divide(flat.numpy(), divisor, out=memory.numpy())
+        return memory
+    return memory.copy_(flat).div_(divisor)

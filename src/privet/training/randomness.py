@@ -67,6 +67,8 @@ class KeystreamNoise:
         self._long = torch.frombuffer(self._bytes, dtype=torch.int64, count=2 * pairs)
         self._integers = {torch.float32: self._long.view(torch.int32), torch.float64: self._long}
         self._scratch = {dtype: torch.empty(3, pairs, dtype=dtype) for dtype in self._integers}
+        # views cost time too: those of whole blocks are made once
+        self._whole = {dtype: self._views(pairs, dtype) for dtype in self._integers}
 
     @property
     def description(self) -> str:
@@ -94,26 +96,33 @@ class KeystreamNoise:
         """Add noise block by block; what is left of the last block is thrown away."""
         whole = flat if flat.dtype in self._integers else flat.double()
         for start in range(0, whole.numel(), self._BLOCK):
-            part = whole[start : start + self._BLOCK]
-            half = (len(part) + 1) // 2
-            radius, cosine, sine = self._polar(half, part.dtype)
-            part[:half].addcmul_(radius, cosine, value=std)
-            part[half:].addcmul_(radius[: len(part) - half], sine[: len(part) - half], value=std)
+            size = min(self._BLOCK, whole.numel() - start)
+            half = (size + 1) // 2
+            radius, cosine, sine = self._polar(half, whole.dtype)
+            whole[start : start + half].addcmul_(radius, cosine, value=std)
+            if size % 2:
+                radius, sine = radius[:-1], sine[:-1]
+            whole[start + half : start + size].addcmul_(radius, sine, value=std)
         if whole is not flat:
             flat.copy_(whole)
 
+    def _views(self, count: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """Return the places of so many random mantissas and angles, and of radii, angles and cosines made of them."""
+        integers = self._integers[dtype]
+        first = 8 // integers.element_size() * count
+        return self._long[:count], integers[first : first + count], *self._scratch[dtype][:, :count].unbind()
+
     def _polar(self, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Return so many radii, cosines and sines, in scratch memory."""
-        integers = self._integers[dtype]
-        radius, angle, cosine = self._scratch[dtype][:, :count]
-        width = integers.element_size()
+        views = self._whole[dtype] if 2 * count == self._BLOCK else self._views(count, dtype)
+        mantissas, angles, radius, angle, cosine = views
+        width = angles.element_size()
         self._fill((8 + width) * count)
         # 52 random bits behind the exponent of one: uniform doubles in [1, 2) without a conversion
-        uniform = self._long[:count].bitwise_and_(self._MANTISSA).bitwise_or_(self._ONE).view(torch.float64)
+        uniform = mantissas.bitwise_and_(self._MANTISSA).bitwise_or_(self._ONE).view(torch.float64)
         # 2 - u is in (0, 1]: its logarithm is finite
         radius.copy_(torch.sub(2.0, uniform, out=uniform).log_()).mul_(-2.0).sqrt_()
-        first = 8 // width * count
-        angle.copy_(integers[first : first + count]).mul_(math.pi * 2.0 ** (1 - 8 * width))
+        angle.copy_(angles).mul_(math.pi * 2.0 ** (1 - 8 * width))
         return radius, torch.cos(angle, out=cosine), angle.sin_()
 
 
