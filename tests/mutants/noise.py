@@ -66,8 +66,8 @@ NOISE = (
         "one-draw-for-two-coordinates",
         "both coordinates of a pair get the same noise, so their difference has none",
         _STREAM,
-        "part[half:].addcmul_(radius[: len(part) - half], sine[: len(part) - half], value=std)",
-        "part[half:].addcmul_(radius[: len(part) - half], cosine[: len(part) - half], value=std)",
+        "whole[start + half : start + size].addcmul_(radius, sine, value=std)",
+        "whole[start + half : start + size].addcmul_(radius, cosine[: size - half], value=std)",
         _LAW,
     ),
     one(
@@ -100,8 +100,8 @@ NOISE = (
         "single-precision-noise-on-a-device",
         "noise never exceeds 5.8 standard deviations, which alone can cost more than delta",
         _STREAM,
-        "draw = torch.empty(part.shape, dtype=torch.float64, device=part.device)",
-        "draw = torch.empty(part.shape, dtype=torch.float32, device=part.device)",
+        "draws = torch.empty(min(step, flat.numel()), dtype=torch.float64, device=flat.device)",
+        "draws = torch.empty(min(step, flat.numel()), dtype=torch.float32, device=flat.device)",
         "tests/contract/test_noise.py::test_a_devices_noise_is_drawn_in_double_precision_even_for_a_single_precision_sum",
     ),
     one(
