@@ -131,5 +131,5 @@ def momentum_table(rows: Sequence[Mapping[str, Any]]) -> str:
         table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
         rests = [100 * row["interaction"] for row in rows if row["optimizer"] == title and row["part"] != "grid"]
         said = f"\n\nNot explained by rows and columns: {statistics.fmean(rests):.2f} points." if rests else ""
-        parts.append(f"### {title}\n\n{table}{said}")
+        parts.append(f"## {title}\n\n{table}{said}")
     return "\n\n".join(parts) + "\n"
