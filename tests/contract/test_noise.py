@@ -21,7 +21,8 @@ from privet.mechanism.layout import Layout
 from privet.mechanism.noise import Gaussian, Noise, NormalSource
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.sums import ClippedSum
-from privet.training.randomness import KeystreamNoise, TorchNoise
+from privet.training.device_noise import TorchNoise
+from privet.training.randomness import KeystreamNoise
 from tests.contract import statistics as stats
 
 # One percent of error in the standard deviation needs this many draws to be seen at one in a million.

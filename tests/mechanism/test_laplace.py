@@ -22,7 +22,8 @@ from privet.mechanism.noise import NormalSource
 from privet.mechanism.optimal_laplace import optimal_block_l2, optimal_product_laplace
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.sums import ClippedSum
-from privet.training.randomness import KeystreamNoise, TorchNoise
+from privet.training.device_noise import TorchNoise
+from privet.training.randomness import KeystreamNoise
 from tests.contract import statistics as stats
 
 Array = NDArray[np.float64]

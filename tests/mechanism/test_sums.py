@@ -65,7 +65,7 @@ def test_gradients_in_kept_memory_are_those_in_new_memory_bit_for_bit(dtype: tor
     parameters, private = setting(dtype)
     private.flat = torch.randn(private.layout.num_coordinates, dtype=dtype, generator=torch.Generator().manual_seed(0))
     memory = torch.full_like(private.flat, 7.0)
-    private.write_gradients(parameters, divisor=3, memory=memory)
+    private.write_gradients(parameters, divisor=3, divided=lambda flat, by: torch.div(flat, by, out=memory))
     assert torch.equal(memory, private.flat / 3)
     assert all(value.grad is not None and value.grad.dtype == dtype for value in parameters)
     assert parameters[0].grad is not None

@@ -278,7 +278,7 @@ NOISE = (
         "gradients-follow-the-buffer",
         "p.grad is a view of the next step's sum before its noise",
         "mechanism/sums.py",
-        "gradients = self.flat / divisor if memory is None else _divided(self.flat, divisor, memory)",
+        "gradients = divided(self.flat, divisor)",
         "gradients = self.flat.div_(divisor)",
         "tests/mechanism/test_sums.py::test_written_gradients_do_not_follow_the_buffer_into_the_next_step",
     ),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from privet.gradients.per_example import Explicit, Lookup, Outer, PerExample, TiedTable, is_half
+from privet.gradients.per_example import Explicit, Lookup, Outer, PerExample, TiedTable
 
 
 def joined(parts: Sequence[PerExample]) -> PerExample:
@@ -23,10 +23,7 @@ def joined(parts: Sequence[PerExample]) -> PerExample:
     if len(lookups) == len(parts):
         return _joined_lookups(lookups)
     if len(outers) + len(lookups) == len(parts) and alike and outers[0].shape is None:
-        outer = _joined_outers(outers)
-        if is_half(outer.inputs):  # the look-ups are in single precision
-            outer = replace(outer, inputs=outer.inputs.float(), out_grads=outer.out_grads.float())
-        return TiedTable(lookup=_joined_lookups(lookups), outer=outer)
+        return TiedTable(lookup=_joined_lookups(lookups), outer=_joined_outers(outers))
     total = parts[0].in_full().clone()
     for part in parts[1:]:
         total += part.in_full()

@@ -39,6 +39,12 @@ def _tiles(size: int, block: int) -> int:
     return (size + block - 1) // block
 
 
+def _block_of_positions(out_grads: Tensor) -> int:
+    """Return how many positions go together: no more than there are, and twice as many of half the size."""
+    positions = out_grads.shape[2] * out_grads.shape[3]
+    return max(16, min(128 // out_grads.element_size(), 1 << (positions - 1).bit_length()))
+
+
 @functools.cache
 def _module() -> Any:
     # compiled functions live apart so that machines without triton never import it
@@ -100,7 +106,8 @@ def conv_square_norms(
     _module().conv_kernel[(num_tiles, batch)](
         inputs, out_grads, stored, squares, in_channels, height, width, rows, *out_grads.shape[2:], columns,
         tiles_o, tiles_n, groups, num_tiles, *stride, *padding, *dilation,
-        KERNEL_H=kernel_h, KERNEL_W=kernel_w, STORE=store, BLOCK_O=block_o, BLOCK_N=block_n, BLOCK_T=32,
+        KERNEL_H=kernel_h, KERNEL_W=kernel_w, STORE=store, BLOCK_O=block_o, BLOCK_N=block_n,
+        BLOCK_T=_block_of_positions(out_grads),
         PRECISION=_precision(allow_tf32=torch.backends.cudnn.allow_tf32),
         num_warps=8 if block_n == 128 and block_o == 64 else 4, num_stages=3,
     )  # fmt: skip
@@ -120,7 +127,7 @@ def _shifted_square_norms(
     stored = torch.empty(shape, device=inputs.device, dtype=torch.float32)
     _module().conv_shift_kernel[(num_tiles, batch)](
         inputs, out_grads, stored, squares, channels, height, width, rows, tiles_o, tiles_c, num_tiles, *padding,
-        KERNEL_H=kernel_h, STORE=store, BLOCK_O=block_o, BLOCK_C=block_c, BLOCK_T=32,
+        KERNEL_H=kernel_h, STORE=store, BLOCK_O=block_o, BLOCK_C=block_c, BLOCK_T=_block_of_positions(out_grads),
         PRECISION=_precision(allow_tf32=torch.backends.cudnn.allow_tf32), num_warps=4, num_stages=3,
     )  # fmt: skip
     return squares.sum(1), stored.permute(0, 3, 4, 1, 2) if store else None

@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+LONGEST_SUM = 1 << 12
+"""How many products a device may add up one after the other in single precision; see :func:`batched_product`."""
+
 
 class PerExample(Protocol):
     """The gradients of one parameter, one per example of a physical batch."""
@@ -64,10 +67,23 @@ def is_half(tensor: Tensor) -> bool:
 
 
 def batched_product(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply matrices in pairs, summing in at least single precision."""
-    if is_half(left):
-        return torch.bmm(left, right, out_dtype=torch.float32)
-    return left @ right
+    """Multiply matrices in pairs, summing in at least single precision, long sums in stretches.
+
+    The gradient of a softmax over a vocabulary is one number near 1 and tens of thousands that are too small to count
+    when they are added to it one by one: products between positions, and with them norms, would come out too small.
+    """
+    length = left.shape[2]
+    if length <= LONGEST_SUM:
+        return _one_product(left, right)
+    total = _one_product(left[:, :, :LONGEST_SUM], right[:, :LONGEST_SUM])
+    for start in range(LONGEST_SUM, length, LONGEST_SUM):
+        end = start + LONGEST_SUM
+        total += _one_product(left[:, :, start:end], right[:, start:end])
+    return total
+
+
+def _one_product(left: Tensor, right: Tensor) -> Tensor:
+    return torch.bmm(left, right, out_dtype=torch.float32) if is_half(left) else left @ right
 
 
 def _key(*tensors: Tensor) -> Hashable:
@@ -322,7 +338,9 @@ class Convolution:
             back = _scale(self.out_grads.flatten(2), weights).transpose(0, 1).flatten(1)
             into.view(len(back), -1).addmm_(back, self.patches().flatten(1).mT)
             return
-        into += self._weight_gradient(self.inputs, _scale(self.out_grads, weights), self.geometry.groups, copies=1)
+        # half times single precision is single precision: nothing is rounded that will be needed in full
+        scaled = self.out_grads * weights.view(-1, *[1] * (self.out_grads.dim() - 1))
+        into += self._weight_gradient(self.inputs, scaled, self.geometry.groups, copies=1)
 
     def without(self, bad: Tensor) -> Convolution:
         """Zero both factors of the marked examples."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from privet.gradients import kernels
 from privet.gradients.per_example import (
+    LONGEST_SUM,
     Convolution,
     Explicit,
     Lookup,
@@ -331,13 +332,13 @@ class TableGram:
     def _pairs(self, part: TiedTable) -> Tensor:
         outer, lookup = part.outer, part.lookup
         length, num_lookups = outer.inputs.shape[1], lookup.ids.shape[1]
-        products = outer.inputs.new_empty(len(part), length + num_lookups, length + num_lookups)
+        products = lookup.out_grads.new_empty(len(part), length + num_lookups, length + num_lookups)
         between, across = products[:, :length, :length], products[:, :length, length:]
-        torch.mul(outer.inputs @ outer.inputs.mT, outer.out_grads @ outer.out_grads.mT, out=between)
+        torch.mul(batched_product(outer.inputs, outer.inputs.mT), outer.products_of_out_grads(), out=between)
         same = lookup.ids.unsqueeze(1) == lookup.ids.unsqueeze(2)
         torch.mul(lookup.out_grads @ lookup.out_grads.mT, same, out=products[:, length:, length:])
         met = outer.out_grads.gather(2, lookup.ids.unsqueeze(1).expand(-1, length, -1))
-        torch.mul(outer.inputs @ lookup.out_grads.mT, met, out=across)
+        torch.mul(outer.inputs.to(lookup.out_grads.dtype) @ lookup.out_grads.mT, met, out=across)
         products[:, length:, :length] = across.mT
         return sums_and_sizes(products)
 
@@ -354,8 +355,9 @@ class GramKernel:
         return f"gram kernel {self.block}"
 
     def fits(self, part: Outer) -> bool:
-        """Where the plain Gram would do, on a device that runs kernels."""
-        return kernels.available(part.inputs) and Gram().fits(part)
+        """Where the plain Gram would do and needs no stretches, on a device that runs kernels."""
+        is_short = max(part.inputs.shape[2], part.out_grads.shape[2]) <= LONGEST_SUM
+        return is_short and kernels.available(part.inputs) and Gram().fits(part)
 
     def measure(self, part: Outer) -> tuple[Squares, PerExample]:
         """Sum over pairs of positions."""

@@ -6,11 +6,10 @@ and the type checker sees it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from privet import checks
 from privet.errors import LoopError
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
     from torch import Tensor
     from torch.nn import Parameter
+
+    Quotient = Callable[[Tensor, float], Tensor]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -92,13 +93,15 @@ class PrivateSum:
     event: DpEvent
     noise_std: float | None = None
 
-    def write_gradients(self, parameters: Sequence[Parameter], *, divisor: float, memory: Tensor | None = None) -> None:
+    def write_gradients(
+        self, parameters: Sequence[Parameter], *, divisor: float, divided: Quotient = operator.truediv
+    ) -> None:
         """Set each parameter's ``.grad`` to its part of the sum over ``divisor``.
 
         Args:
             parameters: In the layout's order.
             divisor: By what the sum is divided.
-            memory: A vector like ``flat`` that holds the gradients from step to step; new memory each time otherwise.
+            divided: Returns the quotient, which must not be a view of the sum; in new memory each time by default.
 
         Guarantee:
             ``divisor`` is a public constant of the plan. Dividing by the number of examples really drawn would reveal
@@ -106,14 +109,6 @@ class PrivateSum:
             show the next step's sum before its noise.
         """
         divisor = checks.positive("divisor", divisor)
-        gradients = self.flat / divisor if memory is None else _divided(self.flat, divisor, memory)
+        gradients = divided(self.flat, divisor)
         for parameter, where, shape in zip(parameters, self.layout.slices, self.layout.shapes, strict=True):
             parameter.grad = gradients[where].view(shape).to(parameter.dtype)
-
-
-def _divided(flat: Tensor, divisor: float, memory: Tensor) -> Tensor:
-    """Write ``flat`` over ``divisor`` into ``memory``."""
-    if flat.device.type == "cpu":  # in one pass: a method of the tensor would need one to copy and one to divide
-        np.divide(flat.numpy(), divisor, out=memory.numpy())
-        return memory
-    return memory.copy_(flat).div_(divisor)

@@ -237,7 +237,7 @@ def _noise_tail(
         return unknown("not recorded", "the run folder does not say on which device noise was drawn")
     if devices != ["cpu"]:
         return unknown(
-            f"the generator of torch on {', '.join(devices)}, in double precision",
+            f"a generator on {', '.join(devices)} seeded by the operating system, its tail in double precision",
             "the reach of a device's generator is not proven here",
         )
     generator = "an AES-256 counter-mode keystream keyed by the operating system, its radius of 52 random bits"

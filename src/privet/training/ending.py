@@ -90,10 +90,14 @@ class Endings:
 
     def update(self, private: PrivateSum, *, keep: Tensor | None) -> None:
         """Write the gradients and step the optimizer, one operation after the other."""
-        private.write_gradients(self.parameters, divisor=self.divisor, memory=self.memory)
+        private.write_gradients(self.parameters, divisor=self.divisor, divided=self._divided)
         tell_noise(self.optimizer, private, divisor=self.divisor, keep=keep)
         with self.opened():
             self.optimizer.step()
+
+    def _divided(self, flat: Tensor, divisor: float) -> Tensor:
+        """Divide in one pass and into the same memory at every step."""
+        return torch.div(flat, divisor, out=self.memory)
 
     def _key(self, noise: Noise, total: ClippedSum) -> Hashable | None:
         """Name all that a recording freezes; None for what is never recorded."""

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
 from privet.errors import LoopError
+from privet.training.device_noise import device_noise
 
 
 class NoiseSource(Protocol):
@@ -29,7 +30,7 @@ class NoiseSource(Protocol):
         ...
 
     def add_normal(self, flat: Tensor, std: float) -> None:
-        """Add a fresh N(0, std^2) draw, made in double precision, to every element of a vector in place."""
+        """Add a fresh N(0, std^2) draw, its tail in double precision, to every element of a vector in place."""
         ...
 
     def join(self, graph: torch.cuda.CUDAGraph) -> None:
@@ -126,38 +127,6 @@ class KeystreamNoise:
         return radius, torch.cos(angle, out=cosine), angle.sin_()
 
 
-class TorchNoise:
-    """Normal noise from torch's generator of a device, seeded by 64 bits; the fast choice on accelerators."""
-
-    # Double-precision draws need twice the memory of a single-precision sum; this many at a time, and at most half of
-    # them, bound that by one more sum, and stay in a device's cache until they are added. Of few, all come at once:
-    # there the launches cost more than the memory.
-    _CHUNK, _FEW = 1 << 22, 1 << 16
-
-    def __init__(self, key: np.random.SeedSequence, device: torch.device) -> None:
-        """Seed a generator on the device."""
-        self._generator = torch.Generator(device)
-        self._generator.manual_seed(int(key.generate_state(1, np.uint64)[0]))
-        self._device = device
-
-    @property
-    def description(self) -> str:
-        """The device's generator."""
-        return f"torch's {self._device.type} generator seeded by the operating system, in double precision"
-
-    def join(self, graph: torch.cuda.CUDAGraph) -> None:
-        """Let a graph that is about to be captured move the generator on at every replay."""
-        graph.register_generator_state(self._generator)
-
-    def add_normal(self, flat: Tensor, std: float) -> None:
-        """Add noise chunk by chunk."""
-        step = max(self._FEW, min(self._CHUNK, -(-flat.numel() // 2)))
-        draws = torch.empty(min(step, flat.numel()), dtype=torch.float64, device=flat.device)
-        for start in range(0, flat.numel(), step):
-            part = flat[start : start + step]
-            part.add_(draws[: len(part)].normal_(0.0, std, generator=self._generator))
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Streams:
     """The random streams of one session.
@@ -178,11 +147,14 @@ class Streams:
         """Key new streams from the operating system, or from ``seed`` for a repeatable run that is not private."""
         root = np.random.SeedSequence(secrets.randbits(256) if seed is None else seed)
         sampling, masks, noise = root.spawn(3)
-        on_cpu = device.type == "cpu"
+        if device.type == "cpu":
+            source: NoiseSource = KeystreamNoise(noise.generate_state(6, np.uint64).tobytes())
+        else:
+            source = device_noise(noise, device)
         return cls(
             sampling=np.random.Generator(np.random.PCG64DXSM(sampling)),
             masks=np.random.Generator(np.random.PCG64DXSM(masks)),
-            noise=KeystreamNoise(noise.generate_state(6, np.uint64).tobytes()) if on_cpu else TorchNoise(noise, device),
+            noise=source,
             seed=seed,
             process=os.getpid(),
         )

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from privet.gradients.engine import ReplayableEngine
 
 LossFunction = Callable[..., Tensor]
+
+# From so many elements on one tensor keeps a device busy.
+_LARGE = 1 << 16
 
 
 class Outcome(NamedTuple):
@@ -127,13 +130,14 @@ class Compile:
             program(zeros_like(places), present, *leaves)  # every choice of strategy is made before the trace
             traced = make_fx(returning)(present, *leaves)
         traced.graph.eliminate_dead_code()
+        _let_products_be_sums(traced.graph)
         traced.recompile()
         compiled = torch.compile(traced, fullgraph=True, dynamic=False)
 
         def compute(places: Sequence[Tensor], present: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
             with torch.no_grad():  # the backward pass is part of the trace
                 losses, norms, *sums = compiled(present, *leaves)
-                torch._foreach_add_(list(places), sums)
+                _add(places, sums)
             return losses, norms
 
         with warnings.catch_warnings():
@@ -142,6 +146,40 @@ class Compile:
         if self.graph:
             return Graph().record(compute, places, present, leaves, engine)
         return lambda: Outcome(*compute(places, present, *leaves))
+
+
+def _let_products_be_sums(graph: fx.Graph) -> None:
+    """Put products in the place of zeros that nothing but the product is added to: adding would copy the zeros first.
+
+    ``z = zeros_like(place); z.view(...).addmm_(a, b)`` becomes ``z = (a @ b).view(...)``.
+    """
+    aten = torch.ops.aten
+    for node in graph.find_nodes(op="call_function", target=aten.addmm_.default):
+        matrix, left, right = node.args
+        zeros = matrix.args[0] if matrix.target is aten.view.default else matrix
+        uses = {*zeros.users, *matrix.users, *(node.users if matrix is zeros else ())} - {matrix, node}
+        is_alone = all(user.op == "output" for user in uses) and (matrix is zeros or not node.users)
+        if zeros.target is not aten.zeros_like.default or not is_alone or node.kwargs:
+            continue
+        with graph.inserting_before(node):
+            product = graph.call_function(aten.mm.default, (left, right))
+            shape = list(zeros.meta["tensor_meta"].shape)
+            total = graph.call_function(aten.view.default, (product, shape))
+        for replaced in (node, zeros):
+            replaced.replace_all_uses_with(total, delete_user_cb=lambda user: user.op == "output")
+        graph.erase_node(node)
+    graph.eliminate_dead_code()
+
+
+def _add(places: Sequence[Tensor], sums: Sequence[Tensor]) -> None:
+    """Add sums to their places: large ones by themselves, which fills a device, small ones in few launches."""
+    pairs = list(zip(places, sums, strict=True))
+    small = [pair for pair in pairs if pair[0].numel() < _LARGE]
+    for place, total in pairs:
+        if place.numel() >= _LARGE:
+            place.add_(total)
+    if small:
+        torch._foreach_add_([place for place, _ in small], [total for _, total in small])
 
 
 def zeros_like(places: Sequence[Tensor]) -> list[Tensor]:

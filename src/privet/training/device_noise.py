@@ -1,0 +1,136 @@
+"""Normal noise made on an accelerator and added in the same pass, without ever lying in memory by itself."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import logging
+import math
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_log = logging.getLogger("privet")
+
+# How many draws the first two calls are judged by, and how far from one their mean square may be: six standard errors.
+_TRIAL = 1 << 14
+_SLACK = 6.0 * math.sqrt(2.0 / _TRIAL)
+_BLOCK = 512
+
+
+class TorchNoise:
+    """Normal noise from torch's generator of a device, seeded by 64 bits."""
+
+    # Double-precision draws need twice the memory of a single-precision sum; this many at a time, and at most half of
+    # them, bound that by one more sum, and stay in a device's cache until they are added. Of few, all come at once:
+    # there the launches cost more than the memory.
+    _CHUNK, _FEW = 1 << 22, 1 << 16
+
+    def __init__(self, key: np.random.SeedSequence, device: torch.device) -> None:
+        """Seed a generator on the device."""
+        self._generator = torch.Generator(device)
+        self._generator.manual_seed(int(key.generate_state(1, np.uint64)[0]))
+        self._device = device
+
+    @property
+    def description(self) -> str:
+        """The device's generator."""
+        return f"torch's {self._device.type} generator seeded by the operating system, in double precision"
+
+    def join(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Let a graph that is about to be captured move the generator on at every replay."""
+        graph.register_generator_state(self._generator)
+
+    def add_normal(self, flat: Tensor, std: float) -> None:
+        """Add noise chunk by chunk."""
+        step = max(self._FEW, min(self._CHUNK, -(-flat.numel() // 2)))
+        draws = torch.empty(min(step, flat.numel()), dtype=torch.float64, device=flat.device)
+        for start in range(0, flat.numel(), step):
+            part = flat[start : start + step]
+            part.add_(draws[: len(part)].normal_(0.0, std, generator=self._generator))
+
+
+class FusedNoise:
+    """Normal noise from a counter-based generator (Philox 4x32-10, the one that torch uses), drawn where it is added.
+
+    Key and counter lie on the device, so that a CUDA graph moves the counter on at every replay.
+
+    Guarantee:
+        Draws are independent N(0, std^2) numbers as far as the generator is: a key of 64 bits, and a counter of 64
+        bits that is never rewound. The radius comes from 52 random bits, its logarithm is taken and it is added in
+        double precision, so the tail reaches 8.49 standard deviations (beyond it lies a share of 2e-17); the angle (32
+        bits) and its cosine are in single precision. Sums that are not in single precision, or not in one piece, get
+        their noise from torch's generator under a key of its own.
+    """
+
+    def __init__(self, key: np.random.SeedSequence, device: torch.device) -> None:
+        """Put key and counter on the device."""
+        own, other = key.spawn(2)
+        secret = int(own.generate_state(1, np.uint64)[0]) - (1 << 63)
+        self._state = torch.tensor([secret, 0], dtype=torch.int64, device=device)
+        self._other = TorchNoise(other, device)
+
+    @property
+    def description(self) -> str:
+        """The generator and the transform."""
+        device = self._state.device.type
+        return f"a Philox generator on {device} seeded by the operating system, its tail in double precision"
+
+    def join(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Let a graph that is about to be captured move torch's generator on; the counter moves by itself."""
+        self._other.join(graph)
+
+    def add_normal(self, flat: Tensor, std: float) -> None:
+        """Add noise to all elements at once, and move the counter on by as many pairs as were drawn."""
+        if flat.dtype != torch.float32 or not flat.is_contiguous():
+            self._other.add_normal(flat, std)
+            return
+        pairs = (flat.numel() + 1) // 2
+        if pairs == 0:
+            return
+        high = float(np.float32(std))  # kernels take numbers in single precision: two of them make a double
+        _kernels().add_normal_kernel[((pairs + _BLOCK - 1) // _BLOCK,)](
+            flat, self._state, flat.numel(), pairs, high, std - high, BLOCK=_BLOCK
+        )
+        self._state[1:].add_(pairs)
+
+
+@functools.cache
+def _kernels() -> Any:
+    # compiled functions live apart so that machines without triton never import it
+    from privet.training import _triton_noise
+
+    return _triton_noise
+
+
+def device_noise(key: np.random.SeedSequence, device: torch.device) -> TorchNoise | FusedNoise:
+    """Return the fastest source of noise that works on the device; where kernels cannot be built, torch's own.
+
+    Guarantee:
+        Either source has the whole guarantee, and says in its description which of them it is. Which one is used
+        depends on the machine alone. A kernel whose first draws are not what they should be is not used.
+    """
+    is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if importlib.util.find_spec("triton") is None or not (device.type == "cuda" or is_interpreted):
+        return TorchNoise(key, device)
+    for_kernel, for_torch, for_trial = key.spawn(3)
+    try:
+        works = _passes_trial(FusedNoise(for_trial, device), device)
+    except Exception as error:  # noqa: BLE001 -- compilers fail in many ways, and there is another source
+        reason = str(error).strip().splitlines() or [""]
+        _log.warning("Noise is drawn by torch, not by a kernel: %s: %s.", type(error).__name__, reason[0])
+        works = False
+    return FusedNoise(for_kernel, device) if works else TorchNoise(for_torch, device)
+
+
+def _passes_trial(noise: FusedNoise, device: torch.device) -> bool:
+    """Whether two vectors of noise have the right size, and are not the same."""
+    draws = torch.zeros(2, _TRIAL, device=device)
+    for row in draws:
+        noise.add_normal(row, 1.0)
+    sizes = draws.double().square().mean(1)
+    differ = (draws[0] != draws[1]).double().mean()
+    return bool(((sizes - 1.0).abs() <= _SLACK).all() & (differ > 0.99))

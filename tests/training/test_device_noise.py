@@ -1,0 +1,91 @@
+"""Noise on an accelerator: what the kernel draws is the published generator's, and no draw is repeated."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from privet.training import device_noise as module
+from privet.training.device_noise import FusedNoise, TorchNoise, device_noise
+from tests.contract import statistics as stats
+
+SCRIPT = Path(__file__).with_name("noise_check.py")
+
+
+def _run(environment: dict[str, str]) -> None:
+    result = subprocess.run(
+        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=600, check=False, env=environment
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "the noise is as expected" in result.stdout
+
+
+def test_the_kernel_draws_what_plain_python_draws() -> None:
+    pytest.importorskip("triton")
+    # the interpreter is chosen when triton is imported, so the check runs in a process of its own
+    _run(os.environ | {"TRITON_INTERPRET": "1"})
+
+
+@pytest.mark.gpu
+def test_the_kernel_draws_what_plain_python_draws_on_a_device() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    _run(dict(os.environ))
+
+
+def test_a_device_without_kernels_gets_torchs_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert isinstance(device_noise(np.random.SeedSequence(0), torch.device("cpu")), TorchNoise)
+
+
+@pytest.mark.parametrize("broken", ["raises", "zeros", "repeats", "too small"])
+def test_a_kernel_that_draws_wrongly_is_never_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    def add_normal(self: FusedNoise, flat: torch.Tensor, std: float) -> None:
+        if broken == "raises":
+            raise RuntimeError("no compiler")
+        if broken == "zeros":
+            return
+        size = 0.9 if broken == "too small" else 1.0
+        generator = torch.Generator().manual_seed(0 if broken == "repeats" else flat.storage_offset())
+        flat.add_(torch.randn(flat.numel(), generator=generator), alpha=size * std)
+
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(FusedNoise, "add_normal", add_normal)
+    assert isinstance(device_noise(np.random.SeedSequence(0), torch.device("cpu")), TorchNoise)
+    assert ("no compiler" in caplog.text) == (broken == "raises")
+
+
+@pytest.mark.gpu
+def test_replays_of_a_graph_never_repeat_a_draw() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    noise = FusedNoise(np.random.SeedSequence(3), torch.device("cuda"))
+    flat = torch.zeros(300_001, device="cuda")
+    noise.add_normal(flat, 1.0)
+    graph = torch.cuda.CUDAGraph()
+    noise.join(graph)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        flat.zero_()
+        noise.add_normal(flat, 2.0)
+    draws = []
+    for _ in range(3):
+        graph.replay()
+        draws.append(flat.cpu().double().numpy() / 2.0)
+    for index, left in enumerate(draws):
+        p_values = {
+            "std": stats.chi_square(float((left**2).sum()), len(left)),
+            "shape": stats.kolmogorov(left),
+            "halves": stats.correlation(left[: len(left) // 2], left[len(left) // 2 : len(left) // 2 * 2]),
+            **{f"steps {other}": stats.correlation(left, draws[other]) for other in range(index)},
+        }
+        assert all(value > 1e-6 for value in p_values.values()), p_values
