@@ -131,8 +131,25 @@ def test_running_a_finished_run_again_runs_nothing_and_charges_nothing(tiny: Mak
     told = Told()
     second = train(tiny(), run_folder, progress=told)
     assert told.updates == []
+    assert (second.is_finished, second.was_resumed) == (True, True)
+    assert (second.steps_done, second.steps_taken) == (first.steps_done, first.steps_taken)
     assert str(second.spent) == str(first.spent)
     assert second.metrics == first.metrics
+
+
+def test_running_a_finished_run_again_leaves_its_folder_as_it_was(tiny: MakeRecipe, run_folder: Path) -> None:
+    train(tiny(), run_folder)
+    before = {path.name: path.read_bytes() for path in run_folder.iterdir()}
+    train(tiny(), run_folder)
+    assert {path.name: path.read_bytes() for path in run_folder.iterdir()} == before
+
+
+def test_a_run_killed_before_its_model_was_written_gets_it_when_run_again(tiny: MakeRecipe, run_folder: Path) -> None:
+    train(tiny(), run_folder)
+    model = (run_folder / "model.safetensors").read_bytes()
+    (run_folder / "model.safetensors").unlink()
+    assert train(tiny(), run_folder).is_finished
+    assert (run_folder / "model.safetensors").read_bytes() == model
 
 
 def test_an_interrupt_inside_a_step_gives_the_step_up_and_can_be_resumed(tiny: MakeRecipe, run_folder: Path) -> None:

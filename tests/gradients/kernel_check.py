@@ -64,6 +64,7 @@ def main() -> None:
             kept.add_weighted_sum(weights, into)
             close(into, torch.tensordot(weights.double(), truth, dims=1))
     check_affine()
+    check_scaling()
     print("all kernels agree")
 
 
@@ -81,6 +82,22 @@ def check_affine() -> None:
     normalised = ((grouped - mean[..., None]) * rstd[..., None]).view_as(x)
     close(scale, (g * normalised).sum(2))
     close(shift, g.sum(2))
+
+
+def check_scaling() -> None:
+    """Rows times weights, rounded once; a row that does not count is zero whatever is in it."""
+    for shape in ((3, 5), (4, 7, 300), (2, 3, 50, 50)):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            rows, weights = torch.randn(shape, device=DEVICE).to(dtype), torch.rand(shape[0], 2, device=DEVICE)[:, 1]
+            rows[0], weights[0] = torch.nan, 0.0
+            product = rows.double() * weights.double().view(-1, *[1] * (rows.dim() - 1))
+            product[0] = 0.0
+            for into in {dtype, torch.float32}:
+                found = kernels.scaled_rows(rows, weights, into)
+                assert found.dtype == into
+                # the interpreter cuts where devices round
+                allowed = product.abs() * torch.finfo(into).eps + torch.finfo(into).tiny
+                assert bool(((found.double() - product).abs() <= allowed).all()), f"{shape}, {dtype} to {into}"
 
 
 if __name__ == "__main__":

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privet.gradients.joining import joined
-from privet.gradients.per_example import Explicit, Lookup, Outer, TiedTable
+from privet.gradients.per_example import (
+    LONGEST_SUM,
+    Explicit,
+    Lookup,
+    Outer,
+    TiedTable,
+    batched_product,
+    products_between,
+)
 from privet.gradients.planner import Planner
 from privet.gradients.strategies import NormOnly, Store, TableGram
 
@@ -82,3 +91,50 @@ def test_a_linear_map_of_another_shape_is_joined_by_writing_out() -> None:
     whole = joined([one, other])
     assert isinstance(whole, Explicit)
     torch.testing.assert_close(whole.in_full(), one.in_full() + other.in_full())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_a_table_of_odd_size_is_measured_on_a_device_as_its_rounded_factors_say(dtype: torch.dtype) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    torch.manual_seed(0)
+    double = tied(3, 33, 20, 5001, 48)
+    factors = [each.cuda().to(dtype) for each in (double.outer.inputs, double.outer.out_grads)]
+    lookup = Lookup(ids=double.lookup.ids.cuda(), out_grads=double.lookup.out_grads.cuda().float(), num_rows=5001)
+    part = TiedTable(lookup=lookup, outer=Outer(inputs=factors[0], out_grads=factors[1]))
+    truth = TiedTable(
+        lookup=Lookup(ids=lookup.ids, out_grads=lookup.out_grads.double(), num_rows=5001),
+        outer=Outer(inputs=factors[0].double(), out_grads=factors[1].double()),
+    ).in_full()
+    for strategy in (TableGram(), Store(), NormOnly()):
+        measured, kept = strategy.measure(part)
+        torch.testing.assert_close(measured.sums.double(), truth.flatten(1).square().sum(1), rtol=1e-5, atol=0)
+        weights, into = torch.rand(3, device="cuda"), torch.zeros(5001, 48, device="cuda")
+        kept.add_weighted_sum(weights, into)
+        error = (into.double() - torch.tensordot(weights.double(), truth, dims=1)).norm() / truth.norm()
+        assert float(error) <= (1e-6 if dtype == torch.float32 else 1e-2)
+
+
+def _spiked(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradients of a softmax over a vocabulary: one number near one, and very many that are tiny."""
+    torch.manual_seed(1)
+    factor = torch.full((2, 16, 50_257), 2e-5, device=device) * (1 + torch.rand(2, 16, 50_257, device=device))
+    factor[:, :, 0] = -1.0
+    return factor, factor.double() @ factor.double().mT
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_tiny_numbers_count_beside_a_large_one_in_long_products(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    factor, truth = _spiked(device)
+    for found in (products_between(factor), batched_product(factor, factor.mT)):
+        assert float(((found.double() - truth) / truth).abs().max()) <= 1.5e-6
+
+
+def test_products_in_stretches_are_those_in_one_piece() -> None:
+    left, right = torch.randn(2, 3, 2 * LONGEST_SUM + 7, dtype=torch.float64), torch.randn(2, 4, 2 * LONGEST_SUM + 7)
+    right = right.double()
+    torch.testing.assert_close(batched_product(left, right.mT), left @ right.mT)
+    torch.testing.assert_close(products_between(left), left @ left.mT)

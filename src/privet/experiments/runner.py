@@ -32,6 +32,8 @@ from privet.experiments.building import (
 )
 from privet.experiments.environment import describe_environment
 from privet.experiments.evaluation import measure_model
+from privet.experiments.finished import finished_ledger
+from privet.experiments.ledger_check import LedgerCheck
 from privet.experiments.pretraining import starting_model
 from privet.experiments.progress import Progress, Several, Silent, StepUpdate
 from privet.experiments.recipe import Recipe
@@ -46,6 +48,7 @@ from privet.training.augmentation import mean_over_views
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import MapDataset
 from privet.training.checkpoint import load_checkpoint
+from privet.training.data_seal import DataSeal
 from privet.training.replay import fastest_for
 from privet.training.schedules import LearningRate
 from privet.training.session import Session, privatize
@@ -225,12 +228,34 @@ class _Run:
         self._curve: list[CurvePoint] = []
 
     def carry_out(self, should_stop: Callable[[], bool]) -> RunOutcome:
+        dataset = with_views(self._train, self._recipe.training.augmentation)
+        finished = finished_ledger(self._files, self._plan) if self._was_resumed else None
+        if finished is not None and finished.spent.epsilon == self._promised.epsilon:
+            return self._ended_before(finished, dataset)
+        return self._go_on(dataset, should_stop)
+
+    def _ended_before(self, ledger: LedgerCheck, dataset: MapDataset) -> RunOutcome:
+        DataSeal.of_run(self._files.ledger).check(dataset)
+        _load_weights(self._model, self._files)
+        self._curve = list(stored_curve(self._files))
+        self._progress.ended()
+        return RunOutcome(
+            promised=self._promised,
+            spent=ledger.spent,
+            metrics=self._measured(),
+            steps_done=ledger.steps_charged,
+            steps_taken=ledger.steps_kept or 0,
+            num_steps=self._plan.num_steps,
+            was_resumed=True,
+            is_finished=True,
+            seconds=0.0,
+        )
+
+    def _go_on(self, dataset: MapDataset, should_stop: Callable[[], bool]) -> RunOutcome:
         settings = self._recipe.training
-        optimizer = build_optimizer(settings, self._model)
-        dataset = with_views(self._train, settings.augmentation)
         session = privatize(
             self._model,
-            optimizer,
+            build_optimizer(settings, self._model),
             dataset,
             self._plan,
             physical_batch_size=self._physical_batch_size(dataset),
@@ -333,10 +358,7 @@ class _Run:
         if is_finished:
             with self._released_weights(session):
                 self._write_model()
-                if self._notes is not None and len(self._test):
-                    measures = measure_model(self._model, self._test, self._recipe.info)
-                    metrics = Metrics(measures=measures, curve=tuple(self._curve))
-                    self._write_metrics(metrics)
+                metrics = self._measured()
         self._write_status("finished" if is_finished else "interrupted", session)
         return RunOutcome(
             promised=self._promised,
@@ -349,6 +371,14 @@ class _Run:
             is_finished=is_finished,
             seconds=seconds,
         )
+
+    def _measured(self) -> Metrics | None:
+        if self._notes is None or not len(self._test):
+            return None
+        measures = measure_model(self._model, self._test, self._recipe.info)
+        metrics = Metrics(measures=measures, curve=tuple(self._curve))
+        self._write_metrics(metrics)
+        return metrics
 
     def _write_model(self) -> None:
         weights = {

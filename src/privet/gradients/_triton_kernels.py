@@ -59,6 +59,17 @@ def gram_kernel(
 
 
 @triton.jit
+def scale_kernel(tensor, weights, scaled, width, step, BLOCK: tl.constexpr):
+    """One program per row and block of columns."""
+    row = tl.program_id(1).to(tl.int64)
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    weight = tl.load(weights + row * step).to(tl.float32)
+    value = tl.load(tensor + row * width + column, mask=column < width, other=0.0).to(tl.float32)
+    value = tl.where(weight == 0.0, 0.0, value * weight)
+    tl.store(scaled + row * width + column, value.to(scaled.dtype.element_ty), mask=column < width)
+
+
+@triton.jit
 def conv_kernel(
     inputs, grads, stored, squares, in_channels, height, width, rows, out_h, out_w, columns,
     tiles_o, tiles_n, groups, num_tiles, stride_h, stride_w, pad_h, pad_w, dil_h, dil_w,

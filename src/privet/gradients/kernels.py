@@ -22,11 +22,16 @@ def _has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+def is_traced() -> bool:
+    """Whether operations are being noted for a compiler."""
+    return get_proxy_mode() is not None
+
+
 def available(tensor: Tensor) -> bool:
     """Whether kernels can run on this tensor: on a CUDA device, or anywhere under triton's interpreter."""
     if not _has_triton() or tensor.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return False
-    if get_proxy_mode() is not None:  # a tracer does not see kernels: their results would become constants
+    if is_traced():  # a tracer does not see kernels: their results would become constants
         return False
     return tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -40,9 +45,9 @@ def _tiles(size: int, block: int) -> int:
 
 
 def _block_of_positions(out_grads: Tensor) -> int:
-    """Return how many positions go together: no more than there are, and twice as many of half the size."""
+    """Return how many positions go together: half of them at most, and twice as many numbers of half the size."""
     positions = out_grads.shape[2] * out_grads.shape[3]
-    return max(16, min(128 // out_grads.element_size(), 1 << (positions - 1).bit_length()))
+    return max(16, min(128 // out_grads.element_size(), 1 << (positions // 2).bit_length() - 1))
 
 
 @functools.cache
@@ -71,6 +76,20 @@ def gram_square_norms(inputs: Tensor, out_grads: Tensor, *, block: int) -> Tenso
         num_warps=8 if block >= 128 else 4, num_stages=3,
     )  # fmt: skip
     return sums.sum(2)
+
+
+def scaled_rows(tensor: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a contiguous tensor with each row multiplied by its weight in single precision, rounded once to ``dtype``.
+
+    A weight of zero makes a row of zeros, whatever is in it.
+    """
+    scaled = torch.empty(tensor.shape, device=tensor.device, dtype=dtype)
+    width = tensor[0].numel()
+    block = min(2048, max(16, 1 << (width - 1).bit_length()))
+    _module().scale_kernel[(_tiles(width, block), len(tensor))](
+        tensor, weights, scaled, width, weights.stride(0), BLOCK=block, num_warps=8 if block >= 2048 else 4
+    )
+    return scaled
 
 
 def conv_square_norms(

@@ -16,8 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from privet.gradients import kernels
+
 LONGEST_SUM = 1 << 12
 """How many products a device may add up one after the other in single precision; see :func:`batched_product`."""
+
+
+# From so many elements on a kernel of our own is worth its launch.
+_MANY = 1 << 20
 
 
 class PerExample(Protocol):
@@ -54,9 +60,13 @@ def zero_rows(tensor: Tensor, bad: Tensor) -> Tensor:
     return torch.where(bad.view(-1, *[1] * (tensor.dim() - 1)), tensor.new_zeros(()), tensor)
 
 
-def _scale(tensor: Tensor, weights: Tensor) -> Tensor:
+def _scale(tensor: Tensor, weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Multiply rows by weights in at least single precision, and round once, to ``dtype`` or that of the tensor."""
+    dtype = tensor.dtype if dtype is None else dtype
+    if tensor.numel() >= _MANY and kernels.available(tensor) and tensor.is_contiguous():
+        return kernels.scaled_rows(tensor, weights, dtype)
     weights = weights.view(-1, *[1] * (tensor.dim() - 1))
-    if is_half(tensor):  # round once, after a product in single precision
+    if is_half(tensor) and dtype == tensor.dtype:
         return torch.mul(tensor, weights, out=torch.empty_like(tensor))
     return tensor * weights
 
@@ -79,6 +89,22 @@ def batched_product(left: Tensor, right: Tensor) -> Tensor:
     for start in range(LONGEST_SUM, length, LONGEST_SUM):
         end = start + LONGEST_SUM
         total += _one_product(left[:, :, start:end], right[:, start:end])
+    return total
+
+
+def products_between(factor: Tensor) -> Tensor:
+    """Return the products of all pairs of an example's rows, ``[batch, t, t]`` of ``[batch, t, d]``."""
+    length = factor.shape[2]
+    is_aligned = not factor.is_cuda or factor.stride(1) * factor.element_size() % 16 == 0
+    if length <= LONGEST_SUM or is_aligned:
+        return batched_product(factor, factor.mT)
+    # rows that begin anywhere in memory (a vocabulary of odd size) are multiplied at a third of the speed
+    total = None
+    for start in range(0, length, LONGEST_SUM):
+        stretch = factor[:, :, start : start + LONGEST_SUM].contiguous()
+        found = _one_product(stretch, stretch.mT)
+        total = found if total is None else total.add_(found)
+    assert total is not None
     return total
 
 
@@ -143,7 +169,7 @@ class SharedProducts:
 
     def between_positions(self) -> Tensor:
         """Return the products ``[batch, t, t]``; they are not to be changed."""
-        found = batched_product(self.factor, self.factor.mT) if self._found is None else self._found
+        found = products_between(self.factor) if self._found is None else self._found
         self._times_asked = (self._times_asked + 1) % self.num_weights
         self._found = found if self._times_asked else None
         return found
@@ -180,7 +206,7 @@ class Outer:
         """Return the products between output gradients of all pairs of positions; they are not to be changed."""
         if self.shared is not None and self.shared.factor is self.out_grads:
             return self.shared.between_positions()
-        return batched_product(self.out_grads, self.out_grads.mT)
+        return products_between(self.out_grads)
 
     def in_full(self) -> Tensor:
         """One batched product."""
@@ -195,10 +221,13 @@ class Outer:
         else:
             out_grads = _scale(out_grads, weights)
         matrix = into.view(out_grads.shape[2], inputs.shape[2])
-        if is_half(inputs):
-            matrix += torch.mm(out_grads.flatten(0, 1).mT, inputs.flatten(0, 1), out_dtype=torch.float32)
+        left, right = out_grads.flatten(0, 1).mT, inputs.flatten(0, 1)
+        if not is_half(inputs):
+            matrix.addmm_(left, right)
+        elif kernels.is_traced():  # compilers fuse the sum themselves
+            matrix += torch.mm(left, right, out_dtype=torch.float32)
         else:
-            matrix.addmm_(out_grads.flatten(0, 1).mT, inputs.flatten(0, 1))
+            torch.addmm(matrix, left, right, out_dtype=torch.float32, out=matrix)
 
     def without(self, bad: Tensor) -> Outer:
         """Zero both factors: zero times NaN would still be NaN."""
@@ -338,8 +367,7 @@ class Convolution:
             back = _scale(self.out_grads.flatten(2), weights).transpose(0, 1).flatten(1)
             into.view(len(back), -1).addmm_(back, self.patches().flatten(1).mT)
             return
-        # half times single precision is single precision: nothing is rounded that will be needed in full
-        scaled = self.out_grads * weights.view(-1, *[1] * (self.out_grads.dim() - 1))
+        scaled = _scale(self.out_grads, weights, torch.promote_types(self.out_grads.dtype, torch.float32))
         into += self._weight_gradient(self.inputs, scaled, self.geometry.groups, copies=1)
 
     def without(self, bad: Tensor) -> Convolution:

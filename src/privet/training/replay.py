@@ -189,14 +189,18 @@ class _Recording:
             self.keep.copy_(keep)
             self._mask = keep  # held, so that no other mask can take its place in memory and pass for it
         for mine, given in zip(self.leaves, leaves, strict=True):
+            if size == limit:
+                mine.copy_(given)
+                continue
             mine[:size].copy_(given)
-            if size < limit:
-                mine[size:].copy_(given[:1].expand(limit - size, *given.shape[1:]))
+            mine[size:].copy_(given[:1].expand(limit - size, *given.shape[1:]))
         if size < limit or not self._was_full:
             self.present[:size].fill_(True)
             self.present[size:].fill_(False)
         self._was_full = size == limit
-        outcome = Outcome(*(tensor[:size] for tensor in self.run()))
+        outcome = self.run()
+        if size < limit:
+            outcome = Outcome(*(tensor[:size] for tensor in outcome))
         if self.needs_check() and not math.isfinite(float(outcome.norms.sum())):
             raise Spoilt
         return outcome

@@ -2,14 +2,22 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from privet.datasets.arrays import ArrayDataset
 from privet.experiments.studies.catalogue import STUDIES
-from privet.experiments.studies.clipping_course import cifar10_course, mnist_course, run_course_study
+from privet.experiments.studies.clipping_course import (
+    _told,
+    cifar10_course,
+    course_table,
+    mnist_course,
+    run_course_study,
+)
 from privet.experiments.studies.momentum_grid import interaction
 from privet.experiments.studies.poisson_waste import run_waste_study
 from privet.experiments.studies.tangent_kernels import run_kernel_study
@@ -110,3 +118,18 @@ def test_padded_digits_keep_the_share_of_ink_that_their_area_has() -> None:
             assert row["ink_left"] == pytest.approx((1 - row["padding_ratio"]) ** 2, abs=0.02)
     distances = {row["arm"]: row["distance"] for row in rows if row["part"] == "digits"}
     assert distances["wrong"] > distances["right"]
+
+
+def test_a_run_that_diverges_says_so_and_has_no_end() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    data = ArrayDataset(features=torch.randn(20, 4), labels=torch.randint(0, 3, (20,)))
+
+    def epochs() -> Iterator[tuple[int, nn.Module]]:
+        yield 1, model
+        model[1].weight.data.fill_(torch.nan)
+        yield 2, model
+
+    rows = list(_told("non-private", epochs(), data, data, seed=4))
+    assert [row["part"] for row in rows] == ["course", "diverged"]
+    assert rows[1]["accuracy"] is None
+    assert "non-private, seed 4, epoch 2" in course_table(rows)

@@ -89,7 +89,11 @@ def cifar10_course() -> CourseSettings:
 
 
 def run_course_study(settings: CourseSettings, *, seeds: Sequence[int], device: torch.device) -> Iterator[Row]:
-    """Train every arm with every seed and yield rows: its course epoch by epoch, its end, and its bins."""
+    """Train every arm with every seed and yield rows: its course epoch by epoch, its end, and its bins.
+
+    The learning rate is that of the private arms. Plain training may diverge at it; its course then ends with a row
+    that says so, and has no end and no bins.
+    """
     split = settings.clipping.load()
     size = settings.num_train or split.info.train_size
     first = ArrayDataset(features=split.train.features[:size], labels=split.train.labels[:size])
@@ -118,6 +122,9 @@ def _told(
     arm: str, models: Iterator[tuple[int, nn.Module]], train: ArrayDataset, test: ArrayDataset, seed: int
 ) -> Iterator[Row]:
     for epoch, model in models:
+        if not all(bool(value.isfinite().all()) for value in model.parameters()):
+            yield {"arm": arm, "part": "diverged", "epoch": epoch, "seed": seed, "accuracy": None, "loss": None}
+            return
         on_test = predict(model, test.features, test.labels)
         # As many training images as test images: enough for a curve.
         on_train = predict(model, train.features[: len(test)], train.labels[: len(test)])
@@ -237,4 +244,8 @@ def course_table(rows: Sequence[Mapping[str, Any]]) -> str:
             lines.append([arm, *cells])
         parts.append("\n".join("| " + " | ".join(line) + " |" for line in lines))
     count = sum(row["part"] in ("course", "bins") for row in rows)
-    return "\n\n".join([*parts, f"Courses and bins: {count} rows."]) + "\n"
+    parts.append(f"Courses and bins: {count} rows.")
+    lost = [f"{row['arm']}, seed {row['seed']}, epoch {row['epoch']}" for row in rows if row["part"] == "diverged"]
+    if lost:
+        parts.append(f"Diverged, and not part of the table: {'; '.join(lost)}.")
+    return "\n\n".join(parts) + "\n"
