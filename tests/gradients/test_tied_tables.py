@@ -109,7 +109,9 @@ def test_a_table_of_odd_size_is_measured_on_a_device_as_its_rounded_factors_say(
     ).in_full()
     for strategy in (TableGram(), Store(), NormOnly()):
         measured, kept = strategy.measure(part)
-        torch.testing.assert_close(measured.sums.double(), truth.flatten(1).square().sum(1), rtol=1e-5, atol=0)
+        # float16 products may be split into parts that are added up with fewer digits
+        allowed = 1e-5 if dtype == torch.float32 else 1e-4
+        torch.testing.assert_close(measured.sums.double(), truth.flatten(1).square().sum(1), rtol=allowed, atol=0)
         weights, into = torch.rand(3, device="cuda"), torch.zeros(5001, 48, device="cuda")
         kept.add_weighted_sum(weights, into)
         error = (into.double() - torch.tensordot(weights.double(), truth, dims=1)).norm() / truth.norm()

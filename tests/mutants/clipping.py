@@ -153,8 +153,8 @@ CLIPPING = (
         "tied-weight-cross-term-dropped",
         "a table that is also a linear map is measured without the products between both uses",
         "gradients/strategies.py",
-        "torch.mul(outer.inputs @ lookup.out_grads.mT, met, out=across)",
-        "torch.mul(outer.inputs @ lookup.out_grads.mT, met, out=across).zero_()",
+        "torch.mul(outer.inputs.to(lookup.out_grads.dtype) @ lookup.out_grads.mT, met, out=across)",
+        "torch.mul(outer.inputs.to(lookup.out_grads.dtype) @ lookup.out_grads.mT, met, out=across).zero_()",
         "tests/gradients/test_tied_tables.py::test_every_way_of_measuring_gives_the_norm_of_the_sum_of_both_uses",
     ),
     one(

@@ -14,6 +14,8 @@ _STEP = "training/step.py"
 _ENDING = "training/ending.py"
 _RELEASE = "tests/training/test_release.py"
 _ENDINGS = "tests/training/test_ending.py"
+_DEVICE = "training/device_noise.py"
+_DEVICES = "tests/training/test_device_noise.py"
 _BEFORE_NOISE = Edit(
     file=_STEP,
     old="        session._iterates.before_step()\n",
@@ -99,7 +101,7 @@ NOISE = (
     one(
         "single-precision-noise-on-a-device",
         "noise never exceeds 5.8 standard deviations, which alone can cost more than delta",
-        _STREAM,
+        _DEVICE,
         "draws = torch.empty(min(step, flat.numel()), dtype=torch.float64, device=flat.device)",
         "draws = torch.empty(min(step, flat.numel()), dtype=torch.float32, device=flat.device)",
         "tests/contract/test_noise.py::test_a_devices_noise_is_drawn_in_double_precision_even_for_a_single_precision_sum",
@@ -273,6 +275,30 @@ NOISE = (
         "is_plain = type(optimizer) is SGD and type(noise) is Gaussian",
         "is_plain = isinstance(optimizer, Optimizer) and type(noise) is Gaussian",
         _ENDINGS + "::test_only_plain_sgd_is_ever_recorded",
+    ),
+    one(
+        "device-counter-stands-still",
+        "noise made on a device repeats itself at every step",
+        _DEVICE,
+        "self._state[1:].add_(pairs)",
+        "self._state[1:].add_(0)",
+        _DEVICES + "::test_the_counter_moves_on_by_what_was_drawn_so_that_nothing_is_drawn_twice",
+    ),
+    one(
+        "device-counter-counts-blocks",
+        "noise made on a device overlaps that of the step before",
+        _DEVICE,
+        "self._state[1:].add_(pairs)",
+        "self._state[1:].add_(pairs // 2)",
+        _DEVICES + "::test_the_counter_moves_on_by_what_was_drawn_so_that_nothing_is_drawn_twice",
+    ),
+    one(
+        "broken-kernel-used",
+        "a kernel that draws the wrong noise is used all the same",
+        _DEVICE,
+        "return FusedNoise(for_kernel, device) if works else TorchNoise(for_torch, device)",
+        "return FusedNoise(for_kernel, device)",
+        _DEVICES + "::test_a_kernel_that_draws_wrongly_is_never_used",
     ),
     one(
         "gradients-follow-the-buffer",

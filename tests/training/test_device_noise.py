@@ -64,6 +64,38 @@ def test_a_kernel_that_draws_wrongly_is_never_used(
     assert ("no compiler" in caplog.text) == (broken == "raises")
 
 
+class _Kernels:
+    """Stands in for the compiled kernel: adds the counter that it was given to every element."""
+
+    def __init__(self) -> None:
+        self.add_normal_kernel = {(blocks,): self._launched for blocks in range(1, 5)}
+
+    def _launched(
+        self, flat: torch.Tensor, state: torch.Tensor, size: int, pairs: int, high: float, low: float, **_: int
+    ) -> None:
+        assert size == flat.numel()
+        assert pairs == (size + 1) // 2
+        assert high + low == 0.1
+        flat += state[1]
+
+
+def test_the_counter_moves_on_by_what_was_drawn_so_that_nothing_is_drawn_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = _Kernels()
+    monkeypatch.setattr(module, "_kernels", lambda: kernels)
+    noise = FusedNoise(np.random.SeedSequence(0), torch.device("cpu"))
+    counters = []
+    for size in (7, 1, 600, 4):
+        flat = torch.zeros(size)
+        noise.add_normal(flat, 0.1)
+        counters.append(int(flat[0]))
+    assert counters == [0, 4, 5, 305]
+
+
+def test_two_sources_have_two_keys() -> None:
+    states = [FusedNoise(key, torch.device("cpu"))._state[0] for key in np.random.SeedSequence(1).spawn(2)]
+    assert states[0] != states[1]
+
+
 @pytest.mark.gpu
 def test_replays_of_a_graph_never_repeat_a_draw() -> None:
     if not torch.cuda.is_available():

@@ -45,9 +45,10 @@ def _tiles(size: int, block: int) -> int:
 
 
 def _block_of_positions(out_grads: Tensor) -> int:
-    """Return how many positions go together: half of them at most, and twice as many numbers of half the size."""
+    """Return how many positions go together: all, up to 32, or up to 64 of half the size where there are many."""
     positions = out_grads.shape[2] * out_grads.shape[3]
-    return max(16, min(128 // out_grads.element_size(), 1 << (positions // 2).bit_length() - 1))
+    limit = 64 if out_grads.element_size() == 2 and positions >= 128 else 32
+    return max(16, min(limit, 1 << (positions - 1).bit_length()))
 
 
 @functools.cache
