@@ -23,7 +23,7 @@ from privet.mechanism.masking import RandomMask
 from privet.mechanism.schedules import GradualCooling
 from privet.mechanism.sums import ClippedSum
 from privet.training.recording import Outcome, Recorder, zeros_like
-from privet.training.replay import Compiled, CudaGraph, Launch, Openly, Replay
+from privet.training.replay import Compiled, CudaGraph, Launch, Openly, Replay, _can_record_graphs
 
 EXAMPLES, WIDTH, CLASSES = 96, 6, 3
 
@@ -255,6 +255,18 @@ def test_graphs_on_a_processor_and_engines_without_replay_fall_back_and_say_so(
         running.close()
     assert "the model is on cpu" in caplog.text
     assert "RunningFunctional cannot be replayed" in caplog.text
+
+
+def test_graphs_are_recorded_on_torchs_current_device_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    with caplog.at_level(logging.WARNING, logger="privet"):
+        assert _can_record_graphs(torch.device("cuda"))
+        assert _can_record_graphs(torch.device("cuda:0"))
+        assert not caplog.text
+        assert not _can_record_graphs(torch.device("cuda:1"))
+    assert "torch.cuda.set_device('cuda:1')" in caplog.text
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5])

@@ -42,6 +42,8 @@ from privet.training.schedules import CosineDecay, LinearDecay, Schedule, StepDe
 def choose_device(name: str) -> torch.device:
     """Return the named device; ``auto`` takes a GPU if there is one.
 
+    A GPU that is named by its number becomes torch's current one: CUDA graphs are recorded nowhere else.
+
     Raises:
         RecipeError: this machine has no such device.
     """
@@ -55,6 +57,8 @@ def choose_device(name: str) -> torch.device:
     }
     if (device.index or 0) >= found[device.type]:
         raise RecipeError(f"training.device is '{name}', which this machine does not have. Use 'auto' or 'cpu'.")
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
     return device
 
 

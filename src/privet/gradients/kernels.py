@@ -1,7 +1,8 @@
 """Triton kernels for what plain tensor operations cannot do without writing large intermediates to memory.
 
 Each kernel accumulates in float32, reduces in a fixed order (no atomics, so results repeat), and has a counterpart in
-plain torch that passes the same tests. They follow the user's torch setting for tf32. Import this module only where a
+plain torch that passes the same tests. They follow the user's torch setting for tf32, and run on the device of their
+tensors, whichever is torch's current one. Import this module only where a
 CUDA device and triton are present; :func:`available` says whether that is so.
 """
 
@@ -69,13 +70,14 @@ def gram_square_norms(inputs: Tensor, out_grads: Tensor, *, block: int) -> Tenso
     rows = _tiles(length, block)
     pairs = rows * (rows + 1) // 2
     sums = torch.empty(2, batch, pairs, device=inputs.device, dtype=torch.float32)
-    _module().gram_kernel[(pairs, batch)](
-        inputs, out_grads, sums, length, width_in, out_grads.shape[2],
-        *inputs.stride(), *out_grads.stride(), pairs, batch,
-        BLOCK_T=block, BLOCK_K=32 if inputs.element_size() == 4 else 64,
-        PRECISION=_precision(allow_tf32=torch.backends.cuda.matmul.allow_tf32),
-        num_warps=8 if block >= 128 else 4, num_stages=3,
-    )  # fmt: skip
+    with torch.cuda.device_of(inputs):
+        _module().gram_kernel[(pairs, batch)](
+            inputs, out_grads, sums, length, width_in, out_grads.shape[2],
+            *inputs.stride(), *out_grads.stride(), pairs, batch,
+            BLOCK_T=block, BLOCK_K=32 if inputs.element_size() == 4 else 64,
+            PRECISION=_precision(allow_tf32=torch.backends.cuda.matmul.allow_tf32),
+            num_warps=8 if block >= 128 else 4, num_stages=3,
+        )  # fmt: skip
     return sums.sum(2)
 
 
@@ -87,9 +89,10 @@ def scaled_rows(tensor: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
     scaled = torch.empty(tensor.shape, device=tensor.device, dtype=dtype)
     width = tensor[0].numel()
     block = min(2048, max(16, 1 << (width - 1).bit_length()))
-    _module().scale_kernel[(_tiles(width, block), len(tensor))](
-        tensor, weights, scaled, width, weights.stride(0), BLOCK=block, num_warps=8 if block >= 2048 else 4
-    )
+    with torch.cuda.device_of(tensor):
+        _module().scale_kernel[(_tiles(width, block), len(tensor))](
+            tensor, weights, scaled, width, weights.stride(0), BLOCK=block, num_warps=8 if block >= 2048 else 4
+        )
     return scaled
 
 
@@ -123,14 +126,15 @@ def conv_square_norms(
     squares = torch.empty(batch, num_tiles, device=inputs.device, dtype=torch.float32)
     shape = (batch, out_channels, in_channels, kernel_h, kernel_w) if store else (1,)
     stored = torch.empty(shape, device=inputs.device, dtype=torch.float32)
-    _module().conv_kernel[(num_tiles, batch)](
-        inputs, out_grads, stored, squares, in_channels, height, width, rows, *out_grads.shape[2:], columns,
-        tiles_o, tiles_n, groups, num_tiles, *stride, *padding, *dilation,
-        KERNEL_H=kernel_h, KERNEL_W=kernel_w, STORE=store, BLOCK_O=block_o, BLOCK_N=block_n,
-        BLOCK_T=_block_of_positions(out_grads),
-        PRECISION=_precision(allow_tf32=torch.backends.cudnn.allow_tf32),
-        num_warps=8 if block_n == 128 and block_o == 64 else 4, num_stages=3,
-    )  # fmt: skip
+    with torch.cuda.device_of(inputs):
+        _module().conv_kernel[(num_tiles, batch)](
+            inputs, out_grads, stored, squares, in_channels, height, width, rows, *out_grads.shape[2:], columns,
+            tiles_o, tiles_n, groups, num_tiles, *stride, *padding, *dilation,
+            KERNEL_H=kernel_h, KERNEL_W=kernel_w, STORE=store, BLOCK_O=block_o, BLOCK_N=block_n,
+            BLOCK_T=_block_of_positions(out_grads),
+            PRECISION=_precision(allow_tf32=torch.backends.cudnn.allow_tf32),
+            num_warps=8 if block_n == 128 and block_o == 64 else 4, num_stages=3,
+        )  # fmt: skip
     return squares.sum(1), stored if store else None
 
 
@@ -145,11 +149,12 @@ def _shifted_square_norms(
     squares = torch.empty(batch, num_tiles, device=inputs.device, dtype=torch.float32)
     shape = (batch, kernel_h, 3, rows, channels) if store else (1,)
     stored = torch.empty(shape, device=inputs.device, dtype=torch.float32)
-    _module().conv_shift_kernel[(num_tiles, batch)](
-        inputs, out_grads, stored, squares, channels, height, width, rows, tiles_o, tiles_c, num_tiles, *padding,
-        KERNEL_H=kernel_h, STORE=store, BLOCK_O=block_o, BLOCK_C=block_c, BLOCK_T=_block_of_positions(out_grads),
-        PRECISION=_precision(allow_tf32=torch.backends.cudnn.allow_tf32), num_warps=4, num_stages=3,
-    )  # fmt: skip
+    with torch.cuda.device_of(inputs):
+        _module().conv_shift_kernel[(num_tiles, batch)](
+            inputs, out_grads, stored, squares, channels, height, width, rows, tiles_o, tiles_c, num_tiles, *padding,
+            KERNEL_H=kernel_h, STORE=store, BLOCK_O=block_o, BLOCK_C=block_c, BLOCK_T=_block_of_positions(out_grads),
+            PRECISION=_precision(allow_tf32=torch.backends.cudnn.allow_tf32), num_warps=4, num_stages=3,
+        )  # fmt: skip
     return squares.sum(1), stored.permute(0, 3, 4, 1, 2) if store else None
 
 
@@ -166,10 +171,11 @@ def row_affine_sums(inputs: Tensor, mean: Tensor, rstd: Tensor, out_grads: Tenso
     stretch = _tiles(_tiles(length, num_stretches), 32) * 32
     num_stretches = _tiles(length, stretch)
     sums = torch.empty(batch, num_stretches, 2, width, device=inputs.device, dtype=torch.float32)
-    _module().row_affine_kernel[(batch, columns, num_stretches)](
-        inputs, mean.contiguous(), rstd.contiguous(), out_grads, sums, length, width, stretch, num_stretches,
-        BLOCK_T=32, BLOCK_D=128, num_warps=4,
-    )  # fmt: skip
+    with torch.cuda.device_of(inputs):
+        _module().row_affine_kernel[(batch, columns, num_stretches)](
+            inputs, mean.contiguous(), rstd.contiguous(), out_grads, sums, length, width, stretch, num_stretches,
+            BLOCK_T=32, BLOCK_D=128, num_warps=4,
+        )  # fmt: skip
     scale, shift = (sums[:, 0] if num_stretches == 1 else sums.sum(1)).unbind(1)
     return scale, shift
 
@@ -187,8 +193,9 @@ def channel_affine_sums(
     scale = torch.empty(batch, channels, device=inputs.device, dtype=torch.float32)
     shift = torch.empty_like(scale)
     block = min(1024, 1 << max(4, (positions - 1).bit_length()))
-    _module().channel_affine_kernel[(batch * channels,)](
-        inputs, mean.contiguous(), rstd.contiguous(), out_grads, scale, shift,
-        positions, channels, channels // num_groups, num_groups, BLOCK=block, num_warps=4 if block >= 512 else 1,
-    )  # fmt: skip
+    with torch.cuda.device_of(inputs):
+        _module().channel_affine_kernel[(batch * channels,)](
+            inputs, mean.contiguous(), rstd.contiguous(), out_grads, scale, shift,
+            positions, channels, channels // num_groups, num_groups, BLOCK=block, num_warps=4 if block >= 512 else 1,
+        )  # fmt: skip
     return scale, shift

@@ -92,9 +92,10 @@ class FusedNoise:
         if pairs == 0:
             return
         high = float(np.float32(std))  # kernels take numbers in single precision: two of them make a double
-        _kernels().add_normal_kernel[((pairs + _BLOCK - 1) // _BLOCK,)](
-            flat, self._state, flat.numel(), pairs, high, std - high, BLOCK=_BLOCK
-        )
+        with torch.cuda.device_of(flat):  # a kernel runs on torch's current device, which may be another
+            _kernels().add_normal_kernel[((pairs + _BLOCK - 1) // _BLOCK,)](
+                flat, self._state, flat.numel(), pairs, high, std - high, BLOCK=_BLOCK
+            )
         self._state[1:].add_(pairs)
 
 

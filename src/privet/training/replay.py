@@ -112,10 +112,7 @@ class CudaGraph:
 
     def start(self, engine: RunningEngine, device: torch.device) -> Launcher:
         """Bind, or say why not and stay with the ordinary way."""
-        if device.type != "cuda":
-            _log.warning("CUDA graphs are not used: the model is on %s.", device)
-            return Openly()
-        return _replay(engine, Graph(), self)
+        return _replay(engine, Graph(), self) if _can_record_graphs(device) else Openly()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +137,22 @@ class Compiled:
 
     def start(self, engine: RunningEngine, device: torch.device) -> Launcher:
         """Bind, or say why not and stay with the ordinary way."""
-        graph = self.graph
-        if graph and device.type != "cuda":
-            _log.warning("CUDA graphs are not used: the model is on %s.", device)
-            graph = False
-        return _replay(engine, Compile(graph=graph), self)
+        return _replay(engine, Compile(graph=self.graph and _can_record_graphs(device)), self)
+
+
+def _can_record_graphs(device: torch.device) -> bool:
+    """Whether the model is where torch records graphs; if not, say so."""
+    if device.type != "cuda":
+        _log.warning("CUDA graphs are not used: the model is on %s.", device)
+        return False
+    current = torch.cuda.current_device()
+    if device.index not in (None, current):
+        _log.warning(
+            "CUDA graphs are not used: the model is on %s, and torch's current device is cuda:%d. Call "
+            "torch.cuda.set_device(%r) first.", device, current, str(device),
+        )  # fmt: skip
+        return False
+    return True
 
 
 def fastest_for(device: torch.device) -> Launch:
