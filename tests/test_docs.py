@@ -16,6 +16,11 @@ import torch
 
 from privet.cli.console import run
 from privet.cli.main import privet
+from privet.datasets.images import CIFAR10_FILES, FASHION_MNIST_FILES, MNIST_FILES
+from privet.datasets.known import KNOWN_DATASETS, SCATTERED
+from privet.datasets.sentences import SST2_FILES
+from privet.datasets.svhn import SVHN_FILES
+from privet.datasets.tabular import ADULT_TEST_FILE, ADULT_TRAIN_FILE, CALIFORNIA_FILE, WINE_FILE
 from tests.docs_blocks import REASON, Block, blocks
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -67,6 +72,18 @@ def _run(page: Path, block: Block, names: dict[str, Any], capfd: pytest.CaptureF
         code = run(privet, [*words, *(SMALLER.get(words[0], []) if "--help" not in words else [])])
         said = capfd.readouterr()
         assert code == 0, f"{page.name}, line {block.line}: privet {' '.join(words)}\n{said.out}\n{said.err}"
+
+
+def test_where_the_files_of_every_known_data_set_go_is_told() -> None:
+    words = (DOCS / "own-data.md").read_text(encoding="utf-8").split("## Data sets that privet knows")[1]
+    told = set(re.findall(r"`([^`]+)`", words))
+    ranges = {f"data_batch_{number}.bin" for number in (2, 3, 4)}  # "data_batch_1.bin to data_batch_5.bin"
+    files = (
+        *MNIST_FILES, *FASHION_MNIST_FILES, *CIFAR10_FILES, *SVHN_FILES, *SST2_FILES,
+        CALIFORNIA_FILE, WINE_FILE, ADULT_TRAIN_FILE, ADULT_TEST_FILE,
+    )  # fmt: skip
+    assert {f"{file.folder}/" for file in files} | {file.name for file in files} - ranges <= told
+    assert {info.name for info in KNOWN_DATASETS.values()} - told == {"fashion_mnist_small", *SCATTERED.values()}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

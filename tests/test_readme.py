@@ -47,7 +47,8 @@ columns = [{ name = "age", low = 0, high = 100 }, { name = "y", categories = ["n
 
 def _own_data(folder: Path) -> None:
     rows = [f"{20 + place % 60},{'yes' if place % 60 > 30 else 'no'}" for place in range(300)]
-    (folder / "my.csv").write_text("\n".join(["age,y", *rows, ""]))
+    for name in ("my.csv", "test.csv"):
+        (folder / name).write_text("\n".join(["age,y", *rows, ""]))
     (folder / "schema.toml").write_text(SCHEMA)
     for name, shade in (("dark", 20), ("light", 220)):
         (folder / "images" / name).mkdir(parents=True)
@@ -58,7 +59,7 @@ def _own_data(folder: Path) -> None:
 def test_shown_commands_run_in_the_order_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _own_data(tmp_path)
-    assert len(COMMANDS) == 17
+    assert len(COMMANDS) == 19
     for words in COMMANDS:
         arguments = words[1 : words.index(">") if ">" in words else None]
         arguments += SHORTER.get(arguments[0], []) + (SHORT_RUN if arguments[:2] == ["train", "demo"] else [])

@@ -104,6 +104,10 @@ class Page:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.browser.call("Emulation.setEmulatedMedia", session=self.session, features=features)
 
+    def show_on_paper(self) -> None:
+        """Show the page as it would be printed."""
+        self.browser.call("Emulation.setEmulatedMedia", session=self.session, media="print")
+
     def screenshot(self, path: Path) -> None:
         """Write a picture of the whole page."""
         found = self.browser.call(

@@ -45,6 +45,12 @@ _TABLES_THAT_SCROLL = """
   .filter((node) => node.scrollWidth > node.clientWidth + 1)
   .map((node) => node.getAttribute('aria-label'))
 """
+_CUT_OFF = """
+[...document.querySelectorAll('main *')]
+  .filter((node) => node.scrollWidth > node.clientWidth + 1 && getComputedStyle(node).display !== 'inline'
+    && !node.closest('svg') && !node.closest('.away') && !node.closest('details'))
+  .map((node) => node.outerHTML.slice(0, 120))
+"""
 _CONTRAST = """
 (() => {
   const channel = (v) => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; };
@@ -119,6 +125,16 @@ def test_tables_need_no_scrolling_on_a_telephone(browser: Browser, pages: dict[s
         assert tab.evaluate(_TABLES_THAT_SCROLL) == []
         # A cell that left its column names it.
         assert tab.evaluate("[...document.querySelectorAll('.wide td')].filter((td) => !td.dataset.label).length") == 0
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_nothing_is_cut_off_on_paper(browser: Browser, pages: dict[str, Path], page: str) -> None:
+    # The width of a printed sheet, 96 dots to the inch; paper cannot be scrolled.
+    with opened(browser, pages[page], width=720) as tab:
+        tab.show_on_paper()
+        assert tab.evaluate(_CUT_OFF) == []
+        assert tab.evaluate("getComputedStyle(document.querySelector('section')).breakInside") == "auto"
+        assert tab.evaluate("getComputedStyle(document.querySelector('tbody tr')).breakInside") == "avoid"
 
 
 @pytest.mark.parametrize("page", PAGES)

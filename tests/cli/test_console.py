@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import io
+
 import pytest
 
-from privet.cli.console import show_table
+from privet.cli.console import fitted, paragraphs, show_table
 
 
 def printed(
@@ -34,3 +36,41 @@ def test_numbers_and_single_words_are_never_cut(capsys: pytest.CaptureFixture[st
 
 def test_an_empty_cell_is_an_empty_cell(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, ["a", ""], [["", "ok"]]) == ["  a", "     ok"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+WORDS = "promised  " + " ".join(f"word-{number}" for number in range(30))
+
+
+def test_on_a_terminal_words_stay_whole_and_further_lines_are_set_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = fitted(WORDS, Terminal(), hang=10).splitlines()
+    assert max(len(line) for line in lines) <= 60
+    assert " ".join(lines).split() == WORDS.split()
+    assert [line.startswith(" " * 10) for line in lines] == [False] + [True] * (len(lines) - 1)
+
+
+def test_columns_that_are_taken_count_for_the_first_line_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    first, *others = fitted(WORDS, Terminal(), used=30).splitlines()
+    assert first.startswith("promised  word-0")
+    assert len(first) <= 30
+    assert max(len(line) for line in others) > 50
+
+
+def test_lines_to_copy_and_lines_for_programs_are_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    text = f"Save this:\n\n  {WORDS}\n"
+    assert fitted(text, Terminal()).splitlines() == text.splitlines()
+    assert fitted(WORDS, io.StringIO()) == WORDS
+
+
+def test_the_points_of_a_list_are_set_in_behind_their_mark() -> None:
+    first, *others = paragraphs("- " + WORDS, hang="  ").splitlines()
+    assert first.startswith("  - promised")
+    assert others
+    assert all(line.startswith("    word") for line in others)

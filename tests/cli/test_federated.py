@@ -46,6 +46,9 @@ def test_a_federation_is_run_with_its_promise_before_and_its_cost_after(ask: Ask
     assert "add-or-remove one record" in spent
     assert "2 with 2 parties" in answer.out
     assert "accuracy of the central run" in answer.out
+    assert answer.out.count("95 % Clopper-Pearson, n = 2,000") == 2
+    assert "rounds.jsonl" in answer.err
+    assert (tmp_path / "run" / "rounds.jsonl").read_text().count("\n") == 2
     assert {path.parent.name for path in (tmp_path / "run").glob("*/ledger.jsonl")} == {
         "coordinator",
         "party0",

@@ -45,6 +45,13 @@ def test_a_device_that_is_not_there_is_an_error_of_the_command(ask: Ask, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
+def test_why_parts_were_not_run_is_said_in_full_once(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PRIVET_DATA", raising=False)
+    found = ask("reproduce", "clipping-table-3", "--quick", "--device", "cpu", "-o", tmp_path)
+    assert found.err.count("export PRIVET_DATA=FOLDER") == 2  # of MNIST and of CIFAR-10
+    assert found.err.count("not run, for the same reason") >= 2
+
+
 def test_a_figure_is_run_judged_and_drawn_and_then_kept(ask: Ask, tmp_path: Path) -> None:
     words = ("reproduce", "hidden-state-waste", "--quick", "--device", "cpu", "-o", tmp_path)
     found = ask(*words)

@@ -101,6 +101,16 @@ def test_epsilon_changes_a_recipe_and_what_is_about_own_data_does_not_go_with_on
     assert "spends epsilon 2" in exceeded.err
 
 
+def test_a_folder_without_sub_folders_is_not_taken_for_images(ask: Ask, tmp_path: Path) -> None:
+    found = ask("train", tmp_path, "--epsilon", "3", "--size", "200")
+    assert found.code == 2
+    assert "has no sub-folders" in found.err
+    (tmp_path / "ledger.jsonl").touch()
+    found = ask("train", tmp_path, "--epsilon", "3", "--size", "200")
+    assert found.code == 2
+    assert "is the folder of a run" in found.err
+
+
 def test_a_folder_of_images_trains_with_one_command(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image = pytest.importorskip("PIL.Image")
     monkeypatch.chdir(tmp_path)

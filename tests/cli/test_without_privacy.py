@@ -7,6 +7,8 @@ import pytest
 from tests.cli.conftest import TINY, Ask
 
 SET = [word for override in TINY for word in ("--set", override)]
+# The same with a learning rate to be found.
+SHORT = [word for override in TINY if "optimizer" not in override for word in ("--set", override)]
 
 
 @pytest.fixture
@@ -28,6 +30,13 @@ def test_a_run_without_privacy_is_stamped_and_shows_what_privacy_costs(
     text = page.read_text()
     assert "NOT PRIVATE" in text
     assert "No privacy is promised" in text
+
+
+def test_the_search_for_a_learning_rate_is_announced_before_it_begins(ask: Ask, tmp_path: Path) -> None:
+    words = ("train", "demo", "--without-privacy", "-o", tmp_path / "open", *SHORT)
+    first, again = ask(*words), ask(*words)
+    assert first.err.index("Trying a few learning rates") < first.err.index("learning rate 0.")
+    assert "Trying" not in again.err
 
 
 def test_a_run_without_privacy_resumes_and_keeps_its_points(ask: Ask, open_run: Path) -> None:

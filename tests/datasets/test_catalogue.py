@@ -83,7 +83,7 @@ def test_standardized_images_have_mean_zero_and_deviation_one() -> None:
 @pytest.mark.usefixtures("no_data_folder")
 @pytest.mark.parametrize("name", FROM_FILES)
 def test_without_a_folder_the_error_says_how_to_name_one(name: str) -> None:
-    with pytest.raises(DataError, match=r"root= or name it in PRIVET_DATA.*Official files: ") as caught:
+    with pytest.raises(DataError, match=r"export PRIVET_DATA=FOLDER .in Python also root=.*Official files: ") as caught:
         load(name)
     assert describe(name).source in str(caught.value)
 

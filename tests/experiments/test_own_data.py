@@ -52,6 +52,23 @@ def test_recipes_for_own_data_are_recipes_at_every_size(schema: TableSchema, siz
     assert Recipe.from_dict(images).info.input_shape == (3, 9, 7)
 
 
+def test_fewer_images_learn_in_smaller_steps() -> None:
+    rates = [
+        image_recipe(
+            Promise(epsilon=3.0, train_size=size),
+            name="pets",
+            train=Path("pets"),
+            test=None,
+            classes=("cat", "dog"),
+            height=32,
+            width=32,
+            channels=3,
+        )["training"]["optimizer"]["learning_rate"]
+        for size in (100, 600, 2_000, 10_000, 1_000_000)
+    ]
+    assert rates == [0.1, 0.24, 0.8, 4.0, 4.0]  # 4 is that of the demo, which has 10,000 images
+
+
 def test_a_size_that_no_private_model_can_live_on_is_refused() -> None:
     with pytest.raises(RecipeError, match="declared size is 40"):
         Promise(epsilon=1.0, train_size=40)

@@ -19,7 +19,7 @@ from privet.reports.comparison import (
     write_comparison,
 )
 from privet.reports.content import RunContent, gather
-from privet.reports.differences import Figure
+from privet.reports.differences import Figure, shown_numbers
 from privet.reports.facets import Facet, facets_of
 from privet.reports.report import render
 from tests.reports.conftest import MakeRun
@@ -86,6 +86,23 @@ def test_runs_on_different_data_stand_side_by_side_and_nothing_is_said(runs: Run
     words = Page(render_comparison([runs[0], replace(runs[1], recipe=other)])).words
     assert "The runs are about different data" in words
     assert "than run 1" not in words
+
+
+def test_runs_without_figures_are_not_said_to_be_alike(runs: Runs) -> None:
+    bare = [
+        replace(run, metrics=None, calibration=None, membership=(), fairness=None, robustness=None, rebuilt=None)
+        for run in runs
+    ]
+    words = Page(render_comparison(bare)).words
+    assert "Nothing can be compared" in words
+    assert "chance" not in words
+
+
+def test_figures_that_stand_together_have_equally_many_decimals() -> None:
+    assert shown_numbers([1.07, 0.92634, 0.5]) == ("1.0700", "0.9263", "0.5000")
+    assert shown_numbers([-0.02669, -0.05199, 0.0], sign="+") == ("-0.0267", "-0.0520", "+0.0000")
+    assert shown_numbers([1.5e-5, 2e-6]) == ("1.5e-05", "2e-06")
+    assert shown_numbers([]) == ()
 
 
 def test_epsilons_at_different_deltas_are_not_called_comparable(runs: Runs) -> None:

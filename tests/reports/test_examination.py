@@ -111,6 +111,13 @@ def test_rows_say_what_exceeds_its_limit() -> None:
     assert all(row.exceeds for row in membership_rows(attack("too good", 3.0)))
 
 
+def test_a_limit_that_nothing_can_exceed_is_not_called_kept() -> None:
+    found = attack("fair", 0.5)
+    assert all(row.has_limit for row in membership_rows(found))
+    boundless = replace(found, area_limit=1.0, points=tuple(replace(point, limit=1.0) for point in found.points))
+    assert not any(row.has_limit for row in membership_rows(boundless))
+
+
 def test_rows_of_confidence_hold_every_figure_with_its_interval(calibration: CalibrationReport) -> None:
     rows = confidence_rows(calibration)
     assert [row[0] for row in rows] == [

@@ -65,7 +65,7 @@ def audit(
     """Attack the plan of RECIPE_OR_RUN and compare with its claim.
 
     The plan's own sampling, clipping, mask and noise run on its own network,
-    with made-up records whose traces an attacker looks for. What he finds
+    with made-up records whose traces an attacker looks for. What they find
     proves a lower bound on epsilon; the accountant claims an upper one. Exit
     code 3 says that the lower bound is above the claim: the code is broken.
 

@@ -43,5 +43,5 @@ def certify(run_folder: str, output: str | None, as_json: bool) -> int:
             }
         )
         for line in certificate.limits:
-            click.echo(paragraphs(f"- {line}"))
+            click.echo(paragraphs(f"- {line}", hang="  "))
     return OK if certificate.standing in (Standing.COMPLETE, Standing.UNFINISHED) else BUDGET

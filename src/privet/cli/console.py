@@ -15,7 +15,7 @@ import click
 from privet.errors import BudgetExceeded, LedgerMismatch, PrivetError, RecipeError
 
 OK, FAILED, USAGE, BUDGET, INTERRUPTED = 0, 1, 2, 3, 130
-_USUAL_WIDTH = 80
+_USUAL_WIDTH, _LEAST_WIDTH = 80, 40
 
 
 def exit_code(error: PrivetError) -> int:
@@ -40,12 +40,13 @@ def run(command: click.Command, args: Sequence[str] | None = None) -> int:
     except PrivetError as error:
         if wants_trace:
             traceback.print_exc()
-        click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True, color=_colour(sys.stderr))
+        words = fitted(str(error), sys.stderr, used=len("error: "))
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {words}", err=True, color=_colour(sys.stderr))
         return exit_code(error)
     except OSError as error:
         if wants_trace:
             traceback.print_exc()
-        click.echo(f"error: {error}", err=True)
+        remark(f"error: {error}")
         return FAILED
 
 
@@ -53,6 +54,29 @@ def _colour(stream: Any) -> bool:
     import os
 
     return bool(stream.isatty()) and not os.environ.get("NO_COLOR")
+
+
+def fitted(text: str, stream: Any, *, used: int = 0, hang: int = 0) -> str:
+    """Break long lines between words where a terminal would break them within one.
+
+    Of the first line ``used`` columns are taken already; further lines of a broken one begin with ``hang`` spaces.
+    Lines that begin with a space stay as they are: they are there to be copied. Elsewhere than on a terminal all lines
+    stay whole, for programs that look for words in them.
+    """
+    if not stream.isatty():
+        return text
+    width = max(_LEAST_WIDTH, shutil.get_terminal_size().columns)
+    wrapper = textwrap.TextWrapper(width, subsequent_indent=" " * hang, break_on_hyphens=False, break_long_words=False)
+    lines = []
+    for number, line in enumerate(text.splitlines()):
+        wrapper.initial_indent = " " * used if number == 0 else ""
+        lines.append(line if line.startswith(" ") else wrapper.fill(line)[len(wrapper.initial_indent) :])
+    return "\n".join(lines)
+
+
+def remark(text: str) -> None:
+    """Say something about what is going on, apart from results: on stderr."""
+    click.echo(fitted(text, sys.stderr), err=True)
 
 
 def show_json(values: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -99,17 +123,22 @@ def show_facts(facts: Mapping[str, str]) -> None:
     """Print names and values in two columns."""
     width = max(len(name) for name in facts)
     for name, value in facts.items():
-        click.echo(f"  {name.ljust(width)}  {value}")
+        click.echo(f"  {name.ljust(width)}  {fitted(value, sys.stdout, used=width + 4, hang=width + 4)}")
 
 
 def show_heading(text: str) -> None:
     """Print a line that begins a part of the output."""
-    click.echo(click.style(text, bold=True))
+    click.echo(click.style(fitted(text, sys.stdout, hang=2), bold=True))
 
 
-def paragraphs(text: str, *, indent: str = "  ") -> str:
-    """Wrap sentences to the terminal's usual width."""
+def paragraphs(text: str, *, indent: str = "  ", hang: str = "") -> str:
+    """Wrap sentences to the terminal's usual width; ``hang`` goes before every line but the first."""
     # Names with hyphens stay in one piece: they are there to be copied.
     return textwrap.fill(
-        text, width=78, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+        text,
+        width=78,
+        initial_indent=indent,
+        subsequent_indent=indent + hang,
+        break_on_hyphens=False,
+        break_long_words=False,
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import show_heading, show_json, show_table
+from privet.cli.console import remark, show_heading, show_json, show_table
 from privet.cli.options import CONTEXT, examples, json_option, run_argument
 from privet.cli.unfinished import say_if_unfinished
 
@@ -127,10 +127,9 @@ def _say_what_is_kept(run_folder: str) -> None:
     from privet.experiments.run_files import RunFiles
 
     if not stored_recipe(RunFiles(folder=Path(run_folder))).is_public:
-        click.echo(
+        remark(
             f"None of this is kept in {run_folder} or shown in its report: the data are private. If they are public, "
-            "say so in the recipe: data_is_public = true.",
-            err=True,
+            "say so in the recipe: data_is_public = true."
         )
 
 
@@ -224,7 +223,7 @@ def _pretraining(run_folder: str, public: str | None, test: ArrayDataset | None,
         show_table(SHIFT_HEADER, shift_rows(shift), right=(1, 2))
     warning = shift_warning(shift)
     if warning is not None:
-        click.echo(f"warning: {warning}", err=True)
+        remark(f"warning: {warning}")
     return shift.to_dict()
 
 
@@ -243,7 +242,7 @@ def _membership(run_folder: str, device: str, as_json: bool) -> object:
                     row.value,
                     row.interval.partition(" (")[0],
                     row.limit,
-                    "EXCEEDED" if row.exceeds else "ok",
+                    "EXCEEDED" if row.exceeds else "ok" if row.has_limit else "no limit",
                 ]
                 for row in membership_rows(report)
             ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import show_facts
+from privet.cli.console import remark, show_facts
 from privet.cli.options import CONTEXT, examples
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ def federated(recipe: str, output: str, network: bool, rate: float | None, round
     if folder.exists() and any(folder.iterdir()):
         raise RecipeError(f"{output} is not empty. Name a new folder: every run has ledgers of its own.")
     click.echo(f"promised  {chosen.agreement.guarantee()}")
+    remark(
+        f"{chosen.agreement.num_rounds} rounds with {chosen.num_parties} parties; rounds.jsonl in {output} grows by a "
+        "line with each of them."
+    )
 
     from privet.federated.running import run_centrally, run_here, run_on_network
 
@@ -52,10 +56,22 @@ def federated(recipe: str, output: str, network: bool, rate: float | None, round
         result, traffic = run_here(chosen, folder), []
     click.echo(f"spent     {result.words}")
     facts = {"rounds": f"{chosen.agreement.num_rounds} with {chosen.num_parties} parties"}
-    facts |= {f"test {name}": f"{value:.4f}" for name, value in result.measures.items()}
+    num_examples = len(chosen.split.test)
+    facts |= {f"test {name}": _measured(name, value, num_examples) for name, value in result.measures.items()}
     if central:
-        facts |= {f"{name} of the central run": f"{value:.4f}" for name, value in run_centrally(chosen).items()}
+        found = run_centrally(chosen)
+        facts |= {f"{name} of the central run": _measured(name, value, num_examples) for name, value in found.items()}
     show_facts(facts | _told(traffic))
+
+
+def _measured(name: str, value: float, num_examples: int) -> str:
+    """Return a figure with what it rests on; a share of right answers has its interval too."""
+    from privet.experiments.results import share
+
+    if name != "accuracy":
+        return f"{value:.4f} (n = {num_examples:,})"
+    found = share(name, round(value * num_examples), num_examples)
+    return f"{value:.4f} ({found.low:.4f} to {found.high:.4f}, {found.interval}, n = {num_examples:,})"
 
 
 def _told(traffic: list[Traffic]) -> dict[str, str]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from privet.cli.console import remark
+
 if TYPE_CHECKING:
     from privet.experiments.own_data import Promise
     from privet.experiments.recipe import Recipe
@@ -56,19 +58,17 @@ class OwnData:
         if self.delta is None:
             own = recipe.own_data
             assert own is not None
-            click.echo(
+            remark(
                 f"delta {recipe.privacy.delta:g}, chosen for the declared {own.train_size:,} records; --delta changes "
-                "it.",
-                err=True,
+                "it."
             )
         if self.test is None:
-            click.echo("No test data (--test): the model will be trained and not measured.", err=True)
+            remark("No test data (--test): the model will be trained and not measured.")
             if recipe.table is not None:
-                click.echo(
+                remark(
                     "Cells of training records that do not fit the schema are changed to fit, silently: a word about "
                     "them would tell about records. Test records that do not fit are refused with the reason, so a "
-                    "--test file shows whether the schema is right.",
-                    err=True,
+                    "--test file shows whether the schema is right."
                 )
         return recipe
 
@@ -133,7 +133,7 @@ class OwnData:
                 self.public_sample, private=path, target=target, delimiter=delimiter, decimal=self.decimal or "."
             )
             if schema.left_out:
-                click.echo(f"Columns left out, constant or of too many words: {', '.join(schema.left_out)}.", err=True)
+                remark(f"Columns left out, constant or of too many words: {', '.join(schema.left_out)}.")
             return schema
         text = schema_to_write(path, target=target, delimiter=delimiter)
         raise RecipeError(
@@ -146,14 +146,17 @@ class OwnData:
 
     def _images(self, path: Path) -> dict[str, Any]:
         from privet.datasets.own_images import folder_classes
+        from privet.errors import RecipeError
         from privet.experiments.own_data import image_recipe
 
         self._refuse(
             ("target", "schema", "public_sample", "delimiter", "decimal"), "is about a table, and this is a folder"
         )
         found = folder_classes(path) if self.classes is None else tuple(self.classes.split(","))
+        if not found:
+            raise RecipeError(_no_classes(path))
         if self.classes is None:
-            click.echo(f"Classes, from the folders' names, which are taken as public: {', '.join(found)}.", err=True)
+            remark(f"Classes, from the folders' names, which are taken as public: {', '.join(found)}.")
         height, width = _sides(self.image_size or "32x32")
         channels = {None: 3, "grey": 1, "colour": 3}[self.channels]
         test = None if self.test is None else Path(self.test)
@@ -177,6 +180,17 @@ class OwnData:
 def is_own_data(path: str) -> bool:
     """Whether a word names a table or a folder of images, and no recipe and no run."""
     return path.lower().endswith(_TABLES) or (Path(path).is_dir() and not (Path(path) / "recipe.toml").exists())
+
+
+def _no_classes(path: Path) -> str:
+    from privet.experiments.run_files import RunFiles
+
+    if RunFiles(folder=path).ledger.exists():
+        return f"{path} is the folder of a run, and no data. The program that began the run goes on with it."
+    return (
+        f"{path} has no sub-folders. A folder of images needs one per class, such as {path / 'cat'} and "
+        f"{path / 'dog'}; their names are the classes."
+    )
 
 
 def _name(path: Path) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.console import paragraphs, show_facts, show_heading, show_json, show_table
+from privet.cli.console import paragraphs, remark, show_facts, show_heading, show_json, show_table
 from privet.cli.options import CONTEXT, examples, json_option, quick_option, recipe_argument, set_option
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def plan(recipe: str, overrides: tuple[str, ...], quick: bool, compares: bool, a
     loaded = load_recipe(recipe, overrides, quick=quick)
     made = loaded.plan()
     if loaded.warning is not None:
-        click.echo(f"warning: {loaded.warning}", err=True)
+        remark(f"warning: {loaded.warning}")
     found = _facts(loaded, made)
     if compares:
         found["noise_comparison"] = _comparison(loaded, made)

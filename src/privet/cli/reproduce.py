@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import paragraphs, show_heading, show_table
+from privet.cli.console import paragraphs, remark, show_heading, show_table
 from privet.cli.options import CONTEXT, examples
 
 if TYPE_CHECKING:
@@ -85,15 +85,27 @@ def reproduce(
         num_workers=workers,
         source=None if source is None else Path(source),
     )
-    found = running.reproduce(chosen, choices, _remark)
+    found = running.reproduce(chosen, choices, _Remarks())
     for made in found:
         _draw(made, choices)
         _show(made)
     _sum_up(found, choices)
 
 
-def _remark(text: str) -> None:
-    click.echo(text, err=True)
+class _Remarks:
+    """Passes on what is said on the way; a reason why parts were not run is given in full once."""
+
+    _NOT_RUN = ": not run: "
+
+    def __init__(self) -> None:
+        self._reasons: set[str] = set()
+
+    def __call__(self, text: str) -> None:
+        """Say it on stderr."""
+        part, _, reason = text.partition(self._NOT_RUN)
+        remark(f"{part}: not run, for the same reason" if reason in self._reasons else text)
+        if reason:
+            self._reasons.add(reason)
 
 
 def _list() -> None:
@@ -112,6 +124,7 @@ def _list() -> None:
             if entry.unavailable is not None:
                 click.echo(paragraphs(f"Not here: {entry.unavailable}", indent="      "))
     click.echo("\nData are looked for in the folder that PRIVET_DATA names.")
+    remark("Run one, small: privet reproduce clipping-table-1 --quick")
 
 
 def _show(made: Reproduction) -> None:
@@ -147,4 +160,4 @@ def _draw(made: Reproduction, choices: Choices) -> None:
         for name, data in pictures(made).items():
             write_durably(made.folder(choices) / name, data)
     except ModuleNotFoundError as error:
-        _remark(f"No picture: {error.name} is missing. Run: pip install 'privet[report]', then the same command.")
+        remark(f"No picture: {error.name} is missing. Run: pip install 'privet[report]', then the same command.")

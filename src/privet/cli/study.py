@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.console import show_table
+from privet.cli.console import remark, show_table
 from privet.cli.options import CONTEXT, examples
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def study(
 
     if name is None:
         show_table(["name", "what it compares"], [[entry.name, entry.description] for entry in STUDIES.values()])
+        remark("Run one, small: privet study clipping-clusters --quick")
         return
     chosen = find_study(name)
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import INTERRUPTED, OK, show_facts
+from privet.cli.console import INTERRUPTED, OK, fitted, remark, show_facts
 from privet.cli.options import CONTEXT, examples, quick_option, recipe_argument, set_option
 from privet.cli.own_data import OwnData, is_own_data, own_data_options
 
 if TYPE_CHECKING:
+    from privet.accounting.guarantee import Guarantee
     from privet.experiments.progress import Progress
     from privet.experiments.recipe import Recipe
     from privet.experiments.runner import RunOutcome
@@ -73,7 +74,7 @@ def train(
         is_chosen = any(override.startswith("training.optimizer") for override in overrides)
         loaded = loaded.without_privacy(keeps_learning_rate=is_chosen)
     if loaded.warning is not None:
-        click.echo(f"warning: {loaded.warning}", err=True)
+        remark(f"warning: {loaded.warning}")
     folder = output or _default_folder(recipe)
     if without_privacy and not is_chosen and max_epsilon is None:
         loaded = _with_open_rate(loaded, folder, quiet=quiet)
@@ -91,12 +92,10 @@ def train(
             unprotected=unprotected_telemetry,
             max_epsilon=max_epsilon,
             should_stop=should_stop,
-            announce=lambda promised: click.echo(f"promised  {promised}"),
+            announce=lambda promised: _say("promised", promised),
         )
     if was_finished:
-        click.echo(
-            f"{folder} was finished before, and nothing was added. For another run name another folder: -o.", err=True
-        )
+        remark(f"{folder} was finished before, and nothing was added. For another run name another folder: -o.")
     has_test_data = loaded.own_data is None or loaded.own_data.test is not None
     _print(outcome, folder, is_public=loaded.is_public, has_test_data=has_test_data)
     return OK if outcome.is_finished else INTERRUPTED
@@ -106,11 +105,18 @@ def _with_open_rate(recipe: Recipe, folder: str, *, quiet: bool) -> Recipe:
     from privet.experiments.open_rate import with_open_rate
     from privet.experiments.run_files import RunFiles
 
-    found = with_open_rate(recipe, RunFiles(folder=Path(folder)))
+    files = RunFiles(folder=Path(folder))
+    if not quiet and not files.is_run:
+        remark("Trying a few learning rates for the run without privacy; this may take as long as the run itself.")
+    found = with_open_rate(recipe, files)
     if not quiet:
         rate = found.training.optimizer.learning_rate
-        click.echo(f"learning rate {rate:.3g}, the best of a few on a tenth of the training records", err=True)
+        remark(f"learning rate {rate:.3g}, the best of a few on a tenth of the training records")
     return found
+
+
+def _say(what: str, guarantee: Guarantee) -> None:
+    click.echo(fitted(f"{what.ljust(10)}{guarantee}", sys.stdout, hang=10))
 
 
 def _loaded(name_or_path: str, overrides: Sequence[str], *, quick: bool) -> Recipe:
@@ -143,7 +149,7 @@ def _progress(folder: str, *, quiet: bool, tensorboard: bool) -> Progress:
 
 
 def _print(outcome: RunOutcome, folder: str, *, is_public: bool, has_test_data: bool) -> None:
-    click.echo(f"spent     {outcome.spent}")
+    _say("spent", outcome.spent)
     lost = outcome.steps_done - outcome.steps_taken
     note = f" ({lost:,} charged and lost with an earlier process)" if lost > 0 else ""
     steps = f"{outcome.steps_done:,} of {outcome.num_steps:,}{note}"
@@ -164,10 +170,7 @@ def _print(outcome: RunOutcome, folder: str, *, is_public: bool, has_test_data: 
                 "figures on test data are not covered by the guarantee" if has_test_data else "there are no test data"
             )
             data = "" if has_test_data else " --data TEST"
-            click.echo(
-                f"The model was not measured: {reason}.\nTo measure it all the same: privet evaluate {folder}{data}",
-                err=True,
-            )
-        click.echo(f"Next: privet report {folder}", err=True)
+            remark(f"The model was not measured: {reason}.\nTo measure it all the same: privet evaluate {folder}{data}")
+        remark(f"Next: privet report {folder}")
     else:
-        click.echo("Interrupted: the run is not finished. The same command resumes the run.", err=True)
+        remark("Interrupted: the run is not finished. The same command resumes the run.")

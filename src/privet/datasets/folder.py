@@ -61,8 +61,9 @@ class DataFolder:
         wanted = f"{file.folder}/{file.name}"
         if self.root is None:
             raise DataError(
-                f"Data set {dataset!r} is not part of this package and no data folder is named. Put {wanted}(.gz) in a "
-                f"folder and pass it as root= or name it in {ROOT_VARIABLE}. Official files: {source}."
+                f"Data set {dataset!r} is not part of this package and no data folder is named. Put its files in a "
+                f"folder, as {wanted}(.gz), and name the folder: export {ROOT_VARIABLE}=FOLDER (in Python also "
+                f"root=). Official files: {source}."
             )
         if not self.root.is_dir():
             raise DataError(f"Data set {dataset!r}: the data folder {self.root} does not exist. Check {ROOT_VARIABLE}.")

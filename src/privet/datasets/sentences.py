@@ -15,7 +15,7 @@ from privet.errors import DataError
 
 TRAIN_SIZE, DEV_SIZE = 67_349, 872
 _SOURCE = "R. Socher et al. (2013); https://gluebenchmark.com/tasks (SST-2)"
-_FILES = (
+SST2_FILES = (
     DataFile(
         folder="SST-2",
         name="train.tsv",
@@ -55,7 +55,7 @@ def load_sst2(
         DataError: no data folder, a missing file, or a file that is not what it should be.
     """
     folder = DataFolder.chosen(root, verify_checksums=verify_checksums)
-    train, dev = (_read(folder, file) for file in _FILES)
+    train, dev = (_read(folder, file) for file in SST2_FILES)
     return train, dev
 
 

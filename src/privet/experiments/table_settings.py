@@ -88,7 +88,9 @@ class TableSettings(Table):
         label = self.label.column()
         if not isinstance(label, CategoryColumn):
             raise RecipeError(
-                f"table.label {self.label.name!r} must list its categories: a table of classes is needed."
+                f"table.label {self.label.name!r} is declared by a range of numbers and must list its categories: a "
+                "table of classes is needed. List the values that it has, or cut numbers into a few classes in the "
+                "file. To predict numbers as such, write a training loop of your own with privet.privatize."
             )
         if self.decimal == self.delimiter:
             raise RecipeError(

@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -35,6 +36,11 @@ def available(tensor: Tensor) -> bool:
     if is_traced():  # a tracer does not see kernels: their results would become constants
         return False
     return tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def beside(tensor: Tensor) -> AbstractContextManager[object]:
+    """Make the tensor's device torch's current one, which is where kernels run; a processor's changes nothing."""
+    return cast(AbstractContextManager[object], torch.cuda.device_of(tensor))  # type: ignore[no-untyped-call]
 
 
 def _precision(*, allow_tf32: bool) -> str:
@@ -70,7 +76,7 @@ def gram_square_norms(inputs: Tensor, out_grads: Tensor, *, block: int) -> Tenso
     rows = _tiles(length, block)
     pairs = rows * (rows + 1) // 2
     sums = torch.empty(2, batch, pairs, device=inputs.device, dtype=torch.float32)
-    with torch.cuda.device_of(inputs):
+    with beside(inputs):
         _module().gram_kernel[(pairs, batch)](
             inputs, out_grads, sums, length, width_in, out_grads.shape[2],
             *inputs.stride(), *out_grads.stride(), pairs, batch,
@@ -89,7 +95,7 @@ def scaled_rows(tensor: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
     scaled = torch.empty(tensor.shape, device=tensor.device, dtype=dtype)
     width = tensor[0].numel()
     block = min(2048, max(16, 1 << (width - 1).bit_length()))
-    with torch.cuda.device_of(tensor):
+    with beside(tensor):
         _module().scale_kernel[(_tiles(width, block), len(tensor))](
             tensor, weights, scaled, width, weights.stride(0), BLOCK=block, num_warps=8 if block >= 2048 else 4
         )
@@ -126,7 +132,7 @@ def conv_square_norms(
     squares = torch.empty(batch, num_tiles, device=inputs.device, dtype=torch.float32)
     shape = (batch, out_channels, in_channels, kernel_h, kernel_w) if store else (1,)
     stored = torch.empty(shape, device=inputs.device, dtype=torch.float32)
-    with torch.cuda.device_of(inputs):
+    with beside(inputs):
         _module().conv_kernel[(num_tiles, batch)](
             inputs, out_grads, stored, squares, in_channels, height, width, rows, *out_grads.shape[2:], columns,
             tiles_o, tiles_n, groups, num_tiles, *stride, *padding, *dilation,
@@ -149,7 +155,7 @@ def _shifted_square_norms(
     squares = torch.empty(batch, num_tiles, device=inputs.device, dtype=torch.float32)
     shape = (batch, kernel_h, 3, rows, channels) if store else (1,)
     stored = torch.empty(shape, device=inputs.device, dtype=torch.float32)
-    with torch.cuda.device_of(inputs):
+    with beside(inputs):
         _module().conv_shift_kernel[(num_tiles, batch)](
             inputs, out_grads, stored, squares, channels, height, width, rows, tiles_o, tiles_c, num_tiles, *padding,
             KERNEL_H=kernel_h, STORE=store, BLOCK_O=block_o, BLOCK_C=block_c, BLOCK_T=_block_of_positions(out_grads),
@@ -171,7 +177,7 @@ def row_affine_sums(inputs: Tensor, mean: Tensor, rstd: Tensor, out_grads: Tenso
     stretch = _tiles(_tiles(length, num_stretches), 32) * 32
     num_stretches = _tiles(length, stretch)
     sums = torch.empty(batch, num_stretches, 2, width, device=inputs.device, dtype=torch.float32)
-    with torch.cuda.device_of(inputs):
+    with beside(inputs):
         _module().row_affine_kernel[(batch, columns, num_stretches)](
             inputs, mean.contiguous(), rstd.contiguous(), out_grads, sums, length, width, stretch, num_stretches,
             BLOCK_T=32, BLOCK_D=128, num_warps=4,
@@ -193,7 +199,7 @@ def channel_affine_sums(
     scale = torch.empty(batch, channels, device=inputs.device, dtype=torch.float32)
     shift = torch.empty_like(scale)
     block = min(1024, 1 << max(4, (positions - 1).bit_length()))
-    with torch.cuda.device_of(inputs):
+    with beside(inputs):
         _module().channel_affine_kernel[(batch * channels,)](
             inputs, mean.contiguous(), rstd.contiguous(), out_grads, scale, shift,
             positions, channels, channels // num_groups, num_groups, BLOCK=block, num_warps=4 if block >= 512 else 1,

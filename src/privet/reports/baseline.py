@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from privet.accounting.guarantee import rounded_up
 from privet.effects.groups import AttributeReport
 from privet.reports.content import RunContent, have_same_data
-from privet.reports.differences import Figure, difference, is_supported, shown_difference
+from privet.reports.differences import Figure, difference, is_supported, shown_difference, shown_numbers
 from privet.reports.facets import facets_of
 
 BASELINE_HEADER = ("on test data", "this run", "baseline", "difference", "95 % interval", "n each")
@@ -101,6 +101,7 @@ def _accuracies(report: AttributeReport) -> dict[str, Figure]:
 
 def _cells(name: str, one: Figure, two: Figure, *, is_share: bool) -> tuple[str, ...]:
     change = shown_difference(difference(two, one), is_share=is_share)
-    values = [f"{100 * each.value:.1f} %" if is_share else f"{each.value:.4g}" for each in (one, two)]
+    figures = (one.value, two.value)
+    values = [f"{100 * each:.1f} %" for each in figures] if is_share else shown_numbers(figures)
     sizes = dict.fromkeys(f"{each.num_examples:,}" for each in (one, two))
     return name, *values, *change, " and ".join(sizes)

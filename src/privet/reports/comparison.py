@@ -13,7 +13,7 @@ from privet.accounting.guarantee import rounded_up
 from privet.errors import ArgumentError, CheckpointError
 from privet.experiments.run_files import write_whole
 from privet.reports.content import RunContent, have_same_data
-from privet.reports.differences import Figure, difference, is_supported, shown_difference
+from privet.reports.differences import Figure, difference, is_supported, shown_difference, shown_numbers
 from privet.reports.facets import Facet, facets_of
 from privet.reports.page import load_template
 from privet.reports.plots import BLUE, INK, ORANGE, Plot, draw_svg
@@ -99,15 +99,13 @@ def privacy_note(runs: Sequence[RunContent]) -> str:
     )
 
 
-def _shown(value: float, facet: Facet) -> str:
-    return f"{100 * value:.1f} %" if facet.is_share else f"{value:.4g}"
-
-
 def _cell(figure: Figure | None, facet: Facet) -> str:
     if figure is None:
         return "not measured"
-    low, high = _shown(figure.low, facet), _shown(figure.high, facet)
-    return f"{_shown(figure.value, facet)} ({low} to {high}, n = {figure.num_examples:,})"
+    figures = (figure.value, figure.low, figure.high)
+    shown = [f"{100 * each:.1f} %" for each in figures] if facet.is_share else shown_numbers(figures)
+    value, low, high = shown
+    return f"{value} ({low} to {high}, n = {figure.num_examples:,})"
 
 
 def told_differences(facet: Facet) -> list[str]:

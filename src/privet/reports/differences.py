@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privet.effects.reliability import Interval
@@ -46,6 +47,19 @@ def is_supported(found: Interval) -> bool:
     return found.low > 0 or found.high < 0
 
 
+def shown_numbers(values: Sequence[float], *, sign: str = "") -> tuple[str, ...]:
+    """Return figures that stand together with equally many decimals: four, or more digits where all are tiny.
+
+    Examples:
+        >>> shown_numbers([1.07, 0.92634, 0.5])
+        ('1.0700', '0.9263', '0.5000')
+        >>> shown_numbers([-0.00001234], sign="+")
+        ('-1.234e-05',)
+    """
+    is_tiny = 0 < max((abs(value) for value in values), default=0.0) < 0.001
+    return tuple(f"{value:{sign}.4g}" if is_tiny else f"{value:{sign}.4f}" for value in values)
+
+
 def points(value: float) -> str:
     """Return a difference of shares in percentage points."""
     return f"{100 * value:+.1f} points"
@@ -55,4 +69,5 @@ def shown_difference(found: Interval, *, is_share: bool) -> tuple[str, str]:
     """Return a difference and its interval as text, shares in percentage points."""
     if is_share:
         return points(found.value), f"{100 * found.low:+.1f} to {100 * found.high:+.1f} points"
-    return f"{found.value:+.4g}", f"{found.low:+.4g} to {found.high:+.4g}"
+    value, low, high = shown_numbers([found.value, found.low, found.high], sign="+")
+    return value, f"{low} to {high}"

@@ -16,7 +16,10 @@ _OTHER_NAMES = {"cross entropy": "negative log-likelihood"}
 
 @dataclass(frozen=True, kw_only=True)
 class AttackRow:
-    """One measure of one attack, as text."""
+    """One measure of one attack, as text.
+
+    A run without privacy has no limit that an attack could keep: ``has_limit`` says whether there is one to be told of.
+    """
 
     attack: str
     measure: str
@@ -25,6 +28,7 @@ class AttackRow:
     num_examples: str
     limit: str
     exceeds: bool
+    has_limit: bool
 
 
 def confidence_rows(report: CalibrationReport, *, measured: Collection[str] = ()) -> list[tuple[str, str, str, str]]:
@@ -69,6 +73,7 @@ def membership_rows(report: MembershipReport) -> list[AttackRow]:
             num_examples=f"{report.num_members:,} + {report.num_non_members:,}",
             limit=rounded_up(report.area_limit, 3),
             exceeds=area.low > report.area_limit,
+            has_limit=report.area_limit < 1,
         )
     ]
     for point in report.points:
@@ -82,6 +87,7 @@ def membership_rows(report: MembershipReport) -> list[AttackRow]:
                 num_examples=f"{found.num_trials:,}",
                 limit=f"{rounded_up(100 * point.limit, 3)} %",
                 exceeds=point.exceeds_limit,
+                has_limit=point.limit < 1,
             )
         )
     return rows

@@ -23,6 +23,7 @@ from privet.reports.baseline import (
     unequal_terms,
 )
 from privet.reports.content import RunContent, gather
+from privet.reports.differences import shown_numbers
 from privet.reports.examination import CONFIDENCE_HEADER, AttackRow, confidence_rows, membership_rows
 from privet.reports.page import load_template
 from privet.reports.rebuilt import REBUILT_HEADER, rebuilt_note, rebuilt_rows
@@ -187,16 +188,14 @@ def _tiles(content: RunContent) -> list[tuple[str, str, str]]:
 
 
 def _measure_row(measure: Measure) -> dict[str, str]:
+    figures = (measure.value, measure.low, measure.high)
     is_share = measure.name == "accuracy"
-
-    def shown(value: float) -> str:
-        return f"{100 * value:.1f} %" if is_share else f"{value:.4g}"
-
+    value, low, high = [f"{100 * each:.1f} %" for each in figures] if is_share else shown_numbers(figures)
     return {
         "name": measure.name,
-        "value": shown(measure.value),
-        "low": shown(measure.low),
-        "high": shown(measure.high),
+        "value": value,
+        "low": low,
+        "high": high,
         "n": f"{measure.num_examples:,}",
         "interval": measure.interval,
     }

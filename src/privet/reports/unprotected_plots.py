@@ -28,7 +28,7 @@ def unprotected_plots(rows: Sequence[UnprotectedRow]) -> list[Plot]:
     ]
     measured = [row for row in thin if row.norm_quantiles is not None]
     if measured:
-        found += [_norm_plot(measured), _histogram(measured[0], measured[-1])]
+        found += [_norm_plot(measured), _spread_plot(measured[0], measured[-1])]
     ratios = [row.noise_to_signal for row in thin]
     if any(ratio is not None for ratio in ratios):
         found.append(_ratio_plot(steps, ratios))
@@ -61,26 +61,32 @@ def _norm_plot(rows: Sequence[UnprotectedRow]) -> Plot:
     )
 
 
-def _histogram(first: UnprotectedRow, last: UnprotectedRow) -> Plot:
-    """How lengths are spread in the first and in the last step, one bar of equal area per tenth of the batch."""
+def _spread_plot(first: UnprotectedRow, last: UnprotectedRow) -> Plot:
+    """How lengths are spread in the first and in the last step.
+
+    Summed up rather than as bars: lengths that nearly agree, as in a first step often, make a bar so tall that a step
+    whose lengths span many powers of ten vanishes beside it.
+    """
     spreads = [np.array(row.norm_quantiles) for row in (first, last)]
 
     def draw(axes: Axes) -> None:
-        for spread, colour, name in zip(spreads, (ORANGE, BLUE), ("first step", "last step"), strict=True):
-            edges = np.maximum(spread, max(float(spread[-1]) * 1e-9, 1e-30))
-            # Lengths may be equal, or zero in a whole tenth: such a bar gets a width, so that its height is finite.
-            edges = edges * (1 + 1e-3 * np.arange(len(edges)))
-            axes.stairs(0.1 / np.diff(np.log10(edges)), edges, fill=True, color=colour, alpha=0.4, label=name)
+        for spread, colour, mark, name in zip(
+            spreads, (ORANGE, BLUE), ("o", "s"), ("first step", "last step"), strict=True
+        ):
+            # A length of zero has no place on a logarithmic axis.
+            lengths = np.maximum(spread, max(float(spread[-1]) * 1e-9, 1e-30))
+            shares = np.linspace(0, 1, len(lengths))
+            axes.plot(lengths, shares, color=colour, marker=mark, markersize=3.5, linewidth=1.3, label=name)
         axes.set_xscale("log")
         plain_powers(axes.xaxis)
-        axes.set(xlabel="length of a gradient", ylabel="share per factor of ten", ylim=(0, None))
+        axes.set(xlabel="length of a gradient", ylabel="share of the batch that is shorter", ylim=(0, 1.03))
         axes.legend(loc="best", fontsize=8)
 
     return Plot(
-        name="norm-histogram",
+        name="norm-spread",
         title="Spread of the lengths, first and last step",
-        note=f"{_EXACT} Each bar holds a tenth of the batch; on a logarithmic axis.",
-        svg=draw_svg("norm-histogram", draw),
+        note=f"{_EXACT} Each mark is a tenth of the batch further; on a logarithmic axis.",
+        svg=draw_svg("norm-spread", draw),
         columns=("step", *(f"quantile_{10 * tenth}" for tenth in range(NUM_NORM_QUANTILES))),
         rows=tuple((float(row.step), *(row.norm_quantiles or ())) for row in (first, last)),
     )

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from privet.gradients.kernels import beside
+
 _log = logging.getLogger("privet")
 
 # How many draws the first two calls are judged by, and how far from one their mean square may be: six standard errors.
@@ -92,7 +94,7 @@ class FusedNoise:
         if pairs == 0:
             return
         high = float(np.float32(std))  # kernels take numbers in single precision: two of them make a double
-        with torch.cuda.device_of(flat):  # a kernel runs on torch's current device, which may be another
+        with beside(flat):
             _kernels().add_normal_kernel[((pairs + _BLOCK - 1) // _BLOCK,)](
                 flat, self._state, flat.numel(), pairs, high, std - high, BLOCK=_BLOCK
             )
