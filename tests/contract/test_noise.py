@@ -22,7 +22,7 @@ from privet.mechanism.noise import Gaussian, Noise, NormalSource
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.sums import ClippedSum
 from privet.training.device_noise import TorchNoise
-from privet.training.randomness import KeystreamNoise
+from privet.training.randomness import HostNoise, KeystreamNoise
 from tests.contract import statistics as stats
 
 # One percent of error in the standard deviation needs this many draws to be seen at one in a million.
@@ -61,7 +61,11 @@ def torch_stream(seed: int) -> NormalSource:
     return TorchNoise(np.random.SeedSequence(seed), torch.device("cpu"))
 
 
-SOURCES = [keystream, torch_stream]
+def moved_stream(seed: int) -> NormalSource:
+    return HostNoise(KeystreamNoise(np.random.SeedSequence(seed).generate_state(6, np.uint64).tobytes()))
+
+
+SOURCES = [keystream, torch_stream, moved_stream]
 each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.__name__)
 Source = Callable[[int], NormalSource]
 

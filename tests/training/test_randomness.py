@@ -12,7 +12,7 @@ from torch import Tensor
 
 from privet.errors import ArgumentError, PrivetError
 from privet.plan import Plan
-from privet.training.randomness import KeystreamNoise, Streams
+from privet.training.randomness import HostNoise, KeystreamNoise, Streams
 from privet.training.session import privatize
 from tests.training.tools import (
     CPU,
@@ -184,3 +184,22 @@ def test_a_forked_child_that_asks_for_a_step_reads_no_data() -> None:
 
         assert in_a_fork(go_on) == "refused"
         assert run(session, model) == 3
+
+
+def test_noise_moved_to_a_device_is_the_streams_own_and_goes_on_from_chunk_to_chunk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(HostNoise, "_CHUNK", 300)
+    key = bytes(range(48))
+    moved, alone = torch.full((700,), 2.0), torch.full((700,), 2.0)
+    HostNoise(KeystreamNoise(key)).add_normal(moved, 1.5)
+    source = KeystreamNoise(key)
+    for start in (0, 300, 600):
+        draws = torch.zeros(len(alone[start : start + 300]))
+        source.add_normal(draws, 1.5)
+        alone[start : start + 300] += draws
+    assert torch.equal(moved, alone)
+
+
+def test_a_device_without_double_precision_gets_its_noise_from_the_processor() -> None:
+    assert isinstance(Streams.new(torch.device("mps"), seed=1).noise, HostNoise)

@@ -127,6 +127,37 @@ class KeystreamNoise:
         return radius, torch.cos(angle, out=cosine), angle.sin_()
 
 
+class HostNoise:
+    """Noise of the processor's keystream for a device that has no double precision, such as Apple's.
+
+    Guarantee:
+        As :class:`KeystreamNoise`, whose draws are moved as they are and added on the device.
+    """
+
+    _CHUNK = 1 << 22
+
+    def __init__(self, source: KeystreamNoise) -> None:
+        """Take over a stream that nobody else draws from."""
+        self._source = source
+
+    @property
+    def description(self) -> str:
+        """The stream's own."""
+        return self._source.description
+
+    def join(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Refuse, as the stream does."""
+        self._source.join(graph)
+
+    def add_normal(self, flat: Tensor, std: float) -> None:
+        """Draw chunk by chunk, and move each to where it is added."""
+        for start in range(0, flat.numel(), self._CHUNK):
+            part = flat[start : start + self._CHUNK]
+            draws = torch.zeros(len(part), dtype=torch.promote_types(flat.dtype, torch.float32))
+            self._source.add_normal(draws, std)
+            part.add_(draws.to(device=flat.device))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Streams:
     """The random streams of one session.
@@ -147,10 +178,11 @@ class Streams:
         """Key new streams from the operating system, or from ``seed`` for a repeatable run that is not private."""
         root = np.random.SeedSequence(secrets.randbits(256) if seed is None else seed)
         sampling, masks, noise = root.spawn(3)
-        if device.type == "cpu":
-            source: NoiseSource = KeystreamNoise(noise.generate_state(6, np.uint64).tobytes())
+        if device.type == "cuda":
+            source: NoiseSource = device_noise(noise, device)
         else:
-            source = device_noise(noise, device)
+            stream = KeystreamNoise(noise.generate_state(6, np.uint64).tobytes())
+            source = stream if device.type == "cpu" else HostNoise(stream)
         return cls(
             sampling=np.random.Generator(np.random.PCG64DXSM(sampling)),
             masks=np.random.Generator(np.random.PCG64DXSM(masks)),
