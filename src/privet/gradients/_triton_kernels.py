@@ -60,9 +60,9 @@ def gram_kernel(
 
 @triton.jit
 def scale_kernel(tensor, weights, scaled, width, step, BLOCK: tl.constexpr):
-    """One program per row and block of columns."""
-    row = tl.program_id(1).to(tl.int64)
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    """One program per row and block of columns; rows come first, for only that axis may be longer than 65,535."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     weight = tl.load(weights + row * step).to(tl.float32)
     value = tl.load(tensor + row * width + column, mask=column < width, other=0.0).to(tl.float32)
     value = tl.where(weight == 0.0, 0.0, value * weight)

@@ -2,8 +2,8 @@
 
 Each kernel accumulates in float32, reduces in a fixed order (no atomics, so results repeat), and has a counterpart in
 plain torch that passes the same tests. They follow the user's torch setting for tf32, and run on the device of their
-tensors, whichever is torch's current one. Import this module only where a
-CUDA device and triton are present; :func:`available` says whether that is so.
+tensors, whichever is torch's current one. Import this module only where a CUDA device and triton are present;
+:func:`available` says whether that is so.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def scaled_rows(tensor: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
     width = tensor[0].numel()
     block = min(2048, max(16, 1 << (width - 1).bit_length()))
     with beside(tensor):
-        _module().scale_kernel[(_tiles(width, block), len(tensor))](
+        _module().scale_kernel[(len(tensor), _tiles(width, block))](
             tensor, weights, scaled, width, weights.stride(0), BLOCK=block, num_warps=8 if block >= 2048 else 4
         )
     return scaled

@@ -21,7 +21,6 @@ from privet.gradients import kernels
 LONGEST_SUM = 1 << 12
 """How many products a device may add up one after the other in single precision; see :func:`batched_product`."""
 
-
 # From so many elements on a kernel of our own is worth its launch.
 _MANY = 1 << 20
 
