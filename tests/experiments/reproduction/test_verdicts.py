@@ -120,3 +120,8 @@ def test_what_was_not_tested_is_told_and_never_counted_as_confirmed() -> None:
     assert summed_up(mixed) == (Verdict.HOLDS, "1 of 2 claims tested")
     assert summed_up([finding(Verdict.NOT_TESTED)]) == (Verdict.NOT_TESTED, "why")
     assert summed_up([], "no data") == (Verdict.NOT_TESTED, "no data")
+
+
+def test_without_rows_a_quick_run_does_not_say_that_the_full_profile_would_tell() -> None:
+    assert judge(claim(at_least=0.0), rows_of([1.0, 2.0]), Profile.QUICK).reason == "needs the full profile"
+    assert judge(claim(at_least=0.0), [], Profile.QUICK).reason == "no rows for it"

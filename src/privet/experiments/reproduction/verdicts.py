@@ -81,7 +81,7 @@ def judge(claim: Claim, rows: Sequence[Row], profile: Profile) -> Finding:
 
     Edge cases: no rows, rows without the figure (a run that diverged) and, for a bound, a single seed are not tested.
     """
-    if profile is Profile.QUICK and not claim.quick:
+    if rows and profile is Profile.QUICK and not claim.quick:
         return Finding(claim=claim, verdict=Verdict.NOT_TESTED, reason="needs the full profile")
     values = _by_seed(claim, rows)
     if not values:
