@@ -8,7 +8,7 @@ sum over examples to a buffer without doing so. How norms are measured is a matt
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -84,11 +84,8 @@ def batched_product(left: Tensor, right: Tensor) -> Tensor:
     length = left.shape[2]
     if length <= LONGEST_SUM:
         return _one_product(left, right)
-    total = _one_product(left[:, :, :LONGEST_SUM], right[:, :LONGEST_SUM])
-    for start in range(LONGEST_SUM, length, LONGEST_SUM):
-        end = start + LONGEST_SUM
-        total += _one_product(left[:, :, start:end], right[:, start:end])
-    return total
+    stretches = (slice(start, start + LONGEST_SUM) for start in range(0, length, LONGEST_SUM))
+    return _added(_one_product(left[:, :, stretch], right[:, stretch]) for stretch in stretches)
 
 
 def products_between(factor: Tensor) -> Tensor:
@@ -98,12 +95,15 @@ def products_between(factor: Tensor) -> Tensor:
     if length <= LONGEST_SUM or is_aligned:
         return batched_product(factor, factor.mT)
     # rows that begin anywhere in memory (a vocabulary of odd size) are multiplied at a third of the speed
-    total = None
-    for start in range(0, length, LONGEST_SUM):
-        stretch = factor[:, :, start : start + LONGEST_SUM].contiguous()
-        found = _one_product(stretch, stretch.mT)
-        total = found if total is None else total.add_(found)
-    assert total is not None
+    starts = range(0, length, LONGEST_SUM)
+    stretches = (factor[:, :, start : start + LONGEST_SUM].contiguous() for start in starts)
+    return _added(_one_product(stretch, stretch.mT) for stretch in stretches)
+
+
+def _added(products: Iterator[Tensor]) -> Tensor:
+    total = next(products)
+    for product in products:
+        total += product
     return total
 
 
