@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from threading import Event, current_thread, main_thread
 
 import numpy as np
 import pytest
@@ -129,6 +130,43 @@ def test_every_place_of_a_vector_of_any_length_gets_noise_of_its_own(num: int) -
     assert bool(draw.ne(0).all())
     for block in draw.split(BLOCK):
         assert abs(float(block.square().mean()) - 1) < 6 * (2 / len(block)) ** 0.5
+
+
+class SoonThreaded(KeystreamNoise):
+    _BLOCK, _MANY = 1 << 12, 1 << 14
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])
+def test_draws_do_not_depend_on_the_number_of_threads(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, num = bytes(range(48)), 50 * SoonThreaded._BLOCK + 3
+    found = []
+    for num_threads in (1, 2, 5):
+        monkeypatch.setattr(torch, "get_num_threads", lambda num_threads=num_threads: num_threads)
+        source, draws = SoonThreaded(key), torch.zeros(2, num, dtype=dtype)
+        for draw in draws:
+            source.add_normal(draw, 1.0)
+        found.append(draws)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    assert len(found[0].double().flatten().unique()) > 0.95 * 2 * num  # single precision has some draws twice
+
+
+def test_an_error_in_a_thread_that_helps_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = Event()
+
+    class Broken(SoonThreaded):
+        def _fill(self, num_bytes: int, into: bytearray) -> None:
+            if current_thread() is not main_thread():
+                failed.set()
+                raise RuntimeError("no noise was added")
+            super()._fill(num_bytes, into)
+            self._turn.release()  # the others get their turn before this thread has taken all of them
+            failed.wait(10)
+            self._turn.acquire()
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    with pytest.raises(RuntimeError, match="no noise"):
+        Broken(bytes(48)).add_normal(torch.zeros(8 * Broken._BLOCK), 1.0)
 
 
 def test_streams_of_one_seed_are_independent_of_each_other() -> None:

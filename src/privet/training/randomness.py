@@ -9,16 +9,21 @@ from __future__ import annotations
 import math
 import os
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from threading import Lock
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
 from torch import Tensor
 
 from privet.errors import LoopError
 from privet.training.device_noise import device_noise
+
+_MANTISSA, _ONE = np.int64((1 << 52) - 1), np.int64(0x3FF << 52)
 
 
 class NoiseSource(Protocol):
@@ -38,11 +43,48 @@ class NoiseSource(Protocol):
         ...
 
 
+class _Lane:
+    """The memory in which one thread makes noise, a block at a time."""
+
+    def __init__(self, pairs: int, dtype: type[np.floating[Any]]) -> None:
+        """Make room for so many pairs of draws of a precision."""
+        self.keystream = bytearray(16 * pairs + 16)
+        self._long = np.frombuffer(self.keystream, np.int64, 2 * pairs)
+        self._integers = self._long.view(np.int32 if dtype is np.float32 else np.int64)
+        self._scratch = np.empty((3, pairs), dtype)
+        self.bytes_per_pair = 8 + self._integers.itemsize
+
+    def add(self, part: NDArray[np.floating[Any]], std: float) -> None:
+        """Add noise made of the keystream to a block."""
+        half = (len(part) + 1) // 2
+        width = self._integers.itemsize
+        mantissas, angles = self._long[:half], self._integers[8 // width * half :][:half]
+        radius, angle, cosine = self._scratch[:, :half]
+        # 52 random bits behind the exponent of one: uniform doubles in [1, 2) without a conversion
+        np.bitwise_and(mantissas, _MANTISSA, out=mantissas)
+        uniform = np.bitwise_or(mantissas, _ONE, out=mantissas).view(np.float64)
+        # 2 - u is in (0, 1]: its logarithm is finite
+        np.log(np.subtract(2.0, uniform, out=uniform), out=uniform)
+        radius[:] = uniform
+        radius *= -2.0
+        np.sqrt(radius, out=radius)
+        radius *= std
+        angle[:] = angles
+        angle *= math.pi * 2.0 ** (1 - 8 * width)
+        np.cos(angle, out=cosine)
+        part[:half] += np.multiply(cosine, radius, out=cosine)
+        sine = np.sin(angle, out=angle)
+        part[half:] += np.multiply(sine, radius, out=sine)[: len(part) - half]
+
+
 class KeystreamNoise:
     """Normal noise on the CPU from an AES-256 keystream in counter mode, by the Box-Muller transform.
 
     The keystream is that of GCM, which encrypts in counter mode and is what processors have their widest instructions
     for; its tags are never asked for. A nonce serves for half of what its 32-bit counter could count, then the next.
+
+    Numpy transforms it, its logarithms, sines and cosines taking half the time of torch's; long vectors in as many
+    threads as torch uses. Blocks take their parts of the keystream in order, so draws do not depend on the threads.
 
     Guarantee:
         Draws are independent N(0, 1) numbers from a cryptographic stream that is never rewound. The radius comes from
@@ -52,24 +94,20 @@ class KeystreamNoise:
         itself has; for a double-precision sum everything is double.
     """
 
-    # Numbers made per call of the cipher: small enough for the cache, large enough to amortise the calls and for torch
-    # to share the work between threads. It does not follow their number, so that neither do the draws.
+    # Numbers per block: few enough for the cache, many enough for the calls not to count.
     _BLOCK = 1 << 18
-    _MANTISSA, _ONE = (1 << 52) - 1, 0x3FF << 52
+    # From so many numbers on several threads are worth waking, and past so many threads they wait for the interpreter.
+    _MANY, _MOST_THREADS = 1 << 20, 8
     _BYTES_PER_NONCE = 1 << 35
 
     def __init__(self, key: bytes) -> None:
         """Key the stream with 44 secret bytes or more that are used for nothing else."""
         self._key, self._nonce = algorithms.AES(key[:32]), int.from_bytes(key[32:44], "big")
         self._renew()
-        pairs = self._BLOCK // 2
-        self._zeros = memoryview(bytes(16 * pairs))
-        self._bytes = bytearray(16 * pairs + 16)
-        self._long = torch.frombuffer(self._bytes, dtype=torch.int64, count=2 * pairs)
-        self._integers = {torch.float32: self._long.view(torch.int32), torch.float64: self._long}
-        self._scratch = {dtype: torch.empty(3, pairs, dtype=dtype) for dtype in self._integers}
-        # views cost time too: those of whole blocks are made once
-        self._whole = {dtype: self._views(pairs, dtype) for dtype in self._integers}
+        self._zeros = memoryview(bytes(8 * self._BLOCK))
+        self._lanes: dict[torch.dtype, list[_Lane]] = {torch.float32: [], torch.float64: []}
+        self._threads: ThreadPoolExecutor | None = None
+        self._turn = Lock()
 
     @property
     def description(self) -> str:
@@ -82,12 +120,12 @@ class KeystreamNoise:
         self._cipher = Cipher(self._key, modes.GCM(self._nonce.to_bytes(12, "big"))).encryptor()
         self._bytes_left = self._BYTES_PER_NONCE
 
-    def _fill(self, num_bytes: int) -> None:
-        """Fill the buffer with so many bytes of the keystream."""
+    def _fill(self, num_bytes: int, into: bytearray) -> None:
+        """Fill a buffer with so many bytes of the keystream."""
         if num_bytes > self._bytes_left:
             self._renew()
         self._bytes_left -= num_bytes
-        self._cipher.update_into(self._zeros[:num_bytes], self._bytes)
+        self._cipher.update_into(self._zeros[:num_bytes], into)
 
     def join(self, graph: torch.cuda.CUDAGraph) -> None:
         """Refuse: a graph cannot call the cipher."""
@@ -95,36 +133,37 @@ class KeystreamNoise:
 
     def add_normal(self, flat: Tensor, std: float) -> None:
         """Add noise block by block; what is left of the last block is thrown away."""
-        whole = flat if flat.dtype in self._integers else flat.double()
-        for start in range(0, whole.numel(), self._BLOCK):
-            size = min(self._BLOCK, whole.numel() - start)
-            half = (size + 1) // 2
-            radius, cosine, sine = self._polar(half, whole.dtype)
-            whole[start : start + half].addcmul_(radius, cosine, value=std)
-            if size % 2:
-                radius, sine = radius[:-1], sine[:-1]
-            whole[start + half : start + size].addcmul_(radius, sine, value=std)
+        whole = flat if flat.dtype in self._lanes else flat.double()
+        numbers = whole.detach().numpy()
+        starts = iter(range(0, len(numbers), self._BLOCK))
+
+        def work(lane: _Lane) -> None:
+            while True:
+                with self._turn:
+                    start = next(starts, None)
+                    if start is None:
+                        return
+                    part = numbers[start : start + self._BLOCK]
+                    self._fill((len(part) + 1) // 2 * lane.bytes_per_pair, lane.keystream)
+                lane.add(part, std)
+
+        first, *others = self._lanes_for(len(numbers), whole.dtype)
+        helping = [self._threads.submit(work, lane) for lane in others] if self._threads is not None else []
+        work(first)
+        for helper in helping:
+            helper.result()
         if whole is not flat:
             flat.copy_(whole)
 
-    def _views(self, count: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Return the places of so many random mantissas and angles, and of radii, angles and cosines made of them."""
-        integers = self._integers[dtype]
-        first = 8 // integers.element_size() * count
-        return self._long[:count], integers[first : first + count], *self._scratch[dtype][:, :count].unbind()
-
-    def _polar(self, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        """Return so many radii, cosines and sines, in scratch memory."""
-        views = self._whole[dtype] if 2 * count == self._BLOCK else self._views(count, dtype)
-        mantissas, angles, radius, angle, cosine = views
-        width = angles.element_size()
-        self._fill((8 + width) * count)
-        # 52 random bits behind the exponent of one: uniform doubles in [1, 2) without a conversion
-        uniform = mantissas.bitwise_and_(self._MANTISSA).bitwise_or_(self._ONE).view(torch.float64)
-        # 2 - u is in (0, 1]: its logarithm is finite
-        radius.copy_(torch.sub(2.0, uniform, out=uniform).log_()).mul_(-2.0).sqrt_()
-        angle.copy_(angles).mul_(math.pi * 2.0 ** (1 - 8 * width))
-        return radius, torch.cos(angle, out=cosine), angle.sin_()
+    def _lanes_for(self, length: int, dtype: torch.dtype) -> list[_Lane]:
+        """Return a lane for each thread that noise of this length is worth, and at least one."""
+        number = 1 if length < self._MANY else min(torch.get_num_threads(), self._MOST_THREADS)
+        lanes = self._lanes[dtype]
+        while len(lanes) < number:
+            lanes.append(_Lane(self._BLOCK // 2, np.float32 if dtype == torch.float32 else np.float64))
+        if number > 1 and self._threads is None:
+            self._threads = ThreadPoolExecutor(self._MOST_THREADS - 1)
+        return lanes[:number]
 
 
 class HostNoise:
