@@ -4,8 +4,11 @@
 import triton
 import triton.language as tl
 
+# Kernels are built anew for every kind of number (one, a multiple of 16, other) among their arguments. Those that tell
+# nothing about where rows begin in memory are left out of that: every kernel less is a faster first step.
 
-@triton.jit
+
+@triton.jit(do_not_specialize=["length", "num_pairs", "num_examples"])
 def gram_kernel(
     inputs, grads, sums, length, width_in, width_out,
     in_b, in_t, in_d, gr_b, gr_t, gr_p, num_pairs, num_examples,
@@ -58,7 +61,7 @@ def gram_kernel(
     tl.store(sums + (num_examples + example) * num_pairs + pair, same)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["step"])
 def scale_kernel(tensor, weights, scaled, width, step, BLOCK: tl.constexpr):
     """One program per row and block of columns; rows come first, for only that axis may be longer than 65,535."""
     row = tl.program_id(0).to(tl.int64)
@@ -69,11 +72,11 @@ def scale_kernel(tensor, weights, scaled, width, step, BLOCK: tl.constexpr):
     tl.store(scaled + row * width + column, value.to(scaled.dtype.element_ty), mask=column < width)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles_o", "tiles_n", "num_tiles", "store"])
 def conv_kernel(
     inputs, grads, stored, squares, in_channels, height, width, rows, out_h, out_w, columns,
-    tiles_o, tiles_n, groups, num_tiles, stride_h, stride_w, pad_h, pad_w, dil_h, dil_w,
-    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STORE: tl.constexpr,
+    tiles_o, tiles_n, groups, num_tiles, stride_h, stride_w, pad_h, pad_w, dil_h, dil_w, store,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One program per tile of one example's weight gradient: grads [o, t] times patches [t, n]."""
@@ -103,7 +106,7 @@ def conv_kernel(
         valid = inside[:, None] & (column < columns)[None, :] & (y >= 0) & (y < height) & (x >= 0) & (x < width)
         patch = tl.load(input_base + channel[None, :] * (height * width) + y * width + x, mask=valid, other=0.0)
         accumulated = tl.dot(g, patch, accumulated, input_precision=PRECISION)
-    if STORE:
+    if store:
         row = group * rows + out
         tl.store(
             stored + (example * groups * rows + row[:, None]) * columns + column[None, :], accumulated,
@@ -112,10 +115,10 @@ def conv_kernel(
     tl.store(squares + example * num_tiles + tile, tl.sum(tl.sum(accumulated * accumulated, 1), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles_o", "tiles_c", "num_tiles", "store"])
 def conv_shift_kernel(
-    inputs, grads, stored, squares, channels, height, width, rows, tiles_o, tiles_c, num_tiles, pad_h, pad_w,
-    KERNEL_H: tl.constexpr, STORE: tl.constexpr,
+    inputs, grads, stored, squares, channels, height, width, rows, tiles_o, tiles_c, num_tiles, pad_h, pad_w, store,
+    KERNEL_H: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_T: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A kernel three taps wide whose output has the size of its input: each tap is a shift of the flat image.
@@ -153,7 +156,7 @@ def conv_shift_kernel(
         middle = tl.dot(g, value, middle, input_precision=PRECISION)
         value = tl.load(patch + 2, mask=known & (valid & (x + 2 >= 0) & (x + 2 < width))[:, None], other=0.0)
         right = tl.dot(g, value, right, input_precision=PRECISION)
-    if STORE:
+    if store:
         tap = rows.to(tl.int64) * channels
         place = stored + (example * KERNEL_H + down) * 3 * tap + out[:, None] * channels + channel[None, :]
         mask = (out < rows)[:, None] & known
@@ -164,7 +167,7 @@ def conv_shift_kernel(
     tl.store(squares + example * num_tiles + tile, total)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["length", "stretch", "num_stretches"])
 def row_affine_kernel(
     inputs, mean, rstd, grads, sums, length, width, stretch, num_stretches,
     BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -190,7 +193,7 @@ def row_affine_kernel(
     tl.store(into + width, shift_sum, mask=column < width)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["channels", "per_group", "num_groups"])
 def channel_affine_kernel(
     inputs, mean, rstd, grads, scale, shift, positions, channels, per_group, num_groups, BLOCK: tl.constexpr
 ):

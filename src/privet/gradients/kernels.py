@@ -135,8 +135,8 @@ def conv_square_norms(
     with beside(inputs):
         _module().conv_kernel[(num_tiles, batch)](
             inputs, out_grads, stored, squares, in_channels, height, width, rows, *out_grads.shape[2:], columns,
-            tiles_o, tiles_n, groups, num_tiles, *stride, *padding, *dilation,
-            KERNEL_H=kernel_h, KERNEL_W=kernel_w, STORE=store, BLOCK_O=block_o, BLOCK_N=block_n,
+            tiles_o, tiles_n, groups, num_tiles, *stride, *padding, *dilation, int(store),
+            KERNEL_H=kernel_h, KERNEL_W=kernel_w, BLOCK_O=block_o, BLOCK_N=block_n,
             BLOCK_T=_block_of_positions(out_grads),
             PRECISION=_precision(allow_tf32=torch.backends.cudnn.allow_tf32),
             num_warps=8 if block_n == 128 and block_o == 64 else 4, num_stages=3,
@@ -158,7 +158,8 @@ def _shifted_square_norms(
     with beside(inputs):
         _module().conv_shift_kernel[(num_tiles, batch)](
             inputs, out_grads, stored, squares, channels, height, width, rows, tiles_o, tiles_c, num_tiles, *padding,
-            KERNEL_H=kernel_h, STORE=store, BLOCK_O=block_o, BLOCK_C=block_c, BLOCK_T=_block_of_positions(out_grads),
+            int(store),
+            KERNEL_H=kernel_h, BLOCK_O=block_o, BLOCK_C=block_c, BLOCK_T=_block_of_positions(out_grads),
             PRECISION=_precision(allow_tf32=torch.backends.cudnn.allow_tf32), num_warps=4, num_stages=3,
         )  # fmt: skip
     return squares.sum(1), stored.permute(0, 3, 4, 1, 2) if store else None
