@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = """# What was tested, and what came out
 
-One row for each acceptance test. Written by `make trust` ({which}); do not edit by hand. Which
+One row for each acceptance test (AT). Written by `make trust` ({which}); do not edit by hand. Which
 tests belong to a row is listed in `scripts/trust.toml`; figures are those the tests themselves recorded. The mutants of
 AT-10, one by one, are in `results/trust/mutants.md`.
 

@@ -63,6 +63,21 @@ def test_ranges_that_overlap_are_not_called_a_difference() -> None:
     assert "narrowed the gap" in groups_page(_rows((0.15, 0.08)))
 
 
+def test_the_answer_that_loses_most_is_named() -> None:
+    rows = _rows((0.08, 0.09))
+    for row in rows:
+        high = 0.63 if row["arm"] == "no privacy" else 0.55
+        groups = [
+            {"name": name, "num_examples": 100, "accuracy": _interval(value)}
+            for name, value in (("<=50K", 0.9), (">50K", high))
+        ]
+        row["fairness"]["attributes"].append({"attribute": "class", "groups": groups})
+    page = groups_page(rows)
+    assert "whose true answer is &gt;50K, 63.0 (62.0 to 64.0) % are told right with no privacy and 55.0" in page
+    assert "No other answer loses more." in page
+    assert "true answer" not in groups_page(_rows((0.08, 0.09))), "rows without classes"
+
+
 def test_names_from_a_file_are_escaped() -> None:
     page = groups_page(_rows((0.08, 0.15), first_name="<b>x</b>"))
     assert "<b>x</b>" not in page

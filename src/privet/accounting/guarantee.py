@@ -287,7 +287,7 @@ def _who(unit: Unit) -> str:
         return "everything the data hold about one person counts as one."
     if unit is Unit.CLIENT:
         return "everything one party of the federation holds counts as one."
-    return "someone with several records is protected less, the less the more records they have."
+    return "someone with several records is protected less with every further record."
 
 
 def _number_out(value: float | None) -> float | str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privet.cli.console import BUDGET, OK, paragraphs, show_json, show_table
-from privet.cli.options import CONTEXT, examples, json_option, set_option
+from privet.cli.options import CONTEXT, device_option, examples, json_option, set_option
 
 if TYPE_CHECKING:
     from privet.experiments.auditing import AuditReport
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     help="A correct program passes each test with at least this probability.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything random.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1 or mps.")
+@device_option
 @click.option(
     "--output", "-o", type=click.Path(dir_okay=False), help="File for the findings: audit.json, or the run's own."
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet.cli.console import FAILED, OK, show_facts, show_json, show_table
-from privet.cli.options import CONTEXT, examples, json_option, set_option
+from privet.cli.options import CONTEXT, device_option, examples, json_option, set_option
 
 if TYPE_CHECKING:
     from privet.experiments.examination import Examination, LayerFinding
@@ -43,7 +43,7 @@ class _Shape(click.ParamType[tuple[int, ...]]):
 @click.option("--token-shape", type=_Shape(), help="Shape of one example of your own network: random token ids.")
 @click.option("--vocabulary", type=click.IntRange(min=1), help="How many token ids there are.")
 @click.option("--batch-size", type=click.IntRange(min=2), default=13, show_default=True, help="Examples at once.")
-@click.option("--device", default="auto", show_default=True, help="cpu, cuda or auto.")
+@device_option
 @json_option
 def doctor(
     model_or_recipe: str,

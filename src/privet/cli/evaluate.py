@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privet.cli.console import remark, show_heading, show_json, show_table
-from privet.cli.options import CONTEXT, examples, json_option, run_argument
+from privet.cli.options import CONTEXT, device_option, examples, json_option, run_argument
 from privet.cli.unfinished import say_if_unfinished
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     ),
 )
 @run_argument
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1 or mps.")
+@device_option
 @click.option("--calibration", is_flag=True, help="Also measure how far the model's confidence can be believed.")
 @click.option("--bins", type=click.IntRange(min=1), default=15, show_default=True, help="Bins of the calibration.")
 @click.option("--equal-mass", is_flag=True, help="Cut bins so that each holds equally many predictions.")

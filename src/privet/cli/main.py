@@ -101,7 +101,7 @@ class LazyGroup(click.Group):
 @click.option("--debug", is_flag=True, help="Show the full trace of an error.")
 @click.pass_context
 def privet(ctx: click.Context, debug: bool) -> None:
-    """Train neural networks with differential privacy, and prove what was spent."""
+    """Train neural networks with differential privacy, and account for what was spent."""
     ctx.obj = {"debug": debug}
     if os.environ.get("NO_COLOR"):
         ctx.color = False

@@ -23,10 +23,18 @@ set_option = click.option(
     metavar="KEY=VALUE",
     help="Change one value of the recipe, such as privacy.epsilon=2. May be repeated; an empty value removes the key.",
 )
+device_option = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1 or mps.")
 adjacency_option = click.option(
     "--adjacency",
     type=click.Choice(["add_or_remove", "replace_one", "zero_out"]),
     default="add_or_remove",
     show_default=True,
+    help="Which two data sets must look alike.",
 )
-unit_option = click.option("--unit", type=click.Choice(["record", "person"]), default="record", show_default=True)
+unit_option = click.option(
+    "--unit",
+    type=click.Choice(["record", "person"]),
+    default="record",
+    show_default=True,
+    help="What one item of the data stands for.",
+)

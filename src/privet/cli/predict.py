@@ -7,7 +7,7 @@ import io
 
 import click
 
-from privet.cli.options import CONTEXT, examples, run_argument
+from privet.cli.options import CONTEXT, device_option, examples, run_argument
 from privet.cli.unfinished import say_if_unfinished
 
 
@@ -21,7 +21,7 @@ from privet.cli.unfinished import say_if_unfinished
 @run_argument
 @click.argument("data", type=click.Path(exists=True))
 @click.option("--output", "-o", type=click.Path(dir_okay=False), help="CSV file to write; printed by default.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1 or mps.")
+@device_option
 def predict(run_folder: str, data: str, output: str | None, device: str) -> None:
     """Let the model of RUN decide on the records of DATA.
 

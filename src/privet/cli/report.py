@@ -20,7 +20,7 @@ _COMPARISON_NAME = "comparison.html"
     context_settings=CONTEXT,
     epilog=examples(
         "privet report runs/demo -o demo.html",
-        "privet report runs/demo --baseline runs/demo-without-noise",
+        "privet report runs/demo --baseline runs/demo-open",
         "privet report runs/epsilon-1 runs/epsilon-3 -o compare.html",
     ),
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privet.cli.console import paragraphs, remark, show_heading, show_table
-from privet.cli.options import CONTEXT, examples
+from privet.cli.options import CONTEXT, device_option, examples
 
 if TYPE_CHECKING:
     from privet.experiments.reproduction.running import Choices, Reproduction
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     help="Folder for rows, tables and figures. What is in it is not run again.",
 )
 @click.option("--seeds", type=click.IntRange(min=1), help="Runs per arm; what the entry says by default.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1 or mps.")
+@device_option
 @click.option(
     "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes that run side by side."
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet.cli.console import remark, show_table
-from privet.cli.options import CONTEXT, examples
+from privet.cli.options import CONTEXT, device_option, examples
 
 if TYPE_CHECKING:
     from privet.experiments.studies.parts import StudyFiles
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--output", "-o", type=click.Path(file_okay=False), help="Folder for NAME.json and NAME.md.")
 @click.option("--seeds", type=click.IntRange(min=1), help="Runs per arm; what the study says by default.")
 @click.option("--first-seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the first run.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1 or mps.")
+@device_option
 @click.option("--quick", is_flag=True, help="A small version; its figures say nothing about the full one.")
 @click.option("--part", help="Keep the rows as this part of the study, for processes side by side; needs --output.")
 @click.option(

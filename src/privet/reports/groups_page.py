@@ -50,7 +50,7 @@ def _values(rows: Sequence[Row]) -> dict[str, Any]:
         "num_test": f"{rows[0]['num_test']:,}",
         "delta": f"{rows[0]['delta']:g}",
         "num_rates": max(row.get("num_rates_tried", 1) for row in rows),
-        "summary": [_overall(arms), *(_told(arms, name) for name in attributes)],
+        "summary": [_overall(arms), *_by_class(arms), *(_told(arms, name) for name in attributes)],
         "odds": [(arm, f"{math.exp(_spent(found)):.1f}") for arm, found in arms.items() if _spent(found)],
         "overall": [_overall_row(arm, found) for arm, found in arms.items()],
         "arms": list(arms),
@@ -95,6 +95,33 @@ def _overall(arms: Mapping[str, Sequence[Row]]) -> str:
     )
 
 
+def _by_class(arms: Mapping[str, Sequence[Row]]) -> list[str]:
+    """Name the class that loses most: a gap between groups of people does not show it."""
+    if not any(
+        one["attribute"] == "class" for row in next(iter(arms.values())) for one in row["fairness"]["attributes"]
+    ):
+        return []
+    first, *_, last = arms
+    shares = {arm: dict(_shares(_reports(arms[arm], "class"))) for arm in (first, last)}
+    name = min(shares[first], key=lambda each: shares[last][each][0] - shares[first][each][0])
+    before, after = shares[first][name], shares[last][name]
+    told = (
+        f"Of the people whose true answer is {name}, {_span(before)} % are told right with {first} and "
+        f"{_span(after)} % at {last}."
+    )
+    return [told + (" No other answer loses more." if after[0] < before[0] else " No answer loses.")]
+
+
+def _shares(reports: Sequence[Mapping[str, Any]]) -> list[tuple[str, Span]]:
+    """Return the share of right answers of each group, with its interval."""
+    names = [group["name"] for group in reports[0]["groups"]]
+    found = {
+        name: [one["accuracy"] for report in reports for one in report["groups"] if one["name"] == name]
+        for name in names
+    }
+    return [(name, _mean(values)) for name, values in found.items()]
+
+
 def _told(arms: Mapping[str, Sequence[Row]], name: str) -> str:
     """Say what becomes of the gap of one column, and whether the figures are sure enough to say more."""
     first, *_, last = arms
@@ -125,15 +152,9 @@ def _overall_row(arm: str, rows: Sequence[Row]) -> tuple[str, str, str, str]:
 
 def _attribute(arms: Mapping[str, Sequence[Row]], name: str) -> dict[str, Any]:
     found = {arm: _reports(rows, name) for arm, rows in arms.items()}
-    names = [group["name"] for group in next(iter(found.values()))[0]["groups"]]
     counts = {group["name"]: group["num_examples"] for group in next(iter(found.values()))[0]["groups"]}
-    lines = []
-    for group in names:
-        own = [
-            _mean([one["accuracy"] for report in reports for one in report["groups"] if one["name"] == group])
-            for reports in found.values()
-        ]
-        lines.append((group, f"{counts[group]:,}", *(_span(value) for value in own)))
+    shares = [dict(_shares(reports)) for reports in found.values()]
+    lines = [(name, f"{count:,}", *(_span(own[name]) for own in shares)) for name, count in counts.items()]
     gaps = ("gap, best against worst", "", *(_span(_gap(rows, name)) for rows in arms.values()))
     return {"name": name, "lines": [*lines, gaps], "decisions": _decisions(arms, name)}
 

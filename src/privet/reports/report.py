@@ -178,7 +178,7 @@ def _tiles(content: RunContent) -> list[tuple[str, str, str]]:
         ("delta", rounded_up(spent.delta), f"per {spent.unit.value}"),
     ]
     if spent.mu is not None:
-        tiles.append(("mu (Gaussian DP)", rounded_up(spent.mu, 3), "at most"))
+        tiles.append(("mu (Gaussian DP)", rounded_up(spent.mu, 3), "at most, up to delta"))
     if content.metrics is not None and content.metrics.measures:
         first = content.metrics.measures[0]
         star = "" if content.is_public else " *"

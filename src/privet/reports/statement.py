@@ -25,7 +25,7 @@ def terms(content: RunContent) -> list[tuple[str, str]]:
         ("Budget spent", f"epsilon {rounded_up(spent.epsilon)} at delta {rounded_up(spent.delta)}"),
     ]
     if spent.mu is not None:
-        found.append(("Gaussian DP", f"mu at most {rounded_up(spent.mu, 3)}"))
+        found.append(("Gaussian DP", f"mu at most {rounded_up(spent.mu, 3)}, up to delta"))
     found += [
         ("Accountant", _accountant(spent)),
         *run,
