@@ -18,7 +18,7 @@ from privet.mechanism.granularity import Kept
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import MapDataset, fetch, split, tensors_of, with_gradients
-from privet.training.guards import BufferGuard, trainable_parameters
+from privet.training.guards import StateGuard, trainable_parameters
 
 LossFunction = Callable[..., Tensor]
 
@@ -63,7 +63,7 @@ def clipped_sum(
         keep=None if kept is None else kept.coordinates,
         kept=kept,
     )
-    buffers = BufferGuard(model)
+    state = StateGuard(model)
     try:
         for part in split(indices, records.physical_batch_size):
             batch = fetch(records.dataset, part, None, device)
@@ -73,7 +73,7 @@ def clipped_sum(
             mark_batch(tensors_of(batch))
             engine.begin(len(part), leaves)
             losses = records.losses(*_of(batch))
-            buffers.check()
+            state.check()
             engine.add_clipped(losses, rule, total)
     finally:
         engine.abandon()

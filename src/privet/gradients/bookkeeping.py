@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from privet.errors import LoopError, UnsupportedModel
 from privet.gradients.budgets import Balanced, Budget
 from privet.gradients.capture import Capture, Function, Recording, Source, Use, leave, send_back
-from privet.gradients.engine import Clipper, Present, check_losses
+from privet.gradients.engine import Clipper, NewProgram, NotTried, Present, check_losses
 from privet.gradients.example_axis import ExampleAxis, candidates
 from privet.gradients.joining import joined
 from privet.gradients.layer_rules import RULES, by_vmap
@@ -26,12 +26,16 @@ from privet.gradients.per_example import Explicit, PerExample
 from privet.gradients.planner import TRACEABLE, Planner
 from privet.gradients.rule_tools import Rule, resolved
 from privet.gradients.support import quiet_vmap
-from privet.gradients.trial import Trial, check_sums, hold, single_example_axes
+from privet.gradients.trial import Trial, check_sums, hold, hold_alone, single_example_axes
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
 
-Signature = tuple[tuple[str, tuple[ExampleAxis, ...]], ...]
+Signature = tuple[tuple[Function, ...], tuple[tuple[str, tuple[ExampleAxis, ...]], ...]]
+"""What tells programs apart: every operation on the examples, and how they may lie where parameters are used."""
+
+# A program that is met again and again only while its examples are not handed out as leaves is tried so often.
+_TRIALS_WITHOUT_LEAVES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,20 +67,26 @@ class RunningBookKeeping:
     _capture: Capture | None = None
     _inputs: Sequence[Tensor] = ()
     _axes: dict[Signature, tuple[ExampleAxis, ...]] = field(default_factory=dict)
+    _alone: set[Signature] = field(default_factory=set)
+    _tried_without_leaves: Counter[Signature] = field(default_factory=Counter)
+    _has_leaves: bool = False
+    _can_repeat: bool = False
+    _met_new_program: bool = False
     _expansions: dict[int, bool] = field(default_factory=dict)
 
     @property
     def wants_input_gradients(self) -> bool:
-        """Until a program has passed its trial, examples are handed out as leaves that require gradients."""
-        return not self._axes
+        """Until its program has passed a trial, and after another was met, examples are handed out as leaves."""
+        return not self._axes or self._met_new_program
 
-    def begin(self, batch_size: int, inputs: Sequence[Tensor] = ()) -> None:
+    def begin(self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False) -> None:
         """Enter the capture mode; it stays on until the losses come back."""
         if self._capture is not None:
             raise LoopError(
                 "A physical batch is still open: call step.backward(losses) before asking for the next one."
             )
-        self._inputs = inputs
+        self._inputs, self._has_leaves = inputs, self.wants_input_gradients or bool(inputs)
+        self._can_repeat = can_repeat
         follows = self.wants_input_gradients and self.planner.plain_bytes is None
         self._capture = Capture(self.parameters, batch_size, self._expansions, follows_memory=follows)
         self._capture.__enter__()  # type: ignore[no-untyped-call]
@@ -132,14 +142,20 @@ class RunningBookKeeping:
         self, losses: Tensor, recording: Recording, rule: ClippingRule, into: ClippedSum, present: Tensor | None
     ) -> Present:
         size = recording.batch_size
-        signature = tuple((use.name, candidates(use.output_shape, size)) for use in recording.uses)
+        lying = tuple((use.name, candidates(use.output_shape, size)) for use in recording.uses)
+        signature = (tuple(recording.program), lying)
         trial = None
         if size == 1 and present is None:
             axes: Sequence[ExampleAxis] = single_example_axes(recording)
+            if signature not in self._alone:
+                trial = hold_alone(losses, recording, self.layout)
         elif signature in self._axes:
             axes = self._axes[signature]
         elif present is not None:
-            raise LoopError("A program must pass its trial before it can be replayed.")
+            raise NotTried("A program must pass its trial before it can be replayed.")
+        elif self._can_repeat and not self._has_leaves:
+            self._met_new_program = True
+            raise NewProgram
         else:
             if self.planner.plain_bytes is None:
                 self.planner.plain_bytes = recording.held_bytes() / size
@@ -153,9 +169,25 @@ class RunningBookKeeping:
             norms = clipper.finish(rule)
             if trial is not None:
                 self._check_sums(trial, rule.factors(norms), norms, clipper, into)
-                if trial.is_clean and trial.is_unambiguous:
-                    self._axes[signature] = trial.axes
+                if trial.is_clean and trial.is_unambiguous and not trial.asleep and not recording.rearranges:
+                    self._remember(signature, trial, is_alone=size == 1)
             return Present(norms, clipper.needs_check)
+
+    def _remember(self, signature: Signature, trial: Trial, *, is_alone: bool) -> None:
+        """Keep what a trial found, if it could have found everything.
+
+        A program whose examples were not leaves may have mixed them before the first parameter. It is tried again with
+        the next batch, whose examples will be; where its kind never comes as leaves, two trials must do.
+        """
+        if is_alone:
+            self._alone.add(signature)
+            return
+        if not self._has_leaves:
+            self._met_new_program = True
+            self._tried_without_leaves[signature] += 1
+            if self._tried_without_leaves[signature] < _TRIALS_WITHOUT_LEAVES:
+                return
+        self._axes[signature], self._met_new_program = trial.axes, False
 
     def _check_sums(self, trial: Trial, factors: Tensor, norms: Tensor, clipper: Clipper, into: ClippedSum) -> None:
         """Compare with autograd, all examples clipped so that a huge one cannot drown the others in rounding."""

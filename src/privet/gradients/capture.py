@@ -28,6 +28,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from privet.errors import UnsupportedModel
+from privet.gradients.rearranging import rearranges
 from privet.gradients.recurrent import COMPOSITES, Composite, kept_inside, remember_order
 from privet.gradients.recurrent_cells import CELLS
 from privet.gradients.statistics import with_statistics
@@ -35,6 +36,8 @@ from privet.gradients.views import Undo, undo_of
 
 _MARK = "_privet_batch"
 _REACHED = "_privet_reached"  # set on batch tensors that descend from a noted use
+
+HALF = (torch.float16, torch.bfloat16)
 
 Function = Callable[..., Any]
 
@@ -120,6 +123,9 @@ class Recording:
     uses: list[Use] = field(default_factory=list)
     tracked: dict[int, Source] = field(default_factory=dict)
     made: dict[int, tuple[StorageWeakRef, int]] = field(default_factory=dict)  # memory of results, where followed
+    program: list[Function] = field(default_factory=list)  # every operation on batch tensors, in order
+    rearranges: bool = False  # whether where an example lies may depend on the data
+    is_half: bool = False  # whether parts of the program ran in half precision
 
     def release(self) -> None:
         """Let go of everything: hooks and graph hold each other in a ring that nothing else would break."""
@@ -237,6 +243,11 @@ class Capture(TorchFunctionMode):
             if reached or sources:
                 _mark_reached(changed)
             remember_order(func, args, kwargs, result)
+            self.recording.program.append(func)
+            if not self.recording.is_half:
+                self.recording.is_half = any(tensor.dtype in HALF for tensor in changed)
+            if not self.recording.rearranges:
+                self.recording.rearranges = rearranges(func, args, kwargs, self.recording.batch_size, is_batch)
         if not sources or func in _DECOMPOSED or (private and func in COMPOSITES):
             return
         if func is Tensor.__setitem__ and torch.is_grad_enabled():

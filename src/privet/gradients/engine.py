@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from privet.errors import LossError
+from privet.errors import LoopError, LossError
 from privet.gradients.axis_squares import add_axis_squares
 from privet.gradients.capture import is_batch
 from privet.gradients.masked import SomeRows, keep_coordinates, keep_rows
@@ -36,8 +36,11 @@ class RunningEngine(Protocol):
         """Whether the next physical batch should come as leaves that require gradients, for a trial of the program."""
         ...
 
-    def begin(self, batch_size: int, inputs: Sequence[Tensor] = ()) -> None:
-        """Watch the forward pass of one physical batch of this many examples; ``inputs`` are its gradient leaves."""
+    def begin(self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False) -> None:
+        """Watch the forward pass of one physical batch of this many examples; ``inputs`` are its gradient leaves.
+
+        With ``can_repeat`` :meth:`add_clipped` may raise :class:`NewProgram` to ask for the same batch as leaves.
+        """
         ...
 
     def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
@@ -59,6 +62,14 @@ class RunningEngine(Protocol):
         ...
 
 
+class NewProgram(RuntimeError):
+    """A batch did what none had done before, and its examples were no leaves; nothing was added. Do it again."""
+
+
+class NotTried(LoopError):
+    """A program that has not passed its trial yet was to be replayed."""
+
+
 class Present(NamedTuple):
     """What :meth:`ReplayableEngine.add_present` returns. The norms are private."""
 
@@ -78,7 +89,7 @@ class ReplayableEngine(RunningEngine, Protocol):
             ``needs_check`` is set, a norm that is not finite means that ``into`` is spoilt.
 
         Raises:
-            LoopError: if the program was not seen before by :meth:`add_clipped`, which puts it on trial.
+            NotTried: if the program was not seen before by :meth:`add_clipped`, which puts it on trial.
         """
         ...
 

@@ -64,7 +64,7 @@ class RunningFunctional:
         """This engine is the reference: it puts every physical batch on trial."""
         return True
 
-    def begin(self, batch_size: int, inputs: Sequence[Tensor] = ()) -> None:
+    def begin(self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False) -> None:
         """Note the next call of the model; a mode without parameters follows which tensors descend from examples."""
         if self._capture is not None:
             raise LoopError(

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from privet.errors import UnsupportedModel
-from privet.gradients.capture import Recording, Use
+from privet.gradients.capture import HALF, Recording, Use
 from privet.gradients.example_axis import ExampleAxis, FoldedAxis, WholeAxis, candidates, fits, is_finite
 from privet.mechanism.geometry import Frame
 from privet.mechanism.layout import Layout
@@ -28,7 +28,6 @@ from privet.mechanism.layout import Layout
 # the whole gradient, since some gradients are zero but for rounding (a bias before a softmax).
 _TOLERANCE = {torch.float64: (1e-7, 1e-9), torch.float32: (2e-3, 1e-4)}
 _HALF_TOLERANCE = (5e-2, 5e-3)
-_HALF = (torch.float16, torch.bfloat16)
 _LEAST_WEIGHT = 2.0**-20
 
 
@@ -45,6 +44,7 @@ class Trial:
         refusals: For each use, what to say if none is left.
         is_half: Whether parts of the program ran in half precision.
         is_clean: Whether every loss and gradient was finite.
+        asleep: The uses at which nothing but zeros arrived so far: of them nothing was found out.
         left: The last set, if it can wait for a backward pass that is needed anyway; None if all sets were left out.
     """
 
@@ -56,7 +56,9 @@ class Trial:
     refusals: Sequence[UnsupportedModel]
     is_half: bool = False
     is_clean: bool = True
+    asleep: set[int] = field(default_factory=set)
     left: Tensor | None = None
+    _awake: set[int] = field(default_factory=set)
 
     @property
     def axes(self) -> tuple[ExampleAxis, ...]:
@@ -107,7 +109,11 @@ class Trial:
         gradient, use.out_grad = use.out_grad, None
         assert gradient is not None, "a use is looked at when its gradient has arrived"
         choices = self.options[place]
-        self.is_half = self.is_half or gradient.dtype in _HALF
+        if place not in self._awake:
+            is_awake = bool(gradient.any())
+            (self._awake if is_awake else self.asleep).add(place)
+            self.asleep -= self._awake
+        self.is_half = self.is_half or gradient.dtype in HALF
         self.is_clean = self.is_clean and is_finite(gradient)
         choices[:] = [axis for axis in choices if fits(axis, gradient, absent)]
         if not choices:
@@ -118,6 +124,13 @@ class Trial:
         if self.left is not None:
             absent, self.left = self.left, None
             self.leave_out(absent)
+
+
+def hold_alone(losses: Tensor, recording: Recording, layout: Layout) -> Trial:
+    """Begin the trial of a program on one example: nothing can mix, and its sum is what is left to be shown."""
+    trial = _begun(losses, recording, (), [[axis] for axis in single_example_axes(recording)], layout)
+    trial.leave_out(torch.zeros(1, dtype=torch.bool, device=losses.device))
+    return trial
 
 
 def single_example_axes(recording: Recording) -> tuple[ExampleAxis, ...]:
@@ -160,21 +173,29 @@ def hold(losses: Tensor, recording: Recording, inputs: Sequence[Tensor], layout:
     Raises:
         UnsupportedModel: if examples mix.
     """
-    trial = Trial(
-        losses=losses,
-        uses=list(recording.uses),
-        ends=[use.edge for use in recording.uses if use.is_root and use.edge is not None],
-        inputs=inputs,
-        options=[list(candidates(use.output_shape, recording.batch_size)) for use in recording.uses],
-        refusals=[_mixes_examples(use, recording, layout) for use in recording.uses],
-        is_clean=bool(losses.detach().isfinite().all()),
-    )
+    options = [list(candidates(use.output_shape, recording.batch_size)) for use in recording.uses]
+    trial = _begun(losses, recording, inputs, options, layout)
     *sets, trial.left = trials(recording.batch_size, losses.device)
     for absent in sets:
         trial.leave_out(absent)
     if not (trial.is_clean and trial.is_unambiguous):
         trial.see_left()
     return trial
+
+
+def _begun(
+    losses: Tensor, recording: Recording, inputs: Sequence[Tensor], options: list[list[ExampleAxis]], layout: Layout
+) -> Trial:
+    return Trial(
+        losses=losses,
+        uses=list(recording.uses),
+        ends=[use.edge for use in recording.uses if use.is_root and use.edge is not None],
+        inputs=inputs,
+        options=options,
+        refusals=[_mixes_examples(use, recording, layout) for use in recording.uses],
+        is_half=recording.is_half,
+        is_clean=bool(losses.detach().isfinite().all()),
+    )
 
 
 def check_isolation(losses: Tensor, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
@@ -219,7 +240,8 @@ def _mixes_examples(use: Use, recording: Recording, layout: Layout) -> Unsupport
         f"Something after operation '{use.name}' on {names} mixes the examples of a batch (its output has shape "
         f"{tuple(use.output_shape)} for {recording.batch_size} examples), so no per-example gradient exists. Usual "
         "causes: batch normalisation, a loss averaged over the batch, or in-batch negatives. Make each example's loss "
-        "depend on that example alone."
+        "depend on that example alone. If nothing mixes them, rows were sorted, selected or split on the way: keep one "
+        "row, or one block of rows, per example, and in the order of the examples."
     )
 
 
@@ -284,9 +306,11 @@ def _autograd_sum(trial: Trial, weights: Tensor, parameters: Sequence[nn.Paramet
         absent, trial.left = trial.left, None
         gradients = trial.send_back(loss, parameters, absent)
     idle = sorted(name for name, gradient in zip(layout.names, gradients, strict=True) if gradient is None)
-    if idle:
+    if idle and len(losses) > 1:  # one example alone may well leave parts of a model idle, such as experts
         raise UnsupportedModel(
             f"Parameters {idle} took no part in the loss, so training would only add noise to them. Freeze them with "
             "requires_grad_(False), or remove them."
         )
-    return torch.cat([gradient.reshape(-1).to(weights.dtype) for gradient in gradients if gradient is not None])
+    pairs = zip(gradients, parameters, strict=True)
+    found = [torch.zeros_like(parameter) if gradient is None else gradient for gradient, parameter in pairs]
+    return torch.cat([gradient.reshape(-1).to(weights.dtype) for gradient in found])

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from privet.errors import LoopError, PlanError, UnsupportedModel
@@ -73,28 +74,78 @@ class StepGuard:
         self._handle.remove()
 
 
-class BufferGuard:
-    """Notices when a forward pass writes private data into a model's buffers."""
+class ParameterGuard:
+    """Notices when other parameters are trained than those a session was begun with."""
 
-    def __init__(self, model: nn.Module) -> None:
-        """Remember the version of every buffer."""
-        self._model = model
-        self._versions = self._now()
-
-    def _now(self) -> dict[str, tuple[int, int]]:
-        # a buffer can be changed in place, or another tensor put in its place
-        return {name: (id(buffer), buffer._version) for name, buffer in self._model.named_buffers()}
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Remember what is trained."""
+        self._model, self._optimizer = model, optimizer
+        self._trained = {id(value) for _, value in trainable_parameters(model)}
 
     def check(self) -> None:
-        """Raise if a buffer changed since the last check."""
-        now = self._now()
-        changed = sorted(name for name in now.keys() | self._versions if now.get(name) != self._versions.get(name))
+        """Refuse a change of what is trained, and gradients that did not come from a private step.
+
+        Raises:
+            LoopError: naming the parameters.
+        """
+        changed = [name for name, value in self._model.named_parameters() if self._has_changed(value)]
         if changed:
-            raise UnsupportedModel(
-                f"The forward pass changed the buffers {changed}, which carries private data past the noise. Put the "
-                "layers that own them into eval() mode, or replace them."
+            raise LoopError(
+                f"The parameters {changed} were frozen or unfrozen since the session began, which its plan knows "
+                "nothing of. Decide what is trained before privatize(); for training in stages use pv.ChosenMask, or "
+                "one session per stage, whose costs add up."
+            )
+        held = (value for group in self._optimizer.param_groups for value in group["params"])
+        if any(value.grad is not None and id(value) not in self._trained for value in held):
+            raise LoopError(
+                "The optimizer holds a parameter that this session does not train, and it has a gradient, which would "
+                "be applied without noise. Set its .grad to None, or take it out of the optimizer."
             )
 
-    def accept(self) -> None:
-        """Take the present state as the one to compare with (after a restore or an optimizer step)."""
+    def _has_changed(self, value: nn.Parameter) -> bool:
+        return value.requires_grad is not (id(value) in self._trained)
+
+
+class StateGuard:
+    """Notices when a forward pass writes private data into a model's buffers or weights."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Remember the version of every tensor of the model."""
+        self._model = model
+        self._sums: dict[str, float] = {}
         self._versions = self._now()
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self._model.named_buffers()
+        yield from self._model.named_parameters()
+
+    def _now(self) -> dict[str, tuple[int, int]]:
+        # a tensor can be changed in place, or another one put in its place
+        return {name: (id(tensor), tensor._version) for name, tensor in self._tensors()}
+
+    def check(self) -> None:
+        """Raise if a tensor changed since the state was accepted."""
+        now = self._now()
+        changed = {name for name in now.keys() | self._versions if now.get(name) != self._versions.get(name)}
+        if self._sums:
+            found = self._contents()
+            changed |= {name for name in found.keys() | self._sums if found.get(name) != self._sums.get(name)}
+        if changed:
+            raise UnsupportedModel(
+                f"The forward pass changed the buffers or parameters {sorted(changed)}, which carries private data "
+                "past the noise. Put the layers that own them into eval() mode, or replace them."
+            )
+
+    def accept(self, *, looks_inside: bool = False) -> None:
+        """Take the present state as the one to compare with; ``looks_inside`` also compares what is in it.
+
+        Versions do not tell of what is written through ``.data``. Looking inside takes a pass over the whole model.
+        """
+        self._versions = self._now()
+        self._sums = self._contents() if looks_inside else {}
+
+    @torch.no_grad()
+    def _contents(self) -> dict[str, float]:
+        # one number for each tensor: an accident that leaves it as it was is as good as impossible
+        found = ((name, tensor) for name, tensor in self._tensors() if not tensor.is_complex())
+        return {name: float(torch.nan_to_num(tensor.double()).sum()) for name, tensor in found}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,10 +18,10 @@ class ModelState:
     """A copy of everything a forward pass must not change, to compare with and to go back to."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Copy the model's buffers, and note the numbers and containers its modules hold."""
+        """Copy the model's buffers and weights, and note the numbers and containers its modules hold."""
         self._model = model
         self._kinds = {name: type(module).__name__ for name, module in model.named_modules()}
-        self._buffers = {name: value.detach().clone() for name, value in model.named_buffers()}
+        self._tensors = {name: value.detach().clone() for name, value in _tensors(model)}
         self._notes = _notes(model)
 
     def check_unchanged(self) -> None:
@@ -41,26 +42,32 @@ class ModelState:
         return ", ".join(self._changed()) or "The model or its loss function"
 
     def _changed(self) -> list[str]:
-        now, notes = dict(self._model.named_buffers()), _notes(self._model)
-        buffers = [
-            self._described(name, "buffer")
-            for name in sorted(now.keys() | self._buffers)
-            if not _same(now.get(name), self._buffers.get(name))
+        now, notes = dict(_tensors(self._model)), _notes(self._model)
+        parameters = {name for name, _ in self._model.named_parameters()}
+        tensors = [
+            self._described(name, "parameter" if name in parameters else "buffer")
+            for name in sorted(now.keys() | self._tensors)
+            if not _same(now.get(name), self._tensors.get(name))
         ]
         numbers = sorted(name for name in notes.keys() | self._notes if notes.get(name) != self._notes.get(name))
-        return buffers + [self._described(name, "attribute") for name in numbers]
+        return tensors + [self._described(name, "attribute") for name in numbers]
 
     def _described(self, name: str, what: str) -> str:
         module, _, key = name.rpartition(".")
         return f"The {what} '{key}' of module '{module}' ({self._kinds.get(module, 'unknown')})"
 
     def restore(self) -> None:
-        """Put the buffers back where a forward pass changed them."""
-        for name, value in self._model.named_buffers():
-            before = self._buffers.get(name)
+        """Put buffers and weights back where a forward pass changed them."""
+        for name, value in _tensors(self._model):
+            before = self._tensors.get(name)
             if before is not None and before.shape == value.shape and not _same(value, before):
                 with torch.no_grad():
                     value.copy_(before)
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_buffers()
+    yield from model.named_parameters()
 
 
 def _same(one: Tensor | None, other: Tensor | None) -> bool:

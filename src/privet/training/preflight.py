@@ -105,7 +105,7 @@ class Preflight:
         except DataError as error:
             failures = [error]
         if all(error is not None for error in failures):
-            _LOG.info(
+            _LOG.warning(
                 "No pre-flight was held: batches like this data set's cannot be made up for this loss function (%s). "
                 "The trial on the first batch still looks for examples that mix.",
                 type(failures[-1]).__name__,

@@ -18,13 +18,17 @@ from torch.utils import _pytree as pytree
 
 from privet import checks
 from privet.gradients.capture import mark_batch
-from privet.gradients.engine import ReplayableEngine, RunningEngine
+from privet.gradients.engine import NotTried, ReplayableEngine, RunningEngine
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
+from privet.training.batching import with_gradients
 from privet.training.recording import Compile, Graph, LossFunction, Outcome, Program, Recorder, Run, zeros_like
 
 _log = logging.getLogger("privet")
+
+# How often a program that has not passed its trial for good may be tried in vain.
+_PATIENCE = 8
 
 
 class Spoilt(RuntimeError):
@@ -226,6 +230,7 @@ class Replay:
     _seen: dict[Hashable, int] = field(default_factory=dict)
     _held: list[LossFunction] = field(default_factory=list)
     _has_given_up: bool = False
+    _num_not_tried: int = 0
 
     @property
     def uses_graphs(self) -> bool:
@@ -295,10 +300,10 @@ class Replay:
         keep = None if into.keep is None else into.keep.clone()
         needs_check = False
 
-        def losses_of(leaves: Sequence[Tensor]) -> Tensor:
+        def losses_of(leaves: Sequence[Tensor], inputs: Sequence[Tensor] = ()) -> Tensor:
             batch = pytree.tree_unflatten(leaves, spec)
             mark_batch(leaves)
-            self.engine.begin(limit)
+            self.engine.begin(limit, inputs)
             return loss_function(*(batch if isinstance(batch, tuple | list) else (batch,)))
 
         def total(places: Sequence[Tensor]) -> ClippedSum:
@@ -316,9 +321,8 @@ class Replay:
         def put_on_trial() -> None:
             # batches so far were smaller, and may have told axes apart by their size
             try:
-                losses = losses_of(
-                    [torch.cat([leaf, leaf[:1].expand(limit - size, *leaf.shape[1:])]) for leaf in given]
-                )
+                filled = [torch.cat([leaf, leaf[:1].expand(limit - size, *leaf.shape[1:])]) for leaf in given]
+                losses = losses_of(*with_gradients(filled, limit))
                 self.engine.add_clipped(losses, rule, total(zeros_like(places)))
             finally:
                 self.engine.abandon()
@@ -332,6 +336,15 @@ class Replay:
             _check(into.flat - before, into.layout, program, present, leaves)
         except Spoilt:
             into.flat.copy_(before)  # not the program's fault: another batch will be recorded
+            return None
+        except NotTried:
+            into.flat.copy_(before)
+            self._num_not_tried += 1
+            if self._num_not_tried >= _PATIENCE:
+                self._give_up(
+                    "the program never passes a trial that holds for other batches too, because it moves examples "
+                    "about by their data, or because its gradients are zero"
+                )
             return None
         except Exception as error:  # noqa: BLE001 -- whatever a model does that cannot be recorded, it still trains
             into.flat.copy_(before)

@@ -35,7 +35,7 @@ from privet.training.averaging import ExponentialAverage
 from privet.training.batching import Collate, MapDataset, check_dataset
 from privet.training.ending import Endings
 from privet.training.folder import RunFolder
-from privet.training.guards import BufferGuard, StepGuard, check_optimizer, trainable_parameters
+from privet.training.guards import ParameterGuard, StateGuard, StepGuard, check_optimizer, trainable_parameters
 from privet.training.last_iterate import follow_iterates
 from privet.training.preflight import Preflight
 from privet.training.randomness import Streams
@@ -179,7 +179,8 @@ class Session:
             self._iterates.check_start(self.ledger.charged_rounds)
             self._guard = StepGuard(self.optimizer)
             undo.callback(self._guard.close)
-            self._buffers = BufferGuard(self.model)
+            self._state = StateGuard(self.model)
+            self._trained = ParameterGuard(self.model, self.optimizer)
             self._preflight = Preflight(self.model)
             self._engine = self._engine_choice.start(self.model, self._parameters, self._layout)
             self._launcher = self._launch.start(self._engine, self._device)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from privet.errors import LedgerMismatch, LoopError
 from privet.gradients.capture import mark_batch
+from privet.gradients.engine import NewProgram
 from privet.mechanism.ablations import amplified
 from privet.mechanism.events import same_event
 from privet.mechanism.granularity import Kept
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
     from privet.training.session import Session
 
 LossFunction = Callable[..., Tensor]
+
+
+def _is_watched(number: int) -> bool:
+    """Whether the weights are looked into at this step: often at first, then ever more rarely, for it takes a pass."""
+    return number & (number - 1) == 0
 
 
 class _Stage(Enum):
@@ -107,9 +113,10 @@ class Step:
         yield from self._batches()
         self._stage = _Stage.SUMMED
 
-    def _batches(self, loss_function: LossFunction | None = None) -> Iterator[Any]:
+    def _batches(self, loss_function: LossFunction | None = None, *, can_repeat: bool = False) -> Iterator[Any]:
         """Yield physical batches, watched; those that the launcher can do with the loss function it does itself."""
         session = self._session
+        session._trained.check()
         try:
             for part in split(self._indices, session.physical_batch_size):
                 batch = fetch(session._dataset, part, session._collate, session._device)
@@ -124,12 +131,12 @@ class Step:
                 if session._engine.wants_input_gradients:
                     batch, leaves = with_gradients(batch, len(part))
                 mark_batch(tensors_of(batch))
-                session._buffers.accept()
-                session._engine.begin(len(part), leaves)
+                session._state.accept(looks_inside=_is_watched(session.steps_taken))
+                session._engine.begin(len(part), leaves, can_repeat=can_repeat)
                 self._awaits_losses = True
                 yield batch
                 self._check_open()
-                session._buffers.check()
+                session._state.check()
                 if self._awaits_losses:
                     raise LoopError("A physical batch was handed out but step.backward(losses) was not called for it.")
         finally:
@@ -145,7 +152,7 @@ class Step:
         self._check_open()
         if not self._awaits_losses:
             raise LoopError("step.backward(losses) belongs inside the loop over step.microbatches(), once per batch.")
-        session._buffers.check()
+        session._state.check()
         self._note(losses, session._engine.add_clipped(losses, self._rule, self._sum))
         self._awaits_losses = False
 
@@ -174,13 +181,15 @@ class Step:
         recorded: LossFunction | None = loss_function
         while True:
             try:
-                for batch in self._batches(recorded):
+                for batch in self._batches(recorded, can_repeat=True):
                     parts = batch if isinstance(batch, tuple | list) else (batch,)
                     self.backward(loss_function(*parts))
                 self._stage = _Stage.SUMMED
                 return
             except Spoilt:
                 recorded = None  # the ordinary way takes such an example out
+            except NewProgram:
+                pass  # the engine asks for leaves from now on
             except torch.OutOfMemoryError:
                 if session.physical_batch_size == 1:
                     raise
@@ -211,6 +220,7 @@ class Step:
             raise LoopError("step.update() was called while a physical batch still waits for step.backward(losses).")
         if self._stage is _Stage.FRESH and len(self._indices):
             raise LoopError("step.update() was called before step.microbatches() was walked through.")
+        session._trained.check()
         if session._average is not None:
             session._average.check_not_applied()
         session._iterates.before_step()

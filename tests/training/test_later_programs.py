@@ -1,0 +1,288 @@
+"""What a model does after its first batch is not taken on trust either: other programs, other orders, other weights."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from privet.errors import LoopError, UnsupportedModel
+from privet.training.session import privatize
+from privet.training.step import Step
+from tests.training.tools import examples, full_batch, losses_of, network, plain_sgd
+
+Losses = Callable[..., Tensor]
+
+
+def walked(step: Step, losses: Losses) -> None:
+    for batch in step.microbatches():
+        step.backward(losses(*batch))
+
+
+def accumulated(step: Step, losses: Losses) -> None:
+    step.accumulate(losses)
+
+
+either_way = pytest.mark.parametrize("way", [walked, accumulated])
+
+
+def train(
+    model: nn.Module,
+    losses: Losses,
+    data: TensorDataset,
+    way: Callable[[Step, Losses], None],
+    *,
+    size: int = 4,
+    before: Callable[[int], None] = lambda index: None,
+) -> None:
+    with privatize(model, plain_sgd(model), data, full_batch(3), physical_batch_size=size) as session:
+        for step in session.steps():
+            before(step.index)
+            way(step, losses)
+            step.update()
+
+
+class Sorted(nn.Module):
+    """Sorts its rows, computes, and sorts them back: right for every example, and read wrongly row by row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
+        order = lengths.argsort(descending=True, stable=True)
+        found: Tensor = self.outer(self.inner(inputs[order]).tanh()[order.argsort()])
+        return found
+
+
+@either_way
+def test_rows_that_are_sorted_by_their_data_are_looked_at_in_every_batch(way: Any) -> None:
+    torch.manual_seed(0)
+    model = Sorted()
+    lengths = torch.tensor([4, 3, 2, 1, 1, 4, 2, 3])  # the first batch comes in order, the second does not
+    data = TensorDataset(torch.randn(8, 3), lengths)
+    with pytest.raises(UnsupportedModel, match="in the order of the examples"):
+        train(model, lambda x, n: model(x, n).square().sum(1), data, way)
+
+
+class Selecting(nn.Module):
+    """Computes on the tokens that count, and puts them back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 2)
+
+    def forward(self, inputs: Tensor, counts: Tensor) -> Tensor:
+        out = torch.zeros(*inputs.shape[:2], 2)
+        return out.masked_scatter(counts.unsqueeze(2), self.inner(inputs[counts])).square().sum((1, 2))
+
+
+def test_tokens_selected_by_their_data_are_looked_at_in_every_batch() -> None:
+    torch.manual_seed(0)
+    model, counts = Selecting(), torch.ones(8, 2, dtype=torch.bool)
+    counts[4], counts[5, 0], counts[6, 0] = False, False, False  # four tokens of four examples, not one of each
+    with pytest.raises(UnsupportedModel):
+        train(model, model, TensorDataset(torch.randn(8, 2, 3), counts), walked)
+
+
+@either_way
+def test_a_term_that_mixes_examples_and_begins_later_is_refused(way: Any) -> None:
+    model, started = network(), []
+
+    def losses(inputs: Tensor, labels: Tensor) -> Tensor:
+        out = model(inputs)
+        found = functional.cross_entropy(out, labels, reduction="none")
+        return found + (out @ out.T).mean(1) if started else found
+
+    with pytest.raises(UnsupportedModel, match="mixes"):
+        train(model, losses, examples(), way, before=lambda index: started.extend([1] * index))
+    assert started, "the first step passed"
+
+
+def test_examples_that_are_centred_later_are_refused_before_anything_is_added() -> None:
+    """Mixing before the first parameter shows only at the examples themselves, so the batch is done again as leaves."""
+    model, started, begun = network(), [], []
+
+    def losses(inputs: Tensor, labels: Tensor) -> Tensor:
+        return losses_of(model)(inputs - inputs.mean(0) if started else inputs, labels)
+
+    def note(index: int) -> None:
+        begun.append(index)
+        started.extend([True] * index)
+
+    with pytest.raises(UnsupportedModel, match="mixes"):
+        train(model, losses, examples(), accumulated, size=8, before=note)
+    assert begun == [0, 1]
+
+
+def test_a_loop_of_ones_own_whose_examples_are_centred_later_is_refused_at_the_next_batch() -> None:
+    model, calls = network(), []
+
+    def losses(inputs: Tensor, labels: Tensor) -> Tensor:
+        calls.append(1)
+        return losses_of(model)(inputs - inputs.mean(0) if len(calls) > 2 else inputs, labels)
+
+    with pytest.raises(UnsupportedModel, match="mixes"):
+        train(model, losses, examples(), walked)
+    assert len(calls) == 4
+
+
+def test_a_head_of_zeros_does_not_pass_a_trial_for_good() -> None:
+    """No gradient flows below it, so nothing is found out; the noise of the first step wakes it."""
+    model = network()
+    with torch.no_grad():
+        for value in model[2].parameters():
+            value.zero_()
+
+    def losses(inputs: Tensor, labels: Tensor) -> Tensor:
+        hidden = model[1](model[0](inputs))
+        return functional.cross_entropy(model[2](hidden - hidden.mean(0)), labels, reduction="none")
+
+    taken: list[int] = []
+    with pytest.raises(UnsupportedModel, match="mixes"):
+        train(model, losses, examples(), walked, size=8, before=taken.append)
+    assert max(taken) <= 1
+
+
+class Scaled(torch.autograd.Function):
+    """A weight's own function, which no rule can look into."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(inputs, weight)
+        return inputs @ weight
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        inputs, weight = ctx.saved_tensors
+        return grad @ weight.T, 3.0 * inputs.T @ grad
+
+
+class Custom(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = Scaled.apply(inputs, self.weight)  # type: ignore[no-untyped-call]
+        return found
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_what_no_rule_can_observe_is_refused_also_one_example_at_a_time(size: int) -> None:
+    torch.manual_seed(0)
+    model = Custom()
+    with pytest.raises(UnsupportedModel):
+        train(model, losses_of(model), examples(), walked, size=size)
+
+
+def test_one_example_at_a_time_may_leave_parts_of_a_model_idle() -> None:
+    torch.manual_seed(0)
+    experts = nn.ModuleList([nn.Linear(3, 2), nn.Linear(3, 2)])
+
+    def losses(inputs: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(experts[int(labels[0])](inputs), labels, reduction="none")
+
+    train(experts, losses, examples(), walked, size=1)
+
+
+class Writing(nn.Module):
+    """Writes what it sees into itself, in one of many ways."""
+
+    def __init__(self, write: Callable[[Writing, Tensor], None]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.write = nn.Linear(3, 2), write
+        self.code = nn.Parameter(torch.zeros(3), requires_grad=False)
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.write(self, inputs)
+        found: Tensor = self.inner(inputs)
+        return found
+
+
+def into_a_buffers_data(model: Writing, inputs: Tensor) -> None:
+    model.seen.data.copy_(inputs[0])
+
+
+def into_a_frozen_parameter(model: Writing, inputs: Tensor) -> None:
+    model.code.copy_(inputs[0])
+
+
+def into_a_frozen_parameters_data(model: Writing, inputs: Tensor) -> None:
+    model.code.data.copy_(inputs[0])
+
+
+def into_a_weights_data(model: Writing, inputs: Tensor) -> None:
+    model.inner.weight.data[0].copy_(inputs[0])
+
+
+@either_way
+@pytest.mark.parametrize(
+    "write", [into_a_buffers_data, into_a_frozen_parameter, into_a_frozen_parameters_data, into_a_weights_data]
+)
+def test_a_forward_pass_that_writes_into_the_model_is_refused(write: Callable[..., None], way: Any) -> None:
+    model = Writing(write)
+    with pytest.raises(UnsupportedModel, match="changed"):
+        train(model, losses_of(model), examples(), way)
+
+
+def unfrozen(model: nn.Sequential) -> Callable[[int], None]:
+    def change(index: int) -> None:
+        if index == 1:
+            model[0].requires_grad_(True)
+
+    return change
+
+
+def test_a_layer_that_is_unfrozen_during_a_session_is_refused() -> None:
+    """The optimizer would apply whatever gradient a user's own backward() left there, without noise."""
+    model = network()
+    model[0].requires_grad_(False)
+    with pytest.raises(LoopError, match=r"0\.weight.*frozen or unfrozen"):
+        train(model, losses_of(model), examples(), walked, before=unfrozen(model))
+
+
+def test_a_layer_that_is_frozen_during_a_session_is_refused() -> None:
+    model = network()
+    with pytest.raises(LoopError, match="frozen or unfrozen"):
+        train(
+            model,
+            losses_of(model),
+            examples(),
+            walked,
+            before=lambda index: model[0].requires_grad_(index < 1) and None,
+        )
+
+
+def test_a_gradient_of_a_frozen_parameter_that_the_optimizer_holds_is_not_applied() -> None:
+    model = network()
+    model[0].requires_grad_(False)
+
+    def leave_a_gradient(index: int) -> None:
+        model[0].weight.grad = torch.ones_like(model[0].weight)
+
+    with pytest.raises(LoopError, match="applied without noise"):
+        train(model, losses_of(model), examples(), walked, before=leave_a_gradient)
+
+
+def test_a_pre_flight_that_cannot_be_held_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    model = network()
+
+    def losses(inputs: Tensor, labels: Tensor) -> Tensor:
+        if not bool((inputs == inputs.round()).all()):
+            raise ValueError("whole numbers only")
+        return losses_of(model)(inputs, labels)
+
+    data = TensorDataset(torch.randn(8, 3).mul(3).round(), examples().tensors[1])
+    with caplog.at_level(logging.WARNING, logger="privet"):
+        train(model, losses, data, accumulated)
+    assert "No pre-flight was held" in caplog.text
