@@ -111,6 +111,20 @@ class Residual(nn.Module):
         return nn.functional.relu(out, inplace=True)
 
 
+class KindsOfTokens(nn.Module):
+    """A table looked up at constants with an example axis, as BERT does for kinds of tokens that nobody gave it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.kinds = nn.Embedding(11, 6), nn.Embedding(2, 6)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        kinds = torch.zeros(ids.shape, dtype=torch.long)
+        found: Tensor = self.head(self.words(ids) + self.kinds(kinds))
+        return found
+
+
 class Positions(nn.Module):
     """Position embeddings looked up without an example axis, as in most language models."""
 
@@ -211,6 +225,7 @@ CASES = [
     Case("shared_module", SharedModule, floats(4, 6)),
     Case("residual_inplace", Residual, floats(2, 5, 5)),
     Case("positions", Positions, tokens(7, 11)),
+    Case("kinds_of_tokens", KindsOfTokens, tokens(7, 11), functional=False),
     Case("folded_time_batch_major", lambda: FoldedTime(time_first=False), floats(5, 6)),
     Case("folded_time_time_major", lambda: FoldedTime(time_first=True), floats(5, 6)),
     Case("attention_batch_first", lambda: Attention(batch_first=True), floats(5, 6)),

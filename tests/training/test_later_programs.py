@@ -150,6 +150,48 @@ def test_a_head_of_zeros_does_not_pass_a_trial_for_good() -> None:
     assert max(taken) <= 1
 
 
+class TimeFirst:
+    """Items of ``[time, 3]`` that are joined as ``[time, batch, 3]``."""
+
+    def __init__(self, num_steps: int) -> None:
+        self.rows = torch.randn(8, num_steps, 3, generator=torch.Generator().manual_seed(0))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.rows[index]
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "way"),
+    [(2, walked), (4, walked), (2, accumulated)],
+    ids=["own loop", "own loop, as many steps as examples", "accumulated"],
+)
+@pytest.mark.parametrize("centres", [False, True])
+def test_examples_that_come_second_may_not_mix_either(centres: bool, num_steps: int, way: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+
+    def losses(*steps: Tensor) -> Tensor:
+        inputs = steps[0] if len(steps) == 1 else torch.stack(list(steps))
+        return model(inputs - inputs.mean(1, keepdim=True) if centres else inputs).square().sum((0, 2))
+
+    def go() -> None:
+        data, plan = TimeFirst(num_steps), full_batch(3)
+        collate = lambda items: (torch.stack(items, 1),)  # noqa: E731
+        with privatize(model, plain_sgd(model), data, plan, physical_batch_size=4, collate=collate) as session:
+            for step in session.steps():
+                way(step, losses)
+                step.update()
+
+    if centres:
+        with pytest.raises(UnsupportedModel, match="mixes"):
+            go()
+    else:
+        go()
+
+
 class Scaled(torch.autograd.Function):
     """A weight's own function, which no rule can look into."""
 

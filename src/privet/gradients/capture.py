@@ -262,7 +262,7 @@ class Capture(TorchFunctionMode):
                 continue
             if private:
                 self._note_use(func, args, kwargs, sources, output, is_root=not needs_grad, output_index=index)
-            elif self._makes_batch_axis(func, sources, output):
+            elif self._makes_batch_axis(func, args, sources, output):
                 mark_batch([output])
                 _mark_reached([output])
                 self._note_use(func, args, kwargs, sources, output, is_root=True)
@@ -323,12 +323,19 @@ class Capture(TorchFunctionMode):
                 queue.extend(child for child, _ in node.next_functions)
         return False
 
-    def _makes_batch_axis(self, func: Function, sources: Sequence[Source], output: Tensor) -> bool:
-        # parameter.expand(batch, ...): the one common way in which a parameter grows an example axis by itself
-        if func not in _EXPANDING or output.dim() == 0:
+    def _makes_batch_axis(
+        self, func: Function, args: tuple[Any, ...], sources: Sequence[Source], output: Tensor
+    ) -> bool:
+        # parameter.expand(batch, ...), and a table looked up at constants [batch, time], such as positions or kinds of
+        # tokens: the common ways in which a parameter grows an example axis by itself
+        is_lookup = func is nn.functional.embedding and isinstance(args[0], Tensor) and args[0].dim() > 1
+        if (func not in _EXPANDING and not is_lookup) or output.dim() == 0:
             return False
         number, self._num_expansions = self._num_expansions, self._num_expansions + 1
-        follows = self._follows_batch(sources[0].tensor, output)
+        if is_lookup:
+            follows = output.shape[0] == self.recording.batch_size
+        else:
+            follows = self._follows_batch(sources[0].tensor, output)
         # a length that happens to equal this batch's size has differed from another batch's
         self._expansions[number] = follows and self._expansions.get(number, True)
         return self._expansions[number]

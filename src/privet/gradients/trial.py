@@ -39,7 +39,7 @@ class Trial:
         losses: One per example.
         uses: What the forward pass did with the parameters.
         ends: Where a backward pass may stop.
-        inputs: The batch's tensors, as leaves that require gradients, examples first.
+        inputs: The batch's tensors, as leaves that require gradients.
         options: For each use, the ways in which examples may lie in its output that are left.
         refusals: For each use, what to say if none is left.
         is_half: Whether parts of the program ran in half precision.
@@ -167,7 +167,7 @@ def hold(losses: Tensor, recording: Recording, inputs: Sequence[Tensor], layout:
     Args:
         losses: One per example.
         recording: What the forward pass did with the parameters.
-        inputs: The batch's tensors, as leaves that require gradients, examples first.
+        inputs: The batch's tensors, as leaves that require gradients.
         layout: For names in messages.
 
     Raises:
@@ -199,9 +199,9 @@ def _begun(
 
 
 def check_isolation(losses: Tensor, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-    """Refuse losses in which examples reach each other, between these tensors (examples first) and the losses.
+    """Refuse losses in which examples reach each other, between these tensors and the losses.
 
-    The first axis may hold several rows per example, one example's rows after another's.
+    Where no axis is the examples', the first holds several rows per example, one example's rows after another's.
     """
     if len(losses) == 1:
         return
@@ -219,8 +219,8 @@ def _check_inputs(reached: Sequence[Tensor | None], absent: Tensor) -> None:
     for gradient in reached:
         if gradient is None:
             continue
-        axis = WholeAxis(axis=0) if len(gradient) == len(absent) else FoldedAxis(examples_first=True)
-        if not fits(axis, gradient, absent):
+        axes = [axis for axis in candidates(gradient.shape, len(absent)) if axis != FoldedAxis(examples_first=False)]
+        if not any(fits(axis, gradient, absent) for axis in axes):
             raise UnsupportedModel(
                 "Something mixes the examples of a batch: one example's loss depends on another example, so no "
                 "per-example gradient exists. Usual causes: batch normalisation, centring or scaling by statistics of "

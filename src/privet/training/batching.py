@@ -72,12 +72,12 @@ def fetch(dataset: MapDataset, indices: NDArray[np.int64], collate: Collate | No
 def with_gradients(batch: Any, size: int) -> tuple[Any, list[torch.Tensor]]:
     """Return the batch with its real-valued tensors as copies of leaves that require gradients, and those leaves.
 
-    Copies, because a leaf could not be changed in place. Tensors whose first axis is not the examples' are left alone.
+    Copies, because a leaf could not be changed in place. Tensors without an axis of the examples are left alone.
     """
     leaves: list[torch.Tensor] = []
 
     def copied(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.is_floating_point() or tensor.dim() == 0 or len(tensor) != size:
+        if not tensor.is_floating_point() or size not in tensor.shape:
             return tensor
         leaves.append(tensor.detach().requires_grad_())
         return leaves[-1].clone()

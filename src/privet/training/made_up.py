@@ -30,15 +30,15 @@ class MadeUpBatches:
     num_examples: int
 
     @classmethod
-    def of(cls, batch: Any, *, num_examples: int) -> MadeUpBatches:
-        """Look at a batch.
+    def of(cls, batch: Any, *, num_examples: int, size: int | None = None) -> MadeUpBatches:
+        """Look at a batch, of ``size`` examples if that is known.
 
         Raises:
             DataError: it holds something else than tensors with one row per example, so no other can be made up.
         """
         leaves = pytree.tree_leaves(batch)
         sizes = {len(leaf) if isinstance(leaf, Tensor) and leaf.dim() else None for leaf in leaves}
-        if len(sizes) != 1 or None in sizes:
+        if len(sizes) != 1 or None in sizes or size not in (None, *sizes):
             raise DataError(
                 "Batches like this one cannot be made up: every part of it must be a tensor with one row per example. "
                 "Pass such a batch, or let the collate function return one."

@@ -91,14 +91,14 @@ class Preflight:
         self._model = model
         self._is_due = True
 
-    def before(self, batch: Any, loss_function: LossFunction, *, limit: int) -> None:
-        """Try the program unless that was done; ``limit`` is the largest batch that fits into memory."""
+    def before(self, batch: Any, loss_function: LossFunction, *, size: int, limit: int) -> None:
+        """Try the program on batches like this one of ``size`` examples, once; ``limit`` examples fit into memory."""
         if not self._is_due:
             return
         self._is_due = False
         num_examples = max(2, min(6, limit))
         try:
-            made_up = MadeUpBatches.of(batch, num_examples=num_examples)
+            made_up = MadeUpBatches.of(batch, num_examples=num_examples, size=size)
             failures: Sequence[Exception | None] = _experiment(self._model, loss_function, made_up)
         except LossError:
             return  # refused on the real batch as well, in the words of that place

@@ -122,7 +122,7 @@ class Step:
                 batch = fetch(session._dataset, part, session._collate, session._device)
                 if loss_function is not None:
                     limit = session.physical_batch_size
-                    session._preflight.before(batch, loss_function, limit=limit)
+                    session._preflight.before(batch, loss_function, size=len(part), limit=limit)
                     done = session._launcher.add(batch, len(part), limit, loss_function, self._rule, self._sum)
                     if done is not None:
                         self._note(done.losses, done.norms)
