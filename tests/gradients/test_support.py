@@ -78,3 +78,9 @@ def test_an_exchanged_layer_keeps_its_precision() -> None:
     model = replace_batchnorm(nn.Sequential(nn.BatchNorm1d(4).double()))
     assert model[0].weight.dtype == torch.float64
     assert model(torch.randn(3, 4, dtype=torch.float64)).dtype == torch.float64
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_a_table_with_sparse_gradients_is_refused_with_its_fix(kind: type[nn.Module]) -> None:
+    with pytest.raises(UnsupportedModel, match=r"'table'.*Set sparse=False"):
+        check_model(nn.ModuleDict({"table": kind(5, 3, sparse=True)}))  # type: ignore[call-arg]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import TensorDataset
 
 from privet.errors import LoopError, UnsupportedModel
@@ -89,6 +90,42 @@ def test_tokens_selected_by_their_data_are_looked_at_in_every_batch() -> None:
     counts[4], counts[5, 0], counts[6, 0] = False, False, False  # four tokens of four examples, not one of each
     with pytest.raises(UnsupportedModel):
         train(model, model, TensorDataset(torch.randn(8, 2, 3), counts), walked)
+
+
+class OnPackedRows(nn.Module):
+    """A linear layer on the rows of a packed sequence, which lie in no fixed order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 2)
+
+    def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
+        packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
+        rows = packed._replace(data=self.inner(packed.data))
+        return pad_packed_sequence(rows, batch_first=True, total_length=inputs.shape[1])[0].square().sum((1, 2))
+
+
+def test_rows_of_packed_sequences_are_looked_at_in_every_batch() -> None:
+    torch.manual_seed(0)
+    model = OnPackedRows()
+    lengths = torch.tensor([2, 2, 2, 2, 3, 1, 3, 1])  # as many rows for each of the first four, not for the others
+    with pytest.raises(UnsupportedModel):
+        train(model, model, TensorDataset(torch.randn(8, 3, 3), lengths), walked)
+
+
+@either_way
+@pytest.mark.parametrize("weight", [1.0, 1e-4])
+def test_a_gradient_that_is_part_of_the_loss_is_refused_by_name_however_small(weight: float, way: Any) -> None:
+    model = network()
+
+    def losses(inputs: Tensor, labels: Tensor) -> Tensor:
+        inputs = inputs.detach().clone().requires_grad_()
+        found = losses_of(model)(inputs, labels)
+        (slope,) = torch.autograd.grad(found.sum(), inputs, create_graph=True)
+        return found + weight * slope.square().sum(1)
+
+    with pytest.raises(UnsupportedModel, match="gradient is part of the loss"):
+        train(model, losses, examples(), way)
 
 
 @either_way

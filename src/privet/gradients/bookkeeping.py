@@ -19,7 +19,7 @@ from privet.errors import LoopError, UnsupportedModel
 from privet.gradients.budgets import Balanced, Budget
 from privet.gradients.capture import Capture, Function, Recording, Source, Use, leave, send_back
 from privet.gradients.engine import Clipper, NewProgram, NotTried, Present, check_losses
-from privet.gradients.example_axis import ExampleAxis, candidates
+from privet.gradients.example_axis import ExampleAxis, FoldedAxis, candidates
 from privet.gradients.joining import joined
 from privet.gradients.layer_rules import RULES, by_vmap
 from privet.gradients.per_example import Explicit, PerExample
@@ -169,7 +169,8 @@ class RunningBookKeeping:
             norms = clipper.finish(rule)
             if trial is not None:
                 self._check_sums(trial, rule.factors(norms), norms, clipper, into)
-                if trial.is_clean and trial.is_unambiguous and not trial.asleep and not recording.rearranges:
+                moves = recording.rearranges or (recording.packs and any(map(_is_folded, trial.axes)))
+                if trial.is_clean and trial.is_unambiguous and not trial.asleep and not moves:
                     self._remember(signature, trial, is_alone=size == 1)
             return Present(norms, clipper.needs_check)
 
@@ -198,6 +199,10 @@ class RunningBookKeeping:
             clipper.weighted_sum, trial, weights, lengths, self.parameters, self.layout,
             keep=into.keep, frame=into.frame,
         )  # fmt: skip
+
+
+def _is_folded(axis: ExampleAxis) -> bool:
+    return isinstance(axis, FoldedAxis)
 
 
 class _Collector:

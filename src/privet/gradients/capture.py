@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from privet.errors import UnsupportedModel
 from privet.gradients.rearranging import rearranges
-from privet.gradients.recurrent import COMPOSITES, Composite, kept_inside, remember_order
+from privet.gradients.recurrent import COMPOSITES, PACKING, Composite, kept_inside, remember_order
 from privet.gradients.recurrent_cells import CELLS
 from privet.gradients.statistics import with_statistics
 from privet.gradients.views import Undo, undo_of
@@ -126,6 +126,7 @@ class Recording:
     program: list[Function] = field(default_factory=list)  # every operation on batch tensors, in order
     rearranges: bool = False  # whether where an example lies may depend on the data
     is_half: bool = False  # whether parts of the program ran in half precision
+    packs: bool = False  # whether sequences were packed: rows per example then differ from batch to batch
 
     def release(self) -> None:
         """Let go of everything: hooks and graph hold each other in a ring that nothing else would break."""
@@ -177,6 +178,11 @@ class Capture(TorchFunctionMode):
     ) -> Any:
         """Run the operation, then note it if it consumed a tracked tensor."""
         kwargs = kwargs or {}
+        if func is torch.autograd.grad and (kwargs.get("create_graph") or (len(args) > 4 and args[4])):
+            raise UnsupportedModel(
+                "A gradient is part of the loss (torch.autograd.grad with create_graph=True: a gradient penalty, a "
+                "physics-informed loss), and no rule gives per-example gradients of gradients. Leave the term out."
+            )
         self._statistics = None
         result = self._run(func, args, kwargs)
         if isinstance(result, Tensor) or type(result) not in _PLAIN or _writes(func):
@@ -244,6 +250,7 @@ class Capture(TorchFunctionMode):
                 _mark_reached(changed)
             remember_order(func, args, kwargs, result)
             self.recording.program.append(func)
+            self.recording.packs = self.recording.packs or func is PACKING
             if not self.recording.is_half:
                 self.recording.is_half = any(tensor.dtype in HALF for tensor in changed)
             if not self.recording.rearranges:

@@ -76,4 +76,6 @@ def fits(axis: ExampleAxis, gradient: Tensor | None, absent: Tensor) -> bool:
 
 def is_finite(tensor: Tensor) -> bool:
     """Tell whether every element is finite; in one pass where their sum is."""
+    if tensor.is_complex():
+        return bool(tensor.isfinite().all())
     return math.isfinite(float(tensor.sum())) or bool(tensor.isfinite().all())

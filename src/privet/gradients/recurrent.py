@@ -334,7 +334,7 @@ def remember_order(function: Callable[..., Any], args: Sequence[Any], kwargs: Ma
     if function in _SELECTING:
         axis, index = _named(args, kwargs, "input", "dim", "index")[1:]
         setattr(result, _ORDER, (axis, index))
-    elif function is _PACKING:
+    elif function is PACKING:
         inputs, _, batch_first = args
         axis, index = getattr(inputs, _ORDER, (None, None))
         if axis == (0 if batch_first else 1):
@@ -347,7 +347,7 @@ def _named(args: Sequence[Any], kwargs: Mapping[str, Any], *names: str) -> list[
 
 
 _SELECTING: frozenset[Callable[..., Any]] = frozenset([torch.index_select, Tensor.index_select])
-_PACKING: Callable[..., Any] = torch._VF._pack_padded_sequence
+PACKING: Callable[..., Any] = torch._VF._pack_padded_sequence
 
 COMPOSITES: Mapping[Callable[..., Any], Composite] = {
     torch._VF.lstm: Recurrent(cell=Lstm()),

@@ -67,6 +67,15 @@ def find_problems(model: nn.Module) -> list[Finding]:
                     fix="Set max_norm=None and scale_grad_by_freq=False.",
                 )
             )
+        elif isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            findings.append(
+                Finding(
+                    name=name,
+                    kind=kind,
+                    problem="makes sparse gradients, and noise is added to every row of a table anyway",
+                    fix="Set sparse=False.",
+                )
+            )
         elif isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
             findings.append(
                 Finding(
