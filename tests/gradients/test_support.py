@@ -84,3 +84,20 @@ def test_an_exchanged_layer_keeps_its_precision() -> None:
 def test_a_table_with_sparse_gradients_is_refused_with_its_fix(kind: type[nn.Module]) -> None:
     with pytest.raises(UnsupportedModel, match=r"'table'.*Set sparse=False"):
         check_model(nn.ModuleDict({"table": kind(5, 3, sparse=True)}))  # type: ignore[call-arg]
+
+
+def test_a_model_that_is_no_module_is_named() -> None:
+    with pytest.raises(UnsupportedModel, match=r"torch\.nn\.Module, got function"):
+        check_model(lambda inputs: inputs)  # type: ignore[arg-type]
+
+
+def test_layers_without_a_shape_are_refused_with_the_remedy() -> None:
+    with pytest.raises(UnsupportedModel, match=r"lazy.*made-up batch"):
+        check_model(nn.Sequential(nn.LazyLinear(3)))
+
+
+def test_parameters_of_two_precisions_are_refused_unless_one_is_half() -> None:
+    with pytest.raises(UnsupportedModel, match=r"torch\.float32, torch\.float64"):
+        check_model(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()))
+    check_model(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).bfloat16()))
+    check_model(nn.Sequential(nn.Linear(2, 2).double()))

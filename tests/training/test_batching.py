@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import UserDict
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils.data import default_collate
 
+from privet.errors import DataError
 from privet.training.batching import fetch, split, tensors_of
 from privet.training.session import privatize
 from tests.training.tools import CPU, examples, flat, full_batch, losses_of, network, plain_sgd, poisson, run
@@ -122,3 +127,19 @@ def test_data_that_cannot_be_read_ends_the_step_charged_and_changes_nothing(fail
         run(session, model)
     assert session.ledger.charged_rounds == 1
     assert torch.equal(flat(model), before)
+
+
+@dataclass
+class Pair:
+    inputs: Tensor
+    labels: Tensor
+
+
+@pytest.mark.parametrize(
+    "collate",
+    [lambda items: UserDict(x=torch.stack([x for x, _ in items])), lambda items: Pair(*default_collate(items))],
+    ids=["UserDict", "Pair"],
+)
+def test_a_batch_that_cannot_be_looked_into_is_named(collate: Callable[[list[Any]], Any]) -> None:
+    with pytest.raises(DataError, match=r"UserDict|Pair"):
+        fetch(examples(), np.arange(3), collate, CPU)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, SGD
+from torch.optim import LBFGS, SGD, SparseAdam
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from privet.errors import ArgumentError, DataError, LoopError, PlanError, UnsupportedModel
@@ -53,6 +53,12 @@ def test_a_physical_batch_size_that_is_no_count_is_refused(size: object) -> None
     model = network()
     with pytest.raises(ArgumentError, match="physical_batch_size"):
         privatize(model, plain_sgd(model), examples(), full_batch(), physical_batch_size=size)  # type: ignore[arg-type]
+
+
+def test_an_optimizer_for_sparse_gradients_is_refused() -> None:
+    model = network()
+    with pytest.raises(PlanError, match=r"SparseAdam.*Use Adam"):
+        privatize(model, SparseAdam(list(model.parameters())), examples(), full_batch())
 
 
 def test_lbfgs_is_refused() -> None:

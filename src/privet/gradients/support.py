@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import UninitializedParameter
 
 from privet.errors import UnsupportedModel
 
@@ -94,14 +96,28 @@ def check_model(model: nn.Module) -> None:
     Raises:
         UnsupportedModel: with one line per fault.
     """
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModel(f"A model is a torch.nn.Module, got {type(model).__name__}.")
     findings = find_problems(model)
     if findings:
         raise UnsupportedModel("\n".join(str(finding) for finding in findings))
+    shapeless = [name for name, value in model.named_parameters() if isinstance(value, UninitializedParameter)]
+    if shapeless:
+        raise UnsupportedModel(
+            f"Parameters {shapeless} have no shape yet, because their layers are lazy. Run the model once on a made-up "
+            "batch first."
+        )
     complex_names = [name for name, value in model.named_parameters() if value.requires_grad and value.is_complex()]
     if complex_names:
         raise UnsupportedModel(
             f"Parameters {complex_names} are complex; norms are defined here for real parameters. Store the real and "
             "imaginary parts as two real parameters."
+        )
+    kinds = {value.dtype for value in model.parameters() if value.requires_grad}
+    if torch.float64 in kinds and len(kinds) > 1:
+        raise UnsupportedModel(
+            f"Trainable parameters are of different precision ({', '.join(sorted(map(str, kinds)))}), and sums are "
+            "formed in one. Convert the model, for instance by model.float()."
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -66,6 +67,13 @@ def fetch(dataset: MapDataset, indices: NDArray[np.int64], collate: Collate | No
         batch = [tensor[torch.from_numpy(indices).to(tensor.device)] for tensor in dataset.tensors]
     else:
         batch = (collate or default_collate)([dataset[int(index)] for index in indices])
+    leaves = pytree.tree_leaves(batch)
+    closed = {type(leaf).__name__ for leaf in leaves if isinstance(leaf, Mapping) or is_dataclass(leaf)}
+    if closed:
+        raise DataError(
+            f"A batch holds {sorted(closed)}, which is not looked into, so its tensors would not be known as examples. "
+            "Let the data set or the collate function return tensors in tuples, lists or plain dictionaries."
+        )
     return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device, non_blocking=True), batch)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import LBFGS, Optimizer, SparseAdam
 
 from privet.errors import LoopError, PlanError, UnsupportedModel
 
@@ -28,6 +28,8 @@ def check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
         raise PlanError(
             "LBFGS evaluates the loss several times per step, outside the guarantee. Use a first-order optimizer."
         )
+    if isinstance(optimizer, SparseAdam):
+        raise PlanError("SparseAdam takes sparse gradients, and noise is added to every coordinate. Use Adam.")
     owned = {id(value) for group in optimizer.param_groups for value in group["params"]}
     named = {id(value): name for name, value in model.named_parameters()}
     missing = [name for name, value in trainable_parameters(model) if id(value) not in owned]
