@@ -114,7 +114,7 @@ class StateGuard:
     def __init__(self, model: nn.Module) -> None:
         """Remember the version of every tensor of the model."""
         self._model = model
-        self._sums: dict[str, float] = {}
+        self._sums: dict[str, str] = {}
         self._versions = self._now()
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -147,7 +147,12 @@ class StateGuard:
         self._sums = self._contents() if looks_inside else {}
 
     @torch.no_grad()
-    def _contents(self) -> dict[str, float]:
-        # one number for each tensor: an accident that leaves it as it was is as good as impossible
-        found = ((name, tensor) for name, tensor in self._tensors() if not tensor.is_complex())
-        return {name: float(torch.nan_to_num(tensor.double()).sum()) for name, tensor in found}
+    def _contents(self) -> dict[str, str]:
+        # one number for each tensor, as text, in which what is not a number equals itself
+        return {name: repr(tensor.sum(dtype=_sum_type(tensor)).item()) for name, tensor in self._tensors()}
+
+
+def _sum_type(tensor: Tensor) -> torch.dtype:
+    if tensor.is_complex():
+        return torch.complex128
+    return torch.float32 if tensor.device.type == "mps" else torch.float64
