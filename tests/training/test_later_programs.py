@@ -229,6 +229,28 @@ def test_examples_that_come_second_may_not_mix_either(centres: bool, num_steps: 
         go()
 
 
+def test_a_model_that_skips_layers_at_random_trains_and_its_steps_are_soon_done_once() -> None:
+    torch.manual_seed(0)
+    layers, head, calls = nn.ModuleList([nn.Linear(3, 3) for _ in range(6)]), nn.Linear(3, 2), []
+    model = nn.ModuleList([layers, head])
+
+    def losses(inputs: Tensor, labels: Tensor) -> Tensor:
+        calls.append(len(inputs))
+        hidden = inputs
+        for layer in layers:
+            # a skipped layer still takes part, or training would only add noise to it
+            hidden = layer(hidden).tanh() if torch.rand(()) < 0.5 else hidden + 0.01 * layer(hidden)
+        return functional.cross_entropy(head(hidden), labels, reduction="none")
+
+    with privatize(model, plain_sgd(model), examples(), full_batch(12), physical_batch_size=8) as session:
+        for step in session.steps():
+            before = len(calls)
+            step.accumulate(losses)
+            step.update()
+            if step.index >= 10:
+                assert len(calls) == before + 1
+
+
 class Scaled(torch.autograd.Function):
     """A weight's own function, which no rule can look into."""
 

@@ -36,6 +36,9 @@ Signature = tuple[tuple[Function, ...], tuple[tuple[str, tuple[ExampleAxis, ...]
 
 # A program that is met again and again only while its examples are not handed out as leaves is tried so often.
 _TRIALS_WITHOUT_LEAVES = 2
+# A model with more programs than this (one that skips layers at random, say) always gets its examples as leaves; and of
+# so many the outcome is kept.
+_FEW_PROGRAMS, _MOST_PROGRAMS = 4, 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,7 @@ class RunningBookKeeping:
     _inputs: Sequence[Tensor] = ()
     _axes: dict[Signature, tuple[ExampleAxis, ...]] = field(default_factory=dict)
     _alone: set[Signature] = field(default_factory=set)
+    _programs: set[tuple[Function, ...]] = field(default_factory=set)
     _tried_without_leaves: Counter[Signature] = field(default_factory=Counter)
     _has_leaves: bool = False
     _can_repeat: bool = False
@@ -77,7 +81,7 @@ class RunningBookKeeping:
     @property
     def wants_input_gradients(self) -> bool:
         """Until its program has passed a trial, and after another was met, examples are handed out as leaves."""
-        return not self._axes or self._met_new_program
+        return not self._axes or self._met_new_program or len(self._programs) > _FEW_PROGRAMS
 
     def begin(self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False) -> None:
         """Enter the capture mode; it stays on until the losses come back."""
@@ -153,7 +157,7 @@ class RunningBookKeeping:
             axes = self._axes[signature]
         elif present is not None:
             raise NotTried("A program must pass its trial before it can be replayed.")
-        elif self._can_repeat and not self._has_leaves:
+        elif self._can_repeat and not self._has_leaves and signature[0] not in self._programs:
             self._met_new_program = True
             raise NewProgram
         else:
@@ -178,17 +182,21 @@ class RunningBookKeeping:
         """Keep what a trial found, if it could have found everything.
 
         A program whose examples were not leaves may have mixed them before the first parameter. It is tried again with
-        the next batch, whose examples will be; where its kind never comes as leaves, two trials must do.
+        the next batch, whose examples will be; where its kind never comes as leaves, two trials must do. A program that
+        is known, and only reads its examples in other ways because their number is another, needs no leaves.
         """
         if is_alone:
             self._alone.add(signature)
             return
-        if not self._has_leaves:
+        if not self._has_leaves and signature[0] not in self._programs:
             self._met_new_program = True
             self._tried_without_leaves[signature] += 1
             if self._tried_without_leaves[signature] < _TRIALS_WITHOUT_LEAVES:
                 return
-        self._axes[signature], self._met_new_program = trial.axes, False
+        self._met_new_program = False
+        if len(self._axes) < _MOST_PROGRAMS:
+            self._axes[signature] = trial.axes
+            self._programs.add(signature[0])
 
     def _check_sums(self, trial: Trial, factors: Tensor, norms: Tensor, clipper: Clipper, into: ClippedSum) -> None:
         """Compare with autograd, all examples clipped so that a huge one cannot drown the others in rounding."""
