@@ -47,6 +47,8 @@ def moves(program: Callable[[Tensor, Tensor], object]) -> bool:
         lambda x, n: x.repeat_interleave(n, 0),
         lambda x, n: x.flatten(0, 1)[n],
         lambda x, n: x.transpose(0, 1)[:, n],
+        lambda x, n: x[sorted(range(4), key=n.tolist().__getitem__)],
+        lambda x, n: torch.index_select(input=x, dim=0, index=n),
     ],
 )
 def test_rows_picked_sorted_or_placed_by_the_data_are_noted(program: Callable[[Tensor, Tensor], object]) -> None:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,9 +57,12 @@ def rearranges(
         is_private: Tells whether a value descends from the examples.
     """
     name = _name(func)
-    if name not in _ALL or batch_size == 1 or not args or not isinstance(args[0], Tensor):
+    if name not in _ALL or batch_size == 1:
         return False
-    tensor = args[0]
+    given = [*args, *kwargs.values()]
+    tensor = next((value for value in given if isinstance(value, Tensor)), None)
+    if tensor is None:
+        return False
     if name in _PICKING and not is_private(tensor):
         return False  # rows of a table, in the order of the examples
     if name in _BY_INDEX:
@@ -77,9 +81,9 @@ def rearranges(
     elif name == "repeat_interleave":
         found = is_private(_argument(args, kwargs, 1, "repeats"))
     elif name == "where":
-        found = len(args) + len(kwargs) == 1 and is_private(tensor)
+        found = len(given) == 1 and is_private(tensor)
     else:
-        found = any(map(is_private, args))
+        found = any(map(is_private, given))
     return found and not _is_about_packing()
 
 
@@ -104,7 +108,7 @@ def _picks_rows(tensor: Tensor, index: Any, batch_size: int, is_private: Callabl
             axis += tensor.dim() - taken
             continue
         width = _num_axes(part)
-        is_led = is_private(part) or (isinstance(part, list) and any(map(is_private, part)))
+        is_led = is_private(part) or isinstance(part, list | np.ndarray)  # numbers that may come from the data
         if is_led and any(_may_hold_examples(tensor, place, batch_size) for place in range(axis, axis + width)):
             return True
         axis += width
