@@ -111,6 +111,32 @@ class Residual(nn.Module):
         return nn.functional.relu(out, inplace=True)
 
 
+class SelfConditioned(nn.Module):
+    """Reads its own first guess beside the inputs, without a way back for gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 3), nn.Linear(9, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        guess = self.first(inputs)
+        found: Tensor = self.second(torch.cat([inputs, guess.detach()], -1)) + guess
+        return found
+
+
+class HardGate(nn.Module):
+    """Lets inputs through, or not, by the sign of what a layer says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.inner = nn.Linear(6, 1), nn.Linear(6, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        said = self.gate(inputs)
+        found: Tensor = self.inner(inputs * (said > 0)) + said
+        return found
+
+
 class KindsOfTokens(nn.Module):
     """A table looked up at constants with an example axis, as BERT does for kinds of tokens that nobody gave it."""
 
@@ -226,6 +252,8 @@ CASES = [
     Case("residual_inplace", Residual, floats(2, 5, 5)),
     Case("positions", Positions, tokens(7, 11)),
     Case("kinds_of_tokens", KindsOfTokens, tokens(7, 11), functional=False),
+    Case("self_conditioned", SelfConditioned, floats(6)),
+    Case("hard_gate", HardGate, floats(6)),
     Case("folded_time_batch_major", lambda: FoldedTime(time_first=False), floats(5, 6)),
     Case("folded_time_time_major", lambda: FoldedTime(time_first=True), floats(5, 6)),
     Case("attention_batch_first", lambda: Attention(batch_first=True), floats(5, 6)),

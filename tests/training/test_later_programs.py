@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 from privet.errors import LoopError, UnsupportedModel
 from privet.training.session import privatize
 from privet.training.step import Step
+from tests.gradients.zoo import HardGate, SelfConditioned
 from tests.training.tools import examples, full_batch, losses_of, network, plain_sgd
 
 Losses = Callable[..., Tensor]
@@ -249,6 +250,17 @@ def test_a_model_that_skips_layers_at_random_trains_and_its_steps_are_soon_done_
             step.update()
             if step.index >= 10:
                 assert len(calls) == before + 1
+
+
+@either_way
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("build", [SelfConditioned, HardGate])
+def test_what_is_detached_on_the_way_hides_no_layer(build: Callable[[], nn.Module], size: int, way: Any) -> None:
+    """The examples are leaves during a trial, and what was computed from them and then detached is not."""
+    torch.manual_seed(0)
+    model = build()
+    data = TensorDataset(torch.randn(8, 6), torch.arange(8) % 3)
+    train(model, losses_of(model), data, way, size=size)
 
 
 class Scaled(torch.autograd.Function):

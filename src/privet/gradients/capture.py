@@ -230,7 +230,7 @@ class Capture(TorchFunctionMode):
     def _note(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         tracked = self.recording.tracked
         sources: list[Source] = []
-        private = needs_grad = reached = False
+        private = reached = False
         given = tensors_in(args)
         if kwargs:
             given += tensors_in(kwargs)
@@ -240,9 +240,8 @@ class Capture(TorchFunctionMode):
                 sources.append(source)
             elif is_batch(tensor):
                 private = True
-                if getattr(tensor, _REACHED, False):
-                    reached = True
-                    needs_grad = needs_grad or tensor.requires_grad
+                # what was detached on the way leads back to no use, whatever else it is joined with
+                reached = reached or (tensor.requires_grad and getattr(tensor, _REACHED, False))
         if private:
             changed = tensors_in((result, args[:1], kwargs.get("out")) if _writes(func) else result)
             mark_batch(changed)
@@ -268,7 +267,7 @@ class Capture(TorchFunctionMode):
             if not output.requires_grad or id(output) in tracked:
                 continue
             if private:
-                self._note_use(func, args, kwargs, sources, output, is_root=not needs_grad, output_index=index)
+                self._note_use(func, args, kwargs, sources, output, is_root=not reached, output_index=index)
             elif self._makes_batch_axis(func, args, sources, output):
                 mark_batch([output])
                 _mark_reached([output])
