@@ -40,7 +40,7 @@ PLATFORMS = (
     "manylinux1_x86_64",
 )
 DEAD_WEIGHT = ("bin", "absl/testing", "**/tests", "**/__pycache__")
-LIMIT_MIB = 40
+LIMIT_MIB = 44
 
 
 class BundleError(RuntimeError):

@@ -119,11 +119,20 @@ class RunningBookKeeping:
         """Add the clipped sum without consulting the host; see :meth:`ReplayableEngine.add_present`."""
         return self._add(losses, rule, into, present=present)
 
+    def expect_replays(self) -> None:
+        """Leave launches out of account when strategies are compared."""
+        self.planner.counts_launches = False
+
     @contextmanager
     def traceable(self) -> Iterator[None]:
         """Plan anew without hand-written kernels, which a tracer does not see."""
         planner = self.planner
-        self.planner = Planner(strategies=TRACEABLE, budget=planner.budget, plain_bytes=planner.plain_bytes)
+        self.planner = Planner(
+            strategies=TRACEABLE,
+            budget=planner.budget,
+            plain_bytes=planner.plain_bytes,
+            counts_launches=planner.counts_launches,
+        )
         try:
             yield
         finally:

@@ -93,6 +93,10 @@ class ReplayableEngine(RunningEngine, Protocol):
         """
         ...
 
+    def expect_replays(self) -> None:
+        """Choose what is fast on the device: once recorded as a graph, launching costs nothing."""
+        ...
+
     def traceable(self) -> AbstractContextManager[None]:
         """Use only operations that a tracer sees, as long as the context lasts."""
         ...

@@ -125,6 +125,7 @@ class Planner:
         strategies: The ways to measure each form.
         budget: What time may cost in memory.
         times_all: Time a strategy also where it is the only one, for a report.
+        counts_launches: Whether launching counts on a device; it does not where recorded graphs are replayed.
         plain_bytes: What plain training holds of one example when its backward pass begins; None takes the factors of
             all layers for it.
         by_parameter: What was used in the last physical batch, by the parameter's position in the layout.
@@ -134,6 +135,7 @@ class Planner:
     strategies: Mapping[type, Sequence[Strategy]] = field(default_factory=lambda: STRATEGIES)
     budget: Budget = field(default_factory=Balanced)
     times_all: bool = False
+    counts_launches: bool = True
     plain_bytes: float | None = None
     by_parameter: Mapping[int, Choice] = field(default_factory=dict)
     predicted_peak: float | None = None
@@ -163,10 +165,29 @@ class Planner:
         choice = self._choices.get(key)
         # a batch larger than planned for may be over a memory limit
         if choice is None or len(part) > 2 * choice.num_examples or not choice.still_fits(part, shape):
-            choice = self._choices[key] = _examine(part, self.strategies[type(part)], times_all=self.times_all)
+            choice = self._choices[key] = self._examine(part)
             self._has_new = True
         self._batch.append((position, choice))
         return choice.strategy.measure(part)
+
+    def _examine(self, part: PerExample) -> Choice:
+        """Time what fits; until the whole batch is known, use what keeps no more than the factors."""
+        options = _promising([strategy for strategy in self.strategies[type(part)] if strategy.fits(part)], part)
+        factor_bytes = num_bytes(part)
+        if isinstance(options[0], RankOne):
+            options = options[:1]  # nothing is cheaper than two lengths
+        if len(options) == 1 and not self.times_all:
+            tried = [Tried(strategy=options[0], seconds=math.nan, kept_bytes=factor_bytes)]
+        else:
+            tried = compared(options, part, counts_launches=self.counts_launches)
+        strategy = fastest_within(tried, factor_bytes).strategy
+        return Choice(
+            strategy=strategy,
+            num_examples=len(part),
+            tried=tried,
+            factor_bytes=factor_bytes,
+            on_processor=is_on_processor(part),
+        )
 
     def settle(self) -> None:
         """End a physical batch: if it brought new shapes, choose anew for all its layers together."""
@@ -188,26 +209,6 @@ class Planner:
         for choice, option in zip(found, chosen, strict=True):
             choice.strategy = option.strategy
         self.predicted_peak = layers.peak(chosen)[0] / plain if plain else 1.0
-
-
-def _examine(part: PerExample, strategies: Sequence[Strategy], *, times_all: bool) -> Choice:
-    """Time what fits; until the whole batch is known, use what keeps no more than the factors."""
-    options = _promising([strategy for strategy in strategies if strategy.fits(part)], part)
-    factor_bytes = num_bytes(part)
-    if isinstance(options[0], RankOne):
-        options = options[:1]  # nothing is cheaper than two lengths
-    if len(options) == 1 and not times_all:
-        tried = [Tried(strategy=options[0], seconds=math.nan, kept_bytes=factor_bytes)]
-    else:
-        tried = compared(options, part)
-    strategy = fastest_within(tried, factor_bytes).strategy
-    return Choice(
-        strategy=strategy,
-        num_examples=len(part),
-        tried=tried,
-        factor_bytes=factor_bytes,
-        on_processor=is_on_processor(part),
-    )
 
 
 def _promising(options: Sequence[Strategy], part: PerExample) -> Sequence[Strategy]:

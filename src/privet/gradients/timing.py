@@ -21,6 +21,9 @@ _LONG = 5e-3
 # What is this many times slower than another strategy at the first try is not tried again.
 _HOPELESS = 3.0
 _REPEATS = 3
+# A device is kept busy for this many times what launching took, so that all is launched when it begins; at more cycles
+# in a second than any device has.
+_HEAD_START, _CYCLES = 1.5, 2e9
 
 
 def num_bytes(part: PerExample) -> int:
@@ -42,15 +45,16 @@ def is_on_processor(part: PerExample) -> bool:
     return all(tensor.device.type == "cpu" for tensor in tensors) and all(map(is_on_processor, nested))
 
 
-def compared(strategies: Sequence[Strategy], part: PerExample) -> list[Tried]:
+def compared(strategies: Sequence[Strategy], part: PerExample, *, counts_launches: bool = True) -> list[Tried]:
     """Try all strategies; hopeless ones once on few examples, promising ones often enough to tell them apart.
 
-    Times and bytes are those of the whole batch. A strategy that raises is recorded with its reason.
+    Times and bytes are those of the whole batch; without ``counts_launches`` times on a device are those of its own
+    work, as when a graph is replayed. A strategy that raises is recorded with its reason.
 
     Raises:
         Exception: what the last strategy raised, if none can be used.
     """
-    trier = _Trier(part)
+    trier = _Trier(part, counts_launches=counts_launches)
     tried: list[Tried] = []
     for strategy in strategies:
         try:
@@ -74,9 +78,9 @@ def compared(strategies: Sequence[Strategy], part: PerExample) -> list[Tried]:
 class _Trier:
     """Gradients to try strategies on, with the memory that a weighted sum needs."""
 
-    def __init__(self, part: PerExample) -> None:
+    def __init__(self, part: PerExample, *, counts_launches: bool) -> None:
         """On a device time is not in proportion to the examples, so there the piece is the whole."""
-        self._part = part
+        self._part, self._counts_launches = part, counts_launches
         self._into = torch.zeros_like(part[:1].in_full()[0])
         dtype = torch.promote_types(self._into.dtype, torch.float32)
         self._weights = torch.ones(len(part), dtype=dtype, device=self._into.device)
@@ -115,9 +119,27 @@ class _Trier:
         shared = self._part.shared if isinstance(self._part, Outer) else None
         in_a_row = 4 if self._into.is_cuda else 1 if shared is None else shared.num_weights
         start = self._now()
+        self._launch(strategy, in_a_row)
+        launched = time.perf_counter() - start
+        seconds = self._now() - start
+        if self._into.is_cuda and not self._counts_launches and seconds < 2 * launched:
+            seconds = min(seconds, self._on_device(strategy, in_a_row, launched))
+        return seconds / in_a_row
+
+    def _on_device(self, strategy: Strategy, in_a_row: int, launched: float) -> float:
+        """Time the device alone: it waits until everything is launched, and then has nothing to wait for."""
+        begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(int(_HEAD_START * launched * _CYCLES))  # type: ignore[no-untyped-call]
+        begin.record()
+        self._launch(strategy, in_a_row)
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+    def _launch(self, strategy: Strategy, in_a_row: int) -> None:
         for _ in range(in_a_row):
             strategy.measure(self._part)[1].add_weighted_sum(self._weights, self._into)
-        return (self._now() - start) / in_a_row
 
     def _sum_seconds(self, kept: PerExample) -> float:
         start = self._now()

@@ -179,6 +179,8 @@ def _replay(engine: RunningEngine, recorder: Recorder, choice: CudaGraph | Compi
     if not isinstance(engine, ReplayableEngine):
         _log.warning("Nothing is recorded: %s cannot be replayed.", type(engine).__name__)
         return Openly()
+    if recorder.makes_graphs:
+        engine.expect_replays()
     return Replay(engine=engine, recorder=recorder, warm_up=choice.warm_up, max_recordings=choice.max_recordings)
 
 
