@@ -11,14 +11,18 @@ import pytest
 
 pytest.importorskip("triton")
 
-SCRIPT = Path(__file__).with_name("kernel_check.py")
 
-
-def test_every_kernel_equals_its_plain_counterpart() -> None:
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        pytest.param("kernel_check.py", "all kernels agree", id="every kernel equals its plain counterpart"),
+        pytest.param("rehearsal_check.py", "every kernel was foreseen", id="a rehearsal foresees every kernel"),
+    ],
+)
+def test_checks_under_the_interpreter_pass(script: str, says: str) -> None:
     # the interpreter is chosen when triton is imported, so the check runs in a process of its own
     environment = os.environ | {"TRITON_INTERPRET": "1"}
-    result = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=600, check=False, env=environment
-    )
+    command = [sys.executable, str(Path(__file__).with_name(script))]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "all kernels agree" in result.stdout
+    assert says in result.stdout

@@ -304,8 +304,8 @@ NOISE = (
         "broken-kernel-used",
         "a kernel that draws the wrong noise is used all the same",
         _DEVICE,
-        "return FusedNoise(for_kernel, device) if works else TorchNoise(for_torch, device)",
-        "return FusedNoise(for_kernel, device)",
+        "return FusedNoise(for_kernel, self._device) if works else TorchNoise(for_torch, self._device)",
+        "return FusedNoise(for_kernel, self._device)",
         _DEVICES + "::test_a_kernel_that_draws_wrongly_is_never_used",
     ),
     one(

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import torch
 
-from privet.training.device_noise import FusedNoise, device_noise
+from privet.training.device_noise import DeviceNoise, FusedNoise
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 WORD = (1 << 32) - 1
@@ -81,7 +81,7 @@ def test_vectors_of_another_kind_get_noise_too() -> None:
 
 
 def test_the_kernel_is_what_sessions_get() -> None:
-    assert isinstance(device_noise(np.random.SeedSequence(1), DEVICE), FusedNoise)
+    assert isinstance(DeviceNoise(np.random.SeedSequence(1), DEVICE).source, FusedNoise)
 
 
 if __name__ == "__main__":

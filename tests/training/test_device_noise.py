@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from privet.training import device_noise as module
-from privet.training.device_noise import FusedNoise, TorchNoise, device_noise
+from privet.training.device_noise import DeviceNoise, FusedNoise, TorchNoise
 from tests.contract import statistics as stats
 
 SCRIPT = Path(__file__).with_name("noise_check.py")
@@ -41,7 +41,7 @@ def test_the_kernel_draws_what_plain_python_draws_on_a_device() -> None:
 
 def test_a_device_without_kernels_gets_torchs_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert isinstance(device_noise(np.random.SeedSequence(0), torch.device("cpu")), TorchNoise)
+    assert isinstance(DeviceNoise(np.random.SeedSequence(0), torch.device("cpu")).source, TorchNoise)
 
 
 @pytest.mark.parametrize("broken", ["raises", "zeros", "repeats", "too small"])
@@ -60,7 +60,7 @@ def test_a_kernel_that_draws_wrongly_is_never_used(
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(FusedNoise, "add_normal", add_normal)
-    assert isinstance(device_noise(np.random.SeedSequence(0), torch.device("cpu")), TorchNoise)
+    assert isinstance(DeviceNoise(np.random.SeedSequence(0), torch.device("cpu")).source, TorchNoise)
     assert ("no compiler" in caplog.text) == (broken == "raises")
 
 

@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 # Kernels are built anew for every kind of number (one, a multiple of 16, other) among their arguments. Those that tell
-# nothing about where rows begin in memory are left out of that: every kernel less is a faster first step.
+# nothing about where rows begin in memory are left out of that: every kernel less is a faster first step. The number
+# of positions does tell, so it is handed over beside height and width, which do not.
 
 
 @triton.jit(do_not_specialize=["length", "num_pairs", "num_examples"])
@@ -72,9 +73,12 @@ def scale_kernel(tensor, weights, scaled, width, step, BLOCK: tl.constexpr):
     tl.store(scaled + row * width + column, value.to(scaled.dtype.element_ty), mask=column < width)
 
 
-@triton.jit(do_not_specialize=["tiles_o", "tiles_n", "num_tiles", "store"])
+@triton.jit(do_not_specialize=[
+    "height", "width", "out_w", "tiles_o", "tiles_n", "num_tiles", "store",
+    "stride_h", "stride_w", "pad_h", "pad_w", "dil_h", "dil_w",
+])  # fmt: skip
 def conv_kernel(
-    inputs, grads, stored, squares, in_channels, height, width, rows, out_h, out_w, columns,
+    inputs, grads, stored, squares, in_channels, height, width, rows, positions, out_w, columns,
     tiles_o, tiles_n, groups, num_tiles, stride_h, stride_w, pad_h, pad_w, dil_h, dil_w, store,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, PRECISION: tl.constexpr,
@@ -90,7 +94,6 @@ def conv_kernel(
     channel = column // (KERNEL_H * KERNEL_W)
     down = ((column // KERNEL_W) % KERNEL_H) * dil_h - pad_h
     along = (column % KERNEL_W) * dil_w - pad_w
-    positions = out_h * out_w
     grad_base = grads + (example * groups + group) * rows * positions
     input_base = inputs + (example * groups + group) * in_channels * height * width
     accumulated = tl.zeros((BLOCK_O, BLOCK_N), tl.float32)
@@ -115,9 +118,10 @@ def conv_kernel(
     tl.store(squares + example * num_tiles + tile, tl.sum(tl.sum(accumulated * accumulated, 1), 0))
 
 
-@triton.jit(do_not_specialize=["tiles_o", "tiles_c", "num_tiles", "store"])
+@triton.jit(do_not_specialize=["height", "width", "tiles_o", "tiles_c", "num_tiles", "pad_h", "pad_w", "store"])
 def conv_shift_kernel(
-    inputs, grads, stored, squares, channels, height, width, rows, tiles_o, tiles_c, num_tiles, pad_h, pad_w, store,
+    inputs, grads, stored, squares, channels, height, width, positions, rows, tiles_o, tiles_c, num_tiles,
+    pad_h, pad_w, store,
     KERNEL_H: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_T: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -131,7 +135,6 @@ def conv_shift_kernel(
     down = tile // (tiles_c * tiles_o)
     out = ((tile // tiles_c) % tiles_o) * BLOCK_O + tl.arange(0, BLOCK_O)
     channel = (tile % tiles_c) * BLOCK_C + tl.arange(0, BLOCK_C)
-    positions = height * width
     grad_base = grads + example * rows * positions
     input_base = inputs + example * channels * positions
     known = (channel < channels)[None, :]

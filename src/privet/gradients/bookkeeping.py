@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from privet.errors import LoopError, UnsupportedModel
 from privet.gradients.budgets import Balanced, Budget
+from privet.gradients.building import Building
 from privet.gradients.capture import Capture, Function, Recording, Source, Use, leave, send_back
 from privet.gradients.engine import Clipper, NewProgram, NotTried, Present, check_losses
 from privet.gradients.example_axis import ExampleAxis, FoldedAxis, candidates
@@ -24,6 +25,7 @@ from privet.gradients.joining import joined
 from privet.gradients.layer_rules import RULES, by_vmap
 from privet.gradients.per_example import Explicit, PerExample
 from privet.gradients.planner import TRACEABLE, Planner
+from privet.gradients.rehearsal import launches_of
 from privet.gradients.rule_tools import Rule, resolved
 from privet.gradients.support import quiet_vmap
 from privet.gradients.trial import Trial, check_sums, hold, hold_alone, single_example_axes
@@ -77,6 +79,7 @@ class RunningBookKeeping:
     _can_repeat: bool = False
     _met_new_program: bool = False
     _expansions: dict[int, bool] = field(default_factory=dict)
+    _building: Building | None = None
 
     @property
     def wants_input_gradients(self) -> bool:
@@ -158,6 +161,8 @@ class RunningBookKeeping:
         lying = tuple((use.name, candidates(use.output_shape, size)) for use in recording.uses)
         signature = (tuple(recording.program), lying)
         trial = None
+        if self._building is None and losses.is_cuda:  # the trial takes a while, too
+            self._building = Building(launches_of(recording, self.rules, self.planner), losses.device)
         if size == 1 and present is None:
             axes: Sequence[ExampleAxis] = single_example_axes(recording)
             if signature not in self._alone:
@@ -174,6 +179,8 @@ class RunningBookKeeping:
                 self.planner.plain_bytes = recording.held_bytes() / size
             trial = hold(losses, recording, self._inputs, self.layout)
             axes = trial.axes
+        if self._building is not None:
+            self._building.wait()
         clipper = Clipper(into, size, self.planner, present=present)
         collector = _Collector(recording, axes, self.rules, self.parameters, clipper)
         send_back(losses.sum(), recording, (), keep_graph=trial is not None, receive=collector.receive)

@@ -96,6 +96,7 @@ class Use:
     kwargs: dict[str, Any]
     sources: Sequence[Source]
     output_shape: torch.Size
+    output_dtype: torch.dtype
     edge: GradientEdge | None
     is_root: bool  # nothing upstream of it needs gradients: backward may stop here
     out_grad: Tensor | None = None
@@ -296,6 +297,7 @@ class Capture(TorchFunctionMode):
             kwargs=kwargs,
             sources=sources,
             output_shape=output.shape,
+            output_dtype=output.dtype,
             edge=get_gradient_edge(output),
             is_root=is_root,
             output_index=output_index,

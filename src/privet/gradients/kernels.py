@@ -11,12 +11,25 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-from contextlib import AbstractContextManager
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+
+class Launch(NamedTuple):
+    """A kernel with what it is launched with; in place of tensors, their types."""
+
+    kernel: Any
+    arguments: tuple[Any, ...]
+    settings: Mapping[str, Any]
+
+
+_rehearsed: ContextVar[list[Launch] | None] = ContextVar("rehearsed", default=None)
 
 
 @functools.cache
@@ -35,7 +48,31 @@ def available(tensor: Tensor) -> bool:
         return False
     if is_traced():  # a tracer does not see kernels: their results would become constants
         return False
+    if tensor.is_meta:  # it has no memory: only its shape counts, and only in a rehearsal
+        return _rehearsed.get() is not None
     return tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@contextmanager
+def rehearsal() -> Iterator[list[Launch]]:
+    """Launch nothing in this context, but note what would be launched; meant for tensors without memory."""
+    noted: list[Launch] = []
+    token = _rehearsed.set(noted)
+    try:
+        yield noted
+    finally:
+        _rehearsed.reset(token)
+
+
+def launch(kernel: Any, grid: tuple[int, ...], arguments: Sequence[Any], settings: Mapping[str, Any]) -> None:
+    """Launch a kernel where its first argument lies, or note in a rehearsal that it would be launched."""
+    noted = _rehearsed.get()
+    if noted is not None:
+        kinds = tuple(argument.dtype if isinstance(argument, Tensor) else argument for argument in arguments)
+        noted.append(Launch(kernel, kinds, settings))
+        return
+    with beside(arguments[0]):
+        kernel[grid](*arguments, **settings)
 
 
 def beside(tensor: Tensor) -> AbstractContextManager[object]:
@@ -51,9 +88,13 @@ def _tiles(size: int, block: int) -> int:
     return (size + block - 1) // block
 
 
+def _positions(out_grads: Tensor) -> int:
+    return out_grads.shape[2] * out_grads.shape[3]
+
+
 def _block_of_positions(out_grads: Tensor) -> int:
     """Return how many positions go together: all, up to 32, or up to 64 of half the size where there are many."""
-    positions = out_grads.shape[2] * out_grads.shape[3]
+    positions = _positions(out_grads)
     limit = 64 if out_grads.element_size() == 2 and positions >= 128 else 32
     return max(16, min(limit, 1 << (positions - 1).bit_length()))
 
@@ -76,14 +117,16 @@ def gram_square_norms(inputs: Tensor, out_grads: Tensor, *, block: int) -> Tenso
     rows = _tiles(length, block)
     pairs = rows * (rows + 1) // 2
     sums = torch.empty(2, batch, pairs, device=inputs.device, dtype=torch.float32)
-    with beside(inputs):
-        _module().gram_kernel[(pairs, batch)](
-            inputs, out_grads, sums, length, width_in, out_grads.shape[2],
-            *inputs.stride(), *out_grads.stride(), pairs, batch,
-            BLOCK_T=block, BLOCK_K=32 if inputs.element_size() == 4 else 64,
-            PRECISION=_precision(allow_tf32=torch.backends.cuda.matmul.allow_tf32),
-            num_warps=8 if block >= 128 else 4, num_stages=3,
-        )  # fmt: skip
+    widths = width_in, out_grads.shape[2]
+    settings = {
+        "BLOCK_T": block,
+        "BLOCK_K": 32 if inputs.element_size() == 4 else 64,
+        "PRECISION": _precision(allow_tf32=torch.backends.cuda.matmul.allow_tf32),
+        "num_warps": 8 if block >= 128 else 4,
+        "num_stages": 3,
+    }
+    arguments = inputs, out_grads, sums, length, *widths, *inputs.stride(), *out_grads.stride(), pairs, batch
+    launch(_module().gram_kernel, (pairs, batch), arguments, settings)
     return sums.sum(2)
 
 
@@ -95,10 +138,9 @@ def scaled_rows(tensor: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
     scaled = torch.empty(tensor.shape, device=tensor.device, dtype=dtype)
     width = tensor[0].numel()
     block = min(2048, max(16, 1 << (width - 1).bit_length()))
-    with beside(tensor):
-        _module().scale_kernel[(len(tensor), _tiles(width, block))](
-            tensor, weights, scaled, width, weights.stride(0), BLOCK=block, num_warps=8 if block >= 2048 else 4
-        )
+    settings = {"BLOCK": block, "num_warps": 8 if block >= 2048 else 4}
+    arguments = tensor, weights, scaled, width, weights.stride(0)
+    launch(_module().scale_kernel, (len(tensor), _tiles(width, block)), arguments, settings)
     return scaled
 
 
@@ -132,15 +174,22 @@ def conv_square_norms(
     squares = torch.empty(batch, num_tiles, device=inputs.device, dtype=torch.float32)
     shape = (batch, out_channels, in_channels, kernel_h, kernel_w) if store else (1,)
     stored = torch.empty(shape, device=inputs.device, dtype=torch.float32)
-    with beside(inputs):
-        _module().conv_kernel[(num_tiles, batch)](
-            inputs, out_grads, stored, squares, in_channels, height, width, rows, *out_grads.shape[2:], columns,
-            tiles_o, tiles_n, groups, num_tiles, *stride, *padding, *dilation, int(store),
-            KERNEL_H=kernel_h, KERNEL_W=kernel_w, BLOCK_O=block_o, BLOCK_N=block_n,
-            BLOCK_T=_block_of_positions(out_grads),
-            PRECISION=_precision(allow_tf32=torch.backends.cudnn.allow_tf32),
-            num_warps=8 if block_n == 128 and block_o == 64 else 4, num_stages=3,
-        )  # fmt: skip
+    arguments = (
+        inputs, out_grads, stored, squares, in_channels, height, width, rows, _positions(out_grads),
+        out_grads.shape[3], columns,
+        tiles_o, tiles_n, groups, num_tiles, *stride, *padding, *dilation, int(store),
+    )  # fmt: skip
+    settings = {
+        "KERNEL_H": kernel_h,
+        "KERNEL_W": kernel_w,
+        "BLOCK_O": block_o,
+        "BLOCK_N": block_n,
+        "BLOCK_T": _block_of_positions(out_grads),
+        "PRECISION": _precision(allow_tf32=torch.backends.cudnn.allow_tf32),
+        "num_warps": 8 if block_n == 128 and block_o == 64 else 4,
+        "num_stages": 3,
+    }
+    launch(_module().conv_kernel, (num_tiles, batch), arguments, settings)
     return squares.sum(1), stored if store else None
 
 
@@ -155,13 +204,20 @@ def _shifted_square_norms(
     squares = torch.empty(batch, num_tiles, device=inputs.device, dtype=torch.float32)
     shape = (batch, kernel_h, 3, rows, channels) if store else (1,)
     stored = torch.empty(shape, device=inputs.device, dtype=torch.float32)
-    with beside(inputs):
-        _module().conv_shift_kernel[(num_tiles, batch)](
-            inputs, out_grads, stored, squares, channels, height, width, rows, tiles_o, tiles_c, num_tiles, *padding,
-            int(store),
-            KERNEL_H=kernel_h, BLOCK_O=block_o, BLOCK_C=block_c, BLOCK_T=_block_of_positions(out_grads),
-            PRECISION=_precision(allow_tf32=torch.backends.cudnn.allow_tf32), num_warps=4, num_stages=3,
-        )  # fmt: skip
+    arguments = (
+        inputs, out_grads, stored, squares, channels, height, width, _positions(out_grads), rows,
+        tiles_o, tiles_c, num_tiles, *padding, int(store),
+    )  # fmt: skip
+    settings = {
+        "KERNEL_H": kernel_h,
+        "BLOCK_O": block_o,
+        "BLOCK_C": block_c,
+        "BLOCK_T": _block_of_positions(out_grads),
+        "PRECISION": _precision(allow_tf32=torch.backends.cudnn.allow_tf32),
+        "num_warps": 4,
+        "num_stages": 3,
+    }
+    launch(_module().conv_shift_kernel, (num_tiles, batch), arguments, settings)
     return squares.sum(1), stored.permute(0, 3, 4, 1, 2) if store else None
 
 
@@ -178,11 +234,11 @@ def row_affine_sums(inputs: Tensor, mean: Tensor, rstd: Tensor, out_grads: Tenso
     stretch = _tiles(_tiles(length, num_stretches), 32) * 32
     num_stretches = _tiles(length, stretch)
     sums = torch.empty(batch, num_stretches, 2, width, device=inputs.device, dtype=torch.float32)
-    with beside(inputs):
-        _module().row_affine_kernel[(batch, columns, num_stretches)](
-            inputs, mean.contiguous(), rstd.contiguous(), out_grads, sums, length, width, stretch, num_stretches,
-            BLOCK_T=32, BLOCK_D=128, num_warps=4,
-        )  # fmt: skip
+    arguments = (
+        inputs, mean.contiguous(), rstd.contiguous(), out_grads, sums, length, width, stretch, num_stretches,
+    )  # fmt: skip
+    settings = {"BLOCK_T": 32, "BLOCK_D": 128, "num_warps": 4}
+    launch(_module().row_affine_kernel, (batch, columns, num_stretches), arguments, settings)
     scale, shift = (sums[:, 0] if num_stretches == 1 else sums.sum(1)).unbind(1)
     return scale, shift
 
@@ -200,9 +256,10 @@ def channel_affine_sums(
     scale = torch.empty(batch, channels, device=inputs.device, dtype=torch.float32)
     shift = torch.empty_like(scale)
     block = min(1024, 1 << max(4, (positions - 1).bit_length()))
-    with beside(inputs):
-        _module().channel_affine_kernel[(batch * channels,)](
-            inputs, mean.contiguous(), rstd.contiguous(), out_grads, scale, shift,
-            positions, channels, channels // num_groups, num_groups, BLOCK=block, num_warps=4 if block >= 512 else 1,
-        )  # fmt: skip
+    arguments = (
+        inputs, mean.contiguous(), rstd.contiguous(), out_grads, scale, shift,
+        positions, channels, channels // num_groups, num_groups,
+    )  # fmt: skip
+    settings = {"BLOCK": block, "num_warps": 4 if block >= 512 else 1}
+    launch(_module().channel_affine_kernel, (batch * channels,), arguments, settings)
     return scale, shift

@@ -170,12 +170,14 @@ class Planner:
         self._batch.append((position, choice))
         return choice.strategy.measure(part)
 
+    def options(self, part: PerExample) -> Sequence[Strategy]:
+        """Return what fits a shape and is worth a try; at least one strategy."""
+        options = _promising([strategy for strategy in self.strategies[type(part)] if strategy.fits(part)], part)
+        return options[:1] if isinstance(options[0], RankOne) else options  # nothing is cheaper than two lengths
+
     def _examine(self, part: PerExample) -> Choice:
         """Time what fits; until the whole batch is known, use what keeps no more than the factors."""
-        options = _promising([strategy for strategy in self.strategies[type(part)] if strategy.fits(part)], part)
-        factor_bytes = num_bytes(part)
-        if isinstance(options[0], RankOne):
-            options = options[:1]  # nothing is cheaper than two lengths
+        options, factor_bytes = self.options(part), num_bytes(part)
         if len(options) == 1 and not self.times_all:
             tried = [Tried(strategy=options[0], seconds=math.nan, kept_bytes=factor_bytes)]
         else:

@@ -5,7 +5,8 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+# one kernel for vectors of every length: it is built once, before any length is known
+@triton.jit(do_not_specialize=["size", "num_pairs"])
 def add_normal_kernel(flat, state, size, num_pairs, std_high, std_low, BLOCK: tl.constexpr):
     """One program per block of pairs: a radius and an angle make noise for one element of either half of the vector."""
     pair = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

@@ -7,13 +7,15 @@ import importlib.util
 import logging
 import math
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from privet.gradients.kernels import beside
+from privet.gradients.building import build
+from privet.gradients.kernels import Launch, launch
 
 _log = logging.getLogger("privet")
 
@@ -94,10 +96,8 @@ class FusedNoise:
         if pairs == 0:
             return
         high = float(np.float32(std))  # kernels take numbers in single precision: two of them make a double
-        with beside(flat):
-            _kernels().add_normal_kernel[((pairs + _BLOCK - 1) // _BLOCK,)](
-                flat, self._state, flat.numel(), pairs, high, std - high, BLOCK=_BLOCK
-            )
+        arguments = flat, self._state, flat.numel(), pairs, high, std - high
+        launch(_kernels().add_normal_kernel, ((pairs + _BLOCK - 1) // _BLOCK,), arguments, {"BLOCK": _BLOCK})
         self._state[1:].add_(pairs)
 
 
@@ -109,24 +109,63 @@ def _kernels() -> Any:
     return _triton_noise
 
 
-def device_noise(key: np.random.SeedSequence, device: torch.device) -> TorchNoise | FusedNoise:
-    """Return the fastest source of noise that works on the device; where kernels cannot be built, torch's own.
+class DeviceNoise:
+    """The fastest source of noise that works on a device: a kernel or, where kernels cannot be built, torch's own.
+
+    Which one it is, is found out when it is first asked for something. Until then the kernel is being built, beside
+    whatever else begins a session.
 
     Guarantee:
-        Either source has the whole guarantee, and says in its description which of them it is. Which one is used
-        depends on the machine alone. A kernel whose first draws are not what they should be is not used.
+        Either source has the whole guarantee, and the description says which of them it is. Which one is used depends
+        on the machine alone, and never changes. A kernel whose first draws are not what they should be is not used.
     """
-    is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if importlib.util.find_spec("triton") is None or not (device.type == "cuda" or is_interpreted):
-        return TorchNoise(key, device)
-    for_kernel, for_torch, for_trial = key.spawn(3)
-    try:
-        works = _passes_trial(FusedNoise(for_trial, device), device)
-    except Exception as error:  # noqa: BLE001 -- compilers fail in many ways, and there is another source
-        reason = str(error).strip().splitlines() or [""]
-        _log.warning("Noise is drawn by torch, not by a kernel: %s: %s.", type(error).__name__, reason[0])
-        works = False
-    return FusedNoise(for_kernel, device) if works else TorchNoise(for_torch, device)
+
+    def __init__(self, key: np.random.SeedSequence, device: torch.device) -> None:
+        """Begin to build the kernel if there can be one."""
+        self._key, self._device = key, device
+        is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+        has_triton = importlib.util.find_spec("triton") is not None
+        self._can_have_kernel = has_triton and (device.type == "cuda" or is_interpreted)
+        self._built: Future[None] | None = None
+        if self._can_have_kernel and not is_interpreted:
+            thread = ThreadPoolExecutor(1, "privet-build")
+            self._built = thread.submit(_build, device)
+            thread.shutdown(wait=False)
+
+    @functools.cached_property
+    def source(self) -> TorchNoise | FusedNoise:
+        """What draws."""
+        if not self._can_have_kernel:
+            return TorchNoise(self._key, self._device)
+        for_kernel, for_torch, for_trial = self._key.spawn(3)
+        try:
+            if self._built is not None:
+                self._built.result()
+            works = _passes_trial(FusedNoise(for_trial, self._device), self._device)
+        except Exception as error:  # noqa: BLE001 -- compilers fail in many ways, and there is another source
+            reason = str(error).strip().splitlines() or [""]
+            _log.warning("Noise is drawn by torch, not by a kernel: %s: %s.", type(error).__name__, reason[0])
+            works = False
+        return FusedNoise(for_kernel, self._device) if works else TorchNoise(for_torch, self._device)
+
+    @property
+    def description(self) -> str:
+        """The source's own."""
+        return self.source.description
+
+    def join(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Let a graph that is about to be captured move the source on at every replay."""
+        self.source.join(graph)
+
+    def add_normal(self, flat: Tensor, std: float) -> None:
+        """Add noise from the source."""
+        self.source.add_normal(flat, std)
+
+
+def _build(device: torch.device) -> None:
+    """Build the kernel in the one way it is ever launched."""
+    arguments = torch.float32, torch.int64, _TRIAL, _TRIAL // 2, 1.0, 0.0
+    build(Launch(_kernels().add_normal_kernel, arguments, {"BLOCK": _BLOCK}), device)
 
 
 def _passes_trial(noise: FusedNoise, device: torch.device) -> bool:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privet.errors import LoopError
-from privet.training.device_noise import device_noise
+from privet.training.device_noise import DeviceNoise
 
 _Numbers = NDArray[np.floating[Any]]
 _MANTISSA, _ONE = np.int64((1 << 52) - 1), np.int64(0x3FF << 52)
@@ -228,7 +228,7 @@ class Streams:
         root = np.random.SeedSequence(secrets.randbits(256) if seed is None else seed)
         sampling, masks, noise = root.spawn(3)
         if device.type == "cuda":
-            source: NoiseSource = device_noise(noise, device)
+            source: NoiseSource = DeviceNoise(noise, device)
         else:
             stream = KeystreamNoise(noise.generate_state(6, np.uint64).tobytes())
             source = stream if device.type == "cpu" else HostNoise(stream)

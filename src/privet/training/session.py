@@ -38,7 +38,7 @@ from privet.training.folder import RunFolder
 from privet.training.guards import ParameterGuard, StateGuard, StepGuard, check_optimizer, trainable_parameters
 from privet.training.last_iterate import follow_iterates
 from privet.training.preflight import Preflight
-from privet.training.randomness import Streams
+from privet.training.randomness import NoiseSource, Streams
 from privet.training.replay import Eager, Launch
 from privet.training.step import Step
 from privet.training.telemetry import Receiver
@@ -165,7 +165,7 @@ class Session:
         self._entered = self._is_open = False
         self._position = self.steps_taken = 0  # where the plan stands, and how many of its steps are in the model
         self._open_step: Step | None = None
-        self._noise_words: tuple[str, ...] = ()
+        self._noise_sources: tuple[NoiseSource, ...] = ()
 
     def __enter__(self) -> Self:
         """Attach to the optimizer and draw the run's keys; restore the newest checkpoint if there is one."""
@@ -187,7 +187,7 @@ class Session:
             undo.pop_all()
         self._is_open = True
         self._streams = Streams.new(self._device, seed=self._seed)
-        self._noise_words = (f"noise came from {self._streams.noise.description}",)
+        self._noise_sources = (self._streams.noise,)
         self._flat = torch.zeros(
             self._layout.num_coordinates,
             device=self._device,
@@ -319,6 +319,6 @@ class Session:
         return self.plan.account(
             self.ledger.charged,
             is_complete=self._iterates.is_complete,
-            assumptions=self._noise_words,
+            assumptions=tuple(f"noise came from {source.description}" for source in self._noise_sources),
             not_private_because=(SEEDED,) if self._seed is not None or self.ledger.is_seeded else (),
         )
