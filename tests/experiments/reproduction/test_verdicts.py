@@ -66,6 +66,19 @@ def test_a_difference_is_taken_seed_by_seed() -> None:
     assert (found.verdict, found.value, found.num_seeds) == (Verdict.HOLDS, 1.0, 3)
 
 
+def test_a_setting_that_only_one_side_has_does_not_count_in_a_difference() -> None:
+    mine = rows_of([0.5, 0.5], rate=0.7, setting="small")
+    other = rows_of([0.5, 0.5], rate=0.0, setting="small") + rows_of([0.9], rate=0.0, setting="large")
+    found = judge(claim(of={"rate": 0.7}, minus={"rate": 0.0}, at_least=0), mine + other, FULL)
+    assert (found.value, found.num_seeds) == (0.0, 2)
+
+
+def test_settings_are_compared_with_each_other_where_that_is_the_question() -> None:
+    rows = rows_of([0.5, 0.6], setting="small") + rows_of([0.9, 0.9], setting="large")
+    found = judge(claim(of={"setting": "large"}, minus={"setting": "small"}, at_least=0), rows, FULL)
+    assert found.value == pytest.approx(0.35)
+
+
 def test_a_tuned_run_is_chosen_by_its_key_and_not_by_the_measure() -> None:
     rows = [
         {"seed": 0, "accuracy": 0.9, "train_accuracy": 0.5},

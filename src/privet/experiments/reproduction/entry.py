@@ -34,7 +34,7 @@ class Claim(Table):
     """One statement of a publication that rows can confirm or deny.
 
     The quantity is the mean over seeds of ``scale * measure`` over the rows that match ``of``, less that over the rows
-    that match ``minus``, seed by seed.
+    that match ``minus``, seed by seed; of several settings those that both sides have.
 
     Attributes:
         says: The statement, in words.

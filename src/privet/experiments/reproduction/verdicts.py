@@ -127,8 +127,19 @@ def _by_seed(claim: Claim, rows: Sequence[Row]) -> list[float]:
     first = _means(claim, rows, claim.of)
     if claim.minus is None:
         return list(first.values())
-    second = _means(claim, rows, claim.minus)
+    both = _on_both_sides(rows, claim.of, claim.minus)
+    first, second = _means(claim, both, claim.of), _means(claim, both, claim.minus)
     return [value - second[seed] for seed, value in first.items() if seed in second]
+
+
+def _on_both_sides(rows: Sequence[Row], of: Filter, minus: Filter) -> list[Row]:
+    """Leave out what only one side has of a seed, such as a network whose other runs are missing.
+
+    Where the two sides have no setting in common it is the settings that are compared, and all rows stay.
+    """
+    settings = [{(row["seed"], row.get("setting")) for row in rows if matches(row, facts)} for facts in (of, minus)]
+    common = settings[0] & settings[1]
+    return [row for row in rows if not common or (row["seed"], row.get("setting")) in common]
 
 
 def _means(claim: Claim, rows: Sequence[Row], facts: Filter) -> dict[Any, float]:
