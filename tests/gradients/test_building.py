@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privet.gradients import building, kernels
-from privet.gradients.bookkeeping import BookKeeping
+from privet.gradients.bookkeeping import BookKeeping, RunningBookKeeping
 from privet.gradients.building import Building
-from privet.gradients.capture import Recording, mark_batch
+from privet.gradients.capture import Function, Recording, Use, mark_batch
+from privet.gradients.example_axis import ExampleAxis
 from privet.gradients.kernels import Launch, launch, rehearsal
+from privet.gradients.layer_rules import RULES
 from privet.gradients.rehearsal import launches_of
+from privet.gradients.rule_tools import Operand, Rule
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
 
@@ -122,6 +126,32 @@ IMAGES = nn.Sequential(
 )
 
 
+def _recorded(
+    model: nn.Module, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, rules: Mapping[Function, Rule]
+) -> tuple[RunningBookKeeping, Recording]:
+    named = list(model.named_parameters())
+    layout = Layout.of([(name, tuple(value.shape)) for name, value in named], OneGroup())
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "_has_triton", lambda: False)  # the processor has its own way through normalisations
+        engine = BookKeeping(rules=rules).start(model, [value for _, value in named], layout)
+        inputs, labels = torch.randn(BATCH, *shape), torch.arange(BATCH) % 3
+        mark_batch((inputs, labels))
+        engine.begin(BATCH)
+        functional.cross_entropy(model(inputs), labels, reduction="none")
+        recording = engine._finish()
+    assert isinstance(recording, Recording)
+    return engine, recording
+
+
+def test_a_rule_of_the_users_own_is_not_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def own(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
+        raise AssertionError("a rehearsal called it")
+
+    rules = {**RULES, functional.layer_norm: own}
+    engine, recording = _recorded(Rows(), (40, 16), monkeypatch, rules)
+    assert {each.kernel.name for each in launches_of(recording, rules, engine.planner)} == {"gram"}
+
+
 @pytest.mark.parametrize(
     ("model", "shape", "names"),
     [
@@ -133,20 +163,10 @@ IMAGES = nn.Sequential(
 def test_the_kernels_of_a_first_step_are_known_after_its_forward_pass(
     model: nn.Module, shape: tuple[int, ...], names: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    engine, recording = _recorded(model, shape, monkeypatch, RULES)
     named = list(model.named_parameters())
-    layout = Layout.of([(name, tuple(value.shape)) for name, value in named], OneGroup())
-    with monkeypatch.context() as patch:
-        patch.setattr(kernels, "_has_triton", lambda: False)  # the processor has its own way through normalisations
-        engine = BookKeeping().start(model, [value for _, value in named], layout)
-        inputs, labels = torch.randn(BATCH, *shape), torch.arange(BATCH) % 3
-        mark_batch((inputs, labels))
-        engine.begin(BATCH)
-        losses = functional.cross_entropy(model(inputs), labels, reduction="none")
-        recording = engine._finish()
-    assert isinstance(recording, Recording)
     before = [each.clone() for _, each in named]
     found = launches_of(recording, engine.rules, engine.planner)
     assert {each.kernel.name for each in found} == names
-    assert losses.requires_grad
     assert all(torch.equal(old, new) for old, (_, new) in zip(before, named, strict=True))
     assert engine.planner.chosen == {}  # nothing was chosen by tensors that hold nothing
