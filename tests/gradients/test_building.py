@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,6 +109,36 @@ def test_a_rehearsal_launches_nothing_and_what_has_no_memory_needs_one() -> None
         launch("kernel", (1,), (empty, 7), {"BLOCK": 8})
     assert noted == [Launch("kernel", (torch.float32, 7), {"BLOCK": 8})]
     assert not kernels.available(empty)
+
+
+@pytest.mark.parametrize("missing", ["nothing", "compiler", "headers"])
+@pytest.mark.parametrize("builds", [True, False])
+def test_a_machine_that_cannot_build_kernels_is_known_before_one_is_needed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, missing: str, builds: bool
+) -> None:
+    tried: list[str] = []
+
+    def scaled_rows(*_: object) -> None:
+        tried.append("kernel")
+        if not builds:
+            raise RuntimeError("Failed to find C compiler.\nMore.")
+
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(kernels.shutil, "which", lambda name: None if missing == "compiler" else f"/bin/{name}")
+    monkeypatch.setattr(kernels.sysconfig, "get_path", lambda name, scheme: str(tmp_path))
+    if missing != "headers":
+        (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(kernels, "scaled_rows", scaled_rows)
+    monkeypatch.setattr(torch, "ones", lambda *shape, device: None)
+    kernels._can_build.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING, logger="privet"):
+            answers = {kernels._can_build() for _ in range(2)}
+    finally:
+        kernels._can_build.cache_clear()
+    assert answers == {missing == "nothing" or builds}
+    assert len(tried) == (missing != "nothing")  # once for the whole process
+    assert ("Failed to find C compiler" in caplog.text) == (missing != "nothing" and not builds)
 
 
 class Rows(nn.Module):

@@ -10,15 +10,21 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import logging
 import os
+import shutil
+import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+_log = logging.getLogger("privet")
 
 
 class Launch(NamedTuple):
@@ -50,7 +56,30 @@ def available(tensor: Tensor) -> bool:
         return False
     if tensor.is_meta:  # it has no memory: only its shape counts, and only in a rehearsal
         return _rehearsed.get() is not None
-    return tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
+    return (tensor.is_cuda and _can_build()) or os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@functools.cache
+def _can_build() -> bool:
+    """Whether kernels can be built here: what triton asks for is there, or else one that is small can be.
+
+    Some rules launch kernels without a second way at hand, so a machine without a compiler must be known beforehand.
+    """
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    # Debian's own interpreter has a default scheme whose folder of headers is empty; triton looks in the other one, too
+    schemes = {sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("prefix")}
+    if compiler and any(Path(sysconfig.get_path("include", scheme), "Python.h").exists() for scheme in schemes):
+        return True
+    try:
+        scaled_rows(torch.ones(1, 16, device="cuda"), torch.ones(1, device="cuda"), torch.float32)
+    except Exception as error:  # noqa: BLE001 -- compilers fail in many ways, and torch gives the same sums
+        reason = (str(error).strip().splitlines() or [""])[0]
+        _log.warning(
+            "Kernels cannot be built; plain torch operations are used, which give the same sums more slowly (%s: %s). "
+            "Install a C compiler and Python's headers.", type(error).__name__, reason,
+        )  # fmt: skip
+        return False
+    return True
 
 
 @contextmanager
