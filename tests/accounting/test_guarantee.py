@@ -127,6 +127,27 @@ def test_a_comparison_figure_promises_nothing(ordinary: Guarantee) -> None:
     assert "heuristic" in str(dataclasses.replace(ordinary, proven=False))
 
 
+def test_odds_beyond_any_number_are_written_as_a_power_that_is_no_smaller(ordinary: Guarantee) -> None:
+    text = dataclasses.replace(ordinary, epsilon=100_000.5).statement()
+    assert "is at most e to the power of 1.001e+05 times as likely" in text
+    assert "1e+304" not in text
+    assert f"is at most {rounded_up(math.exp(699.0))} times" in dataclasses.replace(ordinary, epsilon=699.0).statement()
+
+
+@pytest.mark.parametrize(("epsilon", "is_weak"), [(3.0, False), (20.0, False), (20.5, True), (1e5, True)])
+def test_an_epsilon_that_promises_next_to_nothing_is_called_weak(
+    ordinary: Guarantee, epsilon: float, is_weak: bool
+) -> None:
+    found = dataclasses.replace(ordinary, epsilon=epsilon)
+    assert (found.weakness is not None) is is_weak
+    assert not is_weak or str(found.weakness).startswith(f"epsilon {rounded_up(epsilon)} promises next to nothing")
+    assert dataclasses.replace(found, not_private_because=("it is seeded",)).weakness is None
+
+
+def test_a_guarantee_that_promises_nothing_is_not_called_weak_besides(ordinary: Guarantee) -> None:
+    assert dataclasses.replace(ordinary, epsilon=math.inf).weakness is None
+
+
 def test_the_statement_says_who_is_protected_from_whom_and_how_much(ordinary: Guarantee) -> None:
     text = dataclasses.replace(ordinary, assumptions=("the sampled indices stay secret",)).statement()
     assert "adding or removing one record" in text

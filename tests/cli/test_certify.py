@@ -27,9 +27,9 @@ def test_a_run_that_differs_from_its_plan_is_certified_with_exit_code_3(ask: Ask
     assert json.loads((folder / "certificate.json").read_text())["standing"] == "differs_from_plan"
 
 
-def test_a_broken_ledger_gets_no_certificate_and_exit_code_1(ask: Ask, tmp_path: Path) -> None:
+def test_a_broken_ledger_gets_no_certificate_and_exit_code_3(ask: Ask, tmp_path: Path) -> None:
     folder = spend(tmp_path / "run", plan_of(steps=5))
     (folder / "ledger.jsonl").write_bytes(b"{}\n")
     answer = ask("certify", folder)
-    assert answer.code == 1
+    assert answer.code == 3
     assert not (folder / "certificate.json").exists()

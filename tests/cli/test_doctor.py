@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from privet.errors import UnsupportedModel
 from privet.experiments.model_cost import losses_for
+from privet.experiments.run_files import RunFiles
 from tests.cli.conftest import Ask
 
 CODE = """
@@ -102,6 +104,30 @@ def test_token_ids_are_drawn_for_networks_that_look_them_up(ask: Ask, file: Path
     too_large = ask("doctor", f"{file}:Tagger", "--token-shape", "7", "--vocabulary", "2000")
     assert too_large.code == 1
     assert "index out of range" in too_large.out
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
+def test_a_shape_that_the_network_does_not_take_is_told_by_the_name_of_its_option(
+    ask: Ask, file: Path, form: tuple[str, ...]
+) -> None:
+    answer = ask("doctor", f"{file}:Centred", "--input-shape", "7", *form)
+    assert answer.code == 1
+    words = " ".join(answer.out.split())
+    assert "The network fails on random examples (RuntimeError: " in words
+    assert "Check --input-shape" in words
+    assert "loss function" not in words
+    assert "Pass a batch" not in words
+
+
+def test_the_run_of_a_loop_of_ones_own_has_no_recipe_to_look_for(ask: Ask, finished_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    shutil.copy(finished_run / "ledger.jsonl", tmp_path / "own")
+    assert RunFiles(folder=tmp_path / "own").is_own_loop
+    answer = ask("doctor", tmp_path / "own")
+    assert answer.code == 2
+    words = " ".join(answer.err.split())
+    assert "has no recipe" in words
+    assert "recipe.toml" not in words
 
 
 @pytest.mark.parametrize(

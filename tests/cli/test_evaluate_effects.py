@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
+from privet.cli.evaluate import _measure_row
+from privet.experiments.recipe import Recipe
+from privet.experiments.results import Measure
+from privet.experiments.resuming import stored_recipe
+from privet.experiments.run_files import RunFiles
 from tests.cli.conftest import Ask
 
 
@@ -28,6 +35,37 @@ def test_figures_as_json_hold_groups_and_radii(ask: Ask, own_run: Path) -> None:
     found = json.loads(ask("evaluate", own_run, "--groups", "", "--robustness", "--device", "cpu", "--json").out)
     assert len(found["fairness"]["attributes"][0]["groups"]) == 10
     assert found["robustness"]["report"]["points"][0]["radius"] == 0.0
+
+
+def test_a_package_that_groups_need_is_missed_before_anything_is_measured(
+    ask: Ask, own_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binary = dataclasses.replace(stored_recipe(RunFiles(folder=own_run)).info, num_classes=2, class_names=("a", "b"))
+    monkeypatch.setattr(Recipe, "info", property(lambda recipe: binary))
+    for name in ("fairlearn", "fairlearn.metrics"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr("privet.experiments.runner.evaluate", lambda *args, **options: pytest.fail("it was measured"))
+    found = ask("evaluate", own_run, "--groups", "sex", "--device", "cpu")
+    assert found.code == 1
+    assert found.out == ""
+    words = " ".join(found.err.split())
+    assert "--groups sex needs fairlearn" in words
+    assert "pip install 'privet[effects]'" in words
+
+
+def test_classes_are_compared_without_the_package_that_groups_need(
+    ask: Ask, own_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("fairlearn", "fairlearn.metrics"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert ask("evaluate", own_run, "--groups", "class", "--device", "cpu").code == 0
+
+
+def test_a_figure_that_is_rounded_to_zero_has_no_minus() -> None:
+    measure = Measure(
+        name="cross entropy", value=0.002, low=-0.00001, high=0.004, interval="95 % normal", num_examples=1000
+    )
+    assert _measure_row(measure) == ["cross entropy", "0.0020", "0.0000 to 0.0040 (normal)", "1,000"]
 
 
 def test_impossible_requests_are_refused_in_one_line(ask: Ask, own_run: Path, tmp_path: Path) -> None:

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from privet.datasets.declared_table import DeclaredTable
+from privet.datasets.encoding import declared_ranges
+from privet.datasets.tables import CategoryColumn, CsvSchema, read_csv
+from privet.experiments.new_records import read_new_records
 from privet.experiments.predicting import model_of, predict_new
+from privet.experiments.resuming import stored_recipe
+from privet.experiments.run_files import RunFiles
 from tests.cli.conftest import FEW_STEPS, SCHEMA, Ask
 
 
@@ -64,10 +70,56 @@ def test_records_that_do_not_fit_are_refused_with_column_and_number(ask: Ask, ru
     assert found.code == 1
     assert "'town'" in found.err
     assert "record 2" in found.err
+    (tmp_path / "new.csv").write_text("age,town\n,north\nforty,north\n")
+    found = ask("predict", run, "new.csv")
+    assert found.code == 1
+    assert "1 cell(s) of the column 'age'" in " ".join(found.err.split())
+    assert "record 2" in found.err
+    assert "forty" not in found.err
     (tmp_path / "new.csv").write_text("age\n30\n")
     assert "town" in ask("predict", run, "new.csv").err
     (tmp_path / "new.csv").write_text("age,town\n")
     assert "no records" in ask("predict", run, "new.csv").err
+
+
+def test_an_empty_cell_is_taken_as_what_it_became_in_training_and_told(ask: Ask, tmp_path: Path) -> None:
+    """The values that stand for gaps are those that the reader of training records puts there."""
+    (tmp_path / "my.csv").write_text(table(200, labelled=True))
+    (tmp_path / "schema.toml").write_text(
+        SCHEMA.replace("high = 100", "high = 100, default = 40").replace('"south"]', '"south"], default = "south"')
+    )
+    words = ("--target", "income", "--epsilon", "3", "--schema", tmp_path / "schema.toml", *FEW_STEPS)
+    run = tmp_path / "run"
+    assert ask("train", tmp_path / "my.csv", *words, "-o", run).code == 0
+    gaps, filled = tmp_path / "gaps.csv", tmp_path / "filled.csv"
+    gaps.write_text("age,town\n,north\n NaN ,north\n30,\n31\n32,south\n")
+    filled.write_text("age,town\n40,north\n40,north\n30,south\n31,south\n32,south\n")
+    found, expected = (predict_new(run, path, device="cpu") for path in (gaps, filled))
+    assert (found.probabilities == expected.probabilities).all()
+    recipe = stored_recipe(RunFiles(folder=run))
+    assert recipe.table is not None
+    declared = recipe.table.declared()
+    as_in_training = [read_csv(path, CsvSchema(columns=declared.features)) for path in (gaps, filled)]
+    for name in ("age", "town"):
+        assert as_in_training[0][name].tolist() == as_in_training[1][name].tolist()
+    assert [(gap.column, gap.count, gap.taken_as) for gap in found.gaps] == [("age", 2, 40.0), ("town", 2, "south")]
+    assert expected.gaps == ()
+    told = ask("predict", run, gaps, "--device", "cpu")
+    assert told.code == 0, told.err
+    said = " ".join(told.err.split())
+    assert "2 of 5 records have an empty cell in the column 'age': taken as 40.0, as in training" in said
+    assert "'town': taken as 'south'" in said
+    assert "as in training" not in ask("predict", run, filled, "--device", "cpu").err
+
+
+def test_an_empty_cell_that_is_a_declared_category_is_no_gap(tmp_path: Path) -> None:
+    column = CategoryColumn(name="town", categories=("north", ""), default="north")
+    label = CategoryColumn(name="income", categories=("low", "high"), default="low")
+    declared = DeclaredTable(features=(column,), label=label)
+    (tmp_path / "new.csv").write_text("town,any\n,1\nnorth,1\n")
+    features, gaps = read_new_records(tmp_path / "new.csv", declared, declared_ranges((column,)))
+    assert features.tolist() == [[0.0, 1.0], [1.0, 0.0]]
+    assert gaps == ()
 
 
 def test_a_run_on_other_data_says_how_to_ask_its_model(ask: Ask, finished_run: Path, tmp_path: Path) -> None:

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from privet.errors import DependencyError
 from privet.experiments.reproduction.entry import entries
 from privet.experiments.reproduction.publications import PUBLICATIONS
+from privet.experiments.studies import noise_problems, noise_shape, sparsification_signs
 from tests.cli.conftest import Ask
 
 
@@ -50,6 +55,47 @@ def test_why_parts_were_not_run_is_said_in_full_once(ask: Ask, tmp_path: Path, m
     found = ask("reproduce", "clipping-table-3", "--quick", "--device", "cpu", "-o", tmp_path)
     assert found.err.count("export PRIVET_DATA=FOLDER") == 2  # of MNIST and of CIFAR-10
     assert found.err.count("not run, for the same reason") >= 2
+
+
+def test_a_name_of_which_nothing_can_be_run_is_a_failure_and_says_so(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PRIVET_DATA", raising=False)
+    found = ask("reproduce", "feature-noise-figure-3", "--quick", "--device", "cpu", "-o", tmp_path)
+    assert found.code == 1
+    assert "NOT TESTED (needs mnist: not run)" in found.out
+    assert "error: nothing of feature-noise-figure-3 could be run" in " ".join(found.err.split())
+
+
+def test_rows_that_are_not_below_the_named_folder_are_a_failure(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    found = ask("reproduce", "hidden-state-waste", "--from", tmp_path / "empty", "-o", tmp_path / "out")
+    assert found.code == 1
+    assert "there are no rows for hidden-state-waste" in " ".join(found.err.split())
+
+
+def test_everything_that_can_be_run_here_may_be_nothing(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PRIVET_DATA", raising=False)
+    without_data = {"feature-noise-figure-3": entries()["feature-noise-figure-3"]}
+    monkeypatch.setattr("privet.experiments.reproduction.entry.entries", lambda: without_data)
+    found = ask("reproduce", "--all", "--quick", "--device", "cpu", "-o", tmp_path)
+    assert found.code == 0
+    assert "NOT TESTED (needs mnist: not run)" in found.out
+
+
+@pytest.mark.parametrize(
+    "load",
+    [noise_shape._digits, noise_problems.read_digits, lambda: sparsification_signs.digits(torch.device("cpu"))],
+    ids=["noise_shape", "noise_problems", "sparsification_signs"],
+)
+def test_a_missing_package_is_named_as_a_shell_takes_it(
+    load: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(DependencyError, match=r"pip install 'privet\[effects\]'"):
+        load()
 
 
 def test_a_figure_is_run_judged_and_drawn_and_then_kept(ask: Ask, tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_a_schema_that_is_not_filled_in_is_told_with_its_line(ask: Ask, own: Pat
     )
     found = ask("train", "my.csv", "--target", "income", "--epsilon", "3", "--schema", "half.toml")
     assert found.code == 2
-    assert "line 4 still holds a ?" in found.err
+    assert "line 5 still holds a ?" in found.err
 
 
 def test_decimal_commas_are_declared_and_tried_on_test_records(ask: Ask, own: Path) -> None:
@@ -219,3 +219,20 @@ def test_records_with_more_cells_than_the_header_are_told_of(ask: Ask, own: Path
     found = ask(*words)
     assert found.code == 1
     assert "have more cells than the header" in found.err
+
+
+def test_a_run_goes_on_from_whichever_folder_its_files_are_named(
+    ask: Ask, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--target", "income", "--epsilon", "3", *FEW_STEPS)
+    first = ask("train", "my.csv", *options, "--schema", "schema.toml", "--test", "test.csv", "-o", "runs/mine")
+    assert first.code == 0, first.err
+    (own / "elsewhere").mkdir()
+    monkeypatch.chdir(own / "elsewhere")
+    files = ("--schema", "../schema.toml", "--test", "../test.csv", "-o", "../runs/mine")
+    again = ask("train", "../my.csv", *options, *files)
+    assert again.code == 0, again.err
+    (own / "other.csv").write_text((own / "my.csv").read_text())
+    monkeypatch.chdir(own)
+    other = ask("train", "other.csv", *options, "--schema", "schema.toml", "--test", "test.csv", "-o", "runs/mine")
+    assert "holds a run of another recipe" in " ".join(other.err.split())

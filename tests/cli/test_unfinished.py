@@ -53,6 +53,24 @@ def test_the_command_that_is_told_resumes_the_run(ask: Ask, stopped: Path) -> No
     assert "steps lost      2" in ask("account", stopped).out
 
 
+@pytest.mark.parametrize("left", ["checkpoint", "status"])
+@pytest.mark.parametrize("verb", [["account"], ["account", "total"], ["report"], ["certify"]], ids=" ".join)
+def test_a_ledger_that_knows_less_than_its_folder_is_refused_with_code_3_and_no_epsilon(
+    ask: Ask, stopped: Path, left: str, verb: list[str]
+) -> None:
+    if left == "checkpoint":
+        (stopped / "status.json").unlink()
+    else:
+        for path in stopped.glob("checkpoint.safetensors*"):
+            path.unlink()
+    ledger = stopped / "ledger.jsonl"
+    ledger.write_bytes(ledger.read_bytes().splitlines(keepends=True)[0])
+    answer = ask(*verb, stopped)
+    assert answer.code == 3
+    assert "rolled back" in " ".join(answer.err.split())
+    assert "epsilon" not in answer.out
+
+
 def test_without_a_checkpoint_there_is_nothing_to_measure(ask: Ask, stopped: Path) -> None:
     for path in stopped.glob("checkpoint.safetensors*"):
         path.unlink()

@@ -24,7 +24,7 @@ from privet.errors import (
 )
 from privet.experiments.progress import Silent, StepUpdate
 from privet.experiments.recipe_files import load_recipe, packaged_recipes
-from tests.cli.conftest import Ask
+from tests.cli.conftest import TINY, Ask
 
 
 def test_a_plan_says_what_it_promises_and_what_more_or_less_privacy_costs(ask: Ask, tiny_recipe: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_ledger_with_a_changed_row_is_refused(ask: Ask, finished_run: Path, tm
     (tmp_path / "ledger.jsonl").write_text(text.replace('"count":4', '"count":1', 1))
     assert text != (tmp_path / "ledger.jsonl").read_text()
     answer = ask("account", tmp_path / "ledger.jsonl")
-    assert answer.code == 1
+    assert answer.code == 3
     assert "ledger" in answer.err
 
 
@@ -295,7 +295,7 @@ def test_a_report_is_written_where_asked(ask: Ask, finished_run: Path, tmp_path:
     [
         (BudgetExceeded, 3),
         (LedgerMismatch, 3),
-        (LedgerCorrupt, 1),
+        (LedgerCorrupt, 3),
         (LedgerBusy, 1),
         (RecipeError, 2),
         (DataError, 1),
@@ -410,9 +410,24 @@ def test_a_delta_that_is_too_large_is_warned_of_and_printed_nowhere_else(ask: As
     assert "warning" not in found.out
 
 
+@pytest.mark.parametrize(("epsilon", "is_warned_of"), [("100000", True), ("25", True), ("8", False)])
+def test_a_plan_warns_of_an_epsilon_that_promises_next_to_nothing(ask: Ask, epsilon: str, is_warned_of: bool) -> None:
+    found = ask("plan", "demo", "--set", f"privacy.epsilon={epsilon}", "--json")
+    assert found.code == 0
+    assert ("promises next to nothing" in " ".join(found.err.split())) is is_warned_of
+    assert "warning" not in found.out
+
+
 def test_the_last_step_is_shown_once() -> None:
     line, stream, _ = display(is_terminal=False)
     for step in range(1, 2001):
         line.stepped(update(step, may_tell_time=False))
     line.ended()
     assert stream.getvalue().count("step 2000/2000") == 1
+
+
+def test_training_warns_of_an_epsilon_that_promises_next_to_nothing(ask: Ask, tmp_path: Path) -> None:
+    overrides = [part for override in [*TINY, "privacy.epsilon=50"] for part in ("--set", override)]
+    answer = ask("train", "demo", *overrides, "-o", tmp_path / "run", "--quiet")
+    assert answer.code == 0, answer.err
+    assert "epsilon 50 promises next to nothing" in " ".join(answer.err.split())

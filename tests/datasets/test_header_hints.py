@@ -45,6 +45,13 @@ def test_a_declared_column_that_the_file_lacks_can_be_removed() -> None:
     assert "Remove" in header_advice("age,town,salary", WANTED, delimiter=",")
 
 
+def test_a_first_line_that_may_be_a_record_is_not_shown_and_the_reason_is_told() -> None:
+    found = header_advice("bob,north,high", ["label"], delimiter=",")
+    assert "3 cells" in found
+    assert "may be a record" in found
+    assert "bob" not in found
+
+
 CELL = st.text(st.characters(whitelist_categories=("Ll", "Lu")), min_size=4, max_size=12)
 
 

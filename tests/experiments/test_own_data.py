@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tomllib
 from pathlib import Path
 
@@ -77,18 +78,102 @@ def test_a_size_that_no_private_model_can_live_on_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("columns = 3", "columns is wrong"),
-        ("colums = []", "columns"),
+        ("columns = 3", "columns is 3"),
+        ("colums = []", r"colums is not an option here. Did you mean 'columns'"),
+        ("train_size = 500", "columns is missing. A schema needs it"),
         (SCHEMA.replace("income", "salary"), "does not declare the target 'income'"),
-        (SCHEMA.replace("3_000", "0"), "train_size is wrong"),
+        (SCHEMA.replace("3_000", "0"), "train_size is 0"),
         ("columns = [", "not valid TOML"),
     ],
-    ids=["no list", "unknown key", "no target", "no records", "no toml"],
+    ids=["no list", "unknown key", "no columns", "no target", "no records", "no toml"],
 )
 def test_a_wrong_schema_file_is_refused_with_its_fault(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "schema.toml").write_text(text)
     with pytest.raises(RecipeError, match=words):
         read_schema(tmp_path / "schema.toml", target="income")
+
+
+WRONG_COLUMNS = {
+    "numbers as categories": (
+        '{ name = "bought", categories = [0, 1] }',
+        ("The column 'bought': categories holds 0 without quotes", 'categories = ["0", "1"]'),
+    ),
+    "many numbers as categories": (
+        f'{{ name = "bought", categories = {list(range(30))} }}',
+        ("The column 'bought'", '"6", "7", ...]'),
+    ),
+    "a word among numbers": (
+        '{ name = "bought", categories = ["never", 1.5, true] }',
+        ("categories holds 1.5", 'categories = ["never", "1.5", "true"]'),
+    ),
+    "mistyped key": ('{ name = "bought", low = 0, hi = 3 }', ("The column 'bought': hi", "Did you mean 'high'?")),
+    "mistyped name": ('{ nam = "bought", low = 0, high = 3 }', ("Column number 3: nam", "Did you mean 'name'?")),
+    "no name": ("{ low = 0, high = 3 }", ("Column number 3: name is missing",)),
+    "text for a number": ('{ name = "bought", low = "0", high = 3 }', ("The column 'bought': low is '0'", "number")),
+    "truth as default": (
+        '{ name = "bought", low = 0, high = 3, default = true }',
+        ("column 'bought': default is True",),
+    ),
+    "no table": ('"bought"', ("Column number 3: it is 'bought'",)),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG_COLUMNS)
+def test_a_fault_in_a_column_is_told_with_the_columns_name_and_how_to_write_it(tmp_path: Path, fault: str) -> None:
+    column, words = WRONG_COLUMNS[fault]
+    path = tmp_path / "schema.toml"
+    path.write_text(SCHEMA.replace('  { name = "income"', f'  {column},\n  {{ name = "income"'))
+    with pytest.raises(RecipeError) as caught:
+        read_schema(path, target="income")
+    for word in words:
+        assert word in str(caught.value)
+    assert "columns.2" not in str(caught.value)
+
+
+def test_columns_and_label_of_a_recipe_are_told_of_in_the_same_words(schema: TableSchema) -> None:
+    values = table_recipe(
+        Promise(epsilon=3.0, train_size=3_000), schema, name="own", train=Path("t"), test=None, delimiter=","
+    )
+    for place, name in ((("columns", 0), "age"), (("label",), "income")):
+        wrong = copy.deepcopy(values)
+        column = wrong["table"]
+        for part in place:
+            column = column[part]
+        column["categories"] = [0, 1]
+        with pytest.raises(RecipeError, match=f"The column '{name}': categories holds 0") as caught:
+            Recipe.from_dict(wrong)
+        assert 'categories = ["0", "1"]' in str(caught.value)
+    del wrong["table"]["label"]["name"]
+    with pytest.raises(RecipeError, match=r"The column label: name is missing"):
+        Recipe.from_dict(wrong)
+
+
+def test_a_public_sample_without_the_target_is_told_with_the_names_it_has(tmp_path: Path) -> None:
+    sample = tmp_path / "public.csv"
+    sample.write_text("age,town,bought\n1,n,0\n2,s,1\n")
+    with pytest.raises(RecipeError, match=r"'label' once and names it 0 times. It names: 'age', 'town', 'bought'"):
+        schema_of_public_sample(sample, private=tmp_path / "private.csv", target="label", delimiter=",")
+    with pytest.raises(RecipeError, match=r"Did you mean 'bought' for 'bougth'"):
+        schema_of_public_sample(sample, private=tmp_path / "private.csv", target="bougth", delimiter=",")
+
+
+def test_a_target_of_numbers_is_told_of_the_regressor(tmp_path: Path, schema: TableSchema) -> None:
+    sample = tmp_path / "public.csv"
+    sample.write_text("age,price\n" + "".join(f"{n % 9},{n}.5\n" for n in range(60)))
+    with pytest.raises(RecipeError, match=r"'price' has 60 different values.*PrivateRegressor"):
+        schema_of_public_sample(sample, private=tmp_path / "private.csv", target="price", delimiter=",")
+    values = table_recipe(
+        Promise(epsilon=3.0, train_size=3_000), schema, name="own", train=Path("t"), test=None, delimiter=","
+    )
+    values["table"]["label"] = {"name": "price", "low": 0, "high": 60}
+    with pytest.raises(RecipeError, match=r"'price' is declared by a range.*PrivateRegressor"):
+        Recipe.from_dict(values)
+
+
+def test_the_schema_to_write_says_what_an_empty_cell_becomes(tmp_path: Path) -> None:
+    (tmp_path / "private.csv").write_text("age,income\n1,low\n")
+    text = schema_to_write(tmp_path / "private.csv", target="income", delimiter=",")
+    assert "empty or unreadable cell becomes low, or the first category; say default = " in text
 
 
 def test_a_public_sample_gives_ranges_and_categories(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from privet.errors import RecipeError
 from privet.experiments.model_sizes import MODEL_SIZES, num_parameters
 from privet.experiments.recipe import Recipe
-from privet.experiments.recipe_files import MAX_BYTES, load_recipe, packaged_recipes
+from privet.experiments.recipe_files import MAX_BYTES, load_recipe, packaged_recipes, recipe_from_values
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -107,7 +107,25 @@ def test_a_declared_size_means_the_same_as_the_rate_and_steps_that_follow_from_i
         ("privacy.epsilo=1.0", "privacy.epsilo is not part of a recipe. Did you mean 'epsilon'?"),
         ("datset=mnist", "datset is not part of a recipe. Did you mean 'dataset'?"),
         ("training.optimiser=1", "training.optimiser is not part of a recipe. Did you mean 'optimizer'?"),
-        ("training.optimizer.learning_rat=1", "training.optimizer.learning_rat is not an option"),
+        (
+            "training.optimizer.learning_rat=1",
+            "training.optimizer.learning_rat is not an option here. Did you mean 'learning_rate'?",
+        ),
+        (
+            "training.optimizer={kind='adam', learning_rate=0.1, momentun=0.9}",
+            "training.optimizer.momentun is not an option here. Known: kind, learning_rate, weight_decay.",
+        ),
+        ("training.augmentation={num_view=3}", "training.augmentation.num_view is not an option here. Did you mean"),
+        ("epsilon=2", "epsilon is not part of a recipe. Did you mean 'privacy.epsilon'?"),
+        ("epsilom=2", "epsilom is not part of a recipe. Did you mean 'privacy.epsilon'?"),
+        ("training.delta=1e-6", "training.delta is not part of a recipe. Did you mean 'privacy.delta'?"),
+        (
+            "learning_rate=0.1",
+            "learning_rate is not part of a recipe. Did you mean 'training.optimizer.learning_rate'?",
+        ),
+        ("noise_multiplier=1.0", "Did you mean 'privacy.noise.noise_multiplier'?"),
+        ("device=cpu", "device is not part of a recipe. Did you mean 'training.device'?"),
+        ("qqqq=1", "qqqq is not part of a recipe. Known: data_is_public, dataset,"),
         ("privacy.clipping.norms=1.0", "privacy.clipping.norms is not an option of 'threshold'. Did you mean 'norm'?"),
         ("dataset=mnst", "dataset is 'mnst'. Did you mean 'mnist'?"),
         ("model=dp_cn", "model is 'dp_cn'. Did you mean 'dp_cnn'?"),
@@ -126,7 +144,14 @@ def test_a_declared_size_means_the_same_as_the_rate_and_steps_that_follow_from_i
         ("privacy.sampling.steps=2.5", "steps must be a whole number"),
         ("training.optimizer.learning_rate=0", "training.optimizer.learning_rate is 0"),
         ('training.optimizer.learning_rate="1"', "training.optimizer.learning_rate is '1'"),
-        ("training.optimizer.kind=lbfgs", "training.optimizer"),
+        ("training.optimizer.kind=sdg", "training.optimizer.kind is 'sdg'. Did you mean 'sgd'?"),
+        ("training.optimizer.kind=lbfgs", "training.optimizer.kind is 'lbfgs'. Known: adam, adamw, dp_adam, dp_adamw,"),
+        ("training.optimizer.kind=3", "training.optimizer.kind is 3. Known: adam,"),
+        (
+            "training.optimizer={learning_rate=0.1}",
+            'training.optimizer has no kind. Say which one it is, as in { kind = "sgd"',
+        ),
+        ("training.schedule={kind='line'}", "training.schedule.kind is 'line'. Did you mean 'linear'?"),
         ("training.device=tpu", "training.device is 'tpu'"),
         ("training.physical_batch_size=0", "training.physical_batch_size is 0"),
         ("training.physical_batch_size=true", "training.physical_batch_size is True"),
@@ -273,3 +298,46 @@ def test_a_delta_that_would_allow_a_whole_record_to_be_shown_is_warned_of() -> N
 @pytest.mark.parametrize("name", sorted(packaged_recipes()))
 def test_no_packaged_recipe_has_a_weak_promise(name: str) -> None:
     assert load_recipe(name).warning is None
+
+
+def test_a_file_has_one_path_from_whichever_folder_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, elsewhere = tmp_path / "work", tmp_path / "elsewhere"
+    work.mkdir()
+    elsewhere.mkdir()
+    table = """
+[table]
+train = "my.csv"
+test = "sub/../my.csv"
+train_size = 200
+label = { name = "y", categories = ["0", "1"] }
+columns = [{ name = "x", low = 0, high = 1 }]
+"""
+    (work / "own.toml").write_text(MINIMAL.replace("fashion_mnist_small", "own") + table)
+    monkeypatch.chdir(work)
+    here = load_recipe("own.toml")
+    monkeypatch.chdir(elsewhere)
+    there = load_recipe("../work/own.toml")
+    assert here == there
+    assert here.table is not None
+    assert (here.table.train, here.table.test) == (str(work / "my.csv"), str(work / "my.csv"))
+
+
+def test_a_path_through_a_link_still_names_the_file_that_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "deep")
+    for folder, is_meant in ((tmp_path / "far", True), (tmp_path, False)):
+        (folder / "my.csv").write_text("x,y\n" if is_meant else "other\n")
+    values = tomllib.loads(MINIMAL.replace("fashion_mnist_small", "own"))
+    values["table"] = {
+        "train": "link/../my.csv",
+        "train_size": 200,
+        "label": {"name": "y", "categories": ["0", "1"]},
+        "columns": [{"name": "x", "low": 0, "high": 1}],
+    }
+    found = recipe_from_values(values, folder=tmp_path).table
+    assert found is not None
+    assert Path(found.train).read_text() == "x,y\n"
+    values["table"]["train"] = "link/my.csv"
+    found = recipe_from_values(values, folder=tmp_path).table
+    assert found is not None
+    assert found.train == str(tmp_path / "link" / "my.csv")

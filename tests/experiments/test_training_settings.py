@@ -106,7 +106,7 @@ def test_views_are_made_as_they_are_asked_for(tiny: MakeRecipe) -> None:
     [
         ("training.optimizer={kind='dp_adam', learning_rate=0.5, guard=0.0}", r"training\.optimizer\.guard is 0\.0"),
         ("training.schedule={kind='linear', warm_up=1.0}", r"training\.schedule\.warm_up is 1\.0"),
-        ("training.schedule={kind='line'}", r"training\.schedule"),
+        ("training.schedule={kind='line'}", r"training\.schedule\.kind is 'line'\. Did you mean 'linear'"),
         ("training.averaging={decay=1.0}", r"training\.averaging\.decay is 1\.0"),
         ("training.augmentation={num_views=0}", r"training\.augmentation\.num_views is 0"),
         ("privacy.clipping={kind='automatic', norm=-1.0}", r"privacy\.clipping \('automatic'\): norm must be"),

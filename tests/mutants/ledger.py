@@ -187,6 +187,22 @@ LEDGER = (
         "tests/training/test_resume.py::test_a_ledger_that_was_rolled_back_is_refused",
     ),
     one(
+        "rolled-back-ledger-accounted",
+        "the account of an older copy of the ledger names too small an epsilon",
+        "experiments/ledger_check.py",
+        "        if self.head is not None and not view.contains(self.head):",
+        "        if self.head is not None and view.contains(self.head) is None:",
+        "tests/cli/test_unfinished.py::test_a_ledger_that_knows_less_than_its_folder_is_refused_with_code_3_and_no_epsilon",
+    ),
+    one(
+        "broken-off-fit-forgotten",
+        "weights that an interrupted fit has trained are trained again for free",
+        "training/estimator.py",
+        "            self._was_broken_off |= [p._version for p in trained] != versions",
+        "            self._was_broken_off |= [p._version for p in trained] is None",
+        "tests/training/test_estimator.py::test_a_fit_that_was_broken_off_is_not_hidden_by_the_next",
+    ),
+    one(
         "checkpoint-without-ledger-accepted",
         "deleting the ledger makes everything free",
         "training/folder.py",

@@ -11,7 +11,7 @@ import pytest
 
 from privet.accounting.ledger import Ledger
 from privet.accounting.ledger_rows import canonical
-from privet.errors import CheckpointError, LedgerCorrupt, LedgerError
+from privet.errors import AccountingError, CheckpointError, LedgerCorrupt, LedgerError
 from privet.mechanism.events import decode_event, same_event
 from privet.mechanism.terms import Adjacency
 from privet.reports.certificate import Certificate, Standing, certify
@@ -117,6 +117,26 @@ def test_noise_of_a_device_is_not_certified_by_the_reach_of_the_keystream(make_r
     assert noise.delta is None
     assert noise.unknown_because is not None
     assert "H200" in noise.generator
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (
+            "Without a finite epsilon nothing can be spoiled.",
+            "not known: without a finite epsilon nothing can be spoiled.",
+        ),
+        ("RDP has no answer.", "not known: RDP has no answer."),
+    ],
+)
+def test_why_the_tail_is_not_known_goes_on_in_the_same_sentence(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, reason: str, told: str
+) -> None:
+    def refuse(*_: object, **__: object) -> float:
+        raise AccountingError(reason)
+
+    monkeypatch.setattr("privet.reports.certificate.tail_delta", refuse)
+    assert any(line.endswith(told) for line in certify(make_run()).limits)
 
 
 def test_too_little_noise_is_told_when_its_tail_costs_more_than_a_thousandth(make_run: MakeRun, tmp_path: Path) -> None:

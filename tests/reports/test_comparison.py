@@ -7,6 +7,7 @@ import pytest
 
 from privet.attacks.verdict import NEVER_TRAINED
 from privet.errors import ArgumentError, CheckpointError
+from privet.experiments.recipe import Recipe
 from privet.experiments.run_files import RunFiles
 from privet.reports.audits import read_audit
 from privet.reports.baseline import baseline_rows, group_prices, unequal_terms
@@ -21,7 +22,7 @@ from privet.reports.comparison import (
 from privet.reports.content import RunContent, gather
 from privet.reports.differences import Figure, shown_numbers
 from privet.reports.facets import Facet, facets_of
-from privet.reports.report import render
+from privet.reports.report import render, stamps
 from tests.reports.conftest import MakeRun
 from tests.reports.examined import examined
 from tests.reports.test_report import Page
@@ -105,6 +106,12 @@ def test_figures_that_stand_together_have_equally_many_decimals() -> None:
     assert shown_numbers([]) == ()
 
 
+def test_what_is_rounded_to_zero_has_no_minus() -> None:
+    assert shown_numbers([0.4, -0.00001, 0.2]) == ("0.4000", "0.0000", "0.2000")
+    assert shown_numbers([0.4, -0.00001], sign="+") == ("+0.4000", "+0.0000")
+    assert shown_numbers([-0.00001]) == ("-1e-05",)
+
+
 def test_epsilons_at_different_deltas_are_not_called_comparable(runs: Runs) -> None:
     spent = replace(runs[1].ledger.spent, delta=1e-6)
     other = replace(runs[1], ledger=replace(runs[1].ledger, spent=spent))
@@ -115,6 +122,26 @@ def test_a_figure_that_one_run_lacks_is_named_as_not_measured(runs: Runs) -> Non
     bare = replace(runs[1], rebuilt=None, calibration=None, membership=(), fairness=None, robustness=None, metrics=None)
     words = Page(render_comparison([runs[0], bare])).words
     assert words.count("not measured") == len(facets_of(runs))
+
+
+def test_a_run_on_private_data_is_not_told_to_measure_what_would_not_be_kept(runs: Runs) -> None:
+    bare = replace(runs[1], rebuilt=None, calibration=None, membership=(), fairness=None, robustness=None, metrics=None)
+    private = replace(bare, recipe=runs[1].recipe.model_copy(update={"data_is_public": False}))
+    words = Page(render_comparison([runs[0], private])).words
+    assert "not measured" not in words
+    assert words.count("not kept: the data are private") == len(facets_of(runs))
+    assert "More can be added to run 1 with:" in words
+    assert "Of private data nothing that privet evaluate measures is kept" in words
+    assert "More can be added to every run with:" in Page(render_comparison([*runs])).words
+
+
+def test_only_data_that_everybody_knows_are_called_a_benchmark(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ("plain", "benchmark data") in stamps(runs[0])
+    own = replace(runs[0].recipe.info, public=False)
+    monkeypatch.setattr(Recipe, "info", property(lambda recipe: own))
+    declared = replace(runs[0], recipe=runs[0].recipe.model_copy(update={"data_is_public": True}))
+    assert stamps(declared) == [("plain", "data declared public")]
+    assert stamps(replace(declared, recipe=runs[0].recipe.model_copy(update={"data_is_public": False}))) == []
 
 
 def test_runs_are_drawn_in_the_order_of_their_epsilon_and_listed_in_their_own(runs: Runs) -> None:

@@ -193,6 +193,31 @@ def test_an_unfinished_run_is_stamped_and_shows_what_it_spent(tmp_path: Path) ->
     words = Page(render(content)).words
     assert "unfinished run" in words
     assert "1 charged" in words
+    assert "joins each of 1 step with probability 0.004; 1 of 4 planned steps are charged" in words
+    assert "each of 4 steps" not in words
+
+
+def test_a_finished_run_says_its_steps_once(page_text: str) -> None:
+    words = Page(page_text).words
+    assert "joins each of 4 steps with probability 0.004" in words
+    assert "planned steps are charged" not in words
+
+
+def numbers_of(text: str, column: str) -> list[list[str]]:
+    """Return the rows of the first plot whose numbers begin with this column."""
+    links = [value for tag, name, value in Page(text).attributes if tag == "a" and name == "href"]
+    tables = [base64.b64decode(link.partition(",")[2]).decode().splitlines() for link in links]
+    return next([line.split(",") for line in table[1:]] for table in tables if table[0].startswith(column))
+
+
+def test_an_epsilon_beside_a_measurement_is_no_larger_than_the_table_of_the_budget_and_the_page_says_so(
+    page_text: str,
+) -> None:
+    by_round = {row[0]: float(row[1]) for row in numbers_of(page_text, "round,epsilon")}
+    by_step = {row[0]: float(row[1]) for row in numbers_of(page_text, "step,epsilon")}
+    assert set(by_step) <= set(by_round)
+    assert all(epsilon <= by_round[step] for step, epsilon in by_step.items())
+    assert "the epsilon beside a measurement of the same step may be smaller, and both hold" in Page(page_text).words
 
 
 def test_a_run_that_was_planned_and_never_begun_can_be_reported(make_run: MakeRun, tmp_path: Path) -> None:
@@ -201,7 +226,8 @@ def test_a_run_that_was_planned_and_never_begun_can_be_reported(make_run: MakeRu
     folder = tmp_path / "run"
     shutil.copytree(make_run(), folder)
     plan = gather(folder).plan
-    (folder / "ledger.jsonl").unlink()
+    for name in ("ledger.jsonl", "checkpoint.safetensors", "status.json"):
+        (folder / name).unlink()
     Ledger.create(folder / "ledger.jsonl", plan=plan.to_dict(), plan_hash=plan.hash).close()
     assert "0 charged" in Page(render(gather(folder))).words
 
@@ -210,6 +236,9 @@ def test_a_ledger_under_another_plan_is_shown_red(make_run: MakeRun, tmp_path: P
     folder = tmp_path / "run"
     shutil.copytree(make_run(), folder)
     shutil.copy(make_run("privacy.epsilon=2.0") / "ledger.jsonl", folder / "ledger.jsonl")
+    with pytest.raises(LedgerCorrupt, match="belongs to another run"):
+        gather(folder)
+    (folder / "checkpoint.safetensors").unlink()
     content = gather(folder)
     assert not content.agrees
     assert "ledger mismatch" in Page(render(content)).words

@@ -167,6 +167,21 @@ def test_an_honest_certificate_holds(run: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.endswith("PASS\n")
 
 
+@pytest.mark.parametrize(("share", "expected"), [(0.9995, HOLDS), (0.998, WRONG)])
+def test_a_claim_below_the_recomputed_epsilon_holds_within_the_tolerance_that_is_printed(
+    run: Path, capsys: pytest.CaptureFixture[str], share: float, expected: int
+) -> None:
+    account = VERIFIER.Account.read((run / "ledger.jsonl").read_bytes())
+    promise = json.loads((run / "certificate.json").read_text())["guarantee"]
+    found = VERIFIER.recomputed_epsilon(account.events, delta=promise["delta"], relation=promise["adjacency"])
+    resigned(run, lambda values: values["guarantee"].update(epsilon=share * found))
+    assert verdict(run) == expected
+    line = next(line for line in capsys.readouterr().out.splitlines() if "is claimed" in line or "claimed," in line)
+    assert f"{share * found:.6g}" in line
+    assert f"{found:.6g}" in line
+    assert "0.1 %" in line
+
+
 def test_the_ledger_may_lie_elsewhere(run: Path, tmp_path: Path) -> None:
     moved = (run / "ledger.jsonl").rename(tmp_path / "elsewhere.jsonl")
     assert verdict(run) == WRONG

@@ -106,11 +106,11 @@ def test_a_regressor_of_several_targets_predicts_them_all() -> None:
 
 def test_a_score_is_the_share_of_right_answers_and_r_squared() -> None:
     inputs, labels = two_classes(8)
-    one = classifier()
+    one = classifier().fit(inputs, labels)
     expected = float((one.predict(inputs) == labels.numpy()).mean())
     assert one.score(inputs, labels) == expected
     x, y = a_plane(16)
-    other = regressor()
+    other = regressor().fit(x, y)
     residual = ((other.predict(x) - y.numpy()) ** 2).sum()
     assert other.score(x, y) == pytest.approx(1 - residual / ((y - y.mean()) ** 2).sum().item(), rel=1e-5)
 
@@ -128,9 +128,11 @@ def test_the_guarantee_is_known_before_fitting_and_kept(make: Callable[..., Any]
 
 
 @pytest.mark.parametrize("make", [classifier, regressor], ids=["classifier", "regressor"])
-def test_there_is_no_guarantee_before_fitting(make: Callable[..., Any]) -> None:
+def test_there_is_no_guarantee_and_no_prediction_before_fitting(make: Callable[..., Any]) -> None:
     with pytest.raises(LoopError, match=r"fit\("):
         _ = make().guarantee_
+    with pytest.raises(LoopError, match=r"fit\("):
+        make().predict(two_classes(8)[0])
 
 
 def test_the_real_size_of_the_data_changes_nothing_in_the_plan() -> None:
@@ -157,6 +159,66 @@ def test_a_second_fit_does_not_hide_the_first() -> None:
     except LoopError:
         return
     assert twice > once
+
+
+class Stopping(TensorDataset):
+    """The user stops the run after so many records were read."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__(*two_classes())
+        self.left = after
+
+    def __getitem__(self, index: int) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return super().__getitem__(index)
+
+
+def test_a_fit_that_was_broken_off_is_not_hidden_by_the_next() -> None:
+    estimator, data = classifier(), Stopping(after=300)
+    before = flat(estimator.model)
+    with pytest.raises(KeyboardInterrupt):
+        estimator.fit(data)
+    assert not torch.equal(flat(estimator.model), before)
+    whole = two_classes()
+    for ask in (lambda: estimator.fit(*whole), lambda: estimator.guarantee_, lambda: estimator.predict(whole[0])):
+        with pytest.raises(LoopError, match="broken off"):
+            ask()
+
+
+def test_a_fit_that_was_broken_off_goes_on_where_a_ledger_adds_both_up(tmp_path: Path) -> None:
+    estimator, data = classifier(folder=tmp_path / "run"), Stopping(after=300)
+    with pytest.raises(KeyboardInterrupt):
+        estimator.fit(data)
+    data.left = 1_000_000
+    assert estimator.fit(data).guarantee_.epsilon <= estimator.epsilon
+
+
+def test_a_model_that_was_stopped_before_its_first_update_can_be_trained() -> None:
+    estimator, data = classifier(), Stopping(after=1)
+    with pytest.raises(KeyboardInterrupt):
+        estimator.fit(data)
+    assert estimator.fit(*two_classes()).guarantee_.epsilon <= estimator.epsilon
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pytest.param(torch.full((8,), 2), id="too large"),
+        pytest.param(torch.full((8,), -100), id="ignored by torch"),
+        pytest.param(torch.zeros(8, 1), id="a column"),
+        pytest.param(np.array(["cat"] * 8), id="words"),
+    ],
+)
+def test_labels_that_are_not_numbers_of_classes_are_refused_before_training_and_not_shown(labels: Any) -> None:
+    model = nn.Linear(2, 2)
+    before = flat(model)
+    with pytest.raises(DataError) as refused:
+        PrivateClassifier(model, **SETTINGS).fit(two_classes(8)[0], labels)
+    assert torch.equal(flat(model), before)
+    assert "public list" in str(refused.value)
+    assert not any(word in str(refused.value) for word in ("-100", "cat"))
 
 
 def test_a_folder_is_kept_and_resumed(tmp_path: Path) -> None:
@@ -189,9 +251,9 @@ def test_frozen_layers_stay_as_they_are() -> None:
 
 
 def test_predicting_leaves_the_model_in_the_mode_it_was_in() -> None:
-    inputs, _ = two_classes(8)
+    inputs, labels = two_classes(8)
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.9))
-    estimator = PrivateClassifier(model, **SETTINGS)
+    estimator = PrivateClassifier(model, **SETTINGS).fit(inputs, labels)
     for training in (True, False):
         model.train(training)
         first, second = estimator.predict_proba(inputs), estimator.predict_proba(inputs)
@@ -200,9 +262,11 @@ def test_predicting_leaves_the_model_in_the_mode_it_was_in() -> None:
 
 
 def test_predictions_do_not_depend_on_the_physical_batch_size() -> None:
-    inputs, _ = two_classes(33)
-    whole, pieces = classifier(), classifier(physical_batch_size=5)
-    assert np.allclose(whole.predict_proba(inputs), pieces.predict_proba(inputs), atol=1e-6)
+    inputs, labels = two_classes(33)
+    estimator = classifier().fit(inputs, labels)
+    whole = estimator.predict_proba(inputs)
+    estimator.physical_batch_size = 5
+    assert np.allclose(whole, estimator.predict_proba(inputs), atol=1e-6)
 
 
 @pytest.mark.parametrize("make", [classifier, regressor], ids=["classifier", "regressor"])
@@ -225,7 +289,7 @@ def test_targets_beside_something_that_is_no_array_are_refused(make: Callable[..
 
 def test_scoring_needs_targets() -> None:
     with pytest.raises(DataError, match="without targets"):
-        classifier().score(two_classes(8)[0])
+        classifier().fit(*two_classes(8)).score(two_classes(8)[0])
 
 
 @pytest.mark.parametrize(

@@ -376,6 +376,17 @@ def test_a_loss_that_always_fails_is_told_with_its_reason() -> None:
         preflight(model, cross_entropy(model), BATCH)
 
 
+def test_a_reason_of_several_lines_is_told_on_one_with_its_remedy() -> None:
+    def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+        raise ValueError("the first line\nthe second line")
+
+    with pytest.raises(UnsupportedModel) as caught:
+        preflight(nn.Linear(6, 3), loss, BATCH)
+    assert "\n" not in str(caught.value)
+    assert "ValueError: the first line the second line" in str(caught.value)
+    assert str(caught.value).endswith("that the data set gives.")
+
+
 # -------------------------------------------------------------------------------------------------------- in a session
 
 

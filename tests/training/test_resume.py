@@ -182,6 +182,8 @@ def test_a_ledger_that_was_rolled_back_is_refused(tmp_path: Path) -> None:
     session = begin(tmp_path, network())
     with pytest.raises(CheckpointError, match="rolled back"), session:
         pass
+    assert (tmp_path / LEDGER).read_bytes() == old  # a start that is refused writes nothing
+    begin(tmp_path, network()).ledger.abandon()  # and holds nothing
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:

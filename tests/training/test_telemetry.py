@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from privet.accounting.ledger import Ledger
+from privet.errors import ArgumentError
 from privet.mechanism.clipping_rules import KeepOrDrop
 from privet.mechanism.noise import Gaussian
 from privet.training import step as step_module
@@ -140,3 +141,9 @@ def test_the_files_of_a_run_do_not_depend_on_the_data(tmp_path: Path) -> None:
             run(session, model)
         found.append({path.name: path.stat().st_size for path in (tmp_path / name).iterdir()})
     assert found[0] == found[1]
+
+
+def test_telemetry_that_cannot_be_called_is_refused_at_once() -> None:
+    model = network()
+    with pytest.raises(ArgumentError, match="telemetry=print"):
+        privatize(model, plain_sgd(model), examples(), poisson(2), telemetry=True)  # type: ignore[arg-type]

@@ -31,6 +31,10 @@ __all__ = [
 
 _INFINITY = "infinity"
 _ATTACK_RATE = 0.01
+# Above this the odds that an epsilon allows exceed a hundred million: no observer is held back by that.
+LARGEST_USEFUL_EPSILON = 20.0
+# The exponential of anything larger does not fit into a double.
+_LARGEST_EXPONENT = 700.0
 # How far a loss distribution may exceed RDP before one of the two must be wrong: what its grid may cost, and no more.
 _BRACKET_RELATIVE, _BRACKET_ABSOLUTE = 1e-3, 1e-3
 _SEEN_BY = {
@@ -138,20 +142,36 @@ class Guarantee:
         unit = self.unit.value
         if math.isinf(self.epsilon):
             return f"nothing: some release has no noise, so no {unit} is protected."
-        odds = rounded_up(math.exp(self.epsilon)) if self.epsilon < 700 else "more than 1e+304"
         return (
             f"({rounded_up(self.epsilon)}, {rounded_up(self.delta)})-differential privacy "
             f"with respect to {self.adjacency.words(self.unit)}, against {_SEEN_BY[self.released]}, "
             f"even if they know all other data. "
             f"In words: apart from an exception of probability {rounded_up(self.delta)}, anything an observer may see "
-            f"or conclude is at most {odds} times as likely as it would be had that one {unit} been changed in this "
-            f"way, and the other way round. "
+            f"or conclude is at most {self._odds} times as likely as it would be had that one {unit} been changed in "
+            f"this way, and the other way round. "
             f"An attacker who guesses whether the {unit} was used, and who accuses wrongly in at most "
             f"{_ATTACK_RATE:.0%} of cases, is right in at most {self._attack_success():.1%} of the cases in which it "
             f"was. "
             f"One {unit} is what is protected: {_who(self.unit)} "
             f"The figures were computed with the {self.accountant} accountant{self._confirmation()}."
         )
+
+    @property
+    def weakness(self) -> str | None:
+        """Why the promise is worth next to nothing although it holds; None where it is worth more, or none is made."""
+        if self.not_private_because or not LARGEST_USEFUL_EPSILON < self.epsilon < math.inf:
+            return None
+        return (
+            f"epsilon {rounded_up(self.epsilon)} promises next to nothing: because of one {self.unit.value}, anything "
+            f"that an observer may see is allowed to become {self._odds} times as likely. Choose an epsilon below 8."
+        )
+
+    @property
+    def _odds(self) -> str:
+        """The exponential of epsilon, rounded up; where it has hundreds of digits, written as a power."""
+        if self.epsilon < _LARGEST_EXPONENT:
+            return rounded_up(math.exp(self.epsilon))
+        return f"e to the power of {rounded_up(self.epsilon)}"
 
     def _confirmation(self) -> str:
         if self.witness is None:

@@ -285,6 +285,17 @@ class Ledger:
             finally:
                 self._release()
 
+    def abandon(self) -> None:
+        """Free the ledger and write nothing, for a session that could not begin; what was reserved stays charged."""
+        if self._closed:
+            return
+        self._closed = True
+        if os.getpid() == self._owner:
+            with self._guard:
+                self._release()
+        elif self._file is not None:
+            self._file.abandon()
+
     @property
     def available(self) -> int:
         """How many rounds this process has reserved and not begun. Zero after ``open`` and after ``close``."""

@@ -86,6 +86,8 @@ def account(
         if given or noise_multiplier is not None:
             raise click.UsageError(f"Give a run or figures, not both (got {', '.join(given) or '--noise-multiplier'}).")
         return _ledger(run_or_ledger, as_json=as_json)
+    if noise_multiplier is not None and epsilon is not None:
+        raise click.UsageError("Give --noise-multiplier or --epsilon, not both: the other one is what is computed.")
     missing = [name for name, value in figures.items() if value is None]
     if missing or (noise_multiplier is None) == (epsilon is None):
         what = ", ".join(missing) if missing else "exactly one of --noise-multiplier and --epsilon"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import BUDGET, OK, paragraphs, show_json, show_table
+from privet.cli.console import BUDGET, OK, paragraphs, remark, show_json, show_table
 from privet.cli.options import CONTEXT, device_option, examples, json_option, set_option
 
 if TYPE_CHECKING:
@@ -87,15 +87,20 @@ def audit(
         device=device,
     )
     target = Path(output) if output is not None else (subject.folder or Path()) / "audit.json"
+    was_there = target.exists()
     write_json(target, report.to_dict())
     if as_json:
         show_json(report.to_dict())
+        remark(f"The findings are also in {target}.")
     else:
-        _print(report, target)
+        _print(report)
+        click.echo(f"Findings: {target}")
+    if was_there:
+        remark(f"{target} was there already, and was replaced. To keep both, name another file with -o.")
     return BUDGET if report.is_broken else OK
 
 
-def _print(report: AuditReport, target: Path) -> None:
+def _print(report: AuditReport) -> None:
     from privet.accounting.guarantee import rounded_up
     from privet.experiments.auditing import LITTLE_NOISE
 
@@ -132,4 +137,3 @@ def _print(report: AuditReport, target: Path) -> None:
         )
     if report.is_broken:
         click.echo("The claim is BROKEN: more leaks than the accountant says. Do not train with this.")
-    click.echo(str(target))

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from privet.errors import BudgetExceeded, LedgerMismatch, PrivetError, RecipeError
+from privet.errors import BudgetExceeded, LedgerCorrupt, LedgerMismatch, PrivetError, RecipeError
 
 OK, FAILED, USAGE, BUDGET, INTERRUPTED = 0, 1, 2, 3, 130
 _USUAL_WIDTH, _LEAST_WIDTH = 80, 40
@@ -20,7 +20,7 @@ _USUAL_WIDTH, _LEAST_WIDTH = 80, 40
 
 def exit_code(error: PrivetError) -> int:
     """Return the exit code of an error: CI can gate on 3."""
-    if isinstance(error, BudgetExceeded | LedgerMismatch):
+    if isinstance(error, BudgetExceeded | LedgerMismatch | LedgerCorrupt):
         return BUDGET
     return USAGE if isinstance(error, RecipeError) else FAILED
 

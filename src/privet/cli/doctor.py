@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -75,15 +76,44 @@ def doctor(
             raise click.UsageError("--set changes recipes; a network of your own has none.")
         inputs = _inputs(input_shape, token_shape, vocabulary)
         found = examination.examine_referenced(model_or_recipe, inputs, num_examples=batch_size, device=device)
+        option = "--input-shape" if token_shape is None else "--token-shape and --vocabulary"
+        remedy = f"Check {option}: one example without the batch, as the network takes it."
     else:
         if input_shape or token_shape or vocabulary:
             raise click.UsageError("Shapes are for a network of your own (file.py:function); this one has its own.")
+        _refuse_own_loop(model_or_recipe)
         found = examination.examine(model_or_recipe, overrides, num_examples=batch_size, device=device)
+        remedy = "Choose a network that takes the examples of this data set."
+    found = replace(found, failure=_in_words_of_the_command(found.failure, remedy))
     if as_json:
         show_json(_as_dict(found))
     else:
         _print(found)
     return OK if found.can_be_trained else FAILED
+
+
+def _refuse_own_loop(name: str) -> None:
+    """Say of the folder of a training loop of one's own that it holds no recipe, and so no network to look at."""
+    from pathlib import Path
+
+    from privet.experiments.run_files import RunFiles
+
+    folder = Path(name)
+    if folder.is_dir() and RunFiles(folder=folder).is_own_loop:
+        raise click.UsageError(
+            f"{name} is the run of a training loop of your own. Such a run has no recipe, and does not know its "
+            "network. Name the network: privet doctor file.py:function --input-shape SHAPE"
+        )
+
+
+def _in_words_of_the_command(failure: str | None, remedy: str) -> str | None:
+    """Return a failure with what can be changed on the command line, where the library names its own arguments."""
+    from privet.training.preflight import FAILS_ON_MADE_UP, SHAPES_REMEDY
+
+    if failure is None or not failure.startswith(FAILS_ON_MADE_UP):
+        return failure
+    told = failure.removeprefix(FAILS_ON_MADE_UP).removesuffix(SHAPES_REMEDY).strip()
+    return f"The network fails on random examples {told} {remedy}"
 
 
 def _inputs(input_shape: tuple[int, ...] | None, token_shape: tuple[int, ...] | None, vocabulary: int | None) -> Inputs:

@@ -13,6 +13,7 @@ from privet.cli.unfinished import say_if_unfinished
 
 if TYPE_CHECKING:
     from privet.datasets.arrays import ArrayDataset
+    from privet.experiments.results import Measure
 
 
 @click.command(
@@ -85,21 +86,15 @@ def evaluate(
     if public_data is not None and not pretraining:
         raise click.UsageError("--public-data names the data that --pretraining compares. Add --pretraining.")
     is_unfinished = say_if_unfinished(run_folder)
+    if groups is not None:
+        _check_packages(run_folder, _columns(groups))
     test = None if data is None else own_test_data(run_folder, data)
     metrics = evaluate_run(run_folder, device=device, test=test)
     found = {"is_finished": not is_unfinished, **metrics.to_dict()}
     if not as_json:
-        rows = [
-            [
-                measure.name,
-                f"{measure.value:.4f}",
-                f"{measure.low:.4f} to {measure.high:.4f} ({measure.interval.removeprefix('95 % ')})",
-                f"{measure.num_examples:,}",
-            ]
-            for measure in metrics.measures
-        ]
+        rows = [_measure_row(measure) for measure in metrics.measures]
         show_table(["on test data", "value", "95 % interval", "n"], rows, right=(1, 3))
-    if groups is not None:  # first: a wrong column or a missing package is told before the longer measurements
+    if groups is not None:  # first: a wrong column is told before the longer measurements
         found |= {"fairness": _fairness(run_folder, device, groups, test, as_json)}
     if calibration:
         shown = [measure.name for measure in metrics.measures]
@@ -118,6 +113,38 @@ def evaluate(
         show_json(found)
     if data is None and (calibration or membership or groups is not None or robustness):
         _say_what_is_kept(run_folder)
+
+
+def _measure_row(measure: Measure) -> list[str]:
+    from privet.reports.differences import shown_numbers
+
+    value, low, high = shown_numbers([measure.value, measure.low, measure.high])
+    interval = f"{low} to {high} ({measure.interval.removeprefix('95 % ')})"
+    return [measure.name, value, interval, f"{measure.num_examples:,}"]
+
+
+def _columns(groups: str) -> list[str]:
+    """Return the columns to compare. Classes are compared in any case, and have no column to read groups from."""
+    return [word.strip() for word in groups.split(",") if word.strip() not in {"", "class"}]
+
+
+def _check_packages(run_folder: str, columns: Collection[str]) -> None:
+    """Refuse to begin what would fail half-way for want of a package: decisions on groups are fairlearn's."""
+    from pathlib import Path
+
+    from privet.errors import DependencyError
+    from privet.experiments.resuming import stored_recipe
+    from privet.experiments.run_files import RunFiles
+
+    if not columns or stored_recipe(RunFiles(folder=Path(run_folder))).info.num_classes != 2:
+        return
+    try:
+        import fairlearn.metrics  # noqa: F401
+    except ImportError as error:
+        raise DependencyError(
+            f"--groups {','.join(columns)} needs fairlearn; {error.name} is missing. Nothing was measured. Install it "
+            "with: pip install 'privet[effects]'."
+        ) from None
 
 
 def _say_what_is_kept(run_folder: str) -> None:
@@ -158,9 +185,7 @@ def _fairness(run_folder: str, device: str, groups: str, test: ArrayDataset | No
     from privet.experiments.side_effects import examine_fairness
     from privet.reports.side_effects import GAP_HEADER, GROUP_HEADER, SOURCE_HEADER, gap_rows, group_rows, source_rows
 
-    # Classes are compared in any case, and have no column that groups could be read from.
-    names = [word.strip() for word in groups.split(",") if word.strip() not in {"", "class"}]
-    report = examine_fairness(run_folder, names, device=device, test=test)
+    report = examine_fairness(run_folder, _columns(groups), device=device, test=test)
     if not as_json:
         for attribute in report.attributes:
             show_heading(f"By {attribute.attribute}")

@@ -1,7 +1,7 @@
 """The command ``privet``: verbs, each loaded only when it is used.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or recipe, 3 budget exceeded, ledger mismatch or claim broken by an audit,
-130 interrupted.
+Exit codes: 0 done, 1 failed, 2 wrong usage or recipe, 3 budget exceeded, ledger damaged or not as planned, or claim
+broken by an audit, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ Begin with:
 
 \b
 Exit codes: 0 done, 1 failed, 2 wrong usage or recipe,
-3 budget exceeded, ledger mismatch, or claim broken by an audit,
-130 interrupted.
+3 budget exceeded, ledger damaged or not as planned, or claim
+broken by an audit, 130 interrupted.
 """
 
 

@@ -33,8 +33,9 @@ def plan(recipe: str, overrides: tuple[str, ...], quick: bool, compares: bool, a
 
     loaded = load_recipe(recipe, overrides, quick=quick)
     made = loaded.plan()
-    if loaded.warning is not None:
-        remark(f"warning: {loaded.warning}")
+    for warning in (loaded.warning, made.guarantee().weakness):
+        if warning is not None:
+            remark(f"warning: {warning}")
     found = _facts(loaded, made)
     if compares:
         found["noise_comparison"] = _comparison(loaded, made)
@@ -105,6 +106,8 @@ def _multiplier(plan: Plan) -> float | None:
 
 
 def _central_limit(plan: Plan) -> float | None:
+    import math
+
     from privet.accounting.gaussian_dp import clt_mu
     from privet.mechanism.sampling import Poisson
     from privet.mechanism.terms import Adjacency
@@ -113,7 +116,9 @@ def _central_limit(plan: Plan) -> float | None:
     if not isinstance(plan.sampling, Poisson) or plan.adjacency is not Adjacency.ADD_REMOVE or multiplier is None:
         return None
     figure = clt_mu(rate=plan.sampling.rate, noise_multiplier=multiplier, num_steps=plan.num_steps)
-    return figure.epsilon(plan.delta)
+    epsilon = figure.epsilon(plan.delta)
+    # With hardly any noise the approximation has no figure, and JSON no infinity.
+    return epsilon if math.isfinite(epsilon) else None
 
 
 def _comparison(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import io
 
 import click
 
+from privet.cli.console import remark
 from privet.cli.options import CONTEXT, device_option, examples, run_argument
 from privet.cli.unfinished import say_if_unfinished
 
@@ -27,7 +28,8 @@ def predict(run_folder: str, data: str, output: str | None, device: str) -> None
 
     DATA is a CSV file with the columns that RUN declares, with or without the
     label, or a folder of images. One line per record is written: the class, and
-    the probability of each.
+    the probability of each. An empty cell is taken as what it became in
+    training, and stderr says so.
 
     The guarantee for the training records holds however often a model is asked.
     The records in DATA are not protected by it.
@@ -36,6 +38,11 @@ def predict(run_folder: str, data: str, output: str | None, device: str) -> None
 
     say_if_unfinished(run_folder)
     found = predict_new(run_folder, data, device=device)
+    for gap in found.gaps:
+        remark(
+            f"{gap.count:,} of {len(found.names):,} records have an empty cell in the column {gap.column!r}: taken as "
+            f"{gap.taken_as!r}, as in training."
+        )
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["record", "class", *(f"probability of {name}" for name in found.class_names)])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import paragraphs, remark, show_heading, show_table
+from privet.cli.console import FAILED, OK, paragraphs, remark, show_heading, show_table
 from privet.cli.options import CONTEXT, device_option, examples
 
 if TYPE_CHECKING:
@@ -57,18 +57,19 @@ def reproduce(
     device: str,
     workers: int,
     source: str | None,
-) -> None:
+) -> int:
     """Repeat the published tables or figures NAME and say whether they hold.
 
     HOLDS and DIFFERS are about the claims that the entry declares, with the
     tolerance or bound beside them; NOT TESTED says why. After an interruption
-    the same command goes on where it stopped.
+    the same command goes on where it stopped. Exit code 1 says that none of
+    the NAMEs could be run: data or packages are missing.
     """
     from privet.experiments.reproduction.entry import Profile, entries, find_entry
 
     if as_list:
         _list()
-        return
+        return OK
     if bool(names) == everything:
         raise click.UsageError("Name a table or figure, or use --all. See them with: privet reproduce --list.")
     chosen = dict(entries()) if everything else {name: find_entry(name) for name in names}
@@ -90,6 +91,21 @@ def reproduce(
         _draw(made, choices)
         _show(made)
     _sum_up(found, choices)
+    # Those who ask for everything take what can be run here; those who name something have got none of it.
+    if everything or any(made.rows for made in found):
+        return OK
+    remark(_nothing_was_run(found, choices))
+    return FAILED
+
+
+def _nothing_was_run(found: Sequence[Reproduction], choices: Choices) -> str:
+    """Say that there is no row at all behind the verdicts, and what helps."""
+    asked = ", ".join(made.name for made in found)
+    if choices.source is not None:
+        return f"error: below {choices.source} there are no rows for {asked}. Name the folder that privet study filled."
+    if all(not made.entry.studies for made in found):
+        return f"error: {asked} cannot be run by anyone: the reason stands above. See others: privet reproduce --list"
+    return f"error: nothing of {asked} could be run. Supply what is named above, then use the same command."
 
 
 class _Remarks:

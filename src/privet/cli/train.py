@@ -73,8 +73,9 @@ def train(
     if without_privacy:
         is_chosen = any(override.startswith("training.optimizer") for override in overrides)
         loaded = loaded.without_privacy(keeps_learning_rate=is_chosen)
-    if loaded.warning is not None:
-        remark(f"warning: {loaded.warning}")
+    for warning in (loaded.warning, _weakness(loaded)):
+        if warning is not None:
+            remark(f"warning: {warning}")
     folder = output or _default_folder(recipe)
     if without_privacy and not is_chosen and max_epsilon is None:
         loaded = _with_open_rate(loaded, folder, quiet=quiet)
@@ -128,6 +129,14 @@ def _loaded(name_or_path: str, overrides: Sequence[str], *, quick: bool) -> Reci
             raise click.UsageError("--quick is the small version of a recipe, and own data have none. Remove it.")
         return own.recipe_for(name_or_path, overrides)
     return load_recipe(name_or_path, [*own.overrides(), *overrides], quick=quick)
+
+
+def _weakness(loaded: Recipe) -> str | None:
+    """Say if the epsilon asked for promises next to nothing; the plan is made only where that may be so."""
+    from privet.accounting.guarantee import LARGEST_USEFUL_EPSILON
+
+    asked = loaded.privacy.epsilon
+    return None if asked is None or asked <= LARGEST_USEFUL_EPSILON else loaded.plan().guarantee().weakness
 
 
 def _default_folder(name_or_path: str) -> str:

@@ -43,8 +43,9 @@ def header_advice(line: str, wanted: Sequence[str], *, delimiter: str) -> str:
         return "Remove what the file does not have from the declaration, or add it to the file."
     count = f"{len(cells)} cell" if len(cells) == 1 else f"{len(cells)} cells"
     return (
-        f"The first line has {count}, with {delimiter!r} between them. Check the names, the delimiter, and that the "
-        "first line names the columns."
+        f"The first line has {count}, with {delimiter!r} between them. They are not shown here: without the names that "
+        "are looked for, it may be a record. Look at it yourself (head -n 1 FILE); check the names, the delimiter, and "
+        "that it names the columns."
     )
 
 

@@ -87,12 +87,6 @@ def read_test_csv(path: str | os.PathLike[str], table: DeclaredTable, normalisat
     return _encoded(_read_strictly(path, table, table.columns), table, normalisation)
 
 
-def read_unlabelled_csv(path: str | os.PathLike[str], table: DeclaredTable, normalisation: Normalisation) -> Tensor:
-    """Read the features of a CSV file's records as strictly as test data; a column of labels may be there or not."""
-    found = _read_strictly(path, table, table.features)
-    return _encoded_features(found, table, normalisation)
-
-
 def _read_strictly(
     path: str | os.PathLike[str], table: DeclaredTable, columns: Sequence[NumberColumn | CategoryColumn]
 ) -> Mapping[str, NDArray[Any]]:
@@ -156,10 +150,13 @@ def _refuse_unreadable(
         )
     if isinstance(column, NumberColumn):
         raise DataError(
-            f"{where} are empty, NaN or no number. Fill them in or remove these records. Numbers are written with "
-            f"{_MARKS[column.decimal]}; a column of words is declared with categories."
+            f"{where} are empty, NaN or no number. Fill them in or remove these records: a figure measured on made-up "
+            f"values would be wrong. Training takes such cells as {column.default:g}; another default can be declared "
+            f"for the column. Numbers are written with {_MARKS[column.decimal]}; a column of words is declared with "
+            "categories."
         )
     shown = ", ".join(repr(word) for word in column.categories)
     raise DataError(
-        f"{where} are none of the declared values. Declared: {shown}. Declare the missing ones, or correct the records."
+        f"{where} are none of the declared values. Declared: {shown}. Declare the missing ones, or correct the "
+        f"records. Training takes such cells as {column.default!r}; another default can be declared for the column."
     )

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from safetensors import SafetensorError, safe_open
 
 from privet import checks
 from privet.accounting.guarantee import SEEDED, Guarantee
 from privet.accounting.ledger import Ledger
+from privet.accounting.ledger_tally import LedgerHead, LedgerView
 from privet.accounting.witness import confirmed
-from privet.errors import LedgerMismatch, PrivetError
+from privet.errors import LedgerCorrupt, LedgerMismatch, PrivetError
 from privet.experiments.resuming import stored_recipe
-from privet.experiments.run_files import RunFiles
+from privet.experiments.run_files import RunFiles, read_json
 from privet.mechanism.events import DpEvent
 from privet.plan import Plan
 
@@ -71,11 +74,15 @@ def check_ledger(run_or_ledger: Path) -> LedgerCheck:
     """Read the ledger of a run folder, or a ledger file, and compare it with its plan.
 
     Raises:
-        LedgerError: there is no ledger, or its chain is broken.
+        LedgerError: there is no ledger, its chain is broken, or other files of the folder know more than it does.
     """
     files = RunFiles(folder=run_or_ledger) if run_or_ledger.is_dir() else None
+    # before the ledger is read: a run that goes on writes rows first, and checkpoints that name them afterwards
+    known = None if files is None else _Known.of(files)
     view = Ledger.read(run_or_ledger if files is None else files.ledger)
     plan = Plan.from_dict(view.plan, where="ledger")
+    if known is not None:
+        known.check(view, view.charged_rounds * plan.sampling.steps_per_round, run_or_ledger)
     try:
         if plan.hash != view.plan_hash:
             raise LedgerMismatch("The plan in the ledger's first row is not the one its rows were charged under.")
@@ -102,7 +109,7 @@ def check_ledger(run_or_ledger: Path) -> LedgerCheck:
         head=view.head.sha256,
         plan_hash=view.plan_hash,
         mismatch=mismatch,
-        steps_kept=None if files is None else steps_in_checkpoint(files.checkpoint),
+        steps_kept=None if known is None else known.steps_kept,
     )
 
 
@@ -117,14 +124,65 @@ def lost_words(check: LedgerCheck) -> str:
 
 def steps_in_checkpoint(path: Path) -> int | None:
     """Return how many steps are in the model of a checkpoint; None if it is missing or not one that privet wrote."""
-    if path.is_symlink() or not path.is_file():
+    facts = _facts_in_checkpoint(path)
+    try:
+        return checks.count("steps_taken", facts.get("steps_taken", facts.get("step")), minimum=0)
+    except PrivetError:
         return None
+
+
+def _facts_in_checkpoint(path: Path) -> Mapping[str, Any]:
+    if path.is_symlink() or not path.is_file():
+        return {}
     try:
         with safe_open(str(path), "numpy") as tensors:
             facts = json.loads((tensors.metadata() or {})["privet"])
-        return checks.count("steps_taken", facts.get("steps_taken", facts["step"]), minimum=0)
-    except (OSError, SafetensorError, PrivetError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
-        return None
+    except (OSError, SafetensorError, KeyError, ValueError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """What other files of a run folder know about its ledger.
+
+    Attributes:
+        steps_kept: Steps in the model of the newest checkpoint.
+        head: The row that it was written under.
+        steps_done: Steps that the run says it has done.
+    """
+
+    steps_kept: int | None
+    head: LedgerHead | None
+    steps_done: int
+
+    @classmethod
+    def of(cls, files: RunFiles) -> Self:
+        """Read them; what is missing or damaged knows nothing."""
+        head = _facts_in_checkpoint(files.checkpoint).get("head")
+        try:
+            named = LedgerHead(seq=head["seq"], sha256=head["sha256"]) if isinstance(head, dict) else None
+        except (PrivetError, KeyError, TypeError, ValueError):
+            named = None
+        try:
+            done = checks.count("steps_done", read_json(files.status).get("steps_done"), minimum=0)
+        except (PrivetError, OSError):
+            done = 0
+        return cls(steps_kept=steps_in_checkpoint(files.checkpoint), head=named, steps_done=done)
+
+    def check(self, view: LedgerView, steps_charged: int, folder: Path) -> None:
+        """Refuse a ledger that knows less: an epsilon from it would be smaller than what was spent."""
+        if self.head is not None and not view.contains(self.head):
+            found = f"The checkpoint in {folder} names row {self.head.seq}, which the ledger does not have"
+        elif self.steps_done > steps_charged:
+            done, charged = f"{self.steps_done:,}", f"{steps_charged:,}"
+            found = f"{folder} says that {done} steps were done, and its ledger that {charged} were charged"
+        else:
+            return
+        raise LedgerCorrupt(
+            f"{found}: the ledger was rolled back, or belongs to another run. Restore the newest ledger; what an older "
+            "one says was spent is too little."
+        )
 
 
 def _is_seeded(files: RunFiles) -> bool:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privet.datasets.own_images import read_unlabelled_images
-from privet.datasets.own_table import OWN_TABLES, read_unlabelled_csv
+from privet.datasets.own_table import OWN_TABLES
 from privet.errors import DataError
 from privet.experiments.building import choose_device
+from privet.experiments.new_records import Gaps, read_new_records
 from privet.experiments.recipe import Recipe
 from privet.experiments.resuming import stored_recipe
 from privet.experiments.run_files import RunFiles
@@ -31,11 +32,13 @@ class Decisions:
         names: The number of each record from 1, or the path of each image.
         class_names: Of the columns of ``probabilities``.
         probabilities: One row per record, one column per class.
+        gaps: Columns with empty cells, and what these were taken as.
     """
 
     names: tuple[str, ...]
     class_names: tuple[str, ...]
     probabilities: NDArray[np.float64]
+    gaps: tuple[Gaps, ...] = ()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -59,31 +62,34 @@ def predict_new(folder: str | os.PathLike[str], path: str | os.PathLike[str], *,
     """Let a run's model decide on the records of a CSV file, or on the images of a folder.
 
     Guarantee: as :func:`model_of` for the training records. The new records are not protected: what is said about one
-    is an exact function of it.
+    is an exact function of it. An empty cell is taken as in training, and counted in ``gaps``.
 
     Raises:
         DataError: the run was not trained on a table or a folder of images, or a record does not fit the declaration.
         RecipeError: the model predicts numbers.
     """
     recipe = classifier_recipe(RunFiles(folder=Path(folder)))
-    names, features = _records(recipe, path)
+    names, features, gaps = _records(recipe, path)
     model = model_of(folder, device=device)
     found = predict(model, features, torch.zeros(len(features), dtype=torch.int64))
     return Decisions(
-        names=names, class_names=tuple(recipe.info.class_names), probabilities=np.exp(found.log_probabilities)
+        names=names,
+        class_names=tuple(recipe.info.class_names),
+        probabilities=np.exp(found.log_probabilities),
+        gaps=gaps,
     )
 
 
-def _records(recipe: Recipe, path: str | os.PathLike[str]) -> tuple[tuple[str, ...], Tensor]:
+def _records(recipe: Recipe, path: str | os.PathLike[str]) -> tuple[tuple[str, ...], Tensor, tuple[Gaps, ...]]:
     normalisation = recipe.info.normalisation(recipe.normalisation)
     if recipe.images is not None:
         files, pixels = read_unlabelled_images(path, recipe.images.declared(), normalisation)
-        return tuple(str(file) for file in files), pixels
+        return tuple(str(file) for file in files), pixels, ()
     table = OWN_TABLES.get(recipe.info.name) if recipe.table is None else recipe.table.declared()
     if table is None:
         raise DataError(
             f"The run was trained on {recipe.dataset!r}, which is neither a table nor a folder of images. Take its "
             "model and ask it yourself: privet.experiments.predicting.model_of(RUN)."
         )
-    features = read_unlabelled_csv(path, table, normalisation)
-    return tuple(str(number + 1) for number in range(len(features))), features
+    features, gaps = read_new_records(path, table, normalisation)
+    return tuple(str(number + 1) for number in range(len(features))), features, gaps

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from privet.datasets.info import DatasetInfo
 from privet.datasets.known import KNOWN_DATASETS, describe
@@ -14,8 +14,9 @@ from privet.errors import PrivetError, RecipeError
 from privet.experiments.image_settings import ImageSettings
 from privet.experiments.model_sizes import MODEL_SIZES
 from privet.experiments.pretraining_settings import PretrainingSettings
+from privet.experiments.recipe_faults import refuse_unknown_keys, told
 from privet.experiments.table_settings import TableSettings
-from privet.experiments.training_settings import KINDS, Positive, SgdSettings, Table, TrainingSettings
+from privet.experiments.training_settings import Positive, SgdSettings, Table, TrainingSettings
 from privet.mechanism import codec
 from privet.mechanism.ablations import NoNoise
 from privet.mechanism.cyclic import Cyclic
@@ -29,8 +30,6 @@ _DECLARED_SIZE = {
     "poisson": (("dataset_size", "batch_size", "epochs", "steps"), ("steps",)),
     "cyclic": (("dataset_size", "batch_size", "epochs", "secret_partition"), ("epochs", "secret_partition")),
 }
-# Where other programs have these, people look for them outside of the sampling.
-_LENGTH_OF_A_RUN = ("epochs", "steps", "batch_size", "dataset_size")
 # Nothing of these can change what is learned or what it costs, so a run may be resumed with other values.
 FREE_ON_RESUME = (
     "training.physical_batch_size",
@@ -116,11 +115,11 @@ class Recipe(Table):
         Raises:
             RecipeError: naming the dotted path of the value that is unknown, missing or impossible.
         """
-        _refuse_unknown(data)
+        refuse_unknown_keys(data, cls)
         try:
             recipe = cls.model_validate(dict(data))
         except ValidationError as error:
-            raise RecipeError(_told(error)) from None
+            raise RecipeError(told(error, data, cls)) from None
         recipe._check_names()
         return recipe
 
@@ -319,39 +318,3 @@ def _refuse_waste(sampling: object) -> None:
             f"privacy.sampling draws {drawn:g} records on average and max_batch_size is {sampling.max_batch_size}: "
             "most steps would throw sampled records away and still pay for them. Lower rate or raise max_batch_size."
         )
-
-
-def _refuse_unknown(data: Mapping[str, Any]) -> None:
-    tables: list[tuple[str, Any, type[BaseModel]]] = [
-        ("", data, Recipe),
-        ("privacy.", data.get("privacy"), PrivacySettings),
-        ("training.", data.get("training"), TrainingSettings),
-        ("table.", data.get("table"), TableSettings),
-        ("images.", data.get("images"), ImageSettings),
-        ("pretraining.", data.get("pretraining"), PretrainingSettings),
-    ]
-    for prefix, table, schema in tables:
-        if not isinstance(table, Mapping):
-            continue
-        for key in table:
-            if key not in schema.model_fields:
-                known = list(schema.model_fields)
-                if key in _LENGTH_OF_A_RUN:
-                    raise RecipeError(
-                        f"{prefix}{key} is not part of a recipe: the length of a run belongs to its guarantee. Set "
-                        f"privacy.sampling.{key}."
-                    )
-                raise RecipeError(f"{prefix}{key} is not part of a recipe. {codec.suggestion(str(key), known)}")
-
-
-def _told(error: ValidationError) -> str:
-    """Say the first fault with its dotted path, in the words of the schema."""
-    fault = error.errors(include_url=False)[0]
-    path = ".".join(str(part) for part in fault["loc"] if part not in KINDS)
-    if fault["type"] == "missing":
-        return f"{path} is missing. A recipe needs it."
-    if fault["type"] == "extra_forbidden":
-        return f"{path} is not an option here. Remove it."
-    found = fault["input"]
-    shown = repr(found) if isinstance(found, str | int | float | bool) else type(found).__name__
-    return f"{path} is {shown[:80]}: {fault['msg'][:1].lower()}{fault['msg'][1:]}."

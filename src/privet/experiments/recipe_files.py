@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -96,7 +97,16 @@ def _anchor(table: object, folder: Path) -> None:
         return
     for key in ("train", "test"):
         if isinstance(table.get(key), str):
-            table[key] = str((folder / table[key]).absolute())
+            table[key] = _absolute(folder / table[key])
+
+
+def _absolute(path: Path) -> str:
+    """Return the one absolute path of a file, from wherever it was named: without "..", and with links as they are."""
+    given = path.absolute()
+    plain = Path(os.path.normpath(given))
+    # Behind a link to a folder ".." is another folder than the one before it in the path.
+    leads_elsewhere = _exists(given) and not (_exists(plain) and os.path.samefile(given, plain))
+    return str(given if leads_elsewhere else plain)
 
 
 def recipe_text(name_or_path: str | Path) -> str:

@@ -15,8 +15,9 @@ from pydantic import ValidationError
 from privet.datasets.header_hints import header_advice
 from privet.datasets.tables import read_header, read_public_cells
 from privet.errors import DataError, RecipeError
+from privet.experiments.recipe_faults import told
 from privet.experiments.recipe_files import read_values
-from privet.experiments.table_settings import ColumnSettings
+from privet.experiments.table_settings import HOW_TO_PREDICT_NUMBERS, ColumnSettings
 from privet.experiments.training_settings import Count, Table
 from privet.mechanism.codec import suggestion
 
@@ -63,11 +64,9 @@ def read_schema(path: str | os.PathLike[str], *, target: str) -> TableSchema:
     try:
         schema = SchemaFile.model_validate(values)
     except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in fault["loc"])
         raise RecipeError(
-            f"{path}: {where} is wrong: {fault['msg'][:1].lower()}{fault['msg'][1:]}. A schema has a list of columns, "
-            "each with a name and either low and high or categories, and may have a train_size."
+            f"{path}: {told(error, values, SchemaFile, of='A schema')} A schema has a list of columns, each with a "
+            "name and either low and high or categories, and may have a train_size."
         ) from None
     label, columns = _parted(schema.columns, target, where=str(path))
     return TableSchema(label=label, columns=columns, train_size=schema.train_size)
@@ -110,9 +109,10 @@ def schema_of_public_sample(
     header, rows = read_public_cells(path, delimiter=delimiter)
     if header.count(target) != 1:
         advice = header_advice(delimiter.join(header), [target], delimiter=delimiter)
+        names = ", ".join(repr(name) for name in header)
         raise RecipeError(
             f"The header of {path} should name the target {target!r} once and names it {header.count(target)} times. "
-            f"{advice}"
+            f"It names: {names}. {advice}"
         )
     if not rows:
         raise DataError(f"{path} has a header and no records, so it shows no ranges and no categories.")
@@ -121,6 +121,8 @@ def schema_of_public_sample(
     for place, name in enumerate(header):
         words = [row[place] for row in rows if place < len(row) and row[place]]
         column = _categories(name, words) if name == target else _column(name, words, decimal)
+        if column is None and name == target:
+            raise RecipeError(_no_classes(path, target, len(set(words))))
         if column is None:
             left_out.append(name)
         else:
@@ -150,10 +152,18 @@ def schema_to_write(path: str | os.PathLike[str], *, target: str, delimiter: str
             "train_size = ?  # about how many records, as a public number",
             "columns = [",
             '  # words instead of numbers: categories = ["red", "blue"]; remove a line to leave a column out',
+            "  # an empty or unreadable cell becomes low, or the first category; say default = 40 for something else",
             *features,
             label,
             "]",
         ]
+    )
+
+
+def _no_classes(path: str | os.PathLike[str], target: str, num_values: int) -> str:
+    return (
+        f"The target {target!r} has {num_values:,} different values in {path}, and 2 to {_MOST_CATEGORIES} can be "
+        f"taken for classes. If it holds more classes, declare them with --schema. {HOW_TO_PREDICT_NUMBERS}"
     )
 
 

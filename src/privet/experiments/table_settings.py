@@ -13,6 +13,10 @@ from privet.errors import ArgumentError, RecipeError
 from privet.experiments.training_settings import Count, Table
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+HOW_TO_PREDICT_NUMBERS = (
+    "To predict numbers as such, use Python: privet.PrivateRegressor trains on arrays in one call, privet.privatize is "
+    "for a training loop of your own."
+)
 
 
 class ColumnSettings(Table):
@@ -23,7 +27,8 @@ class ColumnSettings(Table):
         low: Smaller numbers become this.
         high: Larger numbers become this.
         categories: Every value that the column may hold.
-        default: What an unreadable cell of a training record becomes: ``low``, or the first category, if not given.
+        default: What an empty or unreadable cell of a training record becomes, and an empty one of a record to predict:
+            ``low``, or the first category, if not given.
     """
 
     name: str
@@ -90,7 +95,7 @@ class TableSettings(Table):
             raise RecipeError(
                 f"table.label {self.label.name!r} is declared by a range of numbers and must list its categories: a "
                 "table of classes is needed. List the values that it has, or cut numbers into a few classes in the "
-                "file. To predict numbers as such, write a training loop of your own with privet.privatize."
+                f"file. {HOW_TO_PREDICT_NUMBERS}"
             )
         if self.decimal == self.delimiter:
             raise RecipeError(

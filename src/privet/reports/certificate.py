@@ -274,7 +274,10 @@ def _limits(check: LedgerCheck, view: LedgerView, model: ModelFile | None, noise
     if model is None:
         found.append("There is no final model in the folder: the certificate is about the training, not about a file.")
     if noise.unknown_because is not None:
-        found.append(f"What the end of the noise's tail costs is not known: {noise.unknown_because.rstrip('.')}.")
+        reason = noise.unknown_because.rstrip(".")
+        # An error's sentence goes on after a colon here; words such as RDP stay as they are.
+        reason = reason if reason[1:2].isupper() else reason[:1].lower() + reason[1:]
+        found.append(f"What the end of the noise's tail costs is not known: {reason}.")
     elif not noise.is_within_limit:
         found.append(
             f"The end of the noise's tail may cost up to {noise.delta:.2g} of delta, more than a thousandth of it."

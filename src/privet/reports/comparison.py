@@ -60,9 +60,13 @@ def render_comparison(runs: Sequence[RunContent]) -> str:
             "num_compared": sum(max(0, facet.num_known - 1) for facet in facets if facet.figures[0] is not None),
             "facet_header": ("measured", *(f"run {number}" for number in range(1, len(runs) + 1))),
             "facets": [
-                (f"{facet.name} ({facet.interval})", *(_cell(figure, facet) for figure in facet.figures))
+                (
+                    f"{facet.name} ({facet.interval})",
+                    *(_cell(figure, facet, run) for figure, run in zip(facet.figures, runs, strict=True)),
+                )
                 for facet in facets
             ],
+            "more_for": _more_for(runs),
             "plots": [facet_plot(facet, runs) for facet in facets if facet.num_known > 1] if has_same_data else [],
         }
     )
@@ -99,9 +103,17 @@ def privacy_note(runs: Sequence[RunContent]) -> str:
     )
 
 
-def _cell(figure: Figure | None, facet: Facet) -> str:
+def _more_for(runs: Sequence[RunContent]) -> str:
+    """Name the runs to which figures can be added: of private data, and without a recipe, nothing is kept."""
+    numbers = [f"run {number}" for number, run in enumerate(runs, start=1) if run.is_public]
+    return "every run" if len(numbers) == len(runs) else ", ".join(numbers)
+
+
+def _cell(figure: Figure | None, facet: Facet, run: RunContent) -> str:
+    if figure is None and run.recipe is None:
+        return "not known of a loop of your own"
     if figure is None:
-        return "not measured"
+        return "not measured" if run.is_public else "not kept: the data are private"
     figures = (figure.value, figure.low, figure.high)
     shown = [f"{100 * each:.1f} %" for each in figures] if facet.is_share else shown_numbers(figures)
     value, low, high = shown

@@ -57,7 +57,8 @@ def shown_numbers(values: Sequence[float], *, sign: str = "") -> tuple[str, ...]
         ('-1.234e-05',)
     """
     is_tiny = 0 < max((abs(value) for value in values), default=0.0) < 0.001
-    return tuple(f"{value:{sign}.4g}" if is_tiny else f"{value:{sign}.4f}" for value in values)
+    # z: what is rounded to zero has no minus.
+    return tuple(f"{value:{sign}z.4g}" if is_tiny else f"{value:{sign}z.4f}" for value in values)
 
 
 def points(value: float) -> str:

@@ -34,6 +34,10 @@ PALE = {BLUE: "#bcd9ee", ORANGE: "#f2d3b0", GREEN: "#b0ddd4"}
 # Stand-ins that are exchanged for the page's own colours after drawing.
 INK, _GRID = "#010203", "#040506"
 _WIDTH, _HEIGHT = 4.5, 2.9
+_QUICKER_BOUND = (
+    " Before the last round these are bounds that are quick to compute; the epsilon beside a measurement of the same "
+    "step may be smaller, and both hold."
+)
 
 _STYLE = {
     "axes.edgecolor": INK,
@@ -120,8 +124,22 @@ def profile_plot(event: DpEvent, adjacency: Adjacency, *, epsilon: float, delta:
     )
 
 
-def spending_plot(table: Sequence[tuple[int, float]], *, rounds_charged: int, epsilon_spent: float) -> Plot:
-    """Epsilon against rounds, with the place where the ledger stands."""
+def spending_plot(
+    table: Sequence[tuple[int, float]],
+    *,
+    rounds_charged: int,
+    epsilon_spent: float,
+    is_quicker_than_measurements: bool = False,
+) -> Plot:
+    """Epsilon against rounds, with the place where the ledger stands.
+
+    Args:
+        table: Rows of (rounds, epsilon spent by then at most).
+        rounds_charged: Where the ledger stands.
+        epsilon_spent: What it has spent there.
+        is_quicker_than_measurements: The page also shows measurements with the accountant's own epsilon, which may
+            be smaller than the quick bounds of the table: the note says why the two differ.
+    """
     rounds, epsilons = [row[0] for row in table], [row[1] for row in table]
 
     def draw(axes: Axes) -> None:
@@ -140,7 +158,8 @@ def spending_plot(table: Sequence[tuple[int, float]], *, rounds_charged: int, ep
     return Plot(
         name="epsilon-by-round",
         title="Budget over the run",
-        note="What the plan spends by each round, and where the ledger stands.",
+        note="What the plan spends by each round, and where the ledger stands."
+        + (_QUICKER_BOUND if is_quicker_than_measurements else ""),
         svg=draw_svg("epsilon-by-round", draw),
         columns=("round", "epsilon"),
         rows=tuple((float(a), b) for a, b in table),

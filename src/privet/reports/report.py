@@ -13,6 +13,7 @@ from privet.errors import CheckpointError
 from privet.experiments.ledger_check import lost_words
 from privet.experiments.results import Measure
 from privet.experiments.run_files import write_whole
+from privet.mechanism.terms import Release
 from privet.reports.audits import AUDIT_HEADER, audit_note, audit_plot, audit_rows
 from privet.reports.baseline import (
     BASELINE_HEADER,
@@ -162,8 +163,9 @@ def stamps(content: RunContent) -> list[tuple[str, str]]:
         found.append(("bad", "NOT PRIVATE"))
     if not content.agrees:
         found.append(("bad", "ledger mismatch"))
-    if content.is_public:
-        found.append(("plain", "benchmark data"))
+    if content.recipe is not None and content.is_public:
+        # Data of the user's own are public because the user says so; that makes no benchmark of them.
+        found.append(("plain", "benchmark data" if content.recipe.info.public else "data declared public"))
     if not content.is_finished:
         found.append(("warn", "unfinished run"))
     return found
@@ -267,7 +269,14 @@ def _utility_plots(content: RunContent) -> list[Any]:
     if not math.isinf(ledger.spent.epsilon):
         table = content.plan.epsilon_by_round
         charged, epsilon = ledger.rounds_charged, ledger.spent.epsilon
-        found.append(plots.spending_plot(table, rounds_charged=charged, epsilon_spent=epsilon))
+        points = () if content.metrics is None else content.metrics.curve
+        # Where the last model alone is released, a row is about another plan than this one, and never a quicker bound.
+        is_quicker = len(points) > 1 and content.plan.release is Release.EVERY_ITERATE
+        found.append(
+            plots.spending_plot(
+                table, rounds_charged=charged, epsilon_spent=epsilon, is_quicker_than_measurements=is_quicker
+            )
+        )
     if content.metrics is not None and len(content.metrics.curve) > 1:
         is_share = content.metrics.curve[0].measure.name == "accuracy"
         found.append(plots.curve_plot(content.metrics.curve, is_share=is_share))

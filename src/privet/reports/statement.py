@@ -14,7 +14,7 @@ def terms(content: RunContent) -> list[tuple[str, str]]:
     """Return the terms of the guarantee as (name, sentence) pairs; of a run that is not private, what was run."""
     spent, plan = content.ledger.spent, content.plan
     run = [
-        ("Sampling that was run", _sampling(plan)),
+        ("Sampling that was run", _sampling(content)),
         ("Noise", f"multiplier {getattr(plan.noise, 'noise_multiplier', None) or 0:.4f} of the clipping bound"),
     ]
     if spent.not_private_because:
@@ -49,14 +49,24 @@ def _accountant(spent: Guarantee) -> str:
     return text
 
 
-def _sampling(plan: Plan) -> str:
+def _sampling(content: RunContent) -> str:
+    """Say how records were drawn, for as many steps as were charged; a run may end before its plan does."""
+    planned, charged = content.plan.num_steps, content.ledger.steps_charged
+    text = _drawn(content.plan, charged)
+    return text if charged == planned else f"{text}; {charged:,} of {planned:,} planned steps are charged"
+
+
+def _drawn(plan: Plan, num_steps: int) -> str:
+    steps = f"{num_steps:,} step" if num_steps == 1 else f"{num_steps:,} steps"
     match plan.sampling:
-        case Poisson(rate=rate, steps=steps):
-            return f"Poisson: every record joins each of {steps:,} steps with probability {rate:.4g}"
-        case FullBatch(steps=steps):
-            return f"every record in each of {steps:,} steps; no amplification"
-        case Shuffle(batches=batches, epochs=epochs):
-            return f"{epochs:,} shuffled epochs of {batches:,} batches; shuffling is given no credit"
+        case Poisson(rate=rate):
+            return f"Poisson: every record joins each of {steps} with probability {rate:.4g}"
+        case FullBatch():
+            return f"every record in each of {steps}; no amplification"
+        case Shuffle(batches=batches):
+            epochs = num_steps // batches
+            word = "epoch" if epochs == 1 else "epochs"
+            return f"{epochs:,} shuffled {word} of {batches:,} batches; shuffling is given no credit"
         case other:
             return type(other).__name__
 

@@ -137,6 +137,7 @@ class _PrivateEstimator:
     engine: Engine | None = None
     seed: int | None = None
     _guarantee: Guarantee | None = field(default=None, init=False, repr=False)
+    _was_broken_off: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse an optimizer that is made already: it could not be made for this model's parameters."""
@@ -161,34 +162,59 @@ class _PrivateEstimator:
     @property
     def guarantee_(self) -> Guarantee:
         """The guarantee of the trained model, from the ledger."""
-        if self._guarantee is None:
-            raise LoopError(f"This {type(self).__name__} has not been trained. Call fit(...) first.")
+        self._check_trained()
+        assert self._guarantee is not None
         return self._guarantee
 
-    def _train(self, dataset: MapDataset, losses: Losses) -> None:
-        if self._guarantee is not None and self.folder is None:
+    def _check_trained(self) -> None:
+        if self._guarantee is None:
+            name = type(self).__name__
             raise LoopError(
-                "This model has been trained already, and training it further would cost more than guarantee_ says. "
-                "Make a new estimator with a fresh model."
+                f"The training of this {name} was broken off. Call fit(...) again if it has a folder=, which knows "
+                "what was spent; otherwise make a new one with a fresh model."
+                if self._was_broken_off
+                else f"This {name} has not been trained. Call fit(...) first."
             )
-        optimizer = self.optimizer([p for p in self.model.parameters() if p.requires_grad])
-        self._guarantee = fit_privately(
-            self.model,
-            optimizer,
-            dataset,
-            self.plan(),
-            losses,
-            physical_batch_size=self.physical_batch_size,
-            folder=self.folder,
-            engine=self.engine,
-            schedule=self.schedule,
-            averaging=self.averaging,
-            seed=self.seed,
-        )
+
+    def _train(self, dataset: MapDataset, losses: Losses) -> None:
+        """Run the plan.
+
+        Guarantee:
+            A model whose weights have seen data is not trained again unless a ledger on disk adds both up: neither
+            after a whole run nor after one that an error or an interrupt broke off.
+        """
+        if self.folder is None and (self._guarantee is not None or self._was_broken_off):
+            how = "broken off in mid-training" if self._guarantee is None else "trained already"
+            raise LoopError(
+                f"This model was {how}, and training it further would cost more than guarantee_ says. Make a new "
+                "estimator with a fresh model; with folder= an interrupted fit can be taken up again."
+            )
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        optimizer, plan = self.optimizer(trained), self.plan()
+        versions = [p._version for p in trained]
+        try:
+            self._guarantee = fit_privately(
+                self.model,
+                optimizer,
+                dataset,
+                plan,
+                losses,
+                physical_batch_size=self.physical_batch_size,
+                folder=self.folder,
+                engine=self.engine,
+                schedule=self.schedule,
+                averaging=self.averaging,
+                seed=self.seed,
+            )
+        except BaseException:
+            # a refusal before the first update leaves the weights as they were, and the model can be mended and used
+            self._was_broken_off |= [p._version for p in trained] != versions
+            raise
 
     @torch.no_grad()
     def _outputs(self, inputs: Inputs) -> Tensor:
-        """Run the model in evaluation mode, some inputs at a time."""
+        """Run the trained model in evaluation mode, some inputs at a time."""
+        self._check_trained()
         device = next(self.model.parameters()).device
         was_training = self.model.training
         self.model.eval()
@@ -214,12 +240,33 @@ class PrivateClassifier(_PrivateEstimator):
     """
 
     def fit(self, inputs: Inputs, labels: Targets | None = None) -> Self:
-        """Train on arrays of inputs and integer labels, or on a data set of such pairs."""
+        """Train on arrays of inputs and class numbers from 0 on, or on a data set of such pairs."""
+        dataset = _dataset_of(inputs, labels, torch.long)
+        if isinstance(dataset, TensorDataset):
+            self._check_labels(*dataset.tensors)
         self._train(
-            _dataset_of(inputs, labels, torch.long),
+            dataset,
             lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="none"),
         )
         return self
+
+    @torch.no_grad()
+    def _check_labels(self, features: Tensor, labels: Tensor) -> None:
+        """Refuse labels that are not numbers of the model's outputs, without a word about which ones occur."""
+        made_up = features.new_zeros(1, *features.shape[1:]).to(next(self.model.parameters()).device)
+        was_training = self.model.training
+        try:
+            num_classes = self.model.eval()(made_up).shape[-1]
+        except Exception:  # noqa: BLE001 -- training says with all its care what is wrong with the model or the inputs
+            return
+        finally:
+            self.model.train(was_training)
+        if labels.dim() != 1 or not bool(((labels >= 0) & (labels < num_classes)).all()):
+            raise DataError(
+                f"labels must be one class number from 0 to {num_classes - 1} per record, because the model has "
+                f"{num_classes} outputs. Number the classes by a public list of their names; which ones occur is "
+                "private."
+            )
 
     def predict_proba(self, inputs: Inputs) -> Array:
         """Return class probabilities, one row per input."""
@@ -268,7 +315,13 @@ def _dataset_of(inputs: Inputs, targets: Targets | None, dtype: torch.dtype) -> 
             f"fit() got targets beside a {type(inputs).__name__}. Pass two arrays (numpy or torch), or one data set of "
             "pairs."
         )
-    features, wanted = _inputs_of(inputs), torch.as_tensor(targets).to(dtype)
+    try:
+        features, wanted = _inputs_of(inputs), torch.as_tensor(targets).to(dtype)
+    except (TypeError, ValueError, RuntimeError):
+        raise DataError(
+            "fit() takes arrays of numbers, and got something else. Number classes by a public list of their names, "
+            "and turn words among the inputs into numbers in the same way."
+        ) from None
     if len(features) != len(wanted):
         raise DataError(f"fit() got {len(features)} inputs and {len(wanted)} targets. They must be pairs.")
     return TensorDataset(features, wanted)

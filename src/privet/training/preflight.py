@@ -42,6 +42,10 @@ _OTHER_SHAPE = {torch.float64: 1e-8, torch.float32: 1e-4}
 _ADDED_UP_ON_DEVICE = {torch.float64: 1e-9, torch.float32: 1e-3}
 _OTHER_SHAPE_ON_DEVICE = {torch.float64: 1e-8, torch.float32: 2e-2}
 _HALF_PRECISION = 2e-2
+FAILS_ON_MADE_UP = "The loss function fails on made-up examples"
+"""How the error begins that says that a program ran on no made-up batch."""
+SHAPES_REMEDY = "Pass a batch of the shapes and types that the data set gives."
+"""How it ends; a caller who made the batch up on somebody's behalf says what that person can change instead."""
 _CAUSES = (
     "Usual causes: batch normalisation in any form, centring or scaling by statistics of the batch (also under "
     "detach()), counts of labels, in-batch negatives, a loss divided by the number of examples. Make each example's "
@@ -77,9 +81,10 @@ def preflight(model: nn.Module, loss_function: LossFunction, batch: Any, *, num_
     made_up = MadeUpBatches.of(batch, num_examples=checks.count("num_examples", num_examples, minimum=2))
     failures = [error for error in _experiment(model, loss_function, made_up) if error is not None]
     if len(failures) == len(_RANGES):
+        # On one line, because some readers of this message show its first line alone.
+        reason = " ".join(str(failures[-1]).split())[:200]
         raise UnsupportedModel(
-            f"The loss function fails on made-up examples ({type(failures[-1]).__name__}: {str(failures[-1])[:200]}). "
-            "Pass a batch of the shapes and types that the data set gives."
+            f"{FAILS_ON_MADE_UP} ({type(failures[-1]).__name__}: {reason}). {SHAPES_REMEDY}"
         ) from failures[-1]
 
 

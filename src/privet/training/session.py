@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from privet import checks
 from privet.accounting.guarantee import SEEDED, Guarantee
 from privet.accounting.ledger import Ledger, VoidReason
-from privet.errors import LedgerMismatch, LoopError, PlanError
+from privet.errors import ArgumentError, LedgerMismatch, LoopError, PlanError
 from privet.gradients.bookkeeping import BookKeeping
 from privet.gradients.engine import Engine
 from privet.gradients.support import check_model
@@ -140,6 +140,11 @@ class Session:
         named = trainable_parameters(model)
         self.plan, self.model, self.optimizer = plan, model, optimizer
         self.physical_batch_size = physical_batch_size
+        if telemetry is not None and not callable(telemetry):
+            raise ArgumentError(
+                f"telemetry must be a function that takes the figures of each step, got {telemetry!r}. For instance "
+                "telemetry=print; what it receives is not private."
+            )
         self._dataset, self._collate, self._telemetry, self._seed = dataset, collate, telemetry, seed
         self._parameters = [parameter for _, parameter in named]
         self._layout = Layout.of([(name, tuple(value.shape)) for name, value in named], plan.grouping)
@@ -173,7 +178,7 @@ class Session:
             raise LoopError("A session can be entered once. Call privatize() again for another run.")
         self._entered = True
         with ExitStack() as undo:
-            undo.callback(self.ledger.close)
+            undo.callback(self.ledger.abandon)  # a start that is refused leaves the ledger as it was
             if self._folder is not None:
                 self._folder.restore(self)
             self._iterates.check_start(self.ledger.charged_rounds)

@@ -42,7 +42,8 @@ def read_digits() -> tuple[Tensor, Tensor]:
         from sklearn.datasets import load_digits
     except ImportError:
         raise DependencyError(
-            "The digits of this study come with scikit-learn, which is not installed. Run: pip install privet[effects]"
+            "The digits of this study come with scikit-learn, which is not installed. "
+            "Run: pip install 'privet[effects]'"
         ) from None
     found = load_digits()
     return torch.tensor(found.data, dtype=torch.float32) / 16, torch.tensor(found.target, dtype=torch.int64)

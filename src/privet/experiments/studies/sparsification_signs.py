@@ -93,7 +93,8 @@ def digits(device: torch.device) -> tuple[ArrayDataset, ArrayDataset]:
         from sklearn.datasets import load_digits
     except ImportError:
         raise DependencyError(
-            "The digits of this study come with scikit-learn, which is not installed. Run: pip install privet[effects]"
+            "The digits of this study come with scikit-learn, which is not installed. "
+            "Run: pip install 'privet[effects]'"
         ) from None
     found = load_digits()
     features = torch.tensor(found.data, dtype=torch.float32) / 16
