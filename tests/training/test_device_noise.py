@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from privet.gradients.kernels import rehearsal
 from privet.training import device_noise as module
 from privet.training.device_noise import DeviceNoise, FusedNoise, TorchNoise
 from tests.contract import statistics as stats
@@ -89,6 +90,18 @@ def test_the_counter_moves_on_by_what_was_drawn_so_that_nothing_is_drawn_twice(m
         noise.add_normal(flat, 0.1)
         counters.append(int(flat[0]))
     assert counters == [0, 4, 5, 305]
+
+
+def test_a_rehearsal_never_leaves_noise_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = _Kernels()
+    monkeypatch.setattr(module, "_kernels", lambda: kernels)
+    noise = FusedNoise(np.random.SeedSequence(0), torch.device("cpu"))
+    noise.add_normal(torch.zeros(7), 0.1)
+    flat = torch.zeros(4)
+    with rehearsal() as noted:
+        noise.add_normal(flat, 0.1)
+    assert noted == []
+    assert bool((flat == 4).all())
 
 
 def test_two_sources_have_two_keys() -> None:

@@ -23,7 +23,7 @@ _HOPELESS = 3.0
 _REPEATS = 3
 # A device is kept busy for this many times what launching took, so that all is launched when it begins; at more cycles
 # in a second than any device has.
-_HEAD_START, _CYCLES = 1.5, 2e9
+_HEAD_START, _CYCLES = 1.5, 3e9
 
 
 def num_bytes(part: PerExample) -> int:

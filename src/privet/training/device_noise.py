@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from privet.gradients.building import build
-from privet.gradients.kernels import Launch, launch
+from privet.gradients.kernels import Launch, beside
 
 _log = logging.getLogger("privet")
 
@@ -96,8 +96,11 @@ class FusedNoise:
         if pairs == 0:
             return
         high = float(np.float32(std))  # kernels take numbers in single precision: two of them make a double
-        arguments = flat, self._state, flat.numel(), pairs, high, std - high
-        launch(_kernels().add_normal_kernel, ((pairs + _BLOCK - 1) // _BLOCK,), arguments, {"BLOCK": _BLOCK})
+        # launched by itself and not through kernels.launch, which may only note a launch: noise is never left out
+        with beside(flat):
+            _kernels().add_normal_kernel[((pairs + _BLOCK - 1) // _BLOCK,)](
+                flat, self._state, flat.numel(), pairs, high, std - high, BLOCK=_BLOCK
+            )
         self._state[1:].add_(pairs)
 
 
