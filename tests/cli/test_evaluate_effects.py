@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import sys
@@ -9,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from privet.cli.evaluate import _measure_row
-from privet.experiments.recipe import Recipe
 from privet.experiments.results import Measure
-from privet.experiments.resuming import stored_recipe
-from privet.experiments.run_files import RunFiles
 from tests.cli.conftest import Ask
 
 
@@ -35,22 +31,6 @@ def test_figures_as_json_hold_groups_and_radii(ask: Ask, own_run: Path) -> None:
     found = json.loads(ask("evaluate", own_run, "--groups", "", "--robustness", "--device", "cpu", "--json").out)
     assert len(found["fairness"]["attributes"][0]["groups"]) == 10
     assert found["robustness"]["report"]["points"][0]["radius"] == 0.0
-
-
-def test_a_package_that_groups_need_is_missed_before_anything_is_measured(
-    ask: Ask, own_run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    binary = dataclasses.replace(stored_recipe(RunFiles(folder=own_run)).info, num_classes=2, class_names=("a", "b"))
-    monkeypatch.setattr(Recipe, "info", property(lambda recipe: binary))
-    for name in ("fairlearn", "fairlearn.metrics"):
-        monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setattr("privet.experiments.runner.evaluate", lambda *args, **options: pytest.fail("it was measured"))
-    found = ask("evaluate", own_run, "--groups", "sex", "--device", "cpu")
-    assert found.code == 1
-    assert found.out == ""
-    words = " ".join(found.err.split())
-    assert "--groups sex needs fairlearn" in words
-    assert "pip install 'privet[effects]'" in words
 
 
 def test_classes_are_compared_without_the_package_that_groups_need(

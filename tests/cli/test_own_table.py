@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -192,3 +193,15 @@ def test_a_missing_training_file_is_named(ask: Ask, tmp_path: Path) -> None:
     found = ask("train", tmp_path / "recipe.toml", "--output", tmp_path / "run")
     assert found.code == 1
     assert "train.csv" in found.err
+
+
+def test_a_package_that_groups_need_is_missed_before_anything_is_shown(
+    ask: Ask, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("fairlearn", "fairlearn.metrics"):
+        monkeypatch.setitem(sys.modules, name, None)
+    found = ask("evaluate", project / "run", "--groups", "sex", "--data", project / "test.csv", "--device", "cpu")
+    assert (found.code, found.out) == (1, "")
+    words = " ".join(found.err.split())
+    assert "need fairlearn" in words
+    assert "privet[effects]" in words

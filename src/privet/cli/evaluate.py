@@ -13,6 +13,7 @@ from privet.cli.unfinished import say_if_unfinished
 
 if TYPE_CHECKING:
     from privet.datasets.arrays import ArrayDataset
+    from privet.effects.groups import FairnessReport
     from privet.experiments.results import Measure
 
 
@@ -75,7 +76,7 @@ def evaluate(
     --robustness on RUN's own test split are kept in RUN for its report.
     """
     from privet.experiments.runner import evaluate as evaluate_run
-    from privet.experiments.side_effects import own_test_data
+    from privet.experiments.side_effects import examine_fairness, own_test_data
 
     if long_tail and data is not None:
         raise click.UsageError("--long-tail shows records of the run's own test split, and cannot use --data.")
@@ -86,16 +87,18 @@ def evaluate(
     if public_data is not None and not pretraining:
         raise click.UsageError("--public-data names the data that --pretraining compares. Add --pretraining.")
     is_unfinished = say_if_unfinished(run_folder)
-    if groups is not None:
-        _check_packages(run_folder, _columns(groups))
     test = None if data is None else own_test_data(run_folder, data)
+    # first: a wrong column or a missing package is told before anything is shown
+    fairness = None if groups is None else examine_fairness(run_folder, _columns(groups), device=device, test=test)
     metrics = evaluate_run(run_folder, device=device, test=test)
     found = {"is_finished": not is_unfinished, **metrics.to_dict()}
     if not as_json:
         rows = [_measure_row(measure) for measure in metrics.measures]
         show_table(["on test data", "value", "95 % interval", "n"], rows, right=(1, 3))
-    if groups is not None:  # first: a wrong column is told before the longer measurements
-        found |= {"fairness": _fairness(run_folder, device, groups, test, as_json)}
+    if fairness is not None:
+        if not as_json:
+            _show_fairness(fairness)
+        found |= {"fairness": fairness.to_dict()}
     if calibration:
         shown = [measure.name for measure in metrics.measures]
         found |= {"calibration": _calibration(run_folder, device, bins, equal_mass, test, as_json, shown)}
@@ -126,25 +129,6 @@ def _measure_row(measure: Measure) -> list[str]:
 def _columns(groups: str) -> list[str]:
     """Return the columns to compare. Classes are compared in any case, and have no column to read groups from."""
     return [word.strip() for word in groups.split(",") if word.strip() not in {"", "class"}]
-
-
-def _check_packages(run_folder: str, columns: Collection[str]) -> None:
-    """Refuse to begin what would fail half-way for want of a package: decisions on groups are fairlearn's."""
-    from pathlib import Path
-
-    from privet.errors import DependencyError
-    from privet.experiments.resuming import stored_recipe
-    from privet.experiments.run_files import RunFiles
-
-    if not columns or stored_recipe(RunFiles(folder=Path(run_folder))).info.num_classes != 2:
-        return
-    try:
-        import fairlearn.metrics  # noqa: F401
-    except ImportError as error:
-        raise DependencyError(
-            f"--groups {','.join(columns)} needs fairlearn; {error.name} is missing. Nothing was measured. Install it "
-            "with: pip install 'privet[effects]'."
-        ) from None
 
 
 def _say_what_is_kept(run_folder: str) -> None:
@@ -181,21 +165,17 @@ def _calibration(
     return report.to_dict()
 
 
-def _fairness(run_folder: str, device: str, groups: str, test: ArrayDataset | None, as_json: bool) -> object:
-    from privet.experiments.side_effects import examine_fairness
+def _show_fairness(report: FairnessReport) -> None:
     from privet.reports.side_effects import GAP_HEADER, GROUP_HEADER, SOURCE_HEADER, gap_rows, group_rows, source_rows
 
-    report = examine_fairness(run_folder, _columns(groups), device=device, test=test)
-    if not as_json:
-        for attribute in report.attributes:
-            show_heading(f"By {attribute.attribute}")
-            show_table(GROUP_HEADER, group_rows(attribute), right=(1, 2, 4, 6))
-        show_heading("Gaps between groups")
-        show_table(GAP_HEADER, gap_rows(report), right=(1, 3))
-        if report.sources:
-            show_heading("Where theory expects gaps from: factors on the loss against the best group")
-            show_table(SOURCE_HEADER, source_rows(report), right=(2, 3, 4, 5))
-    return report.to_dict()
+    for attribute in report.attributes:
+        show_heading(f"By {attribute.attribute}")
+        show_table(GROUP_HEADER, group_rows(attribute), right=(1, 2, 4, 6))
+    show_heading("Gaps between groups")
+    show_table(GAP_HEADER, gap_rows(report), right=(1, 3))
+    if report.sources:
+        show_heading("Where theory expects gaps from: factors on the loss against the best group")
+        show_table(SOURCE_HEADER, source_rows(report), right=(2, 3, 4, 5))
 
 
 def _robustness(run_folder: str, device: str, test: ArrayDataset | None, as_json: bool) -> object:
