@@ -84,18 +84,20 @@ def load_own_csv(path: str | os.PathLike[str], info: DatasetInfo, normalisation:
 
 def read_test_csv(path: str | os.PathLike[str], table: DeclaredTable, normalisation: Normalisation) -> ArrayDataset:
     """Read a CSV file with a header as test data of a declared table; see ``load_own_csv`` for what is refused."""
-    return _encoded(_read_strictly(path, table, table.columns), table, normalisation)
+    found = read_strictly(path, table, table.columns)
+    for column in table.columns:
+        _refuse_unreadable(path, table, column, np.isnan(found[column.name]))
+    return _encoded(found, table, normalisation)
 
 
-def _read_strictly(
+def read_strictly(
     path: str | os.PathLike[str], table: DeclaredTable, columns: Sequence[NumberColumn | CategoryColumn]
 ) -> Mapping[str, NDArray[Any]]:
+    """Return columns of a CSV file, with NaN for every cell that does not fit; a file without records is refused."""
     strict = tuple(StrictColumn(declared=column) for column in columns)
     found = read_csv(path, CsvSchema(columns=strict, delimiter=table.delimiter))
     if not len(found[columns[0].name]):
         raise DataError(f"{path} has a header and no records.")
-    for column in columns:
-        _refuse_unreadable(path, table, column, np.isnan(found[column.name]))
     return found
 
 
@@ -124,22 +126,28 @@ def load_declared_table(
 
 
 def _encoded(found: Mapping[str, NDArray[Any]], table: DeclaredTable, normalisation: Normalisation) -> ArrayDataset:
-    features = _encoded_features(found, table, normalisation)
+    features = encoded_features(found, table, normalisation)
     return ArrayDataset(features=features, labels=torch.from_numpy(found[table.label.name].astype(np.int64)))
 
 
-def _encoded_features(found: Mapping[str, NDArray[Any]], table: DeclaredTable, normalisation: Normalisation) -> Tensor:
+def encoded_features(found: Mapping[str, NDArray[Any]], table: DeclaredTable, normalisation: Normalisation) -> Tensor:
+    """Return the features of read columns as a network sees them."""
     return normalisation.apply_(torch.from_numpy(encode_columns(found, table.features))).to(torch.float32)
 
 
-def _refuse_unreadable(
+def unreadable_cells(
     path: str | os.PathLike[str],
     table: DeclaredTable,
     column: NumberColumn | CategoryColumn,
-    is_bad: np.ndarray[tuple[int], np.dtype[np.bool_]],
-) -> None:
+    is_bad: NDArray[np.bool_],
+) -> str | None:
+    """Say where the cells are that do not fit, as the beginning of a sentence; None if all do.
+
+    Raises:
+        DataError: records have more cells than the header, so that the delimiter is what is wrong.
+    """
     if not is_bad.any():
-        return
+        return None
     first = int(is_bad.argmax()) + 1
     where = f"{int(is_bad.sum())} cell(s) of the column {column.name!r} in {path}, the first in record {first},"
     surplus = count_surplus(path, delimiter=table.delimiter)
@@ -148,6 +156,18 @@ def _refuse_unreadable(
             f"{where} do not fit, and {surplus:,} record(s) have more cells than the header. Is {table.delimiter!r} "
             "part of a cell, such as a decimal comma? Put such cells in quotes, or use another delimiter."
         )
+    return where
+
+
+def _refuse_unreadable(
+    path: str | os.PathLike[str],
+    table: DeclaredTable,
+    column: NumberColumn | CategoryColumn,
+    is_bad: NDArray[np.bool_],
+) -> None:
+    where = unreadable_cells(path, table, column, is_bad)
+    if where is None:
+        return
     if isinstance(column, NumberColumn):
         raise DataError(
             f"{where} are empty, NaN or no number. Fill them in or remove these records: a figure measured on made-up "

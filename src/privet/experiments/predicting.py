@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from privet.datasets.new_records import Gaps, read_new_records
 from privet.datasets.own_images import read_unlabelled_images
 from privet.datasets.own_table import OWN_TABLES
 from privet.errors import DataError
 from privet.experiments.building import choose_device
-from privet.experiments.new_records import Gaps, read_new_records
 from privet.experiments.recipe import Recipe
 from privet.experiments.resuming import stored_recipe
 from privet.experiments.run_files import RunFiles

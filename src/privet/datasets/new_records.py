@@ -13,15 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from privet.datasets.declared_table import DeclaredTable
-from privet.datasets.encoding import encode_columns
 from privet.datasets.info import Normalisation
-from privet.datasets.own_table import StrictColumn
-from privet.datasets.tables import CategoryColumn, CsvSchema, NumberColumn, count_surplus, read_csv
+from privet.datasets.own_table import encoded_features, read_strictly, unreadable_cells
+from privet.datasets.tables import CategoryColumn, CsvSchema, NumberColumn, read_csv
 from privet.errors import DataError
 
 
@@ -77,12 +75,7 @@ def read_new_records(
             declared category, or there are no records. The message names the column and the first such record, never
             the cell.
     """
-    schema = CsvSchema(
-        columns=tuple(StrictColumn(declared=column) for column in table.features), delimiter=table.delimiter
-    )
-    found = read_csv(path, schema)
-    if not len(found[table.features[0].name]):
-        raise DataError(f"{path} has a header and no records.")
+    found = read_strictly(path, table, table.features)
     is_gap = read_csv(
         path,
         CsvSchema(columns=tuple(_GapColumn(declared=column) for column in table.features), delimiter=table.delimiter),
@@ -91,8 +84,7 @@ def read_new_records(
     for column in table.features:
         filled[column.name] = np.where(is_gap[column.name], column.value(None), found[column.name])
         _refuse_unreadable(path, table, column, np.isnan(filled[column.name]))
-    features = normalisation.apply_(torch.from_numpy(encode_columns(filled, table.features))).to(torch.float32)
-    return features, _counted(table, is_gap)
+    return encoded_features(filled, table, normalisation), _counted(table, is_gap)
 
 
 def _counted(table: DeclaredTable, is_gap: Mapping[str, NDArray[np.bool_]]) -> tuple[Gaps, ...]:
@@ -106,16 +98,9 @@ def _refuse_unreadable(
     column: NumberColumn | CategoryColumn,
     is_bad: NDArray[np.bool_],
 ) -> None:
-    if not is_bad.any():
+    where = unreadable_cells(path, table, column, is_bad)
+    if where is None:
         return
-    first = int(is_bad.argmax()) + 1
-    where = f"{int(is_bad.sum())} cell(s) of the column {column.name!r} in {path}, the first in record {first},"
-    surplus = count_surplus(path, delimiter=table.delimiter)
-    if surplus:
-        raise DataError(
-            f"{where} do not fit, and {surplus:,} record(s) have more cells than the header. Is {table.delimiter!r} "
-            "part of a cell, such as a decimal comma? Put such cells in quotes, or use another delimiter."
-        )
     if isinstance(column, NumberColumn):
         raise DataError(
             f"{where} are no numbers. Correct them, with {column.decimal!r} before a fraction, or leave them empty: an "
