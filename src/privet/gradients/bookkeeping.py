@@ -20,7 +20,7 @@ from privet.gradients.budgets import Balanced, Budget
 from privet.gradients.building import Building
 from privet.gradients.capture import Capture, Function, Recording, Source, Use, leave, send_back
 from privet.gradients.engine import Clipper, NewProgram, NotTried, Present, check_losses
-from privet.gradients.example_axis import ExampleAxis, FoldedAxis, candidates
+from privet.gradients.example_axis import ExampleAxis, FoldedAxis, axis_of, candidates
 from privet.gradients.joining import joined
 from privet.gradients.layer_rules import RULES, by_vmap
 from privet.gradients.per_example import Explicit, PerExample
@@ -28,7 +28,10 @@ from privet.gradients.planner import TRACEABLE, Planner
 from privet.gradients.rehearsal import launches_of
 from privet.gradients.rule_tools import Rule, resolved
 from privet.gradients.support import quiet_vmap
-from privet.gradients.trial import Trial, check_sums, hold, hold_alone, single_example_axes
+from privet.gradients.trial import Trial, begun, check_sums, hold, single_example_axes
+from privet.isolation.follow import Proof
+from privet.isolation.place import Place
+from privet.isolation.watch import Watch
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
@@ -55,10 +58,14 @@ class BookKeeping:
     rules: Mapping[Function, Rule] = field(default_factory=lambda: RULES)
     memory: Budget = field(default_factory=Balanced)
 
-    def start(self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout) -> RunningBookKeeping:
+    def start(
+        self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout, watch: Watch | None = None
+    ) -> RunningBookKeeping:
         """Bind to a model; the model itself is not touched."""
         planner = Planner(budget=self.memory)
-        return RunningBookKeeping(rules=self.rules, parameters=parameters, layout=layout, planner=planner)
+        return RunningBookKeeping(
+            rules=self.rules, parameters=parameters, layout=layout, planner=planner, watch=watch or Watch()
+        )
 
 
 @dataclass(kw_only=True)
@@ -69,10 +76,10 @@ class RunningBookKeeping:
     parameters: Sequence[nn.Parameter]
     layout: Layout
     planner: Planner = field(default_factory=Planner)
+    watch: Watch = field(default_factory=Watch)
     _capture: Capture | None = None
     _inputs: Sequence[Tensor] = ()
     _axes: dict[Signature, tuple[ExampleAxis, ...]] = field(default_factory=dict)
-    _alone: set[Signature] = field(default_factory=set)
     _programs: set[tuple[Function, ...]] = field(default_factory=set)
     _tried_without_leaves: Counter[Signature] = field(default_factory=Counter)
     _has_leaves: bool = False
@@ -84,9 +91,12 @@ class RunningBookKeeping:
     @property
     def wants_input_gradients(self) -> bool:
         """Until its program has passed a trial, and after another was met, examples are handed out as leaves."""
-        return not self._axes or self._met_new_program or len(self._programs) > _FEW_PROGRAMS
+        is_first = not self._axes and not self.watch.programs.by_size
+        return is_first or self._met_new_program or len(self._programs) > _FEW_PROGRAMS
 
-    def begin(self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False) -> None:
+    def begin(
+        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True
+    ) -> None:
         """Enter the capture mode; it stays on until the losses come back."""
         if self._capture is not None:
             raise LoopError(
@@ -95,7 +105,10 @@ class RunningBookKeeping:
         self._inputs, self._has_leaves = inputs, self.wants_input_gradients or bool(inputs)
         self._can_repeat = can_repeat
         follows = self.wants_input_gradients and self.planner.plain_bytes is None
-        self._capture = Capture(self.parameters, batch_size, self._expansions, follows_memory=follows)
+        self._capture = Capture(
+            self.parameters, batch_size, self._expansions,
+            follows_memory=follows, programs=self.watch.programs, may_trace=may_trace,
+        )  # fmt: skip
         self._capture.__enter__()  # type: ignore[no-untyped-call]
 
     def abandon(self) -> None:
@@ -157,28 +170,24 @@ class RunningBookKeeping:
     def _add_recorded(
         self, losses: Tensor, recording: Recording, rule: ClippingRule, into: ClippedSum, present: Tensor | None
     ) -> Present:
-        size = recording.batch_size
-        lying = tuple((use.name, candidates(use.output_shape, size)) for use in recording.uses)
-        signature = (tuple(recording.program), lying)
+        size, signature = recording.batch_size, None
+        assert recording.follower is not None, "every batch is followed"
+        proof = recording.follower.prove(losses)
+        if recording.follower.is_lost:
+            raise NotTried("A program must be proven before it can be replayed.")
         trial = None
-        if self._building is None and losses.is_cuda:  # the trial takes a while, too
+        if self._building is None and losses.is_cuda:  # the proof takes a while, too
             self._building = Building(launches_of(recording, self.rules, self.planner), losses.device)
-        if size == 1 and present is None:
-            axes: Sequence[ExampleAxis] = single_example_axes(recording)
-            if signature not in self._alone:
-                trial = hold_alone(losses, recording, self.layout)
-        elif signature in self._axes:
-            axes = self._axes[signature]
+        if self.watch.judge(proof, recording.follower):
+            axes = self._proven_axes(proof, recording)
+            if proof.trace is not None:
+                trial = begun(losses, recording, self._inputs, [[axis] for axis in axes], self.layout)
         elif present is not None:
-            raise NotTried("A program must pass its trial before it can be replayed.")
-        elif self._can_repeat and not self._has_leaves and signature[0] not in self._programs:
-            self._met_new_program = True
-            raise NewProgram
+            raise NotTried("A program that is not proven must pass a trial before it can be replayed.")
         else:
-            if self.planner.plain_bytes is None:
-                self.planner.plain_bytes = recording.held_bytes() / size
-            trial = hold(losses, recording, self._inputs, self.layout)
-            axes = trial.axes
+            axes, trial, signature = self._tried_axes(losses, recording)
+        if trial is not None and size > 1 and self.planner.plain_bytes is None:
+            self.planner.plain_bytes = recording.held_bytes() / size
         if self._building is not None:
             self._building.wait()
         clipper = Clipper(into, size, self.planner, present=present)
@@ -190,20 +199,37 @@ class RunningBookKeeping:
             if trial is not None:
                 self._check_sums(trial, rule.factors(norms), norms, clipper, into)
                 moves = recording.rearranges or (recording.packs and any(map(_is_folded, trial.axes)))
-                if trial.is_clean and trial.is_unambiguous and not trial.asleep and not moves:
-                    self._remember(signature, trial, is_alone=size == 1)
+                is_sure = trial.is_clean and trial.is_unambiguous and not trial.asleep
+                if signature is not None and is_sure and not moves:
+                    self._remember(signature, trial)
             return Present(norms, clipper.needs_check)
 
-    def _remember(self, signature: Signature, trial: Trial, *, is_alone: bool) -> None:
+    def _proven_axes(self, proof: Proof, recording: Recording) -> Sequence[ExampleAxis]:
+        if recording.batch_size == 1:
+            return single_example_axes(recording)
+        return tuple(axis_of(place) for place in proof.uses if isinstance(place, Place))
+
+    def _tried_axes(
+        self, losses: Tensor, recording: Recording
+    ) -> tuple[Sequence[ExampleAxis], Trial | None, Signature | None]:
+        """Find by experiment how the examples lie in a program of which the rules cannot tell."""
+        lying = tuple((use.name, candidates(use.output_shape, recording.batch_size)) for use in recording.uses)
+        signature = (tuple(recording.program), lying)
+        if signature in self._axes:
+            return self._axes[signature], None, None
+        if self._can_repeat and not self._has_leaves and signature[0] not in self._programs:
+            self._met_new_program = True
+            raise NewProgram
+        trial = hold(losses, recording, self._inputs, self.layout)
+        return trial.axes, trial, signature
+
+    def _remember(self, signature: Signature, trial: Trial) -> None:
         """Keep what a trial found, if it could have found everything.
 
         A program whose examples were not leaves may have mixed them before the first parameter. It is tried again with
         the next batch, whose examples will be; where its kind never comes as leaves, two trials must do. A program that
         is known, and only reads its examples in other ways because their number is another, needs no leaves.
         """
-        if is_alone:
-            self._alone.add(signature)
-            return
         if not self._has_leaves and signature[0] not in self._programs:
             self._met_new_program = True
             self._tried_without_leaves[signature] += 1

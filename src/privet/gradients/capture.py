@@ -14,6 +14,7 @@ Three kinds of tensor are told apart:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,9 +34,17 @@ from privet.gradients.recurrent import COMPOSITES, PACKING, Composite, kept_insi
 from privet.gradients.recurrent_cells import CELLS
 from privet.gradients.statistics import with_statistics
 from privet.gradients.views import Undo, undo_of
+from privet.isolation.follow import ASKING, Follower, Programs
+from privet.isolation.lines import user_line
+from privet.isolation.place import Cause, Fault, Place, Verdict, single
+from privet.isolation.tracer import EARLIER
 
 _MARK = "_privet_batch"
 _REACHED = "_privet_reached"  # set on batch tensors that descend from a noted use
+
+# A mark holds the number of the batch and, for its own tensors, their number in it.
+_SHIFT = 10
+_GENERATIONS = itertools.count(2)
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -43,14 +52,15 @@ Function = Callable[..., Any]
 
 
 def mark_batch(tensors: Iterable[Tensor]) -> None:
-    """Mark tensors as descending from the private examples."""
-    for tensor in tensors:
-        setattr(tensor, _MARK, True)
+    """Mark the tensors of a batch that is handed out; those of earlier batches are stale from then on."""
+    generation = next(_GENERATIONS)
+    for number, tensor in enumerate(tensors, 1):
+        setattr(tensor, _MARK, generation << _SHIFT | number)
 
 
 def is_batch(value: object) -> bool:
     """Tell whether a value descends from the private examples."""
-    return getattr(value, _MARK, False) is True
+    return getattr(value, _MARK, 0) != 0
 
 
 def tensors_in(value: object) -> list[Tensor]:
@@ -127,12 +137,16 @@ class Recording:
     program: list[Function] = field(default_factory=list)  # every operation on batch tensors, in order
     rearranges: bool = False  # whether where an example lies may depend on the data
     is_half: bool = False  # whether parts of the program ran in half precision
+    follower: Follower | None = None  # recognises or proves the program, where that is asked for
     packs: bool = False  # whether sequences were packed: rows per example then differ from batch to batch
 
     def release(self) -> None:
         """Let go of everything: hooks and graph hold each other in a ring that nothing else would break."""
         for use in self.uses:
             use.release()
+        if self.follower is not None:
+            self.follower.release()
+            self.follower = None
         self.uses.clear()
         self.tracked.clear()
         self.made.clear()
@@ -157,14 +171,18 @@ class Capture(TorchFunctionMode):
         expansions: dict[int, bool] | None = None,
         *,
         follows_memory: bool = False,
+        programs: Programs | None = None,
+        may_trace: bool = True,
     ) -> None:
         """Track these parameters; a physical batch holds ``batch_size`` examples.
 
         ``expansions`` is a memory shared between batches of one model: which expand() of a parameter, counted through a
         forward pass, has been seen not to follow the batch size. ``follows_memory`` makes the recording able to tell
-        what the forward pass left behind.
+        what the forward pass left behind. ``programs`` are those that were proven to keep examples apart; others are
+        proven on the way where ``may_trace`` allows it.
         """
         super().__init__()
+        self._oldest = next(_GENERATIONS) - 1  # the batch was marked just before, or is marked from now on
         self._follows_memory = follows_memory
         self._expansions = {} if expansions is None else expansions
         self._num_expansions = 0
@@ -173,6 +191,33 @@ class Capture(TorchFunctionMode):
         for position, parameter in enumerate(parameters):
             source = Source(tensor=parameter, parameters=frozenset([position]), derived=False)
             self.recording.tracked[id(parameter)] = source
+        if programs is not None:
+            follower = Follower(programs, batch_size, self._place_of, may_trace=may_trace)
+            self.recording.follower = follower
+
+    def _place_of(self, tensor: Tensor) -> Verdict:
+        """Return where the examples lie in a tensor of the batch: the data set's items are its rows."""
+        mark, size = getattr(tensor, _MARK, 0), self.recording.batch_size
+        if not mark:
+            return None
+        if mark >> _SHIFT < self._oldest:
+            return Cause(Fault.MIXES, "the program", EARLIER, user_line())
+        if size == 1:
+            return single(0)
+        if not mark & ((1 << _SHIFT) - 1):
+            return Cause(Fault.NO_RULE, "the program", "a tensor was made where nobody looked", user_line())
+        if tensor.dim() == 0 or tensor.shape[0] != size:
+            return Cause(Fault.NO_RULE, "the batch", "one of its tensors has not one row per example")
+        return Place(0, 1, 1, 0, size)
+
+    def _number_of(self, tensor: Tensor) -> Any:
+        """Return what tells a parameter, a tensor of the batch or a constant from others."""
+        source = self.recording.tracked.get(id(tensor))
+        if source is not None and not source.derived:
+            return source.parameters
+        mark = getattr(tensor, _MARK, 0)
+        is_stale = mark != 0 and mark >> _SHIFT < self._oldest
+        return (mark & ((1 << _SHIFT) - 1), is_stale, tensor.shape, tensor.dtype)
 
     def __torch_function__(
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -185,7 +230,14 @@ class Capture(TorchFunctionMode):
                 "physics-informed loss), and no rule gives per-example gradients of gradients. Leave the term out."
             )
         self._statistics = None
-        result = self._run(func, args, kwargs)
+        follower = self.recording.follower
+        if follower is None or func in ASKING:
+            result = self._run(func, args, kwargs)
+        else:
+            follower.before(func, args, kwargs, self._number_of)
+            result = self._run(func, args, kwargs)
+            made = tensors_in(args[:1] if result is None and _writes(func) else result)
+            follower.after([tensor for tensor in made if not isinstance(tensor, nn.Parameter)])
         if isinstance(result, Tensor) or type(result) not in _PLAIN or _writes(func):
             self._note(func, args, kwargs, result)
             if self._follows_memory and not torch.compiler.is_compiling():
@@ -245,7 +297,7 @@ class Capture(TorchFunctionMode):
                 reached = reached or (tensor.requires_grad and getattr(tensor, _REACHED, False))
         if private:
             changed = tensors_in((result, args[:1], kwargs.get("out")) if _writes(func) else result)
-            mark_batch(changed)
+            self._mark(changed)
             if reached or sources:
                 _mark_reached(changed)
             remember_order(func, args, kwargs, result)
@@ -270,7 +322,8 @@ class Capture(TorchFunctionMode):
             if private:
                 self._note_use(func, args, kwargs, sources, output, is_root=not reached, output_index=index)
             elif self._makes_batch_axis(func, args, sources, output):
-                mark_batch([output])
+                self._mark([output])
+                self._declare_rows(sources[0].tensor, output)
                 _mark_reached([output])
                 self._note_use(func, args, kwargs, sources, output, is_root=True)
             else:
@@ -279,6 +332,17 @@ class Capture(TorchFunctionMode):
                 tracked[id(output)] = Source(
                     tensor=output, parameters=parameters, derived=True, made_from=sources[0], undo=undo
                 )
+
+    def _mark(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            setattr(tensor, _MARK, self._oldest << _SHIFT)
+
+    def _declare_rows(self, source: Tensor, output: Tensor) -> None:
+        """Say of copies of a parameter, one for each example, that they are the examples'."""
+        if self.recording.follower is not None:
+            size = self.recording.batch_size
+            axis = 1 if source.dim() == output.dim() == 3 and source.shape[1] == 1 < source.shape[0] else 0
+            self.recording.follower.declare(output, single(0) if size == 1 else Place(axis, 1, 1, 0, size))
 
     def _note_use(
         self,
@@ -308,6 +372,8 @@ class Capture(TorchFunctionMode):
             self._follow((args, output))  # inside a composite operation no other call is seen
         output.register_hook(lambda gradient: _keep(use, gradient))  # type: ignore[no-untyped-call]
         self.recording.uses.append(use)
+        if self.recording.follower is not None:
+            self.recording.follower.use(output)
 
     def _note_part(self, func: Function, args: tuple[Any, ...], output: Tensor) -> None:
         """Note a part of a composite operation: its tracked arguments' gradients follow from ``output``'s."""
@@ -370,6 +436,8 @@ def _keep(use: Use, gradient: Tensor) -> None:
 def leave(capture: Capture) -> None:
     """Take one mode out of torch's stack, wherever it lies: two sessions may have physical batches open at once."""
     above = []
+    if capture.recording.follower is not None:
+        capture.recording.follower.leave()
     while (top := _pop_mode()) is not capture:  # type: ignore[no-untyped-call]
         above.append(top)
     for mode in reversed(above):

@@ -23,6 +23,7 @@ from privet.gradients.per_example import Explicit, PerExample, num_elements, zer
 from privet.gradients.planner import Planner
 from privet.gradients.rescaling import rescaled
 from privet.gradients.strategies import Squares, square_sums, total_of
+from privet.isolation.watch import Watch
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
@@ -36,10 +37,18 @@ class RunningEngine(Protocol):
         """Whether the next physical batch should come as leaves that require gradients, for a trial of the program."""
         ...
 
-    def begin(self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False) -> None:
+    @property
+    def watch(self) -> Watch:
+        """What is known of the programs that ran."""
+        ...
+
+    def begin(
+        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True
+    ) -> None:
         """Watch the forward pass of one physical batch of this many examples; ``inputs`` are its gradient leaves.
 
         With ``can_repeat`` :meth:`add_clipped` may raise :class:`NewProgram` to ask for the same batch as leaves.
+        Without ``may_trace`` a program that was not proven before is not proven now, and not added.
         """
         ...
 
@@ -106,8 +115,10 @@ class ReplayableEngine(RunningEngine, Protocol):
 class Engine(Protocol):
     """A choice of engine: a performance knob, never part of a plan."""
 
-    def start(self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout) -> RunningEngine:
-        """Bind to a model and its trainable parameters, in the layout's order."""
+    def start(
+        self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout, watch: Watch | None = None
+    ) -> RunningEngine:
+        """Bind to a model and its trainable parameters, in the layout's order; programs are judged by ``watch``."""
         ...
 
 

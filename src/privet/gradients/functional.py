@@ -21,6 +21,8 @@ from privet.gradients.per_example import Explicit
 from privet.gradients.planner import Planner
 from privet.gradients.support import parameters_behind, quiet_vmap
 from privet.gradients.trial import check_isolation
+from privet.isolation.place import Place, Verdict
+from privet.isolation.watch import Watch
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
@@ -36,18 +38,26 @@ class Functional:
 
     chunk_size: int | None = None
 
-    def start(self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout) -> RunningFunctional:
+    def start(
+        self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout, watch: Watch | None = None
+    ) -> RunningFunctional:
         """Bind to a model; a forward hook notes its inputs and output until the session closes."""
-        return RunningFunctional(model, parameters, layout, self.chunk_size)
+        return RunningFunctional(model, parameters, layout, self.chunk_size, watch or Watch())
 
 
 class RunningFunctional:
     """:class:`Functional` bound to a model."""
 
     def __init__(
-        self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout, chunk_size: int | None
+        self,
+        model: nn.Module,
+        parameters: Sequence[nn.Parameter],
+        layout: Layout,
+        chunk_size: int | None,
+        watch: Watch,
     ) -> None:
         """Hook the model's forward."""
+        self.watch = watch
         self._model, self._parameters, self._layout, self._chunk_size = model, parameters, layout, chunk_size
         self._planner = Planner()
         self._capture: Capture | None = None
@@ -64,14 +74,16 @@ class RunningFunctional:
         """This engine is the reference: it puts every physical batch on trial."""
         return True
 
-    def begin(self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False) -> None:
+    def begin(
+        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True
+    ) -> None:
         """Note the next call of the model; a mode without parameters follows which tensors descend from examples."""
         if self._capture is not None:
             raise LoopError(
                 "A physical batch is still open: call step.backward(losses) before asking for the next one."
             )
         self._inputs = inputs
-        self._capture = Capture((), batch_size)
+        self._capture = Capture((), batch_size, programs=self.watch.programs, may_trace=may_trace)
         self._capture.__enter__()  # type: ignore[no-untyped-call]
 
     def abandon(self) -> None:
@@ -91,9 +103,12 @@ class RunningFunctional:
         """Recompute every example's gradient and add the clipped sum; see :meth:`RunningEngine.add_clipped`."""
         if self._capture is None:
             raise LoopError("step.backward(losses) was called outside step.microbatches().")
-        batch_size, calls, inputs = self._capture.recording.batch_size, list(self._calls), self._inputs
+        recording, calls, inputs = self._capture.recording, list(self._calls), self._inputs
+        batch_size, follower = recording.batch_size, recording.follower
         self.abandon()
         losses = check_losses(losses, batch_size)
+        assert follower is not None, "every batch is followed"
+        self.watch.judge(follower.prove(losses), follower)
         if len(calls) != 1:
             raise UnsupportedModel(
                 f"The functional engine needs exactly one call of the model per physical batch, found {len(calls)}. "
@@ -103,8 +118,9 @@ class RunningFunctional:
         outputs = [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
         live = [index for index, tensor in enumerate(outputs) if tensor.requires_grad]
         self._check_only_through(losses, [outputs[index] for index in live])
-        for index in live:
-            _rows_of(outputs[index], batch_size)  # refused here if examples do not come first
+        moving = [tensor for tensor in tensors_in((args, kwargs)) if is_batch(tensor)]
+        for tensor in (*moving, *(outputs[index] for index in live)):
+            _check_first(follower.verdict(tensor), tensor, batch_size)
         with torch.autocast(losses.device.type, enabled=False):
             check_isolation(losses, [outputs[index] for index in live], inputs)
             found: Sequence[Tensor | None] = torch.autograd.grad(
@@ -172,14 +188,19 @@ class RunningFunctional:
             ) from error
 
 
-def _rows_of(tensor: Tensor, batch_size: int) -> Tensor:
-    """Return the tensor as ``[example, row of the example, ...]``; its first axis holds one example after another."""
-    if tensor.dim() == 0 or len(tensor) % batch_size:
+def _check_first(verdict: Verdict, tensor: Tensor, batch_size: int) -> None:
+    """Refuse a tensor that goes in or out of the model with its examples elsewhere than on the first axis."""
+    is_first = isinstance(verdict, Place) and verdict.axis == 0 and verdict.before == 1
+    if not is_first or tensor.dim() == 0 or len(tensor) % batch_size:
         raise UnsupportedModel(
             f"The model works with a tensor of shape {list(tensor.shape)} for a physical batch of {batch_size} "
             "examples. The functional engine needs the examples on the first axis of what goes in and out of the "
             "model. Use the book-keeping engine."
         )
+
+
+def _rows_of(tensor: Tensor, batch_size: int) -> Tensor:
+    """Return the tensor as ``[example, row of the example, ...]``; its first axis holds one example after another."""
     return tensor.reshape(batch_size, len(tensor) // batch_size, *tensor.shape[1:])
 
 

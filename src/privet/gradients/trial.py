@@ -126,13 +126,6 @@ class Trial:
             self.leave_out(absent)
 
 
-def hold_alone(losses: Tensor, recording: Recording, layout: Layout) -> Trial:
-    """Begin the trial of a program on one example: nothing can mix, and its sum is what is left to be shown."""
-    trial = _begun(losses, recording, (), [[axis] for axis in single_example_axes(recording)], layout)
-    trial.leave_out(torch.zeros(1, dtype=torch.bool, device=losses.device))
-    return trial
-
-
 def single_example_axes(recording: Recording) -> tuple[ExampleAxis, ...]:
     """With one example everything belongs to it, however it lies."""
     return tuple(
@@ -174,7 +167,7 @@ def hold(losses: Tensor, recording: Recording, inputs: Sequence[Tensor], layout:
         UnsupportedModel: if examples mix.
     """
     options = [list(candidates(use.output_shape, recording.batch_size)) for use in recording.uses]
-    trial = _begun(losses, recording, inputs, options, layout)
+    trial = begun(losses, recording, inputs, options, layout)
     *sets, trial.left = trials(recording.batch_size, losses.device)
     for absent in sets:
         trial.leave_out(absent)
@@ -183,9 +176,10 @@ def hold(losses: Tensor, recording: Recording, inputs: Sequence[Tensor], layout:
     return trial
 
 
-def _begun(
+def begun(
     losses: Tensor, recording: Recording, inputs: Sequence[Tensor], options: list[list[ExampleAxis]], layout: Layout
 ) -> Trial:
+    """Begin a trial with what is known of the axes; nothing was left out yet."""
     return Trial(
         losses=losses,
         uses=list(recording.uses),

@@ -302,10 +302,10 @@ class Replay:
         keep = None if into.keep is None else into.keep.clone()
         needs_check = False
 
-        def losses_of(leaves: Sequence[Tensor], inputs: Sequence[Tensor] = ()) -> Tensor:
+        def losses_of(leaves: Sequence[Tensor], inputs: Sequence[Tensor] = (), *, may_trace: bool = True) -> Tensor:
             batch = pytree.tree_unflatten(leaves, spec)
             mark_batch(leaves)
-            self.engine.begin(limit, inputs)
+            self.engine.begin(limit, inputs, may_trace=may_trace)
             return loss_function(*(batch if isinstance(batch, tuple | list) else (batch,)))
 
         def total(places: Sequence[Tensor]) -> ClippedSum:
@@ -314,7 +314,7 @@ class Replay:
         def program(places: Sequence[Tensor], present: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
             nonlocal needs_check
             try:
-                losses = losses_of(leaves)
+                losses = losses_of(leaves, may_trace=False)  # nobody looks into a recording
                 norms, needs_check = self.engine.add_present(losses, rule, total(places), present)
             finally:
                 self.engine.abandon()

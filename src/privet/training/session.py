@@ -7,7 +7,7 @@ once, compare with the reserved round, write p.grad, step the optimizer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +24,7 @@ from privet.errors import ArgumentError, LedgerMismatch, LoopError, PlanError
 from privet.gradients.bookkeeping import BookKeeping
 from privet.gradients.engine import Engine
 from privet.gradients.support import check_model
+from privet.isolation.watch import Waiver, Watch
 from privet.mechanism.clipping_runs import start_clipping
 from privet.mechanism.epochs import steps_per_epoch
 from privet.mechanism.layout import Layout
@@ -60,6 +61,7 @@ def privatize(
     collate: Collate | None = None,
     telemetry: Receiver | None = None,
     averaging: ExponentialAverage | None = None,
+    waive: Sequence[Waiver] = (),
     seed: int | None = None,
 ) -> Session:
     """Prepare a model for private training; use the result in a ``with`` block.
@@ -83,6 +85,7 @@ def privatize(
         collate: Turns a list of items into a batch; torch's default otherwise.
         telemetry: Receives exact losses, clipped shares and batch sizes. They are not private.
         averaging: Keeps a moving average of the weights beside them, for ``session.averaged()``.
+        waive: Checks that you answer for where they cannot be held; they stand in the guarantee.
         seed: Makes the run repeatable and NOT PRIVATE; for tests and benchmarks on public data.
 
     Raises:
@@ -104,6 +107,7 @@ def privatize(
         collate=collate,
         telemetry=telemetry,
         averaging=averaging,
+        waive=waive,
         seed=seed if seed is None else checks.count("seed", seed, minimum=0),
     )
 
@@ -131,6 +135,7 @@ class Session:
         collate: Collate | None,
         telemetry: Receiver | None,
         averaging: ExponentialAverage | None,
+        waive: Sequence[Waiver],
         seed: int | None,
     ) -> None:
         """Check everything that can be checked without data, then open the ledger."""
@@ -146,6 +151,7 @@ class Session:
                 "telemetry=print; what it receives is not private."
             )
         self._dataset, self._collate, self._telemetry, self._seed = dataset, collate, telemetry, seed
+        self._waivers = tuple(waive)
         self._parameters = [parameter for _, parameter in named]
         self._layout = Layout.of([(name, tuple(value.shape)) for name, value in named], plan.grouping)
         self._clipping = start_clipping(
@@ -187,7 +193,8 @@ class Session:
             self._state = StateGuard(self.model)
             self._trained = ParameterGuard(self.model, self.optimizer)
             self._preflight = Preflight(self.model)
-            self._engine = self._engine_choice.start(self.model, self._parameters, self._layout)
+            self._watch = Watch(waivers=self._waivers)
+            self._engine = self._engine_choice.start(self.model, self._parameters, self._layout, self._watch)
             self._launcher = self._launch.start(self._engine, self._device)
             undo.pop_all()
         self._is_open = True

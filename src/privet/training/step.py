@@ -24,7 +24,7 @@ from privet.mechanism.events import same_event
 from privet.mechanism.granularity import Kept
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.sums import ClippedSum
-from privet.training.batching import fetch, split, tensors_of, with_gradients
+from privet.training.batching import can_be_cut, cut_in_two, fetch, split, tensors_of, with_gradients
 from privet.training.replay import Spoilt
 from privet.training.telemetry import Unprotected, noise_to_signal, norm_quantiles
 
@@ -118,21 +118,20 @@ class Step:
         session = self._session
         session._trained.check()
         try:
-            for part in split(self._indices, session.physical_batch_size):
-                batch = fetch(session._dataset, part, session._collate, session._device)
+            for batch, size in self._fetched():
                 if loss_function is not None:
                     limit = session.physical_batch_size
-                    session._preflight.before(batch, loss_function, size=len(part), limit=limit)
-                    done = session._launcher.add(batch, len(part), limit, loss_function, self._rule, self._sum)
+                    session._preflight.before(batch, loss_function, size=size, limit=limit)
+                    done = session._launcher.add(batch, size, limit, loss_function, self._rule, self._sum)
                     if done is not None:
                         self._note(done.losses, done.norms)
                         continue
                 leaves: Sequence[Tensor] = ()
                 if session._engine.wants_input_gradients:
-                    batch, leaves = with_gradients(batch, len(part))
+                    batch, leaves = with_gradients(batch, size)
                 mark_batch(tensors_of(batch))
                 session._state.accept(looks_inside=_is_watched(session.steps_taken))
-                session._engine.begin(len(part), leaves, can_repeat=can_repeat)
+                session._engine.begin(size, leaves, can_repeat=can_repeat)
                 self._awaits_losses = True
                 yield batch
                 self._check_open()
@@ -141,6 +140,20 @@ class Step:
                     raise LoopError("A physical batch was handed out but step.backward(losses) was not called for it.")
         finally:
             session._engine.abandon()
+
+    def _fetched(self) -> Iterator[tuple[Any, int]]:
+        """Yield physical batches and their sizes.
+
+        A program must be seen on two numbers of examples before it is known not to depend on them, so the first batch
+        of a new one is cut in two unequal parts.
+        """
+        session = self._session
+        for part in split(self._indices, session.physical_batch_size):
+            batch = fetch(session._dataset, part, session._collate, session._device)
+            if session._watch.wants_two_sizes and can_be_cut(batch, len(part)):
+                yield from cut_in_two(batch, len(part))
+            else:
+                yield batch, len(part)
 
     def backward(self, losses: Tensor) -> None:
         """Add this physical batch's clipped gradients to the step's sum.
