@@ -236,3 +236,12 @@ def test_a_run_goes_on_from_whichever_folder_its_files_are_named(
     monkeypatch.chdir(own)
     other = ask("train", "other.csv", *options, "--schema", "schema.toml", "--test", "test.csv", "-o", "runs/mine")
     assert "holds a run of another recipe" in " ".join(other.err.split())
+
+
+def test_one_of_several_processes_trains_nothing(ask: Ask, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    options = ("--target", "income", "--epsilon", "3", "--schema", "schema.toml")
+    found = ask("train", "my.csv", *options, *FEW_STEPS)
+    assert found.code == 1
+    assert "WORLD_SIZE is '2'" in found.err
+    assert not list(own.rglob("ledger.jsonl"))
