@@ -7,6 +7,9 @@ from tests.mutants.mutant import Mutant, one
 _PROCESSES = "accounting/processes.py"
 _SEVERAL = "tests/training/test_several_processes.py"
 
+_CSV = "datasets/csv_records.py"
+_RECORDS = "tests/datasets/test_csv_records.py"
+
 RECORDS: tuple[Mutant, ...] = (
     one(
         "started-with-others-unseen",
@@ -39,5 +42,37 @@ RECORDS: tuple[Mutant, ...] = (
         "return module.startswith(_SPREADING) and",
         "return False and",
         _SEVERAL + "::test_a_model_that_is_spread_over_processes_or_devices_is_refused",
+    ),
+    one(
+        "line-breaks-between-quotes-end-records",
+        "a cell of many lines becomes many records, which are charged as one",
+        _CSV,
+        "        return self.quoted is None\n",
+        "        self.quoted = None\n        return True\n",
+        _RECORDS + "::test_line_breaks_in_a_cell_make_no_records_for_any_reader",
+    ),
+    one(
+        "lone-returns-end-records",
+        "a carriage return in one record's cell makes two records of it",
+        _CSV,
+        'ends_in_cr = form.has_header and text("").readline().endswith("\\r")',
+        "ends_in_cr = True",
+        _RECORDS + "::test_a_line_without_quotes_is_one_record_in_a_file_of_line_feeds",
+    ),
+    one(
+        "text-behind-quotes-read",
+        "a quote that is left open swallows the record after it",
+        _CSV,
+        "if (line[quote + 1 :] if end < 0 else line[quote + 1 : end]).strip():",
+        "if False:",
+        _RECORDS + "::test_what_no_writer_writes_is_refused_by_the_number_of_its_record",
+    ),
+    one(
+        "records-of-any-length",
+        "a record may be longer than declared",
+        _CSV,
+        "> self.max_length:",
+        "> self.max_length * 2**20:",
+        _RECORDS + "::test_a_record_may_have_the_declared_length_and_not_one_character_more",
     ),
 )

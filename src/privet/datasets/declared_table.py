@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privet import checks
+from privet.datasets.csv_records import MAX_RECORD_LENGTH
 from privet.datasets.encoding import declared_ranges, encoded_names
 from privet.datasets.info import DatasetInfo
-from privet.datasets.tables import CategoryColumn, NumberColumn
+from privet.datasets.tables import CategoryColumn, Column, CsvSchema, NumberColumn
 from privet.errors import ArgumentError
 
 
@@ -22,13 +24,16 @@ class DeclaredTable:
         features: The columns that the model takes.
         label: The column that holds the class.
         delimiter: One character between cells.
+        max_record_length: How many characters one record may have.
     """
 
     features: tuple[NumberColumn | CategoryColumn, ...]
     label: CategoryColumn
     delimiter: str = ","
+    max_record_length: int = MAX_RECORD_LENGTH
 
     def __post_init__(self) -> None:
+        checks.count("max_record_length", self.max_record_length)
         names = [column.name for column in self.columns]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
@@ -42,6 +47,10 @@ class DeclaredTable:
     def columns(self) -> tuple[NumberColumn | CategoryColumn, ...]:
         """All declared columns, the label last."""
         return (*self.features, self.label)
+
+    def schema(self, columns: Sequence[Column]) -> CsvSchema:
+        """Return how files of this table are read, for these columns of it."""
+        return CsvSchema(columns=tuple(columns), delimiter=self.delimiter, max_record_length=self.max_record_length)
 
     def info(self, name: str, *, train_size: int, test_size: int) -> DatasetInfo:
         """Return the facts under which the table is used; records of unknown origin are not public.

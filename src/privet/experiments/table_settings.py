@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from privet.datasets.csv_records import MAX_RECORD_LENGTH
 from privet.datasets.declared_table import DeclaredTable
 from privet.datasets.info import DatasetInfo
 from privet.datasets.tables import CategoryColumn, NumberColumn
@@ -73,6 +74,7 @@ class TableSettings(Table):
         columns: The columns that the model takes.
         delimiter: One character between cells.
         decimal: The mark before the fraction of numbers, a point or a comma.
+        max_record_length: How many characters one record may have; a longer one is refused.
     """
 
     train: str
@@ -83,6 +85,7 @@ class TableSettings(Table):
     columns: list[ColumnSettings]
     delimiter: str = ","
     decimal: str = "."
+    max_record_length: Count = MAX_RECORD_LENGTH
 
     def declared(self) -> DeclaredTable:
         """Return the declaration.
@@ -103,7 +106,12 @@ class TableSettings(Table):
             )
         try:
             features = tuple(settings.column(decimal=self.decimal) for settings in self.columns)
-            return DeclaredTable(features=features, label=label, delimiter=self.delimiter)
+            return DeclaredTable(
+                features=features,
+                label=label,
+                delimiter=self.delimiter,
+                max_record_length=self.max_record_length,
+            )
         except RecipeError:
             raise
         except ArgumentError as error:
