@@ -194,14 +194,14 @@ def test_overrides_know_numbers_words_tables_and_removal(tmp_path: Path) -> None
     changed = [
         "privacy.noise={kind='gaussian'}",
         "privacy.epsilon=4",
-        "privacy.unit=person",
+        "privacy.adjacency=replace_one",
         "training.seed=7",
         "name='my run'",
         "training.seed=",
     ]
     recipe = load_recipe(written(tmp_path, MINIMAL), changed)
     assert recipe.privacy.epsilon == 4.0
-    assert recipe.privacy.unit == "person"
+    assert recipe.privacy.adjacency == "replace_one"
     assert recipe.name == "my run"
     assert recipe.training.seed is None
 

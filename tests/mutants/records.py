@@ -7,6 +7,9 @@ from tests.mutants.mutant import Mutant, one
 _PROCESSES = "accounting/processes.py"
 _SEVERAL = "tests/training/test_several_processes.py"
 
+_TERMS = "mechanism/terms.py"
+_UNITS = "tests/training/test_units.py"
+_OWN_DATA = "tests/cli/test_train_own_data.py"
 _CSV = "datasets/csv_records.py"
 _RECORDS = "tests/datasets/test_csv_records.py"
 
@@ -74,5 +77,61 @@ RECORDS: tuple[Mutant, ...] = (
         "> self.max_length:",
         "> self.max_length * 2**20:",
         _RECORDS + "::test_a_record_may_have_the_declared_length_and_not_one_character_more",
+    ),
+    one(
+        "units-not-compared",
+        "a plan about persons trains on records",
+        _TERMS,
+        "        if unit not in self.units:",
+        "        if False:",
+        _UNITS + "::test_a_data_set_that_says_nothing_holds_records",
+    ),
+    one(
+        "persons-not-assumed",
+        "a guarantee about persons does not say that somebody declared them",
+        "accounting/guarantee.py",
+        "assumptions=(*assumptions, *unit.assumptions),",
+        "assumptions=tuple(assumptions),",
+        _UNITS + "::test_what_is_declared_stands_among_the_assumptions",
+    ),
+    one(
+        "handed-on-statements-believed",
+        "a data set that cuts persons into pieces passes for one of persons",
+        _TERMS,
+        'hasattr(type(dataset), "one_item")',
+        'hasattr(dataset, "one_item")',
+        _UNITS + "::test_a_data_set_that_hands_on_what_it_is_asked_for_says_nothing_about_its_own_items",
+    ),
+    one(
+        "parties-not-asked-for-their-units",
+        "a party of records takes part in a promise about persons",
+        "federated/party.py",
+        "            records = check_unit(records, agreement.plan.unit)",
+        "            pass",
+        _UNITS + "::test_a_party_of_records_takes_no_part_in_a_promise_about_persons",
+    ),
+    one(
+        "statistics-not-asked-for-their-units",
+        "a release of sums over records is promised to persons",
+        "convex/statistics.py",
+        "one_per_person=one_record_per_person), self.unit)",
+        "one_per_person=one_record_per_person), Unit.RECORD)",
+        _UNITS + "::test_an_estimator_promises_nothing_about_persons_that_nobody_declared[statistics]",
+    ),
+    one(
+        "recipe-of-any-unit",
+        "a recipe may promise something to persons whom nothing names",
+        "experiments/recipe.py",
+        "if unit is None or unit in (*known, *allowed):",
+        "if True:",
+        _OWN_DATA + "::test_persons_are_promised_nothing_by_a_table_that_does_not_know_them",
+    ),
+    one(
+        "several-records-of-a-person-unseen",
+        "the noise of one record is promised to a person who has several",
+        "datasets/declared_table.py",
+        "if persons is None or (all(persons) and len(set(persons)) == len(persons)):",
+        "if True:",
+        _OWN_DATA + "::test_persons_with_several_records_are_not_promised_what_one_record_is",
     ),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +23,7 @@ from privet.datasets.columns import ADULT, ADULT_FEATURES, adult_schema
 from privet.datasets.declared_table import DeclaredTable
 from privet.datasets.encoding import encode_columns
 from privet.datasets.info import DatasetInfo, Normalisation
-from privet.datasets.tables import CategoryColumn, NumberColumn, count_surplus, read_csv
+from privet.datasets.tables import CategoryColumn, NumberColumn, count_surplus, read_csv, read_words
 from privet.errors import DataError
 
 _MARKS = {
@@ -117,7 +117,10 @@ def load_declared_table(
     """
     normalisation = info.normalisation()
     measured = None if test is None else read_test_csv(test, table, normalisation)
-    learned = _encoded(read_csv(train, table.schema(table.columns)), table, normalisation)
+    persons = None if table.person is None else read_words(train, table.schema(table.columns), table.person)
+    learned = replace(
+        _encoded(read_csv(train, table.schema(table.columns)), table, normalisation), one_item=table.one_record(persons)
+    )
     nothing = ArrayDataset(features=learned.features[:0], labels=learned.labels[:0])
     return Split(train=learned, test=nothing if measured is None else measured, info=info, normalisation=normalisation)
 

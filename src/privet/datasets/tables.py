@@ -182,6 +182,25 @@ def read_csv(
     return _columns(records, schema, positions)
 
 
+def read_words(path: str | os.PathLike[str], form: CsvFormat, name: str) -> list[str]:
+    """Return the cells of one column of a CSV file with a header as they are; a missing cell is empty.
+
+    Raises:
+        DataError: as :func:`read_csv`.
+    """
+    word = CsvSchema(
+        columns=(CategoryColumn(name=name, categories=("",), default=""),),
+        delimiter=form.delimiter,
+        max_record_length=form.max_record_length,
+    )
+    records = csv_records(read_all(path), word, path=path)
+    header = next(records, None)
+    if header is None:
+        raise DataError(_no_header(path))
+    place = _positions(path, header, word)[name]
+    return [record.cells[place].strip() if place < len(record.cells) else "" for record in records]
+
+
 def read_header(path: str | os.PathLike[str], *, target: str, delimiter: str = ",") -> list[str]:
     """Return the names in a CSV file's first line, which must name the target once, and read nothing beyond it.
 

@@ -74,7 +74,11 @@ class TableSettings(Table):
         columns: The columns that the model takes.
         delimiter: One character between cells.
         decimal: The mark before the fraction of numbers, a point or a comma.
-        max_record_length: How many characters one record may have; a longer one is refused.
+        max_record_length: How many characters one record may have, a million if not given; a longer one is refused.
+        person: The column that names the person whom a record is about. With it the unit may be a person, if nobody has
+            two records.
+        one_record_per_person: Declares that each record holds everything about one person, for tables that name nobody.
+            It stands in the guarantee as an assumption.
     """
 
     train: str
@@ -85,7 +89,9 @@ class TableSettings(Table):
     columns: list[ColumnSettings]
     delimiter: str = ","
     decimal: str = "."
-    max_record_length: Count = MAX_RECORD_LENGTH
+    max_record_length: Count | None = None
+    person: str | None = None
+    one_record_per_person: bool | None = None
 
     def declared(self) -> DeclaredTable:
         """Return the declaration.
@@ -110,7 +116,9 @@ class TableSettings(Table):
                 features=features,
                 label=label,
                 delimiter=self.delimiter,
-                max_record_length=self.max_record_length,
+                max_record_length=self.max_record_length or MAX_RECORD_LENGTH,
+                person=self.person,
+                one_record_per_person=bool(self.one_record_per_person),
             )
         except RecipeError:
             raise
