@@ -10,6 +10,8 @@ _SEVERAL = "tests/training/test_several_processes.py"
 _TERMS = "mechanism/terms.py"
 _UNITS = "tests/training/test_units.py"
 _OWN_DATA = "tests/cli/test_train_own_data.py"
+_SEAL = "training/data_seal.py"
+_SEALED = "tests/training/test_data_seal.py"
 _CSV = "datasets/csv_records.py"
 _RECORDS = "tests/datasets/test_csv_records.py"
 
@@ -133,5 +135,21 @@ RECORDS: tuple[Mutant, ...] = (
         "if persons is None or (all(persons) and len(set(persons)) == len(persons)):",
         "if True:",
         _OWN_DATA + "::test_persons_with_several_records_are_not_promised_what_one_record_is",
+    ),
+    one(
+        "seal-of-the-first-tensor",
+        "a resumed run with other labels is not noticed",
+        _SEAL,
+        "    for tensor in parts:\n",
+        "    for tensor in parts[:1]:\n",
+        _SEALED + "::test_every_tensor_of_the_data_is_sealed",
+    ),
+    one(
+        "seal-of-the-first-chunk",
+        "a resumed run with other records beyond the first sixteen million numbers is not noticed",
+        _SEAL,
+        "for start in range(0, len(flat), _CHUNK):",
+        "for start in range(0, min(len(flat), _CHUNK), _CHUNK):",
+        _SEALED + "::test_every_number_of_a_long_tensor_is_sealed",
     ),
 )
