@@ -341,3 +341,10 @@ def test_a_path_through_a_link_still_names_the_file_that_it_leads_to(tmp_path: P
     found = recipe_from_values(values, folder=tmp_path).table
     assert found is not None
     assert found.train == str(tmp_path / "link" / "my.csv")
+
+
+@pytest.mark.parametrize("unit", ["person", "client"])
+def test_a_known_data_set_promises_nothing_about_more_than_a_record(tmp_path: Path, unit: str) -> None:
+    told = refusal(tmp_path, MINIMAL, f"privacy.unit={unit}")
+    assert f"privacy.unit is '{unit}', and nothing says that a record of" in told
+    assert "privacy.unit = 'record'" in told

@@ -16,10 +16,11 @@ from torch.utils.data import Subset, TensorDataset
 from privet.convex.estimator import ConvexReluClassifier
 from privet.convex.features import RandomFourier
 from privet.convex.statistics import SufficientStatistics
-from privet.errors import DataError, PlanError
+from privet.errors import DataError, PlanError, RecipeError
 from privet.federated.agreement import Agreement
 from privet.federated.contributions import ClientUpdates, ClippedSums, Contribution, Sessions
 from privet.federated.party import Party
+from privet.federated.recipe import FederatedRecipe
 from privet.mechanism.terms import Adjacency, OneItem, Unit, one_item_of
 from privet.plan import Plan
 from privet.training.augmentation import Views
@@ -187,3 +188,14 @@ def test_a_party_that_is_the_unit_may_hold_items_of_any_kind(tmp_path: Path) -> 
         party(dataset, Unit.CLIENT, way, tmp_path)
     with pytest.raises(PlanError, match="protects"):
         party(TensorDataset(torch.zeros(1)), Unit.PERSON, way, tmp_path)
+
+
+def test_a_federated_recipe_names_units_that_its_records_or_parties_are() -> None:
+    source = dict(FederatedRecipe.load("fashion_mnist").source)
+    for unit, told in (("person", "nothing says that a record"), ("client", r"ClippedSums protects Unit\.RECORD")):
+        with pytest.raises(RecipeError, match=told):
+            FederatedRecipe.from_dict({**source, "privacy": {**source["privacy"], "unit": unit}})
+    updates = {**source["federation"], "contribution": {"kind": "client_updates", "learning_rate": 0.1}}
+    privacy = {**source["privacy"], "unit": "client"}
+    found = FederatedRecipe.from_dict({**source, "federation": updates, "privacy": privacy})
+    assert found.agreement.plan.unit is Unit.CLIENT
