@@ -82,6 +82,7 @@ _WHERE = {
     "suggest_physical_batch": "privet.training.physical_batch",
     "Unprotected": "privet.training.telemetry",
     "ExponentialAverage": "privet.training.averaging",
+    "OneItemPerPerson": "privet.training.units",
     "Views": "privet.training.augmentation",
     "ShiftAndFlip": "privet.training.augmentation",
     "mean_over_views": "privet.training.augmentation",
@@ -195,3 +196,4 @@ if TYPE_CHECKING:
     from privet.training.session import privatize as privatize
     from privet.training.step import Step as Step
     from privet.training.telemetry import Unprotected as Unprotected
+    from privet.training.units import OneItemPerPerson as OneItemPerPerson

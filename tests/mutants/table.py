@@ -7,6 +7,7 @@ from tests.mutants.clipping import CLIPPING
 from tests.mutants.ledger import LEDGER
 from tests.mutants.mutant import Mutant
 from tests.mutants.noise import NOISE
+from tests.mutants.records import RECORDS
 from tests.mutants.sampling import SAMPLING
 
-MUTANTS: tuple[Mutant, ...] = (*NOISE, *CLIPPING, *SAMPLING, *LEDGER, *ACCOUNTING)
+MUTANTS: tuple[Mutant, ...] = (*NOISE, *CLIPPING, *SAMPLING, *LEDGER, *ACCOUNTING, *RECORDS)

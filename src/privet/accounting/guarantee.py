@@ -255,6 +255,8 @@ def guarantee(
     Edge cases: an empty event gives epsilon 0; a release without noise gives inf; events that no accountant supports
     raise ``AccountingError``.
     """
+    if not isinstance(unit, Unit):
+        raise ArgumentError(f"unit must be a privet Unit, got {unit!r}.")
     accountant = tightest(event, adjacency, delta)
     curve = accountant.curve(event, adjacency)
     epsilon = curve.epsilon(delta)
@@ -271,7 +273,7 @@ def guarantee(
         accountant=curve.accountant,
         lower=epsilon if isinstance(curve, GaussianCurve) and accountant == ExactGaussian() else None,
         cross_check=cross_check,
-        assumptions=tuple(assumptions),
+        assumptions=(*assumptions, *unit.assumptions),
         proven=True,
         is_upper_bound=True,
         not_private_because=tuple(not_private_because),

@@ -14,7 +14,8 @@ Whatever fails wherever, the rows on disk charge at least what was released. Eig
 3. The ledger is not part of a checkpoint. Going back to an older checkpoint does not give back what was spent since.
 4. A checkpoint carries the ledger's head. A ledger that does not contain that head was rolled back, or is another's.
 5. A resumed process starts with no rounds at hand, draws fresh randomness, and pays for repeated rounds again.
-6. One process at a time holds the ledger; a second one is refused, and so is a forked copy of the first.
+6. One process at a time holds the ledger; a second one is refused, and so are a forked copy of the first and a process
+   that a launcher started together with others.
 7. Every row names the plan. Rows of another plan, or opening with another plan, are refused.
 8. Order is the sequence number. No clock is consulted.
 
@@ -57,6 +58,7 @@ from privet.accounting.ledger_rows import (
 )
 from privet.accounting.ledger_store import FileSystem, LedgerFile, PosixFileSystem, reading
 from privet.accounting.ledger_tally import LedgerHead, LedgerView, Tally
+from privet.accounting.processes import check_alone
 from privet.errors import (
     AccountingError,
     ArgumentError,
@@ -185,7 +187,7 @@ class Ledger:
         ``LedgerCorrupt``, another plan ``LedgerMismatch``, a ledger in use ``LedgerBusy``, a missing file, a link or
         anything but a regular file ``LedgerError``.
         """
-        asked = checked_plan_hash(plan_hash)
+        asked, process = checked_plan_hash(plan_hash), _new_process_word()
         file = LedgerFile.open(Path(path), files=files or PosixFileSystem())
         try:
             tally = Tally()
@@ -201,7 +203,7 @@ class Ledger:
         except BaseException:
             file.release()
             raise
-        return cls(tally=tally, process=_new_process_word(), file=file)
+        return cls(tally=tally, process=process, file=file)
 
     @staticmethod
     def read(path: Path | str, *, files: FileSystem | None = None) -> LedgerView:
@@ -223,6 +225,7 @@ class Ledger:
         if rounds > MAX_COUNT:
             raise ArgumentError(f"count must be at most 2**53, got {rounds}.")
         coded = CodedEvent.of(event)
+        check_alone()
         self._check_usable()
         with self._guard:
             self._append(Reserved(coded=coded, count=rounds))
@@ -383,6 +386,8 @@ class Ledger:
 
 
 def _new_process_word() -> bytes:
+    """Return a new word for this process, which must be the only one that trains."""
+    check_alone()
     return os.urandom(8).hex().encode()
 
 

@@ -16,6 +16,7 @@ import torch
 from dp_accounting import dp_event
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.data import TensorDataset
 
 from privet import checks
 from privet.accounting.gaussian_dp import gdp_mu
@@ -26,6 +27,7 @@ from privet.errors import DataError, PlanError
 from privet.mechanism.events import DpEvent
 from privet.mechanism.terms import Adjacency, Release, Unit
 from privet.training.randomness import Streams
+from privet.training.units import check_unit, declared_rows
 
 _ROWS_AT_ONCE = 8192
 
@@ -119,13 +121,16 @@ class SufficientStatistics:
             not_private_because=reasons,
         )
 
-    def fit(self, inputs: Tensor, labels: Tensor, *, seed: int | None = None) -> FittedStatistics:
+    def fit(
+        self, inputs: Tensor, labels: Tensor, *, seed: int | None = None, one_record_per_person: bool = False
+    ) -> FittedStatistics:
         """Release the statistics of these records once, and solve.
 
         Args:
             inputs: One row per record, of any further shape.
             labels: Class numbers.
             seed: Makes the result repeatable and NOT PRIVATE.
+            one_record_per_person: Declares that each row holds everything about one person, for ``Unit.PERSON``.
 
         Guarantee:
             The release is charged before a record is read. Its sums move by at most ``joint_sensitivity`` with one
@@ -135,6 +140,7 @@ class SufficientStatistics:
         """
         if len(inputs) != len(labels):
             raise DataError("inputs and labels must be pairs, one label per record, and differ in number.")
+        check_unit(declared_rows(TensorDataset(inputs, labels), one_per_person=one_record_per_person), self.unit)
         streams = Streams.new(inputs.device, seed=seed)
         generator = torch.Generator(inputs.device).manual_seed(int(streams.masks.integers(2**63)))
         drawn = self.features.draw(inputs[0:1].flatten(1).shape[1], generator)

@@ -124,6 +124,7 @@ def train(
         announce(promised)
     device = choose_device(recipe.training.device)
     split = load_data(recipe)
+    split.train.one_item.check(plan.unit)
     if not was_resumed:
         files.prepare()
         write_beginnings(recipe, plan, promised, files)

@@ -19,7 +19,7 @@ from privet.mechanism.masking import FrozenMask, NoMask
 from privet.mechanism.noise import Gaussian, calibrated_multiplier
 from privet.mechanism.sampling import FullBatch, Poisson
 from privet.mechanism.shared_mask import SharedRandomMask
-from privet.mechanism.terms import Release
+from privet.mechanism.terms import Release, Unit
 from privet.plan import Plan
 
 if TYPE_CHECKING:
@@ -121,6 +121,10 @@ class Agreement:
         told = f"{self.plan.hash} {self.contribution!r} {self.learning_rate!r} {self.max_records}"
         return hashlib.sha256(told.encode()).hexdigest()
 
+    @property
+    def _assumptions_of_unit(self) -> tuple[str, ...]:
+        return ("nobody's data lie with two parties",) if self.plan.unit is Unit.PERSON else ()
+
     def longest_message(self, *, num_groups: int, num_kept: int) -> float:
         """Return the length that no honest message of so many values exceeds.
 
@@ -153,6 +157,6 @@ class Agreement:
         """Account the plan, or what a party's ledger says was charged, with what the federation assumes beside it."""
         return self.plan.account(
             self.plan.segments if charged is None else charged,
-            assumptions=self.contribution.assumptions + assumptions,
+            assumptions=(*self.contribution.assumptions, *self._assumptions_of_unit, *assumptions),
             not_private_because=not_private_because,
         )

@@ -24,12 +24,14 @@ from privet.mechanism.ablations import amplified
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.events import gaussian_event
 from privet.mechanism.noise import Gaussian, calibrated_multiplier
+from privet.mechanism.terms import Unit
 from privet.training.batching import MapDataset, check_dataset
 from privet.training.folder import RunFolder
 from privet.training.guards import trainable_parameters
 from privet.training.randomness import Streams
 from privet.training.replay import Eager
 from privet.training.session import Session
+from privet.training.units import check_unit
 
 _NOTHING: Values = np.zeros(0, dtype=np.float32)
 
@@ -80,7 +82,11 @@ class Party:
         """
         self.agreement, self._model = agreement, model
         size = checks.count("physical_batch_size", physical_batch_size)
-        self._records = Records(dataset=check_dataset(dataset), losses=losses, physical_batch_size=size)
+        records = check_dataset(dataset)
+        # a party that is itself the unit may hold items of any kind
+        if agreement.plan.unit is not Unit.CLIENT:
+            records = check_unit(records, agreement.plan.unit)
+        self._records = Records(dataset=records, losses=losses, physical_batch_size=size)
         if len(self._records) > agreement.max_records:
             raise DataError(
                 f"A party has more records than the agreement's max_records ({agreement.max_records}). Agree on a "

@@ -19,6 +19,9 @@ from privet.errors import UnsupportedModel
 
 # Channels in a group of a norm that replaces a batch norm: fewer leave little of what tells examples apart.
 _LEAST_CHANNELS = 4
+# Where torch keeps DataParallel, DistributedDataParallel, FSDP, DTensor and pipelines, and what is none of those there.
+_SPREADING = ("torch.nn.parallel.", "torch.distributed.")
+_CHECKPOINTING = "torch.distributed.algorithms._checkpoint."
 
 
 @contextmanager
@@ -44,11 +47,11 @@ class Finding:
 
 
 def find_problems(model: nn.Module) -> list[Finding]:
-    """List every layer that is known to mix examples or to keep statistics of private data.
+    """List every layer that is known to mix examples, to keep statistics of private data or to share its work.
 
     Trainable or not makes no difference: a frozen batch norm in training mode leaks through its running averages.
     """
-    findings: list[Finding] = []
+    findings = find_wrappers(model)
     for name, module in model.named_modules():
         kind = type(module).__name__
         if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
@@ -88,6 +91,29 @@ def find_problems(model: nn.Module) -> list[Finding]:
                 )
             )
     return findings
+
+
+def find_wrappers(model: nn.Module) -> list[Finding]:
+    """List every module and parameter that is spread over processes or devices.
+
+    Told by where their classes come from, whatever they are called: all of torch's ways to spread a model live in two
+    packages.
+    """
+    parts: list[tuple[str, object]] = [*model.named_modules(), *model.named_parameters()]
+    return [
+        Finding(
+            name=name,
+            kind=type(part).__name__,
+            problem="is spread over several processes or devices, of which this session sees one",
+            fix="Pass the plain module, before it is wrapped or sharded (often .module), in a single process.",
+        )
+        for name, part in parts
+        if any(_spreads(kind.__module__) for kind in type(part).__mro__)
+    ]
+
+
+def _spreads(module: str) -> bool:
+    return module.startswith(_SPREADING) and not module.startswith(_CHECKPOINTING)
 
 
 def check_model(model: nn.Module) -> None:

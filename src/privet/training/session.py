@@ -43,6 +43,7 @@ from privet.training.randomness import NoiseSource, Streams
 from privet.training.replay import Eager, Launch
 from privet.training.step import Step
 from privet.training.telemetry import Receiver
+from privet.training.units import check_unit
 
 _LOG = logging.getLogger("privet")
 
@@ -72,7 +73,8 @@ def privatize(
     Args:
         model: Any module whose examples do not interact.
         optimizer: Any first-order torch optimizer over exactly the model's trainable parameters.
-        dataset: A map-style data set; one item is one unit of privacy. Its length changes no constant of the plan.
+        dataset: A map-style data set; one item is one unit of privacy: one record, or what the data set states, for
+            instance :class:`~privet.training.units.OneItemPerPerson`. Its length changes no constant of the plan.
         plan: The accounted plan.
         physical_batch_size: How many examples go through the model at once.
         folder: Where to keep the ledger and checkpoints; a folder that has them is resumed. None keeps the ledger in
@@ -98,7 +100,7 @@ def privatize(
     return Session(
         model=model,
         optimizer=optimizer,
-        dataset=check_dataset(dataset),
+        dataset=check_unit(check_dataset(dataset), plan.unit),
         plan=plan,
         physical_batch_size=checks.count("physical_batch_size", physical_batch_size),
         folder=run_folder,
