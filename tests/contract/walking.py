@@ -62,23 +62,39 @@ def _is_asked(name: str, value: Any) -> bool:
 
 
 def implements(kind: type[Any], protocol: type[Any]) -> bool:
-    """Whether a class offers all that a protocol asks for, its functions with parameters of the same names."""
+    """Whether a class offers all that a protocol asks for, functions by arguments that may be meant as the same."""
     return all(_offers(kind, name, asked) for name, asked in members_of(protocol).items())
 
 
 def _offers(kind: type[Any], name: str, asked: Any) -> bool:
     given = inspect.getattr_static(kind, name, None)
     if inspect.isfunction(asked):
-        return inspect.isfunction(given) and _parameters(given) == _parameters(asked)
+        return inspect.isfunction(given) and _may_stand_for(given, asked)
     if inspect.isfunction(given):
         return False
     annotated = any(name in vars(base).get("__annotations__", {}) for base in kind.__mro__)
     return given is not None or annotated
 
 
-def _parameters(function: Any) -> list[str]:
-    return [
-        name
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is not parameter.VAR_KEYWORD
-    ]
+def _may_stand_for(given: Any, asked: Any) -> bool:
+    """Whether as many arguments come by place, alike in name or type, and the same ones by name alone."""
+    places, wanted = _by_place(given), _by_place(asked)
+    return (
+        len(places) == len(wanted)
+        and all(_are_alike(one, other) for one, other in zip(places, wanted, strict=True))
+        and _by_name(given) == _by_name(asked)
+    )
+
+
+def _are_alike(one: inspect.Parameter, other: inspect.Parameter) -> bool:
+    return one.name == other.name or one.annotation in (other.annotation, "Any", "object", inspect.Parameter.empty)
+
+
+def _by_place(function: Any) -> list[inspect.Parameter]:
+    parameters = inspect.signature(function).parameters.values()
+    return [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+
+
+def _by_name(function: Any) -> set[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
