@@ -49,7 +49,7 @@ GAUSSIANS: Mapping[type, Sequence[tuple[Noise, Split]]] = {
     AdaptiveGaussian: [(AdaptiveGaussian(learning=PastGradients(), noise_multiplier=0.9), even)],
 }
 """Every noise that is normal, as large vectors show it, and how its groups share the noise at multiplier one."""
-BOUNDS = (0.1, 0.2, 5.0)
+BOUNDS = (3.0, 0.5, 4.0)
 
 
 def layout_of(bounds: tuple[float, ...], size: int) -> Layout:
