@@ -144,7 +144,7 @@ NOISE = (
         _GAUSSIAN,
         "event=gaussian_event(bounds=bounds, stds=(std,) * len(bounds)),",
         "event=self.event(),",
-        "tests/contract/test_noise.py::test_the_event_follows_the_bound_that_was_really_used",
+        "tests/contract/test_noise_pieces.py::test_the_event_follows_the_bound_that_was_really_used",
     ),
     one(
         "noise-on-the-masked-coordinates",

@@ -341,7 +341,8 @@ class Capture(TorchFunctionMode):
         """Say of copies of a parameter, one for each example, that they are the examples'."""
         if self.recording.follower is not None:
             size = self.recording.batch_size
-            axis = 1 if source.dim() == output.dim() == 3 and source.shape[1] == 1 < source.shape[0] else 0
+            is_first = output.shape[0] == size and (source.dim() < output.dim() or source.shape[0] == 1)
+            axis = 0 if is_first or output.dim() < 3 else 1
             self.recording.follower.declare(output, single(0) if size == 1 else Place(axis, 1, 1, 0, size))
 
     def _note_use(
