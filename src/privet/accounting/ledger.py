@@ -176,8 +176,21 @@ class Ledger:
         return cls(tally=tally, process=process, file=file)
 
     @classmethod
-    def open(cls, path: Path | str, *, plan_hash: str, files: FileSystem | None = None) -> Ledger:
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        plan_hash: str,
+        former_hashes: Sequence[str] = (),
+        files: FileSystem | None = None,
+    ) -> Ledger:
         """Resume a ledger file and hold it, after checking every row.
+
+        Args:
+            path: Where it is.
+            plan_hash: The hash that names the plan.
+            former_hashes: The names that the same plan had in earlier formats; a ledger keeps the one it began with.
+            files: The file system to use; the real one if None.
 
         Guarantee: rounds that an earlier process reserved stay charged and are not at hand: they may have been
         released.
@@ -186,12 +199,13 @@ class Ledger:
         anything but a regular file ``LedgerError``.
         """
         asked = checked_plan_hash(plan_hash)
+        known = (asked, *(checked_plan_hash(former) for former in former_hashes))
         file = LedgerFile.open(Path(path), files=files or PosixFileSystem())
         try:
             tally = Tally()
             with file.reading() as reader:
                 has_unfinished_row = _take_all(tally, reader, path)
-            if tally.plan_hash.decode() != asked:
+            if tally.plan_hash.decode() not in known:
                 raise LedgerMismatch(
                     f"The ledger {path} belongs to the plan {tally.plan_hash.decode()}, asked was {asked}. Restore "
                     "that plan to resume, or start a new run in its own folder and add up both guarantees."
@@ -307,6 +321,11 @@ class Ledger:
         return self._tally.plan_hash.decode()
 
     @property
+    def run(self) -> str:
+        """The word that names the run, from its first row."""
+        return self._tally.run
+
+    @property
     def charged(self) -> list[tuple[DpEvent, int]]:
         """Every charged event with its number of rounds, in the order in which each was first charged."""
         return self._tally.charged
@@ -386,10 +405,14 @@ def _new_process_word() -> bytes:
     return os.urandom(8).hex().encode()
 
 
+def _new_run_word() -> str:
+    return os.urandom(16).hex()
+
+
 def _first_line(
     tally: Tally, plan: Mapping[str, Any], plan_hash: str, process: bytes, *, is_seeded: bool = False
 ) -> bytes:
-    entry = Created(plan=checked_plan(plan), is_seeded=is_seeded)
+    entry = Created(plan=checked_plan(plan), is_seeded=is_seeded, run=_new_run_word())
     return tally.next_line(entry, plan_hash=checked_plan_hash(plan_hash).encode(), process=process)
 
 

@@ -10,7 +10,7 @@ import hashlib
 from binascii import hexlify
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, assert_never
 
 from privet import checks
 from privet.accounting.ledger_rows import (
@@ -22,6 +22,7 @@ from privet.accounting.ledger_rows import (
     Entry,
     Mismatched,
     Reserved,
+    Row,
     RowFields,
     RowMaker,
     Voided,
@@ -62,6 +63,7 @@ class Tally:
         self.plan_hash = b""
         self.plan: Mapping[str, Any] = {}
         self.is_seeded = False
+        self.run = ""
         self.num_rows = 0
         self.num_bytes = 0
         self.num_voids = 0
@@ -106,6 +108,7 @@ class Tally:
         known = self._remembered.get(body_of(line))
         # A million rows hold a handful of different bodies. A row whose body is known is checked by writing it again.
         if known is not None and not self._writer_closed and known.line(self._fields(self._writer)) == line:
+            assert isinstance(known.entry, Reserved)
             self._add_reserved(known.entry)
         else:
             self._take_with_care(line)
@@ -125,7 +128,7 @@ class Tally:
         self._check_chain(fields)
         self._check_writer(fields.process)
         entry = read_entry(kind, body, seq=self.num_rows)
-        self._add(entry, fields)
+        self._add(entry, fields, line)
         if isinstance(entry, Reserved):
             if len(self._remembered) >= _MAX_REMEMBERED_BODIES:
                 self._remembered.clear()
@@ -188,7 +191,7 @@ class Tally:
         if process in self._earlier_writers:
             raise LedgerCorrupt(f"Row {self.num_rows} of the ledger is by a process that another had already replaced.")
 
-    def _add(self, entry: Any, fields: RowFields) -> None:
+    def _add(self, entry: Row, fields: RowFields, line: bytes) -> None:
         if isinstance(entry, Created) != (self.num_rows == 0):
             raise LedgerCorrupt(
                 f"Row {self.num_rows} of the ledger: the creating row must be the first and only the first."
@@ -199,19 +202,20 @@ class Tally:
             self._writer_closed = False
             # Rounds of a writer that vanished may have been released, so nobody can give them back any more.
             self._returnable.clear()
-        if isinstance(entry, Reserved):
-            self._add_reserved(entry)
-        else:
-            self._add_rare(entry, fields)
+        self._add_up(entry, fields, line)
 
-    def _add_reserved(self, entry: Any) -> None:
+    def _add_reserved(self, entry: Reserved) -> None:
         key, rounds = entry.coded.key, entry.count
         self._charge(entry.coded, rounds)
         self._returnable[key] = self._returnable.get(key, 0) + rounds
 
-    def _add_rare(self, entry: Any, fields: RowFields) -> None:
+    def _add_up(self, entry: Row, fields: RowFields, line: bytes) -> None:
         match entry:
+            case Reserved():
+                self._add_reserved(entry)
             case Created():
+                # runs of format 1 have no name of their own, but a first row like no other
+                self.run = entry.run or hashlib.sha256(line).hexdigest()[:32]
                 self.plan, self.plan_hash, self.is_seeded = entry.plan, fields.plan_hash, entry.is_seeded
             case Voided():
                 self._use(entry.coded, 1)
@@ -225,6 +229,8 @@ class Tally:
                     self._use(part.coded, part.count)
                     self._charged[part.coded.key] -= part.count
                 self._writer_closed = True
+            case _:
+                assert_never(entry)
 
     def _charge(self, coded: CodedEvent, rounds: int) -> None:
         self._events.setdefault(coded.key, coded.event)
@@ -248,6 +254,11 @@ class LedgerView:
     def plan(self) -> Mapping[str, Any]:
         """The public plan of the first row."""
         return self.tally.plan
+
+    @property
+    def run(self) -> str:
+        """The word that names the run."""
+        return self.tally.run
 
     @property
     def is_seeded(self) -> bool:

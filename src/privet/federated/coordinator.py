@@ -94,7 +94,7 @@ class Coordinator:
         try:
             checkpoint = load_checkpoint(self._folder.checkpoint_path)
             if checkpoint is not None:
-                if checkpoint.plan_hash != plan.hash or not self.ledger.contains(checkpoint.head):
+                if not plan.is_named(checkpoint.plan_hash) or not self.ledger.contains(checkpoint.head):
                     raise CheckpointError(
                         f"The checkpoint in {self._folder.path} does not belong to the ledger beside it. Restore the "
                         "newest ledger, or start in a new folder."
@@ -267,7 +267,7 @@ class Coordinator:
             step=self._round,
             steps_taken=self._round,
             head=self.ledger.head,
-            plan_hash=self.agreement.plan.hash,
+            plan_hash=self.ledger.plan_hash,
             clipping={},
             average={},
         )
