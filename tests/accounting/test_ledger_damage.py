@@ -29,7 +29,7 @@ from privet.errors import (
     LedgerCorrupt,
     LedgerError,
 )
-from tests.accounting.ledgers import PLAN_HASH, create, reopen, step
+from tests.accounting.ledgers import PLAN_HASH, create, done, reopen, step
 
 
 def resealed(lines: list[bytes]) -> bytes:
@@ -100,7 +100,7 @@ def test_opening_cuts_an_unfinished_row_off_for_good(lived: Path, kept: int, zer
     with reopen(lived) as ledger:
         assert lived.read_bytes() == whole
         ledger.reserve(step())
-        ledger.check(step())
+        ledger.check(done(step()))
     assert Ledger.read(lived).charged_rounds == 6
 
 
@@ -305,7 +305,7 @@ def test_the_format_does_not_drift(path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("privet.accounting.ledger._new_run_word", lambda: "0123456789abcdef" * 2)
     with Ledger.create(path, plan={"b": 1, "a": 0.5}, plan_hash="plan-1") as ledger:
         ledger.reserve(step(), 2)
-        ledger.check(step())
+        ledger.check(done(step()))
         ledger.void(VoidReason.INTERRUPTED)
     assert path.read_bytes().splitlines()[1] == (
         b'{"body":{"count":2,"event":{"event":{"noise_multiplier":1.1,"type":"gaussian"},"sampling_probability":0.01,'
@@ -323,7 +323,7 @@ def test_the_clock_plays_no_part(path: Path, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(f"time.{name}", broken_clock)
     ledger = create(path)
     ledger.reserve(step())
-    ledger.check(step())
+    ledger.check(done(step()))
     ledger.close()
     view = Ledger.read(path)
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Mutants of the formats: of what names a plan, and of what an earlier or a later version wrote."""
+"""Mutants of the formats, of what a ledger is told, and of what is remembered of its newest row."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ _NAMES = "mechanism/fingerprint.py"
 _FORMER = "mechanism/former_fingerprint.py"
 _ROWS = "accounting/ledger_rows.py"
 _TESTS = "tests/test_formats.py::"
+_FACTS = "tests/contract/test_what_was_done.py::"
 
 FORMATS = (
     one(
@@ -65,5 +66,46 @@ FORMATS = (
         "if form > FORMAT:",
         "if False:",
         _TESTS + "test_a_ledger_of_a_later_format_was_made_by_a_newer_privet",
+    ),
+    one(
+        "planned-event-taken",
+        "a ledger compares the plan with itself",
+        "accounting/ledger_at_hand.py",
+        "if not isinstance(found, Done):",
+        "if found is None:",
+        _FACTS + "test_a_ledger_takes_no_event_that_was_planned",
+    ),
+    one(
+        "largest-noise-of-a-joint-release",
+        "one part of a release may have less noise than is charged",
+        "mechanism/done.py",
+        "stds=(min(stds),)",
+        "stds=(max(stds),)",
+        _FACTS + "test_statistics_with_half_the_noise_on_either_part_are_refused",
+    ),
+    one(
+        "first-party-speaks-for-all",
+        "a party that adds less noise than the others is not noticed",
+        "federated/coordinator.py",
+        "self.ledger.check(done_together(parts))",
+        "self.ledger.check(parts[0])",
+        _FACTS + "test_a_coordinator_compares_what_each_party_did_in_its_own_session",
+    ),
+    one(
+        "later-releases-of-a-round-not-compared",
+        "after the first step of an epoch, and after a party's first round, any noise will do",
+        "accounting/ledger.py",
+        "if any(is_same(charged, event) for charged, _ in self._tally.charged):",
+        "if self._tally.charged:",
+        _FACTS + "test_a_later_step_of_a_charged_epoch_with_half_the_noise_is_refused_and_charged",
+        _FACTS + "test_a_party_that_clips_its_update_to_twice_the_bound_is_refused_whenever_it_is_asked",
+    ),
+    one(
+        "owed-noise-follows-the-kept-bound",
+        "a party that clips to twice the bound believes that the coordinator adds twice the noise",
+        "federated/party.py",
+        "owed = self.agreement.central_noise_std(num_groups=self._layout.num_groups)",
+        "owed = self.agreement.plan.noise.noise_multiplier * clipped.sensitivity.total",
+        _FACTS + "test_a_party_that_clips_its_records_to_twice_the_bound_is_refused",
     ),
 )

@@ -243,32 +243,68 @@ class Tally:
         self._returnable[coded.key] = left
 
 
+class Told:
+    """What rows say, the same words for a ledger that is held and for one that is looked at."""
+
+    @property
+    def _told(self) -> Tally:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> str:
+        """The word that names the run, from its first row."""
+        return self._told.run
+
+    @property
+    def plan_hash(self) -> str:
+        """The hash of the plan that every row names."""
+        return self._told.plan_hash.decode()
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether the first row says that the user chose the seed of the random streams: the run is not private."""
+        return self._told.is_seeded
+
+    @property
+    def charged(self) -> list[tuple[DpEvent, int]]:
+        """Every charged event with its number of rounds, in the order in which each was first charged."""
+        return self._told.charged
+
+    @property
+    def charged_rounds(self) -> int:
+        """How many rounds are charged in all."""
+        return self._told.charged_rounds
+
+    @property
+    def event(self) -> DpEvent:
+        """Everything charged, as one event for an accountant."""
+        return compose(self._told.charged)
+
+    @property
+    def head(self) -> LedgerHead:
+        """The newest complete row, for a checkpoint to carry."""
+        return self._told.head
+
+    def contains(self, head: LedgerHead) -> bool:
+        """Say whether the row named by ``head`` is in this ledger; if not, it was rolled back or is another run's."""
+        return self._told.contains(head)
+
+
 @dataclass(frozen=True, kw_only=True)
-class LedgerView:
+class LedgerView(Told):
     """A ledger as it was when it was read. Looking at it changes nothing, neither here nor on disk."""
 
     tally: Tally
     has_unfinished_row: bool
 
     @property
+    def _told(self) -> Tally:
+        return self.tally
+
+    @property
     def plan(self) -> Mapping[str, Any]:
         """The public plan of the first row."""
         return self.tally.plan
-
-    @property
-    def run(self) -> str:
-        """The word that names the run."""
-        return self.tally.run
-
-    @property
-    def is_seeded(self) -> bool:
-        """Whether the user chose the seed of the random streams, so that the run is not private."""
-        return self.tally.is_seeded
-
-    @property
-    def plan_hash(self) -> str:
-        """The hash of the plan that every row names."""
-        return self.tally.plan_hash.decode()
 
     @property
     def num_rows(self) -> int:
@@ -284,30 +320,6 @@ class LedgerView:
     def num_mismatches(self) -> int:
         """How many rounds ran as something else than was reserved."""
         return self.tally.num_mismatches
-
-    @property
-    def charged(self) -> list[tuple[DpEvent, int]]:
-        """Every charged event with its number of rounds."""
-        return self.tally.charged
-
-    @property
-    def charged_rounds(self) -> int:
-        """How many rounds are charged in all."""
-        return self.tally.charged_rounds
-
-    @property
-    def event(self) -> DpEvent:
-        """Everything charged, as one event for an accountant."""
-        return compose(self.tally.charged)
-
-    @property
-    def head(self) -> LedgerHead:
-        """The newest complete row."""
-        return self.tally.head
-
-    def contains(self, head: LedgerHead) -> bool:
-        """Say whether the row named by ``head`` is in the ledger."""
-        return self.tally.contains(head)
 
     def verify(self, segments: Sequence[tuple[DpEvent, int]]) -> None:
         """Raise ``LedgerMismatch`` unless everything charged is in the plan, at most as often as planned."""

@@ -122,6 +122,16 @@ class Agreement:
         names = {kind: name for name, kind in CONTRIBUTIONS.items()}
         return fingerprint(self, {**codec.NAMES, **names, Plan: "plan", Agreement: "agreement"})
 
+    def central_noise_std(self, *, num_groups: int) -> float:
+        """Return the standard deviation of the noise that the coordinator adds to the sum of a round.
+
+        Guarantee: a constant of the agreement, whatever bound anybody really kept.
+        """
+        if not isinstance(self.plan.noise, Gaussian) or not self.contribution.has_central_noise:
+            raise PlanError(f"{type(self.contribution).__name__} leaves no noise to the coordinator.")
+        multiplier = calibrated_multiplier("Gaussian", self.plan.noise.noise_multiplier)
+        return multiplier * self.plan.clipping.for_groups(num_groups).sensitivity.total
+
     def longest_message(self, *, num_groups: int, num_kept: int) -> float:
         """Return the length that no honest message of so many values exceeds.
 
