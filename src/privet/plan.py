@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,6 +18,8 @@ from privet.mechanism.clipping import Clipping
 from privet.mechanism.clipping_runs import step_event
 from privet.mechanism.descent import StronglyConvexDescent
 from privet.mechanism.events import compose, same_event
+from privet.mechanism.fingerprint import fingerprint
+from privet.mechanism.former_fingerprint import former_fingerprint
 from privet.mechanism.grouping import Grouping, OneGroup
 from privet.mechanism.laplace import is_exponential
 from privet.mechanism.masking import Mask, NoMask
@@ -66,7 +67,7 @@ class Plan:
     grouping: Grouping = field(default_factory=OneGroup)
     mask: Mask = field(default_factory=NoMask)
     release: Release = Release.EVERY_ITERATE
-    # shown and hashed only where it is given: the fingerprint of every other plan does not know it
+    # shown only where it is given
     descent: StronglyConvexDescent | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -297,10 +298,18 @@ class Plan:
 
     @property
     def hash(self) -> str:
-        """Fingerprint of the plan, stamped on every ledger row."""
-        # frozen pieces of numbers print all their fields, so this also covers pieces that have no name in files
-        told = repr(self) if self.descent is None else f"{self!r} with {self.descent!r}"
-        return hashlib.sha256(told.encode()).hexdigest()
+        """Fingerprint of the plan, stamped on every ledger row; see :mod:`privet.mechanism.fingerprint`."""
+        return fingerprint(self, {**codec.NAMES, Plan: "plan"})
+
+    @property
+    def former_hashes(self) -> tuple[str, ...]:
+        """The names that this plan had in earlier formats: ledgers that were begun under them keep them."""
+        former = former_fingerprint(self)
+        return () if former is None else (former,)
+
+    def is_named(self, told: object) -> bool:
+        """Whether a file that names its plan by this fingerprint means this plan, in whatever format it was written."""
+        return told == self.hash or told in self.former_hashes
 
 
 def _member(kind: Any, value: object, where: str) -> Any:

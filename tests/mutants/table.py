@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.accounting import ACCOUNTING
 from tests.mutants.clipping import CLIPPING
 from tests.mutants.contracts import CONTRACTS
+from tests.mutants.formats import FORMATS
 from tests.mutants.ledger import LEDGER
 from tests.mutants.mutant import Mutant
 from tests.mutants.noise import NOISE
@@ -16,6 +17,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *CLIPPING,
     *SAMPLING,
     *LEDGER,
+    *FORMATS,
     *ACCOUNTING,
     *RECORDS,
     *CONTRACTS,

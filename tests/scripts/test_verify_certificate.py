@@ -25,6 +25,7 @@ from privet.mechanism.laplace import L2Laplace
 from privet.mechanism.terms import Adjacency, Unit
 from privet.reports.certificate import certify
 from privet.reports.certificate_page import write_certificate
+from tests.accounting.ledgers import done
 from tests.reports.certificates import plan_of, spend
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "verify_certificate.py"
@@ -224,7 +225,7 @@ def test_a_ledger_that_has_grown_is_noticed(run: Path) -> None:
     plan = plan_of(steps=60)
     with Ledger.open(run / "ledger.jsonl", plan_hash=plan.hash) as ledger:
         ledger.reserve(plan.round_event)
-        ledger.check(plan.round_event)
+        ledger.check(done(plan.round_event))
     assert verdict(run) == WRONG
 
 
@@ -307,7 +308,7 @@ def test_a_certificate_that_promises_privacy_for_a_seeded_ledger_is_wrong(
     with Ledger.create(tmp_path / "ledger.jsonl", plan=plan.to_dict(), plan_hash=plan.hash, is_seeded=True) as ledger:
         ledger.reserve(plan.round_event, 5)
         for _ in range(5):
-            ledger.check(plan.round_event)
+            ledger.check(done(plan.round_event))
     write_certificate(certify(tmp_path), tmp_path)
     assert verdict(tmp_path) == WRONG
     resigned(tmp_path, lambda values: values["guarantee"].update(not_private_because=[]))

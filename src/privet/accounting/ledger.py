@@ -33,18 +33,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-from dp_accounting.dp_event import NonPrivateDpEvent
+from typing import Any, NoReturn
 
 from privet import checks
+from privet.accounting.ledger_at_hand import AtHand, coded_or_non_private, event_of, is_same
 from privet.accounting.ledger_rows import (
     MAX_COUNT,
-    MAX_ROW_BYTES,
     Closed,
     CodedEvent,
     Created,
@@ -57,10 +54,9 @@ from privet.accounting.ledger_rows import (
     checked_plan_hash,
 )
 from privet.accounting.ledger_store import FileSystem, LedgerFile, PosixFileSystem, reading
-from privet.accounting.ledger_tally import LedgerHead, LedgerView, Tally
+from privet.accounting.ledger_tally import LedgerHead, LedgerView, Tally, Told
 from privet.accounting.processes import check_alone
 from privet.errors import (
-    AccountingError,
     ArgumentError,
     LedgerBusy,
     LedgerCorrupt,
@@ -68,59 +64,14 @@ from privet.errors import (
     LedgerMismatch,
     LedgerWriteError,
     LoopError,
-    PrivetError,
 )
-from privet.mechanism.events import DpEvent, compose, same_event
+from privet.mechanism.done import Done
+from privet.mechanism.events import DpEvent
 
 __all__ = ["Ledger", "LedgerHead", "LedgerView", "VoidReason"]
 
-# The JSON around one event in a closing row: {"count":<up to 16 digits>,"event":...} and a comma.
-_RETURNED_PART_BYTES = 48
 
-
-class _AtHand:
-    """The rounds this process has reserved and not begun, oldest first."""
-
-    def __init__(self) -> None:
-        self._runs: deque[tuple[CodedEvent, int]] = deque()
-
-    def __len__(self) -> int:
-        return sum(rounds for _, rounds in self._runs)
-
-    def add(self, coded: CodedEvent, rounds: int) -> None:
-        if self._runs and self._runs[-1][0].key == coded.key:
-            rounds += self._runs.pop()[1]
-        self._runs.append((coded, rounds))
-
-    def take(self) -> CodedEvent | None:
-        """Remove and return the oldest round; None if there is none."""
-        if not self._runs:
-            return None
-        coded, rounds = self._runs[0]
-        if rounds == 1:
-            self._runs.popleft()
-        else:
-            self._runs[0] = (coded, rounds - 1)
-        return coded
-
-    def take_all(self) -> tuple[Reserved, ...]:
-        """Remove everything; return it merged, as much of it as one row can hold."""
-        totals: dict[bytes, int] = {}
-        events: dict[bytes, CodedEvent] = {}
-        for coded, rounds in self._runs:
-            totals[coded.key] = totals.get(coded.key, 0) + rounds
-            events[coded.key] = coded
-        self._runs.clear()
-        parts, room = [], MAX_ROW_BYTES // 2
-        for key, rounds in totals.items():
-            room -= len(key) + _RETURNED_PART_BYTES
-            # What finds no room in the closing row stays charged, which is never wrong.
-            if room >= 0:
-                parts.append(Reserved(coded=events[key], count=rounds))
-        return tuple(parts)
-
-
-class Ledger:
+class Ledger(Told):
     """What a run has spent, charged before it is spent. Made by ``in_memory``, ``create`` or ``open``.
 
     Guarantee: for everything that passed ``check``, a durable row was there before ``reserve`` returned. Nothing this
@@ -135,7 +86,7 @@ class Ledger:
         self._file = file
         self._owner = os.getpid()
         self._guard = threading.RLock()
-        self._at_hand = _AtHand()
+        self._at_hand = AtHand()
         self._closed = False
         self._unrecorded_mismatch = False
 
@@ -178,8 +129,21 @@ class Ledger:
         return cls(tally=tally, process=process, file=file)
 
     @classmethod
-    def open(cls, path: Path | str, *, plan_hash: str, files: FileSystem | None = None) -> Ledger:
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        plan_hash: str,
+        former_hashes: Sequence[str] = (),
+        files: FileSystem | None = None,
+    ) -> Ledger:
         """Resume a ledger file and hold it, after checking every row.
+
+        Args:
+            path: Where it is.
+            plan_hash: The hash that names the plan.
+            former_hashes: The names that the same plan had in earlier formats; a ledger keeps the one it began with.
+            files: The file system to use; the real one if None.
 
         Guarantee: rounds that an earlier process reserved stay charged and are not at hand: they may have been
         released.
@@ -188,12 +152,13 @@ class Ledger:
         anything but a regular file ``LedgerError``.
         """
         asked, process = checked_plan_hash(plan_hash), _new_process_word()
+        known = (asked, *(checked_plan_hash(former) for former in former_hashes))
         file = LedgerFile.open(Path(path), files=files or PosixFileSystem())
         try:
             tally = Tally()
             with file.reading() as reader:
                 has_unfinished_row = _take_all(tally, reader, path)
-            if tally.plan_hash.decode() != asked:
+            if tally.plan_hash.decode() not in known:
                 raise LedgerMismatch(
                     f"The ledger {path} belongs to the plan {tally.plan_hash.decode()}, asked was {asked}. Restore "
                     "that plan to resume, or start a new run in its own folder and add up both guarantees."
@@ -231,33 +196,53 @@ class Ledger:
             self._append(Reserved(coded=coded, count=rounds))
             self._at_hand.add(coded, rounds)
 
-    def check(self, event: DpEvent) -> None:
-        """Use up one reserved round, and refuse its release unless the facts are what was reserved.
+    def check(self, done: Done) -> None:
+        """Use up one reserved round, and refuse its release unless what was done is what was reserved.
 
         Args:
-            event: Built from the noise and the bounds really used, never from the plan.
+            done: Told by the place that bounded contributions and added noise; a planned event is not taken.
 
         Guarantee: returns only if a durable row charges this very event. Otherwise the facts are charged on top of the
         reservation, so the ledger is right even if the caller releases against this refusal.
         Edge cases: facts that no event describes (NaN, unknown types) are charged as not private; without a reserved
         round this raises ``LoopError``.
         """
+        event = event_of(done)
         self._check_usable()
         with self._guard:
             reserved = self._take_round("check")
-            if _is_same(reserved.event, event):
+            if is_same(reserved.event, event):
                 return
-            facts = _coded_or_non_private(event)
-            told = (
-                f"Reserved was {reserved.key.decode()}, what ran is {facts.key.decode()}. The result must not be "
-                "released. Change the plan instead of its pieces, and start a new run."
-            )
-            try:
-                self._append(Mismatched(facts=facts, reserved=reserved))
-            except LedgerWriteError as error:
-                self._unrecorded_mismatch = True
-                raise LedgerMismatch(f"{told} This could not be recorded either: {error}") from error
-            raise LedgerMismatch(told)
+            facts = coded_or_non_private(event)
+            self._refuse(Mismatched(facts=facts, reserved=reserved), f"Reserved was {reserved.key.decode()}", facts)
+
+    def check_within(self, done: Done) -> None:
+        """Refuse a further release of a round that is charged already unless it is what was charged.
+
+        For a later step of a round that covers several, and for a round that an earlier process charged in advance.
+
+        Guarantee: returns only if a durable row charges this very event; otherwise the facts are charged anew.
+        """
+        event = event_of(done)
+        self._check_usable()
+        with self._guard:
+            if any(is_same(charged, event) for charged, _ in self._tally.charged):
+                return
+            facts = coded_or_non_private(event)
+            self._refuse(Reserved(coded=facts, count=1), "No round of this kind was charged", facts)
+
+    def _refuse(self, entry: Entry, found: str, facts: CodedEvent) -> NoReturn:
+        """Charge what ran, and raise."""
+        told = (
+            f"{found}, what ran is {facts.key.decode()}. The result must not be released. Change the plan instead of "
+            "its pieces, and start a new run."
+        )
+        try:
+            self._append(entry)
+        except LedgerWriteError as error:
+            self._unrecorded_mismatch = True
+            raise LedgerMismatch(f"{told} This could not be recorded either: {error}") from error
+        raise LedgerMismatch(told)
 
     def void(self, reason: VoidReason) -> None:
         """Record that the oldest reserved round was begun and given up. It stays charged and cannot be run again."""
@@ -300,43 +285,13 @@ class Ledger:
             self._file.abandon()
 
     @property
+    def _told(self) -> Tally:
+        return self._tally
+
+    @property
     def available(self) -> int:
         """How many rounds this process has reserved and not begun. Zero after ``open`` and after ``close``."""
         return 0 if self._closed else len(self._at_hand)
-
-    @property
-    def plan_hash(self) -> str:
-        """The hash of the plan that every row names."""
-        return self._tally.plan_hash.decode()
-
-    @property
-    def charged(self) -> list[tuple[DpEvent, int]]:
-        """Every charged event with its number of rounds, in the order in which each was first charged."""
-        return self._tally.charged
-
-    @property
-    def is_seeded(self) -> bool:
-        """Whether the first row says that the user chose the seed of the random streams."""
-        return self._tally.is_seeded
-
-    @property
-    def charged_rounds(self) -> int:
-        """How many rounds are charged in all."""
-        return self._tally.charged_rounds
-
-    @property
-    def event(self) -> DpEvent:
-        """Everything charged, as one event for an accountant."""
-        return compose(self._tally.charged)
-
-    @property
-    def head(self) -> LedgerHead:
-        """The newest row, for a checkpoint to carry."""
-        return self._tally.head
-
-    def contains(self, head: LedgerHead) -> bool:
-        """Say whether the row named by ``head`` is in this ledger; if not, it was rolled back or is another run's."""
-        return self._tally.contains(head)
 
     def verify(self, segments: Sequence[tuple[DpEvent, int]]) -> None:
         """Raise ``LedgerMismatch`` unless everything charged is in the plan, at most as often as planned. Pure."""
@@ -391,10 +346,14 @@ def _new_process_word() -> bytes:
     return os.urandom(8).hex().encode()
 
 
+def _new_run_word() -> str:
+    return os.urandom(16).hex()
+
+
 def _first_line(
     tally: Tally, plan: Mapping[str, Any], plan_hash: str, process: bytes, *, is_seeded: bool = False
 ) -> bytes:
-    entry = Created(plan=checked_plan(plan), is_seeded=is_seeded)
+    entry = Created(plan=checked_plan(plan), is_seeded=is_seeded, run=_new_run_word())
     return tally.next_line(entry, plan_hash=checked_plan_hash(plan_hash).encode(), process=process)
 
 
@@ -405,17 +364,3 @@ def _take_all(tally: Tally, reader: Any, path: Path | str) -> bool:
         raise LedgerCorrupt(
             f"{path}: {error} Restore the ledger from a copy; without it nobody knows what was spent."
         ) from None
-
-
-def _is_same(reserved: DpEvent, facts: DpEvent) -> bool:
-    try:
-        return same_event(reserved, facts)
-    except (ArgumentError, AccountingError):
-        return False
-
-
-def _coded_or_non_private(event: DpEvent) -> CodedEvent:
-    try:
-        return CodedEvent.of(event)
-    except PrivetError:
-        return CodedEvent.of(NonPrivateDpEvent())

@@ -9,6 +9,10 @@ the same JSON without the ``crc`` field and without the newline. ``process`` is 
 created or opened. Order is ``seq`` and nothing else: no clock is read or written.
 
 Bodies are built from events, counts and words of fixed lists, so nothing computed from private data can enter a row.
+
+How the format grows: a kind of row never gains or loses a field, because older versions could then misread it. What is
+new becomes a new kind in ``Row``, which older versions refuse as newer than themselves. What changes the meaning of
+rows that exist raises ``FORMAT``; earlier formats are read for ever.
 """
 
 from __future__ import annotations
@@ -20,17 +24,20 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, get_args
 
 from privet import checks
 from privet.errors import ArgumentError, LedgerCorrupt, LedgerError
 from privet.mechanism.events import DpEvent, decode_event, encode_event
+from privet.mechanism.fingerprint import canonical as canonical
 
-FORMAT = 1
+FORMAT = 2
+"""Format 1 names plans by the hash of a ``repr``, and runs by the hash of the first row."""
 MAX_ROW_BYTES = 64 * 1024
 MAX_COUNT = 2**53
 NO_ROW_SHA256 = "0" * 64
 
+_RUN = re.compile(r"[0-9a-f]{32}")
 _PLAN_HASH = re.compile(r"[0-9A-Za-z:._-]{1,128}")
 _MAX_INT_DIGITS = 17
 _BODY = b'{"body":'
@@ -49,12 +56,6 @@ class VoidReason(Enum):
     OUT_OF_MEMORY = "out_of_memory"
     WORKER_LOST = "worker_lost"
     STEP_FAILED = "step_failed"
-
-
-def canonical(value: object) -> bytes:
-    """Return the one JSON form of a value: sorted keys, no spaces, ASCII; NaN and infinity are refused."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
-    return text.encode("ascii")
 
 
 def parse_strict(text: bytes) -> Any:
@@ -155,27 +156,36 @@ class Created:
     Attributes:
         plan: The plan.
         is_seeded: Whether the user chose the seed of the random streams, so that nothing after it is private.
+        run: A random word of 32 hex digits that names the run; None in format 1, which had none.
     """
 
     kind: ClassVar[str] = "create"
     plan: Json
     is_seeded: bool = False
+    run: str | None
 
     def body(self) -> Json:
-        """Return the JSON form; a ledger of a run that nobody seeded is as it always was."""
-        return {"format": FORMAT, "plan": self.plan, **({"seeded": True} if self.is_seeded else {})}
+        """Return the JSON form, in the format that the run was begun in."""
+        seeded = {"seeded": True} if self.is_seeded else {}
+        if self.run is None:
+            return {"format": 1, "plan": self.plan, **seeded}
+        return {"format": FORMAT, "plan": self.plan, "run": self.run, **seeded}
 
     @classmethod
     def read(cls, body: Json) -> Created:
         """Read the JSON form back."""
-        if body["format"] != FORMAT:
+        form = checks.count("format", body["format"])
+        if form > FORMAT:
             raise LedgerError(
-                f"The ledger is of format {body['format']!r}, this version reads format {FORMAT}. "
-                "Use the version of the library that wrote it."
+                f"The ledger is of format {form}, this version reads formats up to {FORMAT}: it was made by a newer "
+                "privet. Update privet to read it."
             )
         if not isinstance(body["plan"], dict):
             raise ValueError("the plan is not a JSON object")
-        return cls(plan=body["plan"], is_seeded=body.get("seeded", False) is True)
+        run = None if form == 1 else str(body["run"])
+        if run is not None and _RUN.fullmatch(run) is None:
+            raise ValueError("the run's name is not 32 hex digits")
+        return cls(plan=body["plan"], is_seeded=body.get("seeded", False) is True, run=run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,7 +259,9 @@ class Closed:
         return cls(returned=tuple(Reserved.read(part) for part in body["returned"]))
 
 
-_KINDS: Mapping[bytes, Any] = {piece.kind.encode(): piece for piece in (Created, Reserved, Mismatched, Voided, Closed)}
+Row: TypeAlias = Created | Reserved | Mismatched | Voided | Closed
+"""Every kind of row. One that is added here has no meaning until the tally gives it one, and mypy says so."""
+_KINDS: Mapping[bytes, Any] = {piece.kind.encode(): piece for piece in get_args(Row)}
 
 
 class RowFields(NamedTuple):
@@ -305,18 +317,21 @@ def split_row(line: bytes) -> tuple[bytes, bytes, RowFields] | None:
     return kind, body, RowFields(plan_hash=plan_hash, prev=prev, process=process, seq=int(seq))
 
 
-def read_entry(kind: bytes, body: bytes, *, seq: int) -> Any:
+def read_entry(kind: bytes, body: bytes, *, seq: int) -> Row:
     """Return the entry a row holds.
 
     Guarantee: the entry writes exactly these bytes again, so two readers can never understand one row differently.
-    Edge cases: unknown kinds, surplus or missing fields, unknown events and non-canonical JSON raise ``LedgerCorrupt``;
-    a later format raises ``LedgerError``.
+    Edge cases: surplus or missing fields, unknown events and non-canonical JSON raise ``LedgerCorrupt``; a later
+    format and unknown kinds raise ``LedgerError``, because their checksum is right: a newer version wrote them.
     """
     piece = _KINDS.get(kind)
     if piece is None:
-        raise LedgerCorrupt(f"Row {seq} of the ledger is of unknown kind {kind.decode()!r}.")
+        raise LedgerError(
+            f"Row {seq} of the ledger is of the kind {kind.decode()!r}, which this version does not know: it was made "
+            "by a newer privet. Update privet to read it; without that row nobody knows what was spent."
+        )
     try:
-        entry = piece.read(parse_strict(body))
+        entry: Row = piece.read(parse_strict(body))
         same = canonical(entry.body()) == body
     except LedgerError:
         raise

@@ -23,8 +23,10 @@ from privet.accounting.gaussian_dp import gdp_mu
 from privet.accounting.guarantee import SEEDED, Guarantee, guarantee
 from privet.accounting.ledger import Ledger
 from privet.convex.features import DrawnFeatures, FeatureMap
-from privet.errors import DataError, PlanError
+from privet.errors import DataError
+from privet.mechanism.done import add_noise, add_symmetric_noise, done_gaussian
 from privet.mechanism.events import DpEvent
+from privet.mechanism.noise import calibrated_multiplier
 from privet.mechanism.terms import Adjacency, Release, Unit
 from privet.training.randomness import Streams
 from privet.training.units import check_unit, declared_rows
@@ -88,9 +90,9 @@ class SufficientStatistics:
     @property
     def noise_std(self) -> float:
         """Standard deviation of the noise on the joint release."""
-        if self.noise_multiplier is None:
-            raise PlanError("There is no noise_multiplier yet. Set one, or let calibrated(epsilon=...) find it.")
-        return self.noise_multiplier * joint_sensitivity(self.label_weight, self.adjacency)
+        return calibrated_multiplier(type(self).__name__, self.noise_multiplier) * joint_sensitivity(
+            self.label_weight, self.adjacency
+        )
 
     @property
     def event(self) -> DpEvent:
@@ -99,9 +101,13 @@ class SufficientStatistics:
         An event states noise over what one record adds, and the accountant doubles that for replace-one; here the
         exact distance of a replacement is known, so the doubling is taken back.
         """
-        mu = joint_sensitivity(self.label_weight, self.adjacency) / self.noise_std
-        factor = 2.0 if self.adjacency is Adjacency.REPLACE_ONE else 1.0
-        return dp_event.GaussianDpEvent(factor / mu)
+        return dp_event.GaussianDpEvent(
+            calibrated_multiplier(type(self).__name__, self.noise_multiplier) * self._factor
+        )
+
+    @property
+    def _factor(self) -> float:
+        return 2.0 if self.adjacency is Adjacency.REPLACE_ONE else 1.0
 
     def guarantee(self) -> Guarantee:
         """Account the release; no data is needed."""
@@ -148,13 +154,10 @@ class SufficientStatistics:
         with ledger:
             ledger.reserve(self.event)
             second, mixed = _statistics(drawn, inputs, labels, self.num_classes)
-            noise = torch.zeros_like(second)
-            streams.noise.add_normal(noise.view(-1), self.noise_std)
-            second += (noise + noise.T) / 2
-            noise = torch.zeros_like(mixed)
-            streams.noise.add_normal(noise.view(-1), self.noise_std / self.label_weight)
-            mixed += noise
-            ledger.check(self.event)
+            of_second = add_symmetric_noise(second, std=self.noise_std, source=streams.noise)
+            of_mixed = add_noise(mixed.view(-1), std=self.noise_std / self.label_weight, source=streams.noise)
+            bound = joint_sensitivity(self.label_weight, self.adjacency) / self._factor
+            ledger.check(done_gaussian([(of_second, 1.0), (of_mixed, self.label_weight)], bound=bound))
         reasons = () if seed is None else (SEEDED,)
         return FittedStatistics(
             features=drawn,

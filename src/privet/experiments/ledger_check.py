@@ -84,7 +84,7 @@ def check_ledger(run_or_ledger: Path) -> LedgerCheck:
     if known is not None:
         known.check(view, view.charged_rounds * plan.sampling.steps_per_round, run_or_ledger)
     try:
-        if plan.hash != view.plan_hash:
+        if not plan.is_named(view.plan_hash):
             raise LedgerMismatch("The plan in the ledger's first row is not the one its rows were charged under.")
         view.verify(plan.segments)
         mismatch = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +10,12 @@ from typing import TYPE_CHECKING
 from privet import checks
 from privet.accounting.guarantee import Guarantee
 from privet.errors import PlanError
-from privet.federated.contributions import ClientUpdates, ClippedSums, Contribution, Sessions
+from privet.federated.contributions import CONTRIBUTIONS, ClientUpdates, ClippedSums, Contribution, Sessions
+from privet.mechanism import codec
 from privet.mechanism.chosen_mask import ChosenMask
 from privet.mechanism.clipping_runs import ChangingClipping
 from privet.mechanism.epochs import steps_per_epoch
+from privet.mechanism.fingerprint import fingerprint
 from privet.mechanism.masking import FrozenMask, NoMask
 from privet.mechanism.noise import Gaussian, calibrated_multiplier
 from privet.mechanism.sampling import FullBatch, Poisson
@@ -118,8 +119,18 @@ class Agreement:
     @property
     def hash(self) -> str:
         """Fingerprint that every message carries: parties that agreed on something else do not talk to each other."""
-        told = f"{self.plan.hash} {self.contribution!r} {self.learning_rate!r} {self.max_records}"
-        return hashlib.sha256(told.encode()).hexdigest()
+        names = {kind: name for name, kind in CONTRIBUTIONS.items()}
+        return fingerprint(self, {**codec.NAMES, **names, Plan: "plan", Agreement: "agreement"})
+
+    def central_noise_std(self, *, num_groups: int) -> float:
+        """Return the standard deviation of the noise that the coordinator adds to the sum of a round.
+
+        Guarantee: a constant of the agreement, whatever bound anybody really kept.
+        """
+        if not isinstance(self.plan.noise, Gaussian) or not self.contribution.has_central_noise:
+            raise PlanError(f"{type(self.contribution).__name__} leaves no noise to the coordinator.")
+        multiplier = calibrated_multiplier("Gaussian", self.plan.noise.noise_multiplier)
+        return multiplier * self.plan.clipping.for_groups(num_groups).sensitivity.total
 
     @property
     def _assumptions_of_unit(self) -> tuple[str, ...]:

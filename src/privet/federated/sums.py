@@ -89,7 +89,7 @@ def clipped_update(
     rule: ClippingRule,
     kept: Kept | None,
     rng: np.random.Generator,
-) -> Tensor:
+) -> ClippedSum:
     """Train on all records without noise, and return the clipped way the weights went. Secret.
 
     Guarantee:
@@ -112,7 +112,13 @@ def clipped_update(
                     parameter.grad.mul_(factor.view(parameter.shape))
             optimizer.step()
     moved = [parameter.detach() - old for (_, parameter), old in zip(named, before, strict=True)]
-    return clip(torch.cat([part.reshape(-1) for part in moved]), layout=layout, rule=rule)
+    return ClippedSum(
+        flat=clip(torch.cat([part.reshape(-1) for part in moved]), layout=layout, rule=rule),
+        layout=layout,
+        sensitivity=rule.sensitivity,
+        keep=None if kept is None else kept.coordinates,
+        kept=kept,
+    )
 
 
 def clip(flat: Tensor, *, layout: Layout, rule: ClippingRule) -> Tensor:

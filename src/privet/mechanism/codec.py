@@ -25,6 +25,18 @@ GROUPING: Family = registry.GROUPINGS.kinds
 MASK: Family = {**registry.MASKS.kinds, **registry.GRANULARITIES.kinds, **registry.RATE_SCHEDULES.kinds}
 """Masks, and what masks are made of."""
 DESCENT: Family = {"strongly_convex": StronglyConvexDescent}
+FAMILIES: Mapping[str, Family] = {
+    "sampling": SAMPLING,
+    "clipping": CLIPPING,
+    "noise": NOISE,
+    "grouping": GROUPING,
+    "mask": MASK,
+    "descent": DESCENT,
+}
+NAMES: Mapping[type[Any], str] = {
+    piece: f"{family}/{name}" for family, pieces in FAMILIES.items() for name, piece in pieces.items()
+}
+"""The name of every piece in fingerprints. A name once given belongs to that piece for ever."""
 
 
 def suggestion(word: str, known: list[str]) -> str:

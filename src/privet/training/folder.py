@@ -55,7 +55,7 @@ class RunFolder:
                 given to a run that was begun without one: its ledger could not say that it is not private any more.
         """
         if self.ledger_path.exists():
-            ledger = Ledger.open(self.ledger_path, plan_hash=plan.hash)
+            ledger = Ledger.open(self.ledger_path, plan_hash=plan.hash, former_hashes=plan.former_hashes)
             if is_seeded and not ledger.is_seeded:
                 ledger.close()
                 raise LedgerError(
@@ -87,7 +87,7 @@ class RunFolder:
                     "paid for; %d steps are left.", self.path, charged, plan.num_steps - charged,
                 )  # fmt: skip
             return
-        if checkpoint.plan_hash != plan.hash:
+        if not plan.is_named(checkpoint.plan_hash):
             raise CheckpointError(f"The checkpoint in {self.path} was made under another plan. Start in a new folder.")
         if not ledger.contains(checkpoint.head):
             raise CheckpointError(
@@ -115,7 +115,7 @@ class RunFolder:
             step=session._position,
             steps_taken=session.steps_taken,
             head=session.ledger.head,
-            plan_hash=session.plan.hash,
+            plan_hash=session.ledger.plan_hash,
             clipping=session._clipping.state(),
             noise=session._noise.state(),
             average={} if session._average is None else session._average.tensors(),

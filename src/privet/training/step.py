@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privet.errors import LedgerMismatch, LoopError
+from privet.errors import LoopError
 from privet.gradients.capture import mark_batch
 from privet.gradients.engine import NewProgram
-from privet.mechanism.ablations import amplified
-from privet.mechanism.events import same_event
+from privet.mechanism.done import Done, done_step
 from privet.mechanism.granularity import Kept
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.sums import ClippedSum
@@ -73,6 +72,7 @@ class Step:
         self._loss_sum, self._clipped = 0.0, 0
         self._norms: list[Tensor] = []
         self._noise_to_signal: float | None = None
+        self._done: Done | None = None
 
     @property
     def sensitivity(self) -> Sensitivity:
@@ -88,6 +88,13 @@ class Step:
     def is_done(self) -> bool:
         """Whether ``update()`` has run."""
         return self._stage is _Stage.DONE
+
+    @property
+    def done(self) -> Done:
+        """What the step did, as it was compared with what was charged; public."""
+        if self._done is None:
+            raise LoopError("A step can tell what it did after step.update().")
+        return self._done
 
     @property
     def is_charged_only(self) -> bool:
@@ -240,14 +247,15 @@ class Step:
         if session._telemetry is not None:
             self._noise_to_signal = noise_to_signal(session._noise.piece, self._sum)
         ending = session._endings.begin(session._noise.piece, self._sum)
-        release = session._clipping.release(ending.private.event, session._streams.noise)
-        facts = amplified(session.plan.sampling, release)
+        facts = done_step(
+            ending.private, clipping=session._clipping, sampling=session.plan.sampling, source=session._streams.noise
+        )
         self._was_compared = True
         if self._opens_round:
             session.ledger.check(facts)
-        elif not same_event(facts, session._planned_round):
-            raise LedgerMismatch("A later step of a charged round did something else than was charged.")
-        self._stage = _Stage.DONE
+        else:
+            session.ledger.check_within(facts)
+        self._stage, self._done = _Stage.DONE, facts
         ending.apply(keep=self._sum.keep)
         session._mask.watch(ending.private, kept=self._kept)
         session._position, session.steps_taken = self.index + 1, session.steps_taken + 1
