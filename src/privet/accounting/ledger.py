@@ -46,6 +46,7 @@ from privet.accounting.ledger_rows import (
     MAX_ROW_BYTES,
     Closed,
     CodedEvent,
+    Completed,
     Created,
     Entry,
     Mismatched,
@@ -138,11 +139,11 @@ class Ledger:
         self._unrecorded_mismatch = False
 
     @classmethod
-    def in_memory(cls, plan_hash: str) -> Ledger:
+    def in_memory(cls, plan_hash: str, *, is_seeded: bool = False) -> Ledger:
         """Return a ledger that writes no file: the same checks, without surviving the process."""
         process = _new_process_word()
         tally = Tally()
-        tally.take(_first_line(tally, {}, plan_hash, process))
+        tally.take(_first_line(tally, {}, plan_hash, process, is_seeded=is_seeded))
         return cls(tally=tally, process=process, file=None)
 
     @classmethod
@@ -264,6 +265,19 @@ class Ledger:
         with self._guard:
             self._append(Voided(coded=self._take_round("void"), reason=reason))
 
+    def complete(self) -> None:
+        """Record, durably, that the plan was carried out to its end; a bound on the end of a run holds only then.
+
+        Guarantee: the row stands for the rows before it alone: whatever is charged or given up later takes it back.
+        Edge cases: saying it twice writes one row; with rounds at hand that were not run it raises ``LoopError``.
+        """
+        self._check_usable()
+        with self._guard:
+            if len(self._at_hand):
+                raise LoopError("The plan is not at its end: rounds are reserved that were not run.")
+            if not self._tally.is_complete:
+                self._append(Completed())
+
     def close(self) -> None:
         """End cleanly: give back the rounds that were reserved and never begun, and free the ledger.
 
@@ -315,6 +329,11 @@ class Ledger:
     def is_seeded(self) -> bool:
         """Whether the first row says that the user chose the seed of the random streams."""
         return self._tally.is_seeded
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a row says that the plan was carried out to its end, and nothing was charged after it."""
+        return self._tally.is_complete
 
     @property
     def charged_rounds(self) -> int:

@@ -249,7 +249,25 @@ class Closed:
         return cls(returned=tuple(Reserved.read(part) for part in body["returned"]))
 
 
-_KINDS: Mapping[bytes, Any] = {piece.kind.encode(): piece for piece in (Created, Reserved, Mismatched, Voided, Closed)}
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """The plan was carried out to its end, in the way that a bound on the end of a run is proven for."""
+
+    kind: ClassVar[str] = "complete"
+
+    def body(self) -> Json:
+        """Return the JSON form: the row says that it happened, and no more."""
+        return {}
+
+    @classmethod
+    def read(cls, body: Json) -> Completed:
+        """Read the JSON form back."""
+        return cls()
+
+
+_KINDS: Mapping[bytes, Any] = {
+    piece.kind.encode(): piece for piece in (Created, Reserved, Mismatched, Voided, Completed, Closed)
+}
 
 
 class RowFields(NamedTuple):

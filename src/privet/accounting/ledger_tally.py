@@ -18,6 +18,7 @@ from privet.accounting.ledger_rows import (
     NO_ROW_SHA256,
     Closed,
     CodedEvent,
+    Completed,
     Created,
     Entry,
     Mismatched,
@@ -62,6 +63,7 @@ class Tally:
         self.plan_hash = b""
         self.plan: Mapping[str, Any] = {}
         self.is_seeded = False
+        self.is_complete = False
         self.num_rows = 0
         self.num_bytes = 0
         self.num_voids = 0
@@ -205,6 +207,7 @@ class Tally:
             self._add_rare(entry, fields)
 
     def _add_reserved(self, entry: Any) -> None:
+        self.is_complete = False  # whatever is charged afterwards belongs to another end than the one that was told
         key, rounds = entry.coded.key, entry.count
         self._charge(entry.coded, rounds)
         self._returnable[key] = self._returnable.get(key, 0) + rounds
@@ -216,10 +219,14 @@ class Tally:
             case Voided():
                 self._use(entry.coded, 1)
                 self.num_voids += 1
+                self.is_complete = False
             case Mismatched():
                 self._use(entry.reserved, 1)
                 self._charge(entry.facts, 1)
                 self.num_mismatches += 1
+                self.is_complete = False
+            case Completed():
+                self.is_complete = True
             case Closed():
                 for part in entry.returned:
                     self._use(part.coded, part.count)
@@ -253,6 +260,11 @@ class LedgerView:
     def is_seeded(self) -> bool:
         """Whether the user chose the seed of the random streams, so that the run is not private."""
         return self.tally.is_seeded
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a row says that the plan was carried out to its end, and nothing was charged after it."""
+        return self.tally.is_complete
 
     @property
     def plan_hash(self) -> str:

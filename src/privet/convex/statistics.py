@@ -138,7 +138,7 @@ class SufficientStatistics:
         streams = Streams.new(inputs.device, seed=seed)
         generator = torch.Generator(inputs.device).manual_seed(int(streams.masks.integers(2**63)))
         drawn = self.features.draw(inputs[0:1].flatten(1).shape[1], generator)
-        ledger = Ledger.in_memory(hashlib.sha256(repr(self).encode()).hexdigest())
+        ledger = Ledger.in_memory(hashlib.sha256(repr(self).encode()).hexdigest(), is_seeded=seed is not None)
         with ledger:
             ledger.reserve(self.event)
             second, mixed = _statistics(drawn, inputs, labels, self.num_classes)
@@ -149,7 +149,7 @@ class SufficientStatistics:
             streams.noise.add_normal(noise.view(-1), self.noise_std / self.label_weight)
             mixed += noise
             ledger.check(self.event)
-        reasons = () if seed is None else (SEEDED,)
+        reasons = (SEEDED,) if ledger.is_seeded else ()
         return FittedStatistics(
             features=drawn,
             weights=_solve(second, mixed, self.ridge_share * self.noise_std),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from privet import checks
-from privet.accounting.guarantee import SEEDED, Guarantee
+from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import VoidReason
 from privet.errors import CheckpointError, LoopError
 from privet.federated.agreement import Agreement
@@ -275,9 +275,8 @@ class Coordinator:
     def guarantee(self) -> Guarantee:
         """Account what the coordinator's ledger says was charged."""
         return self.agreement.guarantee(
-            self.ledger.charged,
+            self.ledger,
             assumptions=(f"noise of the coordinator came from {self._streams.noise.description}",)
             if self.agreement.contribution.has_central_noise
             else (),
-            not_private_because=(SEEDED,) if self._seed is not None or self.ledger.is_seeded else (),
         )

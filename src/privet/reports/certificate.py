@@ -118,8 +118,7 @@ class Certificate:
             return Standing.NOT_PRIVATE
         if self.check.mismatch is not None:
             return Standing.DIFFERS_FROM_PLAN
-        is_finished = self.check.rounds_charged >= self.check.rounds_planned
-        return Standing.COMPLETE if is_finished else Standing.UNFINISHED
+        return Standing.COMPLETE if self.check.is_finished else Standing.UNFINISHED
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, with the digest of all the others."""
