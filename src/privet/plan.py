@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from privet import checks
 from privet.accounting.calibration import calibrate_noise, epsilon_table, spent_epsilon
 from privet.accounting.charges import Charges
-from privet.accounting.guarantee import SEEDED, Guarantee, guarantee
+from privet.accounting.guarantee import SEEDED, Guarantee, guarantee, rests_on
 from privet.accounting.last_iterate import ACCOUNTANT, LastIterate, proven_last_iterate
 from privet.errors import ArgumentError, PlanError, RecipeError
 from privet.mechanism import codec
@@ -160,6 +160,7 @@ class Plan:
             "sampled indices and noise are secret and drawn from generators seeded by the operating system",
             f"noise is treated as an ideal real-valued {'Laplace draw' if is_exponential(self.noise) else 'Gaussian'}",
             "plan constants are public and were not chosen by looking at the private data",
+            *rests_on(self.unit),
         )
 
     @cached_property

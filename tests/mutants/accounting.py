@@ -218,6 +218,22 @@ ACCOUNTING = (
         "tests/reports/test_one_answer.py",
     ),
     one(
+        "guarantee-without-what-it-rests-on",
+        "a guarantee does not say that choices, weights and records are taken on trust",
+        "plan.py",
+        "            *rests_on(self.unit),\n",
+        "",
+        "tests/test_plan.py::test_every_guarantee_says_what_it_rests_on",
+    ),
+    one(
+        "search-of-one-run-divides-by-zero",
+        "a search of mean one cannot be drawn",
+        "accounting/search.py",
+        "if self.mean == 1:",
+        "if self.mean == 0:",
+        "tests/accounting/test_search.py::test_a_search_of_mean_one_is_one_run",
+    ),
+    one(
         "last-iterate-after-extra-rounds",
         "rounds repeated after a crash do not count against the last iterate",
         "plan.py",

@@ -175,7 +175,7 @@ def _print_ledger(check: LedgerCheck) -> None:
         {
             "chain": f"intact, {check.num_rows:,} rows",
             "rounds charged": f"{check.rounds_charged:,} of {check.rounds_planned:,} planned",
-            "end of the plan": end_words(check),
+            "end of plan": end_words(check),
             "steps lost": lost_words(check),
             "plan": "agrees with what was charged" if check.mismatch is None else f"MISMATCH: {check.mismatch}",
         }

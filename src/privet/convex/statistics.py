@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from privet import checks
 from privet.accounting.gaussian_dp import gdp_mu
-from privet.accounting.guarantee import SEEDED, Guarantee, guarantee
+from privet.accounting.guarantee import SEEDED, Guarantee, guarantee, rests_on
 from privet.accounting.ledger import Ledger
 from privet.convex.features import DrawnFeatures, FeatureMap
 from privet.errors import DataError, PlanError
@@ -115,6 +115,7 @@ class SufficientStatistics:
             assumptions=(
                 "features are drawn without the data, and constants were not chosen by looking at them",
                 "noise is treated as an ideal real-valued Gaussian",
+                *rests_on(self.unit),
             ),
             not_private_because=reasons,
         )
