@@ -28,8 +28,10 @@ from privet.mechanism.terms import Adjacency, Release, Unit
 from privet.models.convex_relu import ConvexRelu
 from privet.plan import Plan
 from privet.reports.certificate import Standing, certify
+from privet.reports.certificate_page import write_certificate
 from privet.reports.content import gather
 from privet.training.session import Session, privatize
+from tests.scripts.test_verify_certificate import HOLDS, VERIFIER, WRONG
 
 RATE, RIDGE = 0.5, 1e-2
 
@@ -232,8 +234,12 @@ def test_everyone_gives_the_same_answer_however_a_run_ended(
     certificate = certify(ended.folder)
     assert figure(certificate.guarantee) == said
     assert check.is_finished == gather(ended.folder).is_finished == ended.is_complete
-    if not said.not_private_because:
+    write_certificate(certificate, ended.folder)
+    if said.not_private_because:
+        assert VERIFIER.main([str(ended.folder)]) == WRONG
+    else:
         assert (certificate.standing is Standing.COMPLETE) == ended.is_complete
+        assert VERIFIER.main([str(ended.folder)]) == HOLDS
 
 
 COMPLETE_ENDINGS = (finished, seeded, broken_off_and_resumed, killed_and_resumed, resumed_when_nothing_was_left)
