@@ -108,6 +108,7 @@ class Account:
     def __init__(self) -> None:
         self.events: dict[bytes, int] = {}
         self.plan: Any = None
+        self.assumptions: list[str] = []
         self.plan_hash = ""
         self.is_seeded = self.is_complete = self.has_unfinished_row = False
         self.num_voids = self.num_mismatches = 0
@@ -142,6 +143,7 @@ class Account:
         if kind == "create":
             self.plan, self.plan_hash, self._process = body["plan"], plan, process
             self.is_seeded = "seeded" in body
+            self.assumptions = [str(word) for word in body.get("assumes", [])]
             return
         if plan != self.plan_hash:
             raise Wrong(f"row {len(self.heads)} was charged under another plan")
@@ -545,7 +547,8 @@ class Story:
         """What the guarantee rests on."""
         sampling = self.plan["sampling"]
         drawn = "cyclic, secret" if sampling.get("secret_partition", False) else sampling["kind"]
-        return [*(descent_words(self.plan["descent"]) if self.is_last else ()), *DRAWN[drawn], *ALWAYS, ITEM[self.unit]]
+        of_plan = (*(descent_words(self.plan["descent"]) if self.is_last else ()), *DRAWN[drawn], *ALWAYS)
+        return [*of_plan, ITEM[self.unit], *self.account.assumptions]
 
 
 def check_proof(plan: dict[str, Any]) -> None:

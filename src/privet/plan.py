@@ -180,7 +180,7 @@ class Plan:
 
         Args:
             ledger: The ledger of a run of this plan, open or read from its file.
-            assumptions: What must hold besides what the plan assumes.
+            assumptions: What must hold besides what plan and ledger say: facts about the process that asks.
 
         Guarantee:
             The proof about the last iterate is used only for a run whose ledger says that it came to its planned end,
@@ -192,7 +192,7 @@ class Plan:
         return self._account(
             self.event if hides else compose(ledger.charged),
             self.release if hides else Release.EVERY_ITERATE,
-            (self.assumptions if hides else self._assumptions_of_rounds) + assumptions,
+            (self.assumptions if hides else self._assumptions_of_rounds) + ledger.assumptions + assumptions,
             (SEEDED,) if ledger.is_seeded else (),
         )
 

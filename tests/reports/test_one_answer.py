@@ -18,6 +18,9 @@ from privet.cli.account import _ledger_facts
 from privet.errors import LoopError
 from privet.experiments.ledger_check import check_ledger
 from privet.experiments.project import total_of_runs
+from privet.federated.agreement import Agreement
+from privet.federated.contributions import ClippedSums, Contribution, Sessions
+from privet.federated.coordinator import Coordinator
 from privet.mechanism.adaptive_clipping import AdaptiveQuantile
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.cyclic import Cyclic
@@ -276,3 +279,26 @@ def test_a_run_that_breaks_off_in_its_first_epoch_goes_on_from_the_weights_it_be
         model.linear.weight.add_(1.0)  # as a loop does that hands in the model of the broken run
     with session:
         assert torch.equal(model.linear.weight, network().linear.weight)
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+@pytest.mark.parametrize("way", [ClippedSums(), Sessions(learning_rate=0.1)], ids=lambda way: type(way).__name__)
+def test_a_federation_gives_the_same_answer_and_names_whom_it_trusts(
+    tmp_path: Path, way: Contribution, rounds: int
+) -> None:
+    plan = every_iterate(FullBatch(steps=2, expected_batch_size=8), adjacency=Adjacency.ADD_REMOVE)
+    agreement = Agreement(plan=plan, contribution=way, learning_rate=0.1, max_records=8)
+    with Coordinator(agreement=agreement, model=network(), folder=tmp_path) as coordinator:
+        for _ in range(rounds):
+            coordinator.begin_round([0])
+            coordinator.end_round({})
+        said = coordinator.guarantee()
+    words = [each for each in said.assumptions if not each.startswith("noise of the coordinator")]
+    said = figure(replace(said, assumptions=tuple(words)))
+    assert set(way.assumptions) <= set(said.assumptions)
+    assert figure(check_ledger(tmp_path).spent) == said
+    assert figure(total_of_runs([tmp_path]).guarantee) == said
+    certificate = certify(tmp_path)
+    assert figure(certificate.guarantee) == said
+    write_certificate(certificate, tmp_path)
+    assert VERIFIER.main([str(tmp_path)]) == HOLDS

@@ -12,7 +12,7 @@ from privet.mechanism.events import DpEvent
 class Charges(Protocol):
     """A ledger, open or read from a file, as :meth:`privet.plan.Plan.account` sees it.
 
-    Guarantee: whoever states a figure takes it from these four answers and the plan, so that two statements about one
+    Guarantee: whoever states a figure takes it from these answers and the plan, so that two statements about one
     ledger cannot differ.
     """
 
@@ -36,6 +36,11 @@ class Charges(Protocol):
         """Whether the user chose the seed of the random streams."""
         ...
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the guarantee rests on besides what follows from the plan."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class SupposedCharges:
@@ -45,11 +50,13 @@ class SupposedCharges:
         charged: Events with their numbers of rounds.
         is_complete: Whether the plan is supposed to be carried out to its end.
         is_seeded: Whether the user is supposed to choose the seed.
+        assumptions: What the guarantee would rest on besides what follows from the plan.
     """
 
     charged: Sequence[tuple[DpEvent, int]]
     is_complete: bool = False
     is_seeded: bool = False
+    assumptions: tuple[str, ...] = ()
 
     @property
     def charged_rounds(self) -> int:

@@ -143,7 +143,7 @@ class Ledger:
         """Return a ledger that writes no file: the same checks, without surviving the process."""
         process = _new_process_word()
         tally = Tally()
-        tally.take(_first_line(tally, {}, plan_hash, process, is_seeded=is_seeded))
+        tally.take(_first_line(tally, Created(plan={}, is_seeded=is_seeded), plan_hash, process))
         return cls(tally=tally, process=process, file=None)
 
     @classmethod
@@ -154,6 +154,7 @@ class Ledger:
         plan: Mapping[str, Any],
         plan_hash: str,
         is_seeded: bool = False,
+        assumptions: tuple[str, ...] = (),
         files: FileSystem | None = None,
     ) -> Ledger:
         """Start a new ledger file and hold it.
@@ -163,6 +164,7 @@ class Ledger:
             plan: The public plan as plain JSON data.
             plan_hash: The hash that names the plan, written into every row.
             is_seeded: Whether the user chose the seed of the random streams: whoever reads the ledger is told so.
+            assumptions: What the guarantee rests on besides what follows from the plan.
             files: The file system to use; the real one if None.
 
         Guarantee: on return the first row, the name and the folders above it are durable.
@@ -171,7 +173,8 @@ class Ledger:
         """
         process = _new_process_word()
         tally = Tally()
-        line = _first_line(tally, plan, plan_hash, process, is_seeded=is_seeded)
+        entry = Created(plan=checked_plan(plan), is_seeded=is_seeded, assumptions=assumptions)
+        line = _first_line(tally, entry, plan_hash, process)
         file = LedgerFile.create(Path(path), line, process=process.decode(), files=files or PosixFileSystem())
         tally.take(line)
         return cls(tally=tally, process=process, file=file)
@@ -331,6 +334,11 @@ class Ledger:
         return self._tally.is_seeded
 
     @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the first row says that the guarantee rests on besides what follows from the plan."""
+        return self._tally.assumptions
+
+    @property
     def is_complete(self) -> bool:
         """Whether a row says that the plan was carried out to its end, and nothing was charged after it."""
         return self._tally.is_complete
@@ -405,10 +413,7 @@ def _new_process_word() -> bytes:
     return os.urandom(8).hex().encode()
 
 
-def _first_line(
-    tally: Tally, plan: Mapping[str, Any], plan_hash: str, process: bytes, *, is_seeded: bool = False
-) -> bytes:
-    entry = Created(plan=checked_plan(plan), is_seeded=is_seeded)
+def _first_line(tally: Tally, entry: Created, plan_hash: str, process: bytes) -> bytes:
     return tally.next_line(entry, plan_hash=checked_plan_hash(plan_hash).encode(), process=process)
 
 

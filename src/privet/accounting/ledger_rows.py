@@ -155,15 +155,19 @@ class Created:
     Attributes:
         plan: The plan.
         is_seeded: Whether the user chose the seed of the random streams, so that nothing after it is private.
+        assumptions: What the guarantee rests on besides what follows from the plan: words of the library's own pieces.
     """
 
     kind: ClassVar[str] = "create"
     plan: Json
     is_seeded: bool = False
+    assumptions: tuple[str, ...] = ()
 
     def body(self) -> Json:
-        """Return the JSON form; a ledger of a run that nobody seeded is as it always was."""
-        return {"format": FORMAT, "plan": self.plan, **({"seeded": True} if self.is_seeded else {})}
+        """Return the JSON form; a ledger of a run that nobody seeded and that rests on no more is as it always was."""
+        seeded = {"seeded": True} if self.is_seeded else {}
+        assumes = {"assumes": list(self.assumptions)} if self.assumptions else {}
+        return {"format": FORMAT, "plan": self.plan, **seeded, **assumes}
 
     @classmethod
     def read(cls, body: Json) -> Created:
@@ -175,7 +179,10 @@ class Created:
             )
         if not isinstance(body["plan"], dict):
             raise ValueError("the plan is not a JSON object")
-        return cls(plan=body["plan"], is_seeded=body.get("seeded", False) is True)
+        assumes = body.get("assumes", [])
+        if not isinstance(assumes, list) or not all(isinstance(word, str) for word in assumes):
+            raise ValueError("the assumptions are not a list of texts")
+        return cls(plan=body["plan"], is_seeded=body.get("seeded", False) is True, assumptions=tuple(assumes))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,6 +63,7 @@ class Tally:
         self.plan_hash = b""
         self.plan: Mapping[str, Any] = {}
         self.is_seeded = False
+        self.assumptions: tuple[str, ...] = ()
         self.is_complete = False
         self.num_rows = 0
         self.num_bytes = 0
@@ -216,6 +217,7 @@ class Tally:
         match entry:
             case Created():
                 self.plan, self.plan_hash, self.is_seeded = entry.plan, fields.plan_hash, entry.is_seeded
+                self.assumptions = entry.assumptions
             case Voided():
                 self._use(entry.coded, 1)
                 self.num_voids += 1
@@ -260,6 +262,11 @@ class LedgerView:
     def is_seeded(self) -> bool:
         """Whether the user chose the seed of the random streams, so that the run is not private."""
         return self.tally.is_seeded
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the first row says that the guarantee rests on besides what follows from the plan."""
+        return self.tally.assumptions
 
     @property
     def is_complete(self) -> bool:

@@ -141,7 +141,9 @@ class Agreement:
 
     def guarantee(self, ledger: Charges | None = None, *, assumptions: tuple[str, ...] = ()) -> Guarantee:
         """Account the plan, or what a party's ledger says was charged, with what the federation assumes beside it."""
+        charges = ledger or SupposedCharges(charged=self.plan.segments)
+        words = self.contribution.assumptions
+        # a ledger of an earlier version does not name them
         return self.plan.account(
-            SupposedCharges(charged=self.plan.segments) if ledger is None else ledger,
-            assumptions=self.contribution.assumptions + assumptions,
+            charges, assumptions=tuple(word for word in words if word not in charges.assumptions) + assumptions
         )

@@ -82,7 +82,8 @@ class Coordinator:
         self._device = self._parameters[0].device
         self._coordinates = SharedCoordinates(agreement, self._layout, self._device)
         self._optimizer = SGD(self._parameters, lr=agreement.learning_rate)
-        self._folder = RunFolder(Path(folder), every=checks.count("checkpoint_every", checkpoint_every))
+        every, words = checks.count("checkpoint_every", checkpoint_every), agreement.contribution.assumptions
+        self._folder = RunFolder(Path(folder), every=every, assumptions=words)
         self._seed = seed if seed is None else checks.count("seed", seed, minimum=0)
         self._held: dict[int, int] = {}  # party -> the round whose model it certainly holds
         self._asked: tuple[int, ...] | None = None
