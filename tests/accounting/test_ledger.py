@@ -301,6 +301,41 @@ def test_a_closed_ledger_refuses_everything_but_closing_again(path: Path) -> Non
     assert kinds(path).count("close") == 1
 
 
+# ------------------------------------------------------------------------------------------------- the end of a plan
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_the_end_of_a_plan_is_told_once_and_durably(path: Path, in_memory: bool) -> None:
+    with Ledger.in_memory(PLAN_HASH) if in_memory else create(path) as ledger:
+        ledger.reserve(step())
+        with pytest.raises(LoopError, match="not run"):
+            ledger.complete()
+        ledger.check(step())
+        assert not ledger.is_complete
+        ledger.complete()
+        ledger.complete()
+        assert ledger.is_complete
+        assert in_memory or Ledger.read(path).is_complete
+    assert ledger.is_complete
+    if not in_memory:
+        assert kinds(path) == ["create", "reserve", "complete", "close"]
+        assert Ledger.read(path).is_complete
+
+
+@pytest.mark.parametrize("follows", ["reserve", "void", "mismatch"])
+def test_whatever_follows_the_end_of_a_plan_takes_it_back(path: Path, follows: str) -> None:
+    with create(path) as ledger:
+        ledger.complete()
+        ledger.reserve(step())
+        if follows == "void":
+            ledger.void(VoidReason.INTERRUPTED)
+        elif follows == "mismatch":
+            with pytest.raises(LedgerMismatch):
+                ledger.check(step(9.0))
+        assert not ledger.is_complete
+    assert not Ledger.read(path).is_complete
+
+
 @pytest.mark.parametrize("seq_and_sha", [(-1, "0" * 64), (True, "0" * 64), (0, "0" * 63), (0, "G" * 64), (0, None)])
 def test_a_head_that_names_no_row_cannot_be_made(seq_and_sha: tuple[int, str]) -> None:
     with pytest.raises(ArgumentError):

@@ -252,9 +252,9 @@ LEDGER = (
     one(
         "seeded-run-not-stamped",
         "a repeatable run is reported as private",
-        _SESSION,
-        "not_private_because=(SEEDED,) if self._seed is not None or self.ledger.is_seeded else (),",
-        "not_private_because=(),",
+        "plan.py",
+        "(SEEDED,) if ledger.is_seeded else (),",
+        "(),",
         "tests/training/test_randomness.py::test_a_seeded_run_is_stamped_not_private",
     ),
     one(

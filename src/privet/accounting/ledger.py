@@ -44,6 +44,7 @@ from privet.accounting.ledger_rows import (
     MAX_COUNT,
     Closed,
     CodedEvent,
+    Completed,
     Created,
     Entry,
     Mismatched,
@@ -91,11 +92,11 @@ class Ledger(Told):
         self._unrecorded_mismatch = False
 
     @classmethod
-    def in_memory(cls, plan_hash: str) -> Ledger:
+    def in_memory(cls, plan_hash: str, *, is_seeded: bool = False) -> Ledger:
         """Return a ledger that writes no file: the same checks, without surviving the process."""
         process = _new_process_word()
         tally = Tally()
-        tally.take(_first_line(tally, {}, plan_hash, process))
+        tally.take(_first_line(tally, Created(plan={}, is_seeded=is_seeded, run=_new_run_word()), plan_hash, process))
         return cls(tally=tally, process=process, file=None)
 
     @classmethod
@@ -106,6 +107,7 @@ class Ledger(Told):
         plan: Mapping[str, Any],
         plan_hash: str,
         is_seeded: bool = False,
+        assumptions: tuple[str, ...] = (),
         files: FileSystem | None = None,
     ) -> Ledger:
         """Start a new ledger file and hold it.
@@ -115,6 +117,7 @@ class Ledger(Told):
             plan: The public plan as plain JSON data.
             plan_hash: The hash that names the plan, written into every row.
             is_seeded: Whether the user chose the seed of the random streams: whoever reads the ledger is told so.
+            assumptions: What the guarantee rests on besides what follows from the plan.
             files: The file system to use; the real one if None.
 
         Guarantee: on return the first row, the name and the folders above it are durable.
@@ -123,7 +126,10 @@ class Ledger(Told):
         """
         process = _new_process_word()
         tally = Tally()
-        line = _first_line(tally, plan, plan_hash, process, is_seeded=is_seeded)
+        entry = Created(
+            plan=checked_plan(plan), is_seeded=is_seeded, assumptions=assumptions, run=_new_run_word()
+        )
+        line = _first_line(tally, entry, plan_hash, process)
         file = LedgerFile.create(Path(path), line, process=process.decode(), files=files or PosixFileSystem())
         tally.take(line)
         return cls(tally=tally, process=process, file=file)
@@ -252,6 +258,19 @@ class Ledger(Told):
         with self._guard:
             self._append(Voided(coded=self._take_round("void"), reason=reason))
 
+    def complete(self) -> None:
+        """Record, durably, that the plan was carried out to its end; a bound on the end of a run holds only then.
+
+        Guarantee: the row stands for the rows before it alone: whatever is charged or given up later takes it back.
+        Edge cases: saying it twice writes one row; with rounds at hand that were not run it raises ``LoopError``.
+        """
+        self._check_usable()
+        with self._guard:
+            if len(self._at_hand):
+                raise LoopError("The plan is not at its end: rounds are reserved that were not run.")
+            if not self._tally.is_complete:
+                self._append(Completed())
+
     def close(self) -> None:
         """End cleanly: give back the rounds that were reserved and never begun, and free the ledger.
 
@@ -350,10 +369,7 @@ def _new_run_word() -> str:
     return os.urandom(16).hex()
 
 
-def _first_line(
-    tally: Tally, plan: Mapping[str, Any], plan_hash: str, process: bytes, *, is_seeded: bool = False
-) -> bytes:
-    entry = Created(plan=checked_plan(plan), is_seeded=is_seeded, run=_new_run_word())
+def _first_line(tally: Tally, entry: Created, plan_hash: str, process: bytes) -> bytes:
     return tally.next_line(entry, plan_hash=checked_plan_hash(plan_hash).encode(), process=process)
 
 

@@ -156,20 +156,23 @@ class Created:
     Attributes:
         plan: The plan.
         is_seeded: Whether the user chose the seed of the random streams, so that nothing after it is private.
+        assumptions: What the guarantee rests on besides what follows from the plan: words of the library's own pieces.
         run: A random word of 32 hex digits that names the run; None in format 1, which had none.
     """
 
     kind: ClassVar[str] = "create"
     plan: Json
     is_seeded: bool = False
+    assumptions: tuple[str, ...] = ()
     run: str | None
 
     def body(self) -> Json:
         """Return the JSON form, in the format that the run was begun in."""
         seeded = {"seeded": True} if self.is_seeded else {}
+        assumes = {"assumes": list(self.assumptions)} if self.assumptions else {}
         if self.run is None:
-            return {"format": 1, "plan": self.plan, **seeded}
-        return {"format": FORMAT, "plan": self.plan, "run": self.run, **seeded}
+            return {"format": 1, "plan": self.plan, **seeded, **assumes}
+        return {"format": FORMAT, "plan": self.plan, "run": self.run, **seeded, **assumes}
 
     @classmethod
     def read(cls, body: Json) -> Created:
@@ -185,7 +188,12 @@ class Created:
         run = None if form == 1 else str(body["run"])
         if run is not None and _RUN.fullmatch(run) is None:
             raise ValueError("the run's name is not 32 hex digits")
-        return cls(plan=body["plan"], is_seeded=body.get("seeded", False) is True, run=run)
+        assumes = body.get("assumes", [])
+        if not isinstance(assumes, list) or not all(isinstance(word, str) for word in assumes):
+            raise ValueError("the assumptions are not a list of texts")
+        return cls(
+            plan=body["plan"], is_seeded=body.get("seeded", False) is True, assumptions=tuple(assumes), run=run
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +267,23 @@ class Closed:
         return cls(returned=tuple(Reserved.read(part) for part in body["returned"]))
 
 
-Row: TypeAlias = Created | Reserved | Mismatched | Voided | Closed
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """The plan was carried out to its end, in the way that a bound on the end of a run is proven for."""
+
+    kind: ClassVar[str] = "complete"
+
+    def body(self) -> Json:
+        """Return the JSON form: the row says that it happened, and no more."""
+        return {}
+
+    @classmethod
+    def read(cls, body: Json) -> Completed:
+        """Read the JSON form back."""
+        return cls()
+
+
+Row: TypeAlias = Created | Reserved | Mismatched | Voided | Completed | Closed
 """Every kind of row. One that is added here has no meaning until the tally gives it one, and mypy says so."""
 _KINDS: Mapping[bytes, Any] = {piece.kind.encode(): piece for piece in get_args(Row)}
 

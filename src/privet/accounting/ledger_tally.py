@@ -18,6 +18,7 @@ from privet.accounting.ledger_rows import (
     NO_ROW_SHA256,
     Closed,
     CodedEvent,
+    Completed,
     Created,
     Entry,
     Mismatched,
@@ -64,6 +65,8 @@ class Tally:
         self.plan: Mapping[str, Any] = {}
         self.is_seeded = False
         self.run = ""
+        self.assumptions: tuple[str, ...] = ()
+        self.is_complete = False
         self.num_rows = 0
         self.num_bytes = 0
         self.num_voids = 0
@@ -205,6 +208,7 @@ class Tally:
         self._add_up(entry, fields, line)
 
     def _add_reserved(self, entry: Reserved) -> None:
+        self.is_complete = False  # whatever is charged afterwards belongs to another end than the one that was told
         key, rounds = entry.coded.key, entry.count
         self._charge(entry.coded, rounds)
         self._returnable[key] = self._returnable.get(key, 0) + rounds
@@ -217,13 +221,18 @@ class Tally:
                 # runs of format 1 have no name of their own, but a first row like no other
                 self.run = entry.run or hashlib.sha256(line).hexdigest()[:32]
                 self.plan, self.plan_hash, self.is_seeded = entry.plan, fields.plan_hash, entry.is_seeded
+                self.assumptions = entry.assumptions
             case Voided():
                 self._use(entry.coded, 1)
                 self.num_voids += 1
+                self.is_complete = False
             case Mismatched():
                 self._use(entry.reserved, 1)
                 self._charge(entry.facts, 1)
                 self.num_mismatches += 1
+                self.is_complete = False
+            case Completed():
+                self.is_complete = True
             case Closed():
                 for part in entry.returned:
                     self._use(part.coded, part.count)
@@ -264,6 +273,16 @@ class Told:
     def is_seeded(self) -> bool:
         """Whether the first row says that the user chose the seed of the random streams: the run is not private."""
         return self._told.is_seeded
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the first row says that the guarantee rests on besides what follows from the plan."""
+        return self._told.assumptions
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a row says that the plan was carried out to its end, and nothing was charged after it."""
+        return self._told.is_complete
 
     @property
     def charged(self) -> list[tuple[DpEvent, int]]:

@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 
 from privet import checks
 from privet.accounting.gaussian_dp import gdp_mu
-from privet.accounting.guarantee import SEEDED, Guarantee, guarantee
+from privet.accounting.guarantee import SEEDED, Guarantee, guarantee, rests_on
 from privet.accounting.ledger import Ledger
 from privet.convex.features import DrawnFeatures, FeatureMap
 from privet.errors import DataError
@@ -123,6 +123,7 @@ class SufficientStatistics:
             assumptions=(
                 "features are drawn without the data, and constants were not chosen by looking at them",
                 "noise is treated as an ideal real-valued Gaussian",
+                *rests_on(self.unit),
             ),
             not_private_because=reasons,
         )
@@ -150,7 +151,7 @@ class SufficientStatistics:
         streams = Streams.new(inputs.device, seed=seed)
         generator = torch.Generator(inputs.device).manual_seed(int(streams.masks.integers(2**63)))
         drawn = self.features.draw(inputs[0:1].flatten(1).shape[1], generator)
-        ledger = Ledger.in_memory(hashlib.sha256(repr(self).encode()).hexdigest())
+        ledger = Ledger.in_memory(hashlib.sha256(repr(self).encode()).hexdigest(), is_seeded=seed is not None)
         with ledger:
             ledger.reserve(self.event)
             second, mixed = _statistics(drawn, inputs, labels, self.num_classes)
@@ -158,7 +159,7 @@ class SufficientStatistics:
             of_mixed = add_noise(mixed.view(-1), std=self.noise_std / self.label_weight, source=streams.noise)
             bound = joint_sensitivity(self.label_weight, self.adjacency) / self._factor
             ledger.check(done_gaussian([(of_second, 1.0), (of_mixed, self.label_weight)], bound=bound))
-        reasons = () if seed is None else (SEEDED,)
+        reasons = (SEEDED,) if ledger.is_seeded else ()
         return FittedStatistics(
             features=drawn,
             weights=_solve(second, mixed, self.ridge_share * self.noise_std),

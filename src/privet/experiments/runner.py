@@ -346,9 +346,7 @@ class _Run:
         self._progress.evaluated(point)
 
     def _outcome(self, session: Session, seconds: float) -> RunOutcome:
-        spent = confirmed(
-            session.guarantee(), self._plan.spent_event(session.ledger.charged, is_complete=session.is_complete)
-        )
+        spent = confirmed(session.guarantee(), self._plan.spent_event(session.ledger))
         is_finished = session.is_complete
         if is_finished and spent.epsilon != self._promised.epsilon:
             raise LedgerMismatch(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from privet import checks
+from privet.accounting.charges import Charges, SupposedCharges
 from privet.accounting.guarantee import Guarantee
 from privet.errors import PlanError
 from privet.federated.contributions import CONTRIBUTIONS, ClientUpdates, ClippedSums, Contribution, Sessions
@@ -22,9 +21,6 @@ from privet.mechanism.sampling import FullBatch, Poisson
 from privet.mechanism.shared_mask import SharedRandomMask
 from privet.mechanism.terms import Release, Unit
 from privet.plan import Plan
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
 
 # Masks that every party draws alike. One drawn from secret randomness would need its list of places in every message.
 _PUBLIC_MASKS = (NoMask, SharedRandomMask, FrozenMask, ChosenMask)
@@ -158,16 +154,11 @@ class Agreement:
         scale = self.contribution.learning_rate * self.contribution.local_steps
         return scale * of_a_step / self.plan.sampling.expected_batch_size * _ROUNDING
 
-    def guarantee(
-        self,
-        charged: Sequence[tuple[DpEvent, int]] | None = None,
-        *,
-        assumptions: tuple[str, ...] = (),
-        not_private_because: tuple[str, ...] = (),
-    ) -> Guarantee:
+    def guarantee(self, ledger: Charges | None = None, *, assumptions: tuple[str, ...] = ()) -> Guarantee:
         """Account the plan, or what a party's ledger says was charged, with what the federation assumes beside it."""
+        charges = ledger or SupposedCharges(charged=self.plan.segments)
+        words = (*self.contribution.assumptions, *self._assumptions_of_unit)
+        # a ledger of an earlier version does not name them
         return self.plan.account(
-            self.plan.segments if charged is None else charged,
-            assumptions=(*self.contribution.assumptions, *self._assumptions_of_unit, *assumptions),
-            not_private_because=not_private_because,
+            charges, assumptions=tuple(word for word in words if word not in charges.assumptions) + assumptions
         )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from privet import checks
-from privet.accounting.guarantee import SEEDED, Guarantee
+from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import VoidReason
 from privet.errors import CheckpointError, LoopError
 from privet.federated.agreement import Agreement
@@ -83,7 +83,8 @@ class Coordinator:
         self._device = self._parameters[0].device
         self._coordinates = SharedCoordinates(agreement, self._layout, self._device)
         self._optimizer = SGD(self._parameters, lr=agreement.learning_rate)
-        self._folder = RunFolder(Path(folder), every=checks.count("checkpoint_every", checkpoint_every))
+        every, words = checks.count("checkpoint_every", checkpoint_every), agreement.contribution.assumptions
+        self._folder = RunFolder(Path(folder), every=every, assumptions=words)
         self._seed = seed if seed is None else checks.count("seed", seed, minimum=0)
         self._held: dict[int, int] = {}  # party -> the round whose model it certainly holds
         self._asked: tuple[int, ...] | None = None
@@ -290,9 +291,8 @@ class Coordinator:
     def guarantee(self) -> Guarantee:
         """Account what the coordinator's ledger says was charged."""
         return self.agreement.guarantee(
-            self.ledger.charged,
+            self.ledger,
             assumptions=(f"noise of the coordinator came from {self._streams.noise.description}",)
             if self.agreement.contribution.has_central_noise
             else (),
-            not_private_because=(SEEDED,) if self._seed is not None or self.ledger.is_seeded else (),
         )

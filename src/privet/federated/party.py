@@ -93,7 +93,8 @@ class Party:
             )
         self._layout = layout_of(model, agreement)
         self._coordinates = SharedCoordinates(agreement, self._layout, next(model.parameters()).device)
-        self._folder = RunFolder(Path(folder), every=agreement.plan.num_steps, reserve_ahead=1)
+        words = agreement.contribution.assumptions
+        self._folder = RunFolder(Path(folder), every=agreement.plan.num_steps, reserve_ahead=1, assumptions=words)
         self._engine_choice: Engine = engine or BookKeeping()
         self._running: RunningEngine | None = None
         self._seed = seed if seed is None else checks.count("seed", seed, minimum=0)

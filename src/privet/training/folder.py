@@ -31,11 +31,13 @@ class RunFolder:
         every: Steps between checkpoints.
         reserve_ahead: Steps charged per durable write, in whole rounds. A crash loses at most this many unused steps,
             or the rest of one round if that is longer; each write costs a few milliseconds.
+        assumptions: What guarantees of the run rest on besides what follows from the plan; written into a new ledger.
     """
 
     path: Path
     every: int = 100
     reserve_ahead: int = 10
+    assumptions: tuple[str, ...] = ()
 
     @property
     def ledger_path(self) -> Path:
@@ -69,7 +71,13 @@ class RunFolder:
                 "ledger from a backup, or start in a new folder."
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        return Ledger.create(self.ledger_path, plan=plan.to_dict(), plan_hash=plan.hash, is_seeded=is_seeded)
+        return Ledger.create(
+            self.ledger_path,
+            plan=plan.to_dict(),
+            plan_hash=plan.hash,
+            is_seeded=is_seeded,
+            assumptions=self.assumptions,
+        )
 
     def restore(self, session: Session) -> None:
         """Load the newest intact checkpoint, if there is one and it belongs to this ledger.

@@ -18,7 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from privet import checks
-from privet.accounting.guarantee import SEEDED, Guarantee
+from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import Ledger, VoidReason
 from privet.errors import ArgumentError, LedgerMismatch, LoopError, PlanError
 from privet.gradients.bookkeeping import BookKeeping
@@ -167,13 +167,15 @@ class Session:
         )
         self._noise = start_noise(plan.noise, self._layout, has_mask=not isinstance(plan.mask, NoMask))
         if isinstance(plan.noise, ChangingNoise) and not isinstance(launch, Eager):
-            raise PlanError(f"{type(launch).__name__} replays fixed units; units that are learned need launch=Eager().")
+            raise PlanError(f"{type(launch).__name__} replays fixed units; learned units need launch=pv.Eager().")
         self._average = None if averaging is None else averaging.start(model)
         self._device = self._parameters[0].device
         self._engine_choice, self._launch, self._folder = engine, launch, folder
         self._planned_round = plan.round_event  # raises for a plan without noise, before a ledger exists
         self.ledger = (
-            Ledger.in_memory(plan.hash) if folder is None else folder.open_ledger(plan, is_seeded=seed is not None)
+            Ledger.in_memory(plan.hash, is_seeded=seed is not None)
+            if folder is None
+            else folder.open_ledger(plan, is_seeded=seed is not None)
         )
         self._entered = self._is_open = False
         self._position = self.steps_taken = 0  # where the plan stands, and how many of its steps are in the model
@@ -219,6 +221,8 @@ class Session:
         self._noise.begin(0, self._flat)  # refuses units of another model before any data is read
         for parameter in self._parameters:
             parameter.grad = None
+        if self._folder is not None and self.plan.release is Release.LAST_ITERATE and not self.ledger.charged_rounds:
+            self._folder.checkpoint(self)  # a run that breaks off in its first epoch goes on from the public beginning
         return self
 
     def __exit__(
@@ -300,11 +304,13 @@ class Session:
                     self._folder.checkpoint(self)
             done += 1
         self._iterates.walk_ended()
+        if self.plan.release is Release.LAST_ITERATE and self._iterates.is_complete:
+            self.ledger.complete()
 
     @property
     def is_complete(self) -> bool:
         """Whether the plan is used up and the model is the one it was made for."""
-        return self.ledger.charged_rounds >= self.plan.num_rounds and self._iterates.is_complete
+        return self.plan.is_finished(self.ledger)
 
     def _reserve(self, left: int) -> None:
         if self.ledger.available == 0:
@@ -331,8 +337,5 @@ class Session:
     def guarantee(self) -> Guarantee:
         """Account what the ledger says was charged: the guarantee of everything released so far."""
         return self.plan.account(
-            self.ledger.charged,
-            is_complete=self._iterates.is_complete,
-            assumptions=tuple(f"noise came from {source.description}" for source in self._noise_sources),
-            not_private_because=(SEEDED,) if self._seed is not None or self.ledger.is_seeded else (),
+            self.ledger, assumptions=tuple(f"noise came from {source.description}" for source in self._noise_sources)
         )
