@@ -21,14 +21,16 @@ from privet.gradients.building import Building
 from privet.gradients.capture import Capture, Function, Recording, Source, Use, leave, send_back
 from privet.gradients.engine import Clipper, NewProgram, NotTried, Present, check_losses
 from privet.gradients.example_axis import ExampleAxis, FoldedAxis, candidates
+from privet.gradients.holding import check_norms, check_rule
 from privet.gradients.joining import joined
 from privet.gradients.layer_rules import RULES, by_vmap
 from privet.gradients.per_example import Explicit, PerExample
 from privet.gradients.planner import TRACEABLE, Planner
+from privet.gradients.reaching import Reach, check_module_hooks, check_parameter_hooks, reach_of
 from privet.gradients.rehearsal import launches_of
 from privet.gradients.rule_tools import Rule, resolved
 from privet.gradients.support import quiet_vmap
-from privet.gradients.trial import Trial, check_sums, hold, hold_alone, single_example_axes
+from privet.gradients.trial import Trial, check_sums, hold, hold_alone, single_example_axes, tolerance_of
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
@@ -58,13 +60,14 @@ class BookKeeping:
     def start(self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout) -> RunningBookKeeping:
         """Bind to a model; the model itself is not touched."""
         planner = Planner(budget=self.memory)
-        return RunningBookKeeping(rules=self.rules, parameters=parameters, layout=layout, planner=planner)
+        return RunningBookKeeping(model=model, rules=self.rules, parameters=parameters, layout=layout, planner=planner)
 
 
 @dataclass(kw_only=True)
 class RunningBookKeeping:
     """:class:`BookKeeping` bound to a model."""
 
+    model: nn.Module
     rules: Mapping[Function, Rule]
     parameters: Sequence[nn.Parameter]
     layout: Layout
@@ -73,6 +76,7 @@ class RunningBookKeeping:
     _inputs: Sequence[Tensor] = ()
     _axes: dict[Signature, tuple[ExampleAxis, ...]] = field(default_factory=dict)
     _alone: set[Signature] = field(default_factory=set)
+    _reaches: dict[Signature, Reach] = field(default_factory=dict)
     _programs: set[tuple[Function, ...]] = field(default_factory=set)
     _tried_without_leaves: Counter[Signature] = field(default_factory=Counter)
     _has_leaves: bool = False
@@ -92,6 +96,7 @@ class RunningBookKeeping:
             raise LoopError(
                 "A physical batch is still open: call step.backward(losses) before asking for the next one."
             )
+        check_parameter_hooks(self.parameters, self.layout)
         self._inputs, self._has_leaves = inputs, self.wants_input_gradients or bool(inputs)
         self._can_repeat = can_repeat
         follows = self.wants_input_gradients and self.planner.plain_bytes is None
@@ -160,6 +165,7 @@ class RunningBookKeeping:
         size = recording.batch_size
         lying = tuple((use.name, candidates(use.output_shape, size)) for use in recording.uses)
         signature = (tuple(recording.program), lying)
+        reach = self._reach(losses, recording, signature)
         trial = None
         if self._building is None and losses.is_cuda:  # the trial takes a while, too
             self._building = Building(launches_of(recording, self.rules, self.planner), losses.device)
@@ -184,15 +190,28 @@ class RunningBookKeeping:
         clipper = Clipper(into, size, self.planner, present=present)
         collector = _Collector(recording, axes, self.rules, self.parameters, clipper)
         send_back(losses.sum(), recording, (), keep_graph=trial is not None, receive=collector.receive)
+        reach.check_heard(recording, self.layout)
         with torch.no_grad():
             collector.finish()
             norms = clipper.finish(rule)
             if trial is not None:
-                self._check_sums(trial, rule.factors(norms), norms, clipper, into)
+                self._check_sums(trial, norms, clipper, into)
+                check_rule(rule, norms)
                 moves = recording.rearranges or (recording.packs and any(map(_is_folded, trial.axes)))
                 if trial.is_clean and trial.is_unambiguous and not trial.asleep and not moves:
                     self._remember(signature, trial, is_alone=size == 1)
             return Present(norms, clipper.needs_check)
+
+    def _reach(self, losses: Tensor, recording: Recording, signature: Signature) -> Reach:
+        """Return what a program reaches; if it is new, see first that nothing of it is missed."""
+        reach = self._reaches.get(signature)
+        if reach is None:
+            check_module_hooks(self.model)
+            reach = reach_of(losses, recording, self.parameters, self.layout)
+            if len(self._reaches) < _MOST_PROGRAMS:
+                self._reaches[signature] = reach
+        reach.apply(recording)
+        return reach
 
     def _remember(self, signature: Signature, trial: Trial, *, is_alone: bool) -> None:
         """Keep what a trial found, if it could have found everything.
@@ -214,15 +233,19 @@ class RunningBookKeeping:
             self._axes[signature] = trial.axes
             self._programs.add(signature[0])
 
-    def _check_sums(self, trial: Trial, factors: Tensor, norms: Tensor, clipper: Clipper, into: ClippedSum) -> None:
+    def _check_sums(self, trial: Trial, norms: Tensor, clipper: Clipper, into: ClippedSum) -> None:
         """Compare with autograd, all examples clipped so that a huge one cannot drown the others in rounding."""
         sound = norms.isfinite().all(1) & trial.losses.detach().isfinite()
-        weights = factors.amin(1).masked_fill(~sound, 0)
+        weights = clipper.factors.amin(1).masked_fill(~sound, 0)
         lengths = torch.linalg.vector_norm(norms, dim=1).masked_fill(~sound, 0)
         check_sums(
             clipper.weighted_sum, trial, weights, lengths, self.parameters, self.layout,
             keep=into.keep, frame=into.frame,
         )  # fmt: skip
+        tolerance = tolerance_of(norms.dtype, is_half=trial.is_half)
+        check_norms(
+            trial.losses, norms, self.parameters, self.layout, keep=into.keep, frame=into.frame, tolerance=tolerance
+        )
 
 
 def _is_folded(axis: ExampleAxis) -> bool:

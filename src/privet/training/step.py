@@ -19,7 +19,7 @@ from torch import Tensor
 from privet.errors import LedgerMismatch, LoopError
 from privet.gradients.capture import mark_batch
 from privet.gradients.engine import NewProgram
-from privet.mechanism.ablations import amplified
+from privet.mechanism.ablations import NotPrivate, amplified
 from privet.mechanism.events import same_event
 from privet.mechanism.granularity import Kept
 from privet.mechanism.sensitivity import Sensitivity
@@ -65,6 +65,8 @@ class Step:
             flat=session._flat,
             layout=session._layout,
             sensitivity=self._rule.sensitivity,
+            # the plan's own piece decides, since it also takes every guarantee of the plan away
+            is_held=not isinstance(session.plan.clipping, NotPrivate),
             keep=None if self._kept is None else self._kept.coordinates,
             kept=self._kept,
             frame=frame,
