@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils.hooks import RemovableHandle
 
 from privet.errors import UnsupportedModel
+from privet.gradients.graph import nodes_behind
 from privet.gradients.in_place import Function, apart_from_views, with_own_history, writes
 from privet.gradients.rearranging import rearranges
 from privet.gradients.recurrent import COMPOSITES, PACKING, Composite, kept_inside, remember_order
@@ -37,6 +38,7 @@ from privet.gradients.views import Undo, undo_of
 
 _MARK = "_privet_batch"
 _REACHED = "_privet_reached"  # set on batch tensors that descend from a noted use
+_MADE = "_privet_made"  # set on tensors that were computed from parameters before our eyes, with or without gradients
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -88,8 +90,8 @@ class Source:
 
     @property
     def intact(self) -> Source:
-        """The source itself, or without the way back to what it was made from if a tensor on it was changed since."""
-        link: Source | None = self
+        """The source itself, without the way back to what it was made from if a tensor on that was changed since."""
+        link = self.made_from
         while link is not None and link.derived:
             if link.tensor._version != link.version:
                 return replace(self, made_from=None, undo=None)
@@ -221,7 +223,7 @@ class Capture(TorchFunctionMode):
             beside = self._beside(func, args, kwargs)
             if beside is not None:
                 with self:
-                    return args[0].copy_(beside(*args, **kwargs))
+                    return args[0].copy_(beside(args[0].clone(), *args[1:], **kwargs))
             self._behind = args[0].grad_fn
         result = self._run(func, args, kwargs)
         if isinstance(result, Tensor) or type(result) not in _PLAIN or writes(func):
@@ -235,7 +237,7 @@ class Capture(TorchFunctionMode):
     def _beside(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Function | None:
         # __setitem__ of a parameter is refused below, in its own words
         tracked = self.recording.tracked
-        if func is Tensor.__setitem__ or not torch.is_grad_enabled() or id(args[0]) in tracked:
+        if func is Tensor.__setitem__ or not is_batch(args[0]) or not torch.is_grad_enabled():
             return None
         adds = any(id(tensor) in tracked for tensor in tensors_in((args[1:], kwargs)))
         return apart_from_views(func, args) if adds else None
@@ -276,7 +278,8 @@ class Capture(TorchFunctionMode):
             self._note_part(part, part_args, output)
 
         given = tensors_in(args)
-        result = tuple(with_own_history(tensor, given) for tensor in composite(note, *args))
+        # its loops keep their results for the backward pass, so what a program changes in place must be a copy
+        result = tuple(tensor.clone() if tensor._is_view() else tensor for tensor in composite(note, *args))
         tracked = self.recording.tracked
         self.recording.regions.append(
             Region(
@@ -295,24 +298,26 @@ class Capture(TorchFunctionMode):
     def _note(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         tracked = self.recording.tracked
         sources: list[Source] = []
-        private = reached = False
+        private = reached = made = False
         given = tensors_in(args)
         if kwargs:
             given += tensors_in(kwargs)
         for tensor in given:
-            source = tracked.get(id(tensor))
+            source = self._source_of(tensor)
             if source is not None:
                 sources.append(source)
             elif is_batch(tensor):
                 private = True
                 # what was detached on the way leads back to no use, whatever else it is joined with
                 reached = reached or (tensor.requires_grad and getattr(tensor, _REACHED, False))
+            else:
+                made = made or getattr(tensor, _MADE, False)
         if sources or private:
             self.recording.program.append(func)
         if private:
             if sources and isinstance(result, Tensor) and not writes(func):
                 result = with_own_history(result, given)
-            changed = tensors_in((result, args[:1], kwargs.get("out")) if writes(func) else result)
+            changed = _changed(func, args, kwargs, result)
             mark_batch(changed)
             if reached or sources:
                 _mark_reached(changed)
@@ -322,9 +327,12 @@ class Capture(TorchFunctionMode):
                 self.recording.is_half = any(tensor.dtype in HALF for tensor in changed)
             if not self.recording.rearranges:
                 self.recording.rearranges = rearranges(func, args, kwargs, self.recording.batch_size, is_batch)
+        elif sources or made:
+            for tensor in _changed(func, args, kwargs, result):
+                setattr(tensor, _MADE, True)
         if not sources or func in _DECOMPOSED or (private and func in COMPOSITES):
             return result
-        if func is Tensor.__setitem__ and torch.is_grad_enabled():
+        if func is Tensor.__setitem__ and private and torch.is_grad_enabled():
             raise UnsupportedModel(
                 "A parameter is written into a part of another tensor (x[...] = parameter), which cannot be followed. "
                 "Build the tensor with torch.cat, torch.stack or torch.where instead."
@@ -335,8 +343,11 @@ class Capture(TorchFunctionMode):
             if not output.requires_grad:
                 continue
             if id(output) in tracked:
-                if writes(func) and torch.is_grad_enabled() and tracked[id(output)].derived:
-                    tracked[id(output)] = _rewritten(func, output, sources, private)
+                if writes(func) and private and torch.is_grad_enabled() and tracked[id(output)].derived:
+                    raise UnsupportedModel(
+                        f"Operation '{func.__name__}' writes examples into a tensor that is computed from parameters "
+                        "alone, which cannot be followed. Use the ordinary form of the operation."
+                    )
                 continue
             if private:
                 self._note_use(func, args, kwargs, sources, output, is_root=not reached, output_index=index)
@@ -397,16 +408,27 @@ class Capture(TorchFunctionMode):
     def _follows_a_use(self, tensor: Tensor) -> bool:
         """Whether backward from here comes to a noted use; inside a composite operation no mark says so."""
         noted = {use.edge.node for use in self.recording.uses if use.edge is not None}
-        seen: set[Any] = set()
-        queue: list[Any] = [tensor.grad_fn]
-        while queue:
-            node = queue.pop()
-            if node in noted:
-                return True
-            if node is not None and node not in seen:
-                seen.add(node)
-                queue.extend(child for child, _ in node.next_functions)
-        return False
+        return not noted.isdisjoint(nodes_behind([tensor.grad_fn]))
+
+    def _source_of(self, tensor: Tensor) -> Source | None:
+        """Return what a tensor is followed as, if it is one or was computed from parameters alone."""
+        source = self.recording.tracked.get(id(tensor))
+        if source is not None and (not source.derived or source.tensor._version == source.version):
+            return source
+        # made by a custom function, or written in part: nothing but the graph says from what
+        is_made = source is not None or getattr(tensor, _MADE, False)
+        if not is_made or is_batch(tensor) or not tensor.requires_grad or tensor.is_leaf:
+            return None
+        nodes = nodes_behind([tensor.grad_fn])
+        if any(use.edge is not None and use.edge.node in nodes for use in self.recording.uses):
+            return None
+        behind = (self.recording.tracked.get(id(getattr(node, "variable", None))) for node in nodes)
+        parameters = frozenset().union(*(found.parameters for found in behind if found is not None))
+        if not parameters:
+            return None
+        source = Source(tensor=tensor, parameters=parameters, derived=True, version=tensor._version)
+        self.recording.tracked[id(tensor)] = source
+        return source
 
     def _makes_batch_axis(
         self, func: Function, args: tuple[Any, ...], sources: Sequence[Source], output: Tensor
@@ -433,14 +455,12 @@ class Capture(TorchFunctionMode):
         return source.dim() == 3 and source.shape == (output.shape[0], 1, *output.shape[2:]) and output.shape[1] == size
 
 
-def _rewritten(func: Function, output: Tensor, sources: Sequence[Source], private: bool) -> Source:
-    if private:
-        raise UnsupportedModel(
-            f"Operation '{func.__name__}' writes examples into a tensor that is computed from parameters alone, which "
-            "cannot be followed. Use the ordinary form of the operation."
-        )
-    parameters = frozenset().union(*(source.parameters for source in sources))
-    return Source(tensor=output, parameters=parameters, derived=True, version=output._version)
+def _changed(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Tensor]:
+    """Return the tensors that an operation made or changed; a write into a view changes its base, too."""
+    if not writes(func):
+        return tensors_in(result)
+    found = tensors_in((result, args[:1], kwargs.get("out")))
+    return found + [tensor._base for tensor in found if tensor._base is not None]
 
 
 def _mark_reached(tensors: Iterable[Tensor]) -> None:

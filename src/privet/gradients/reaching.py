@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from privet.errors import UnsupportedModel
 from privet.gradients.capture import Recording, Region, Source, tensors_in
+from privet.gradients.graph import Node, nodes_behind
 from privet.mechanism.layout import Layout
-
-Node = Any  # torch's nodes have no common type that can be named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +175,7 @@ class _Walk:
         if not source.derived or id(source.tensor) in self._checked:
             return
         self._checked.add(id(source.tensor))
-        for node in _all_behind(source.tensor.grad_fn):
+        for node in nodes_behind([source.tensor.grad_fn]):
             place = self._place.get(id(getattr(node, "variable", None)))
             if place is not None and place not in source.parameters:
                 self.missed.add(place)
@@ -205,25 +203,7 @@ def _postorder(children: Mapping[Node, Sequence[Node]]) -> Iterator[Node]:
                 queue.extend((child, False) for child in children[node])
 
 
-def _all_behind(start: Node) -> set[Node]:
-    seen: set[Node] = set()
-    queue = [start]
-    while queue:
-        node = queue.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            queue.extend(child for child, _ in node.next_functions)
-    return seen
-
-
 def _inside(region: Region) -> _Inside:
     sources = {get_gradient_edge(tensor).node for tensor in region.sources if tensor.requires_grad}
     ends = sources | {get_gradient_edge(tensor).node for tensor in region.inputs if tensor.requires_grad}
-    seen: set[Node] = set()
-    queue: list[Node] = list(region.outputs)
-    while queue:
-        node = queue.pop()
-        if node is not None and node not in seen and node not in ends:
-            seen.add(node)
-            queue.extend(child for child, _ in node.next_functions)
-    return _Inside(nodes=seen, sources=sources)
+    return _Inside(nodes=nodes_behind(region.outputs, ends), sources=sources)

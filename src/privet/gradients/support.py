@@ -16,6 +16,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import UninitializedParameter
 
 from privet.errors import UnsupportedModel
+from privet.gradients.graph import nodes_behind
 
 # Channels in a group of a norm that replaces a batch norm: fewer leave little of what tells examples apart.
 _LEAST_CHANNELS = 4
@@ -165,14 +166,5 @@ def parameters_behind(
 ) -> set[int]:
     """Return the positions of the parameters that autograd reaches from ``node`` without crossing ``stop``."""
     position = {id(parameter): index for index, parameter in enumerate(parameters)}
-    seen, queue, found = set(), [node], set()
-    while queue:
-        current = queue.pop()
-        if current is None or current in seen or current in stop:
-            continue
-        seen.add(current)
-        variable = getattr(current, "variable", None)
-        if variable is not None and id(variable) in position:
-            found.add(position[id(variable)])
-        queue.extend(child for child, _ in current.next_functions)
-    return found
+    variables = (id(getattr(current, "variable", None)) for current in nodes_behind([node], stop))
+    return {position[variable] for variable in variables if variable in position}
