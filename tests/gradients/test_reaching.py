@@ -194,30 +194,6 @@ def test_a_weight_that_is_made_of_parameters_by_a_function_or_piece_by_piece_is_
     assert_exact(model)
 
 
-def test_a_compiled_part_is_refused_or_exact_even_while_it_is_asleep() -> None:
-    torch.manual_seed(0)
-    model, inputs = Asleep(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())).double(), examples()
-    region = torch.compile(model.part, backend="aot_eager")
-
-    def loss(_: nn.Module, part: Tensor) -> Tensor:
-        return (model.seen(part) + model.gate * region(part)).sin().square().sum(1)
-
-    running, into, rule = started(BookKeeping(), model, CLIPPING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # remarks of the compiler about itself
-            add(running, model, inputs, rule, into, loss)
-            model.gate.fill_(1.0)
-            into.clear()
-            expected = loop_clipped_sum(model, lambda m, part: m(part).sin().square().sum(1), inputs, CLIPPING)
-            add(running, model, inputs, rule, into, loss)
-        assert relative_error(into.flat, expected) <= 1e-9
-    except UnsupportedModel as refusal:
-        assert "uncompiled" in str(refusal)  # noqa: PT017
-    finally:
-        running.close()
-
-
 def test_a_new_way_to_a_parameter_is_noticed_at_the_step_at_which_it_begins() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), InFunction()).double()
