@@ -381,3 +381,37 @@ class Gated(nn.Module):
 def test_a_layer_behind_detached_ones_is_a_place_to_stop() -> None:
     torch.manual_seed(0)
     assert_exact(Gated().double())
+
+
+class Cutting(torch.autograd.Function):
+    """Passes values on, and gradients only while it is told to."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, is_cut: bool) -> Tensor:
+        found = inputs.clone()
+        if is_cut:
+            ctx.mark_non_differentiable(found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+def test_a_use_that_falls_silent_in_a_known_program_is_refused_by_name() -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"cut": nn.Linear(WIDTH, 3), "kept": nn.Linear(WIDTH, 3)}).double()
+    is_cut = False
+
+    def loss(model: nn.Module, part: Tensor) -> Tensor:
+        return (Cutting.apply(model["cut"](part), is_cut) + model["kept"](part)).sin().sum(1)
+
+    running, into, rule = started(BookKeeping(), model, CLIPPING)
+    try:
+        for _ in range(3):
+            add(running, model, examples(), rule, into, loss)
+        is_cut = True
+        with pytest.raises(UnsupportedModel, match=r"No gradient came back to an operation on \['cut\.bias', 'cut\.w"):
+            add(running, model, examples(), rule, into, loss)
+    finally:
+        running.close()

@@ -112,7 +112,9 @@ CLIPPING = (
         name="clip-after-averaging",
         breaks="the sum of a physical batch is clipped instead of each example",
         edits=(
-            Edit(file=_ENGINE, old=_FACTORS, new=_FACTORS.replace("self._factors(rule, norms)", "torch.ones_like(norms)")),
+            Edit(
+                file=_ENGINE, old=_FACTORS, new=_FACTORS.replace("self._factors(rule, norms)", "torch.ones_like(norms)")
+            ),
             Edit(
                 file=_ENGINE,
                 old="        self._planner.settle()\n        return norms",

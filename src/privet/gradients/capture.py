@@ -29,7 +29,8 @@ from torch.utils.hooks import RemovableHandle
 
 from privet.errors import UnsupportedModel
 from privet.gradients.graph import nodes_behind
-from privet.gradients.in_place import Function, apart_from_views, with_own_history, writes
+from privet.gradients.in_place import Function as Function
+from privet.gradients.in_place import apart_from_views, with_own_history, writes
 from privet.gradients.rearranging import rearranges
 from privet.gradients.recurrent import COMPOSITES, PACKING, Composite, kept_inside, remember_order
 from privet.gradients.recurrent_cells import CELLS

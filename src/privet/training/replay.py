@@ -249,7 +249,7 @@ class Replay:
         shapes = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
         # the rule's numbers are frozen in a recording, so another rule (a learned threshold, a schedule) needs its own
         # a mask's numbers are copied in, so one recording serves all masks of coordinates
-        key = (_identity(loss_function), spec, shapes, limit, rule, *_frozen(into))
+        key = (_identity(loss_function), spec, shapes, limit, rule, _frozen(into))
         recording = self._recordings.get(key)
         if recording is None:
             if not self._is_due(key, loss_function, into):
