@@ -126,9 +126,7 @@ class Ledger(Told):
         """
         process = _new_process_word()
         tally = Tally()
-        entry = Created(
-            plan=checked_plan(plan), is_seeded=is_seeded, assumptions=assumptions, run=_new_run_word()
-        )
+        entry = Created(plan=checked_plan(plan), is_seeded=is_seeded, assumptions=assumptions, run=_new_run_word())
         line = _first_line(tally, entry, plan_hash, process)
         file = LedgerFile.create(Path(path), line, process=process.decode(), files=files or PosixFileSystem())
         tally.take(line)

@@ -191,9 +191,7 @@ class Created:
         assumes = body.get("assumes", [])
         if not isinstance(assumes, list) or not all(isinstance(word, str) for word in assumes):
             raise ValueError("the assumptions are not a list of texts")
-        return cls(
-            plan=body["plan"], is_seeded=body.get("seeded", False) is True, assumptions=tuple(assumes), run=run
-        )
+        return cls(plan=body["plan"], is_seeded=body.get("seeded", False) is True, assumptions=tuple(assumes), run=run)
 
 
 @dataclass(frozen=True, kw_only=True)

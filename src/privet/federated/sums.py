@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from privet.federated.contributions import ClientUpdates
 from privet.gradients.capture import mark_batch
 from privet.gradients.engine import RunningEngine
+from privet.gradients.holding import held_factors
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.granularity import Kept
 from privet.mechanism.layout import Layout
@@ -126,7 +127,7 @@ def clip(flat: Tensor, *, layout: Layout, rule: ClippingRule) -> Tensor:
     squares = flat.new_zeros(layout.num_groups, dtype=torch.float64)
     for where, group in zip(layout.slices, layout.groups, strict=True):
         squares[group] += flat[where].double().square().sum()
-    factors = rule.factors(squares.sqrt().unsqueeze(0)).squeeze(0)
+    factors = held_factors(rule, squares.sqrt().unsqueeze(0), rule.sensitivity, layout.num_coordinates).squeeze(0)
     clipped = torch.zeros_like(flat)
     for where, group in zip(layout.slices, layout.groups, strict=True):
         if float(factors[group]) > 0:

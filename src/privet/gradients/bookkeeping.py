@@ -21,14 +21,16 @@ from privet.gradients.building import Building
 from privet.gradients.capture import Capture, Function, Recording, Source, Use, leave, send_back
 from privet.gradients.engine import Clipper, NewProgram, NotTried, Present, check_losses
 from privet.gradients.example_axis import ExampleAxis, FoldedAxis, axis_of, candidates
+from privet.gradients.holding import check_norms, check_rule
 from privet.gradients.joining import joined
 from privet.gradients.layer_rules import RULES, by_vmap
 from privet.gradients.per_example import Explicit, PerExample
 from privet.gradients.planner import TRACEABLE, Planner
+from privet.gradients.reaching import Reach, check_module_hooks, check_parameter_hooks, reach_of
 from privet.gradients.rehearsal import launches_of
 from privet.gradients.rule_tools import Rule, resolved
 from privet.gradients.support import quiet_vmap
-from privet.gradients.trial import Trial, begun, check_sums, hold, single_example_axes
+from privet.gradients.trial import Trial, begun, check_sums, hold, single_example_axes, tolerance_of
 from privet.isolation.follow import Proof
 from privet.isolation.place import Place
 from privet.isolation.watch import Watch
@@ -64,7 +66,7 @@ class BookKeeping:
         """Bind to a model; the model itself is not touched."""
         planner = Planner(budget=self.memory)
         return RunningBookKeeping(
-            rules=self.rules, parameters=parameters, layout=layout, planner=planner, watch=watch or Watch()
+            model=model, rules=self.rules, parameters=parameters, layout=layout, planner=planner, watch=watch or Watch()
         )
 
 
@@ -72,6 +74,7 @@ class BookKeeping:
 class RunningBookKeeping:
     """:class:`BookKeeping` bound to a model."""
 
+    model: nn.Module
     rules: Mapping[Function, Rule]
     parameters: Sequence[nn.Parameter]
     layout: Layout
@@ -80,6 +83,7 @@ class RunningBookKeeping:
     _capture: Capture | None = None
     _inputs: Sequence[Tensor] = ()
     _axes: dict[Signature, tuple[ExampleAxis, ...]] = field(default_factory=dict)
+    _reaches: dict[Signature, Reach] = field(default_factory=dict)
     _programs: set[tuple[Function, ...]] = field(default_factory=set)
     _tried_without_leaves: Counter[Signature] = field(default_factory=Counter)
     _has_leaves: bool = False
@@ -102,6 +106,7 @@ class RunningBookKeeping:
             raise LoopError(
                 "A physical batch is still open: call step.backward(losses) before asking for the next one."
             )
+        check_parameter_hooks(self.parameters, self.layout)
         self._inputs, self._has_leaves = inputs, self.wants_input_gradients or bool(inputs)
         self._can_repeat = can_repeat
         follows = self.wants_input_gradients and self.planner.plain_bytes is None
@@ -170,11 +175,14 @@ class RunningBookKeeping:
     def _add_recorded(
         self, losses: Tensor, recording: Recording, rule: ClippingRule, into: ClippedSum, present: Tensor | None
     ) -> Present:
-        size, signature = recording.batch_size, None
+        size, remembered = recording.batch_size, None
+        lying = tuple((use.name, candidates(use.output_shape, size)) for use in recording.uses)
+        signature = (tuple(recording.program), lying)
         assert recording.follower is not None, "every batch is followed"
         proof = recording.follower.prove(losses)
         if recording.follower.is_lost:
             raise NotTried("A program must be proven before it can be replayed.")
+        reach = self._reach(losses, recording, signature)
         trial = None
         if self._building is None and losses.is_cuda:  # the proof takes a while, too
             self._building = Building(launches_of(recording, self.rules, self.planner), losses.device)
@@ -185,7 +193,7 @@ class RunningBookKeeping:
         elif present is not None:
             raise NotTried("A program that is not proven must pass a trial before it can be replayed.")
         else:
-            axes, trial, signature = self._tried_axes(losses, recording)
+            axes, trial, remembered = self._tried_axes(losses, recording, signature)
         if trial is not None and size > 1 and self.planner.plain_bytes is None:
             self.planner.plain_bytes = recording.held_bytes() / size
         if self._building is not None:
@@ -193,15 +201,17 @@ class RunningBookKeeping:
         clipper = Clipper(into, size, self.planner, present=present)
         collector = _Collector(recording, axes, self.rules, self.parameters, clipper)
         send_back(losses.sum(), recording, (), keep_graph=trial is not None, receive=collector.receive)
+        reach.check_heard(recording, self.layout)
         with torch.no_grad():
             collector.finish()
             norms = clipper.finish(rule)
             if trial is not None:
-                self._check_sums(trial, rule.factors(norms), norms, clipper, into)
+                self._check_sums(trial, norms, clipper, into)
+                check_rule(rule, norms)
                 moves = recording.rearranges or (recording.packs and any(map(_is_folded, trial.axes)))
                 is_sure = trial.is_clean and trial.is_unambiguous and not trial.asleep
-                if signature is not None and is_sure and not moves:
-                    self._remember(signature, trial)
+                if remembered is not None and is_sure and not moves:
+                    self._remember(remembered, trial)
             return Present(norms, clipper.needs_check)
 
     def _proven_axes(self, proof: Proof, recording: Recording) -> Sequence[ExampleAxis]:
@@ -210,11 +220,9 @@ class RunningBookKeeping:
         return tuple(axis_of(place) for place in proof.uses if isinstance(place, Place))
 
     def _tried_axes(
-        self, losses: Tensor, recording: Recording
+        self, losses: Tensor, recording: Recording, signature: Signature
     ) -> tuple[Sequence[ExampleAxis], Trial | None, Signature | None]:
         """Find by experiment how the examples lie in a program of which the rules cannot tell."""
-        lying = tuple((use.name, candidates(use.output_shape, recording.batch_size)) for use in recording.uses)
-        signature = (tuple(recording.program), lying)
         if signature in self._axes:
             return self._axes[signature], None, None
         if self._can_repeat and not self._has_leaves and signature[0] not in self._programs:
@@ -222,6 +230,17 @@ class RunningBookKeeping:
             raise NewProgram
         trial = hold(losses, recording, self._inputs, self.layout)
         return trial.axes, trial, signature
+
+    def _reach(self, losses: Tensor, recording: Recording, signature: Signature) -> Reach:
+        """Return what a program reaches; if it is new, see first that nothing of it is missed."""
+        reach = self._reaches.get(signature)
+        if reach is None:
+            check_module_hooks(self.model)
+            reach = reach_of(losses, recording, self.parameters, self.layout)
+            if len(self._reaches) < _MOST_PROGRAMS:
+                self._reaches[signature] = reach
+        reach.apply(recording)
+        return reach
 
     def _remember(self, signature: Signature, trial: Trial) -> None:
         """Keep what a trial found, if it could have found everything.
@@ -240,15 +259,19 @@ class RunningBookKeeping:
             self._axes[signature] = trial.axes
             self._programs.add(signature[0])
 
-    def _check_sums(self, trial: Trial, factors: Tensor, norms: Tensor, clipper: Clipper, into: ClippedSum) -> None:
+    def _check_sums(self, trial: Trial, norms: Tensor, clipper: Clipper, into: ClippedSum) -> None:
         """Compare with autograd, all examples clipped so that a huge one cannot drown the others in rounding."""
         sound = norms.isfinite().all(1) & trial.losses.detach().isfinite()
-        weights = factors.amin(1).masked_fill(~sound, 0)
+        weights = clipper.factors.amin(1).masked_fill(~sound, 0)
         lengths = torch.linalg.vector_norm(norms, dim=1).masked_fill(~sound, 0)
         check_sums(
             clipper.weighted_sum, trial, weights, lengths, self.parameters, self.layout,
             keep=into.keep, frame=into.frame,
         )  # fmt: skip
+        tolerance = tolerance_of(norms.dtype, is_half=trial.is_half)
+        check_norms(
+            trial.losses, norms, self.parameters, self.layout, keep=into.keep, frame=into.frame, tolerance=tolerance
+        )
 
 
 def _is_folded(axis: ExampleAxis) -> bool:

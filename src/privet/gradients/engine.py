@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from privet.errors import LoopError, LossError
 from privet.gradients.axis_squares import add_axis_squares
 from privet.gradients.capture import is_batch
+from privet.gradients.holding import held_factors
 from privet.gradients.masked import SomeRows, keep_coordinates, keep_rows
 from privet.gradients.per_example import Explicit, PerExample, num_elements, zero_rows
 from privet.gradients.planner import Planner
@@ -171,6 +172,7 @@ class Clipper:
         self._squares: list[list[Squares]] = [[] for _ in range(into.layout.num_groups)]
         self._kept: dict[int, PerExample] = {}
         self._pool: dict[int, Tensor] = {}
+        self.factors = into.flat.new_zeros(batch_size, into.layout.num_groups)  # what finish() weighs examples by
         planner.begin()
 
     def take(self, position: int, part: PerExample) -> None:
@@ -216,12 +218,13 @@ class Clipper:
         """Clip, add the sum to the buffer and return the norms ``[batch, group]``.
 
         Guarantee:
-            As in :meth:`RunningEngine.add_clipped`. Parameters that were never taken contribute zero.
+            As in :meth:`RunningEngine.add_clipped`, for any rule: :func:`held_factors` limits what it says to the bound
+            of the sum. Parameters that were never taken contribute zero.
         """
         layout = self._into.layout
         pools = self._pools()
         norms = torch.stack([self._total(squares) for squares in self._squares], 1).sqrt_()
-        factors = rule.factors(norms)
+        self.factors = factors = self._factors(rule, norms)
         bad = self._bad(norms)
         if bad is not None:
             factors = factors.masked_fill(bad.unsqueeze(1), 0)
@@ -241,6 +244,11 @@ class Clipper:
             self._add_squares(factors, self._into.squares)
         self._planner.settle()
         return norms
+
+    def _factors(self, rule: ClippingRule, norms: Tensor) -> Tensor:
+        if not self._into.is_held:
+            return rule.factors(norms)
+        return held_factors(rule, norms, self._into.sensitivity, self._into.layout.num_coordinates)
 
     def _add_squares(self, factors: Tensor, into: Tensor) -> None:
         parts = self._kept | {place: Explicit(gradients=rows) for place, rows in self._pool.items()}

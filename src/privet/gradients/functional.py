@@ -15,12 +15,14 @@ from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from privet.errors import LoopError, UnsupportedModel
-from privet.gradients.capture import Capture, is_batch, leave, tensors_in
+from privet.gradients.capture import HALF, Capture, is_batch, leave, tensors_in
 from privet.gradients.engine import Clipper, check_losses
+from privet.gradients.holding import check_norms, check_rule
 from privet.gradients.per_example import Explicit
 from privet.gradients.planner import Planner
+from privet.gradients.reaching import check_module_hooks, check_parameter_hooks
 from privet.gradients.support import parameters_behind, quiet_vmap
-from privet.gradients.trial import check_isolation
+from privet.gradients.trial import check_isolation, tolerance_of
 from privet.isolation.place import Place, Verdict
 from privet.isolation.watch import Watch
 from privet.mechanism.clipping import ClippingRule
@@ -62,12 +64,16 @@ class RunningFunctional:
         self._planner = Planner()
         self._capture: Capture | None = None
         self._inputs: Sequence[Tensor] = ()
+        self._has_compared_norms = False
         self._calls: list[tuple[tuple[Any, ...], dict[str, Any], Any]] = []
         self._handle: RemovableHandle = model.register_forward_hook(self._note, with_kwargs=True)
 
-    def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if self._capture is not None and torch.is_grad_enabled():
-            self._calls.append((args, kwargs, output))
+    def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        if self._capture is None or not torch.is_grad_enabled():
+            return None
+        output = _apart(output)
+        self._calls.append((args, kwargs, output))
+        return output
 
     @property
     def wants_input_gradients(self) -> bool:
@@ -82,6 +88,8 @@ class RunningFunctional:
             raise LoopError(
                 "A physical batch is still open: call step.backward(losses) before asking for the next one."
             )
+        check_parameter_hooks(self._parameters, self._layout)
+        check_module_hooks(self._model)
         self._inputs = inputs
         self._capture = Capture((), batch_size, programs=self.watch.programs, may_trace=may_trace)
         self._capture.__enter__()  # type: ignore[no-untyped-call]
@@ -116,7 +124,7 @@ class RunningFunctional:
             )
         args, kwargs, output = calls[0]
         outputs = [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
-        live = [index for index, tensor in enumerate(outputs) if tensor.requires_grad]
+        live = _distinct(outputs)
         self._check_only_through(losses, [outputs[index] for index in live])
         moving = [tensor for tensor in tensors_in((args, kwargs)) if is_batch(tensor)]
         for tensor in (*moving, *(outputs[index] for index in live)):
@@ -124,16 +132,31 @@ class RunningFunctional:
         with torch.autocast(losses.device.type, enabled=False):
             check_isolation(losses, [outputs[index] for index in live], inputs)
             found: Sequence[Tensor | None] = torch.autograd.grad(
-                losses.sum(), [outputs[index] for index in live], allow_unused=True
+                losses.sum(), [outputs[index] for index in live], retain_graph=True, allow_unused=True
             )
             cotangents = {index: value for index, value in zip(live, found, strict=True) if value is not None}
             with torch.no_grad():
                 clipper = Clipper(into, batch_size, self._planner)
                 gradients, replayed = self._gradients(args, kwargs, cotangents, batch_size)
                 _check_replay(replayed, [outputs[index] for index in cotangents], losses)
+                tolerance = tolerance_of(into.flat.dtype, is_half=any(tensor.dtype in HALF for tensor in outputs))
+                _check_gradients(losses, gradients, self._parameters, self._layout, tolerance)
                 for position, part in enumerate(gradients):
                     clipper.take(position, Explicit(gradients=part))
-                return clipper.finish(rule)
+                norms = clipper.finish(rule)
+                self._compare_norms(losses, norms, rule, into, tolerance)
+                return norms
+
+    def _compare_norms(
+        self, losses: Tensor, norms: Tensor, rule: ClippingRule, into: ClippedSum, tolerance: tuple[float, float]
+    ) -> None:
+        if self._has_compared_norms:
+            return
+        check_rule(rule, norms)
+        check_norms(
+            losses, norms, self._parameters, self._layout, keep=into.keep, frame=into.frame, tolerance=tolerance
+        )
+        self._has_compared_norms = True
 
     def _check_only_through(self, losses: Tensor, outputs: Sequence[Tensor]) -> None:
         stop = {tensor.grad_fn for tensor in outputs}
@@ -186,6 +209,89 @@ class RunningFunctional:
                 "mixes the examples of a batch, or vmap does not know one of its operations. Use the book-keeping "
                 "engine, or move random layers (dropout) to eval()."
             ) from error
+
+
+def _apart(output: Any) -> Any:
+    """Return a model's output with every tensor copied, where it has several that gradients flow back to.
+
+    One output may be computed from another (logits from features). Its gradient would then hold what reaches it through
+    the other as well, and the other's would be counted twice. Nothing but the loss is computed from the copies.
+
+    Raises:
+        UnsupportedModel: a container of several outputs cannot be taken apart.
+    """
+    if sum(tensor.requires_grad for tensor in tensors_in(output)) < 2:
+        return output
+    copies: dict[int, Tensor] = {}
+
+    def copy(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return copies.setdefault(id(leaf), leaf.clone() if leaf.requires_grad else leaf)
+        if any(tensor.requires_grad for tensor in tensors_in(leaf)):
+            raise UnsupportedModel(
+                f"The model returns several tensors in a {type(leaf).__name__}, which the functional engine cannot "
+                "take apart, and one of them may be computed from another. Return a tuple, a list or a dict."
+            )
+        return leaf
+
+    return pytree.tree_map(copy, output)
+
+
+def _distinct(outputs: Sequence[Tensor]) -> list[int]:
+    """Return the places of the outputs that gradients flow back to, each tensor once."""
+    first: dict[int, int] = {}
+    for index, tensor in enumerate(outputs):
+        if tensor.requires_grad:
+            first.setdefault(id(tensor), index)
+    return list(first.values())
+
+
+def _check_gradients(
+    losses: Tensor, gradients: Sequence[Tensor], parameters: Sequence[nn.Parameter], layout: Layout,
+    tolerance: tuple[float, float],
+) -> None:  # fmt: skip
+    """Refuse gradients that do not add up to autograd's, with a weight of its own for every example.
+
+    Examples taken for each other, a part counted twice and a part that is missing all show, and in both halves of a
+    batch; the rounding of one wild example shows in one.
+    """
+    count = len(losses)
+    rows = [part.reshape(count, -1).float() for part in gradients]
+    lengths = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in rows]).norm(dim=0)
+    sound = lengths.isfinite() & losses.detach().isfinite()
+    weights = torch.linspace(1, 2, count, device=losses.device).div(lengths.clamp_min(1))
+    first = torch.arange(count, device=losses.device) % 2 == 0
+    wrong = set(layout.names)
+    for half in (first & sound, ~first & sound):
+        if bool(half.any()):
+            wrong &= _differing(losses, gradients, parameters, layout, weights, lengths, half, tolerance)
+    if not bool(sound.any()):
+        return
+    if wrong:
+        raise UnsupportedModel(
+            f"The gradients of {sorted(wrong)}, computed one example at a time, do not add up to autograd's. Either "
+            "examples do not lie on the first axis of what goes in and out of the model, or a hook changes its outputs "
+            "or its gradients. Use the book-keeping engine."
+        )
+
+
+def _differing(
+    losses: Tensor, gradients: Sequence[Tensor], parameters: Sequence[nn.Parameter], layout: Layout,
+    weights: Tensor, lengths: Tensor, chosen: Tensor, tolerance: tuple[float, float],
+) -> set[str]:  # fmt: skip
+    """Return the names of the parameters for which the weighted sum over some examples differs from autograd's."""
+    relative, absolute = tolerance
+    found: Sequence[Tensor | None] = torch.autograd.grad(
+        losses, parameters, grad_outputs=(weights * chosen).to(losses.dtype), retain_graph=True, allow_unused=True
+    )
+    slack = absolute * (weights * lengths)[chosen].sum()
+    differing = set()
+    for name, part, truth in zip(layout.names, gradients, found, strict=True):
+        total = torch.tensordot(weights[chosen].to(part.dtype), part[chosen], 1)
+        expected = torch.zeros_like(total) if truth is None else truth
+        if bool((total - expected).norm() > relative * expected.norm() + slack):
+            differing.add(name)
+    return differing
 
 
 def _check_first(verdict: Verdict, tensor: Tensor, batch_size: int) -> None:

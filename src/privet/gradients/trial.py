@@ -272,7 +272,7 @@ def check_sums(
         truth = truth if keep is None else truth * keep
         truth = truth if frame is None else frame.whitened(truth)
         found = weighted_sum(chosen)
-        relative, absolute = _HALF_TOLERANCE if trial.is_half else _TOLERANCE.get(found.dtype, _HALF_TOLERANCE)
+        relative, absolute = tolerance_of(found.dtype, is_half=trial.is_half)
         slack = absolute * (chosen * lengths).sum()
         wrong &= {
             name
@@ -288,6 +288,11 @@ def check_sums(
             "the examples of a batch. Call the model uncompiled and without custom functions on these parameters, or "
             "freeze them."
         )
+
+
+def tolerance_of(dtype: torch.dtype, *, is_half: bool) -> tuple[float, float]:
+    """Return what rounding may put between two ways to a gradient, as shares of its length and of the whole's."""
+    return _HALF_TOLERANCE if is_half else _TOLERANCE.get(dtype, _HALF_TOLERANCE)
 
 
 def _autograd_sum(trial: Trial, weights: Tensor, parameters: Sequence[nn.Parameter], layout: Layout) -> Tensor:

@@ -286,4 +286,3 @@ class Follower:
         """Let the program be recognised from now on, if its calls show all that it does."""
         if self.tracer is not None and self._sees_all:
             self._programs.add(self._num_examples, Known(self._entries, self._verdicts, self._uses))
-

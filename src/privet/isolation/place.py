@@ -126,11 +126,11 @@ class Spec:
         return len(self.shape)
 
 
-class Mixes(Exception):  # noqa: N818 -- caught by the tracer, never shown
+class Mixes(Exception):
     """An operation lets examples meet."""
 
 
-class NoRule(Exception):  # noqa: N818
+class NoRule(Exception):
     """No rule says where the examples lie after an operation."""
 
 

@@ -9,7 +9,6 @@ import torch
 from privet.isolation.call import Call, Rule, private
 from privet.isolation.place import Mixes, NoRule, Place, Spec, Verdict, met
 
-
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -65,7 +64,9 @@ def sorting(call: Call) -> Sequence[Verdict]:
     if place.is_single:
         return call.everywhere(place)
     kept = call.has("keepdim") and len(call.shape) < spec.ndim
-    return call.everywhere(place.at(place.axis - 1) if kept and place.axis > int(call.arg("dim")) % spec.ndim else place)
+    return call.everywhere(
+        place.at(place.axis - 1) if kept and place.axis > int(call.arg("dim")) % spec.ndim else place
+    )
 
 
 def _leading(num_last: int) -> Rule:
@@ -159,7 +160,10 @@ def batch_norm(call: Call) -> Sequence[Verdict]:
         channels = place.at(0)
         if any(other.verdict != channels for other in scales):
             raise Mixes("it scales one example by another")
-        return [place if out.ndim == spec.ndim else (channels if out.shape == (place.length,) else None) for out in call.out_specs]
+        return [
+            place if out.ndim == spec.ndim else (channels if out.shape == (place.length,) else None)
+            for out in call.out_specs
+        ]
     if trains:
         raise Mixes("it normalises by the mean and deviation of the batch")
     if scales:
@@ -201,7 +205,12 @@ def _weights_of_examples(call: Call, weight: Spec, bias: Spec | None) -> Sequenc
     """A public input under filters that are the examples': each makes channels of its own."""
     place = weight.place
     is_transposed = call.has("transposed") and bool(call.arg("transposed"))
-    if place is None or is_transposed or int(call.arg("groups")) != 1 or (bias is not None and bias.verdict is not None):
+    if (
+        place is None
+        or is_transposed
+        or int(call.arg("groups")) != 1
+        or (bias is not None and bias.verdict is not None)
+    ):
         raise NoRule("its filters depend on the examples")
     if place.is_single:
         return call.everywhere(place)
@@ -297,36 +306,14 @@ def _spatial(call: Call) -> Sequence[Verdict]:
     return _leading(num)(call)
 
 
-_REDUCTIONS = (
-    "sum mean amax amin prod any all argmax argmin var std var_mean std_mean logsumexp norm linalg_vector_norm nansum "
-    "nanmean median nanmedian max min aminmax count_nonzero mode"
-).split()
-_ALONG = (
-    "cumsum cumsum_ cumprod cumprod_ logcumsumexp cummax cummin _softmax _log_softmax softmax log_softmax _safe_softmax "
-    "flip roll _fft_r2c _fft_c2c _fft_c2r glu renorm diff _cummax_helper rot90"
-).split()
-_FFT = "_fft_r2c _fft_c2c _fft_c2r".split()
-_SORTING = "sort topk argsort kthvalue msort".split()
-_SPATIAL = (
-    "max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d "
-    "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d "
-    "adaptive_avg_pool1d adaptive_max_pool1d max_pool2d max_unpool2d max_unpool3d "
-    "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
-    "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d "
-    "_upsample_bilinear2d_aa _upsample_bicubic2d_aa reflection_pad1d reflection_pad2d reflection_pad3d "
-    "replication_pad1d replication_pad2d replication_pad3d mkldnn_max_pool2d mkldnn_adaptive_avg_pool2d"
-).split()
-_MATRICES = (
-    "linalg_inv_ex inverse linalg_cholesky_ex cholesky _linalg_svd _linalg_eigh linalg_eig linalg_qr _linalg_det "
-    "_linalg_slogdet linalg_lu_factor_ex linalg_lu linalg_matrix_exp matrix_exp cholesky_inverse linalg_householder_product "
-    "linalg_ldl_factor_ex geqrf linalg_cross"
-).split()
-_SOLVES = "_linalg_solve_ex linalg_solve_triangular cholesky_solve triangular_solve linalg_lu_solve ormqr".split()
-_ATTENTION = (
-    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention _scaled_dot_product_cudnn_attention "
-    "_scaled_dot_product_efficient_attention _scaled_dot_product_fused_attention_overrideable "
-    "_scaled_dot_product_attention_math"
-).split()
+_REDUCTIONS = ["sum", "mean", "amax", "amin", "prod", "any", "all", "argmax", "argmin", "var", "std", "var_mean", "std_mean", "logsumexp", "norm", "linalg_vector_norm", "nansum", "nanmean", "median", "nanmedian", "max", "min", "aminmax", "count_nonzero", "mode"]
+_ALONG = ["cumsum", "cumsum_", "cumprod", "cumprod_", "logcumsumexp", "cummax", "cummin", "_softmax", "_log_softmax", "softmax", "log_softmax", "_safe_softmax", "flip", "roll", "_fft_r2c", "_fft_c2c", "_fft_c2r", "glu", "renorm", "diff", "_cummax_helper", "rot90"]
+_FFT = ["_fft_r2c", "_fft_c2c", "_fft_c2r"]
+_SORTING = ["sort", "topk", "argsort", "kthvalue", "msort"]
+_SPATIAL = ["max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d", "fractional_max_pool2d", "adaptive_avg_pool1d", "adaptive_max_pool1d", "max_pool2d", "max_unpool2d", "max_unpool3d", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d", "mkldnn_max_pool2d", "mkldnn_adaptive_avg_pool2d"]
+_MATRICES = ["linalg_inv_ex", "inverse", "linalg_cholesky_ex", "cholesky", "_linalg_svd", "_linalg_eigh", "linalg_eig", "linalg_qr", "_linalg_det", "_linalg_slogdet", "linalg_lu_factor_ex", "linalg_lu", "linalg_matrix_exp", "matrix_exp", "cholesky_inverse", "linalg_householder_product", "linalg_ldl_factor_ex", "geqrf", "linalg_cross"]
+_SOLVES = ["_linalg_solve_ex", "linalg_solve_triangular", "cholesky_solve", "triangular_solve", "linalg_lu_solve", "ormqr"]
+_ATTENTION = ["_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_efficient_attention", "_scaled_dot_product_fused_attention_overrideable", "_scaled_dot_product_attention_math"]
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(_REDUCTIONS, reduction),
@@ -346,9 +333,16 @@ RULES: dict[str, Rule] = {
     "native_group_norm": group_norm,
     **dict.fromkeys(
         (
-            "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
-            "_batch_norm_with_update", "_batch_norm_no_update", "cudnn_batch_norm", "_batch_norm_impl_index",
-            "_native_batch_norm_legit_functional", "batch_norm_update_stats", "miopen_batch_norm",
+            "native_batch_norm",
+            "_native_batch_norm_legit",
+            "_native_batch_norm_legit_no_training",
+            "_batch_norm_with_update",
+            "_batch_norm_no_update",
+            "cudnn_batch_norm",
+            "_batch_norm_impl_index",
+            "_native_batch_norm_legit_functional",
+            "batch_norm_update_stats",
+            "miopen_batch_norm",
         ),
         batch_norm,
     ),  # fmt: skip
@@ -374,5 +368,3 @@ RULES: dict[str, Rule] = {
     "histc": reduction,
     "bincount": reduction,
 }
-
-

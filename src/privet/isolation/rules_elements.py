@@ -76,7 +76,10 @@ def connectionist(call: Call) -> Sequence[Verdict]:
 
 def bucket(call: Call) -> Sequence[Verdict]:
     """Where numbers lie between public borders."""
-    borders, values = (call.arg("boundaries") if call.has("boundaries") else call.arg("sorted_sequence")), call.arg("self")
+    borders, values = (
+        (call.arg("boundaries") if call.has("boundaries") else call.arg("sorted_sequence")),
+        call.arg("self"),
+    )
     if borders.verdict is not None:
         raise NoRule("the borders depend on the examples")
     return call.everywhere(values.verdict)
@@ -91,30 +94,11 @@ def rows_drawn(call: Call) -> Sequence[Verdict]:
     return call.everywhere(place)
 
 
-_ELEMENTS = (
-    "_to_copy clone detach detach_ alias lift lift_fresh lift_fresh_copy contiguous _conj resolve_conj resolve_neg "
-    "_neg_view _conj_physical conj_physical native_dropout where masked_fill masked_fill_ rrelu_with_noise polar "
-    "rrelu_with_noise_functional complex dropout feature_dropout _efficientzerotensor fill fill_ bernoulli bernoulli_ normal poisson "
-    "nan_to_num clamp clamp_ clamp_min clamp_max hardtanh hardtanh_ softplus elu elu_ celu silu silu_ mish mish_ "
-    "gelu hardswish hardsigmoid leaky_relu leaky_relu_ threshold log_sigmoid_forward _prelu_kernel prelu "
-    "isclose _fused_dropout _masked_scale xlogy special_xlog1py relu6 logit heaviside  square square_ "
-    "__rshift__ __lshift__ __and__ __or__ __xor__ __iand__ __ior__ __ixor__ normal_functional binomial "
-    "_standard_gamma copysign float_power   igamma igammac mvlgamma polygamma "
-    "rsub isnan isinf isposinf isneginf isreal signbit frexp ldexp gcd lcm hypot nextafter round_   "
-    "fake_quantize_per_tensor_affine bitwise_not logical_not  lgamma digamma erfinv sinc angle"
-).split()
-_LIKE = "empty_like zeros_like ones_like full_like rand_like randn_like randint_like".split()
-_FRESH = (
-    "new_zeros new_empty new_ones new_full new_empty_strided empty zeros ones full arange rand randn randint randperm "
-    "eye linspace scalar_tensor empty_strided _cudnn_init_dropout_state"
-).split()
-_OVERWRITTEN = (
-    "zero_ fill_ uniform_ normal_ exponential_ random_ cauchy_ geometric_ log_normal_ bernoulli_ "
-).split()
-_LOSSES = (
-    "mse_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits soft_margin_loss l1_loss "
-    "kl_div poisson_nll_loss hinge_embedding_loss margin_ranking_loss cosine_embedding_loss triplet_margin_loss"
-).split()
+_ELEMENTS = ["_to_copy", "clone", "detach", "detach_", "alias", "lift", "lift_fresh", "lift_fresh_copy", "contiguous", "_conj", "resolve_conj", "resolve_neg", "_neg_view", "_conj_physical", "conj_physical", "native_dropout", "where", "masked_fill", "masked_fill_", "rrelu_with_noise", "polar", "rrelu_with_noise_functional", "complex", "dropout", "feature_dropout", "_efficientzerotensor", "fill", "fill_", "bernoulli", "bernoulli_", "normal", "poisson", "nan_to_num", "clamp", "clamp_", "clamp_min", "clamp_max", "hardtanh", "hardtanh_", "softplus", "elu", "elu_", "celu", "silu", "silu_", "mish", "mish_", "gelu", "hardswish", "hardsigmoid", "leaky_relu", "leaky_relu_", "threshold", "log_sigmoid_forward", "_prelu_kernel", "prelu", "isclose", "_fused_dropout", "_masked_scale", "xlogy", "special_xlog1py", "relu6", "logit", "heaviside", "square", "square_", "__rshift__", "__lshift__", "__and__", "__or__", "__xor__", "__iand__", "__ior__", "__ixor__", "normal_functional", "binomial", "_standard_gamma", "copysign", "float_power", "igamma", "igammac", "mvlgamma", "polygamma", "rsub", "isnan", "isinf", "isposinf", "isneginf", "isreal", "signbit", "frexp", "ldexp", "gcd", "lcm", "hypot", "nextafter", "round_", "fake_quantize_per_tensor_affine", "bitwise_not", "logical_not", "lgamma", "digamma", "erfinv", "sinc", "angle"]
+_LIKE = ["empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"]
+_FRESH = ["new_zeros", "new_empty", "new_ones", "new_full", "new_empty_strided", "empty", "zeros", "ones", "full", "arange", "rand", "randn", "randint", "randperm", "eye", "linspace", "scalar_tensor", "empty_strided", "_cudnn_init_dropout_state"]
+_OVERWRITTEN = ["zero_", "fill_", "uniform_", "normal_", "exponential_", "random_", "cauchy_", "geometric_", "log_normal_", "bernoulli_"]
+_LOSSES = ["mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "soft_margin_loss", "l1_loss", "kl_div", "poisson_nll_loss", "hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_loss"]
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTS, elements),

@@ -150,7 +150,9 @@ def placed(call: Call) -> Sequence[Verdict]:
         return call.everywhere(_untouched(into, indices))
     target = into
     if into.place is None:
-        counting = [axis for axis, index in enumerate(indices) if index is not None and _counts(index, into.shape[axis])]
+        counting = [
+            axis for axis, index in enumerate(indices) if index is not None and _counts(index, into.shape[axis])
+        ]
         example = next((place for _, place in private([values, *(i for i in indices if i is not None)])), None)
         if example is None:
             raise NoRule("numbers are placed by what is in the examples")

@@ -320,7 +320,9 @@ RULES: dict[str, Rule] = {
     "squeeze_": squeezed,
     "select": selected,
     "slice": sliced,
-    **dict.fromkeys(("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk", "unsafe_chunk"), split),
+    **dict.fromkeys(
+        ("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk", "unsafe_chunk"), split
+    ),
     "unbind": unbound,
     "cat": joined,
     "concat": joined,
@@ -335,5 +337,3 @@ RULES: dict[str, Rule] = {
     "select_scatter": moved_source,
     "slice_scatter": moved_source,
 }
-
-

@@ -21,14 +21,12 @@ from privet.isolation.tracer import Entry, Trace
 _NUMBER = "its numbers depend on how many examples are in the batch"
 _POSITION = "what becomes of an example depends on its place in the batch"
 _ADDING = frozenset(
-    "sum nansum prod norm linalg_vector_norm cumsum cumprod logsumexp count_nonzero mm bmm mv dot addmm baddbmm nonzero "
-    "bincount histc std var var_mean std_mean".split()
+    ["sum", "nansum", "prod", "norm", "linalg_vector_norm", "cumsum", "cumprod", "logsumexp", "count_nonzero", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "nonzero", "bincount", "histc", "std", "var", "var_mean", "std_mean"]
 )
-_COUNTING = frozenset("arange linspace logspace randperm eye tril_indices triu_indices".split())
+_COUNTING = frozenset(["arange", "linspace", "logspace", "randperm", "eye", "tril_indices", "triu_indices"])
 # Operations that may take counted places without computing with them.
 _PICKING = frozenset(
-    "index _unsafe_index index_put index_put_ index_select _embedding_bag _embedding_bag_forward_only _to_copy clone detach alias view unsqueeze _unsafe_view "
-    "reshape squeeze expand lift_fresh slice select".split()
+    ["index", "_unsafe_index", "index_put", "index_put_", "index_select", "_embedding_bag", "_embedding_bag_forward_only", "_to_copy", "clone", "detach", "alias", "view", "unsqueeze", "_unsafe_view", "reshape", "squeeze", "expand", "lift_fresh", "slice", "select"]
 )
 # Whole numbers that are values and no lengths.
 _VALUES = frozenset(["high", "low", "fill_value", "value", "other", "alpha", "beta", "exponent", "min", "max"])
@@ -62,7 +60,9 @@ def compare(one: Trace, other: Trace) -> Comparison:
         for spec, same in zip(entry.call.out_specs, twin.call.out_specs, strict=True):
             if cause is not None:
                 tainted[spec.serial] = cause
-            differing = [axis for axis, sizes in enumerate(zip(spec.shape, same.shape, strict=False)) if sizes[0] != sizes[1]]
+            differing = [
+                axis for axis, sizes in enumerate(zip(spec.shape, same.shape, strict=False)) if sizes[0] != sizes[1]
+            ]
             if differing and spec.verdict is None:
                 long[spec.serial] = differing
         if cause is not None:

@@ -29,8 +29,7 @@ EARLIER = "it uses a value that was computed from an earlier batch"
 _READING = frozenset(["_local_scalar_dense", "equal", "is_nonzero"])
 # Operations whose results have a shape or a type in common with a tensor, and none of its numbers.
 _FORGETTING = frozenset(
-    "empty_like zeros_like ones_like full_like rand_like randn_like randint_like new_zeros new_empty new_ones new_full "
-    "new_empty_strided".split()
+    ["empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros", "new_empty", "new_ones", "new_full", "new_empty_strided"]
 )
 # The longest constant that is kept to be compared with that of a batch of another size.
 _SMALL_CONSTANT = 64
@@ -296,5 +295,3 @@ def _constant(func: OpOverload, outs: Sequence[Tensor]) -> tuple[Any, ...] | Non
     if outs[0].device.type != "cpu":
         return None
     return tuple(outs[0].detach().reshape(-1).tolist())
-
-

@@ -106,7 +106,9 @@ _SMALLEST_CUT = 5
 def can_be_cut(batch: Any, size: int) -> bool:
     """Whether a batch falls into two unequal parts, neither of them a single example."""
     leaves = pytree.tree_leaves(batch)
-    return size >= _SMALLEST_CUT and all(isinstance(leaf, torch.Tensor) and leaf.shape[:1] == (size,) for leaf in leaves)
+    return size >= _SMALLEST_CUT and all(
+        isinstance(leaf, torch.Tensor) and leaf.shape[:1] == (size,) for leaf in leaves
+    )
 
 
 def cut_in_two(batch: Any, size: int) -> Iterator[tuple[Any, int]]:

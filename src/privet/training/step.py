@@ -19,6 +19,7 @@ from torch import Tensor
 from privet.errors import LoopError
 from privet.gradients.capture import mark_batch
 from privet.gradients.engine import NewProgram
+from privet.mechanism.ablations import NotPrivate
 from privet.mechanism.done import Done, done_step
 from privet.mechanism.granularity import Kept
 from privet.mechanism.sensitivity import Sensitivity
@@ -64,6 +65,8 @@ class Step:
             flat=session._flat,
             layout=session._layout,
             sensitivity=self._rule.sensitivity,
+            # the plan's own piece decides, since it also takes every guarantee of the plan away
+            is_held=not isinstance(session.plan.clipping, NotPrivate),
             keep=None if self._kept is None else self._kept.coordinates,
             kept=self._kept,
             frame=frame,
