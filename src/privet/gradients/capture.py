@@ -37,6 +37,7 @@ from privet.gradients.recurrent import COMPOSITES, PACKING, Composite, kept_insi
 from privet.gradients.recurrent_cells import CELLS
 from privet.gradients.statistics import with_statistics
 from privet.gradients.views import Undo, undo_of
+from privet.isolation.backward import wrapped
 from privet.isolation.follow import ASKING, Follower, Programs
 from privet.isolation.lines import user_line
 from privet.isolation.place import Cause, Fault, Place, Verdict, single
@@ -272,6 +273,9 @@ class Capture(TorchFunctionMode):
                     return args[0].copy_(beside(args[0].clone(), *args[1:], **kwargs))
             self._behind = args[0].grad_fn
         follower = self.recording.follower if func not in ASKING else None
+        if follower is not None and func is Tensor.register_hook and is_batch(args[0]):
+            follower.note_hook()
+            args = (args[0], wrapped(args[1], args[0], follower), *args[2:])
         if follower is not None:
             follower.before(func, args, kwargs, self._number_of)
         result = self._run(func, args, kwargs)

@@ -125,7 +125,10 @@ class Follower:
         self._may_trace, self._is_lost, self._sees_all = may_trace, False, True
         self._seeds: Sequence[Verdict] = ()
         self.tracer: Tracer | None = None
-        self.nodes: dict[Any, dict[int, Verdict]] = {}
+        self.nodes: dict[Any, dict[int, Verdict]] = {}  # of the user's own autograd functions: their results' places
+        self.places: dict[tuple[Any, int], Verdict] = {}  # of every tensor with gradients, by its node
+        self.has_hooks = False
+        self.judge_gradient: Callable[[Verdict, Verdict, str], None] | None = None
         if self._candidate is None:
             self._begin_trace()
 
@@ -209,15 +212,17 @@ class Follower:
         if self.tracer is not None:
             self.tracer.give(output, verdict)
 
-    def cannot_see(self) -> None:
-        """Note that something happened which calls do not show: the program must be traced every time."""
-        self._sees_all = False
+    def note_hook(self) -> None:
+        """Note that user code will run in the backward pass: the program must be traced every time."""
+        self._sees_all, self.has_hooks = False, True
 
     def _sign(self, value: Any, number_of: Callable[[Tensor], Any]) -> Any:
         if isinstance(value, Tensor):
             serial = getattr(value, _SERIAL, 0)
             if serial >> _SHIFT == self._number >> _SHIFT:
                 node: object = value.grad_fn
+                if node is not None and self.tracer is not None:
+                    self.places[node, value.output_nr] = self.tracer.verdict(value)
                 if isinstance(node, BackwardCFunction):
                     return (serial - self._number, self._note_node(node, value))
                 return serial - self._number
@@ -263,6 +268,8 @@ class Follower:
     def release(self) -> None:
         """Let go of every tensor."""
         self.nodes.clear()
+        self.places.clear()
+        self.judge_gradient = None
         if self.tracer is not None:
             self.tracer.release()
 
