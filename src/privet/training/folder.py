@@ -71,13 +71,8 @@ class RunFolder:
                 "ledger from a backup, or start in a new folder."
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        return Ledger.create(
-            self.ledger_path,
-            plan=plan.to_dict(),
-            plan_hash=plan.hash,
-            is_seeded=is_seeded,
-            assumptions=self.assumptions,
-        )
+        path, told = self.ledger_path, self.assumptions
+        return Ledger.create(path, plan=plan.to_dict(), plan_hash=plan.hash, is_seeded=is_seeded, assumptions=told)
 
     def restore(self, session: Session) -> None:
         """Load the newest intact checkpoint, if there is one and it belongs to this ledger.
