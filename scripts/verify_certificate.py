@@ -97,7 +97,8 @@ class Account:
         self.events: dict[bytes, int] = {}
         self.plan: Any = None
         self.plan_hash = ""
-        self.is_seeded = False
+        self.is_seeded = self.is_unexplained = False
+        self.changes: list[str] = []
         self.heads: list[str] = []
         self._process = ""
         self._gone: set[str] = set()
@@ -140,6 +141,11 @@ class Account:
                 self._give(part["event"], -part["count"])
                 self._charge(part["event"], -part["count"])
             self._closed = True
+        elif kind == "change":
+            step, reason = whole(body["step"]), body["reason"]
+            self.changes.append(f"the weights were changed after step {step} by: {reason}; this used no private data")
+        elif kind == "unexplained":
+            self.is_unexplained = True
         else:
             raise Wrong(f"row {len(self.heads)} is of unknown kind {kind!r}")
 
@@ -351,6 +357,10 @@ def check_ledger(certificate: dict[str, Any], account: Account) -> None:
         raise Wrong("the certificate's plan is not the one in the ledger's first row")
     if account.is_seeded and not promise["not_private_because"]:
         raise Wrong("the ledger says that the user chose the seed of the run, and the certificate promises privacy")
+    if account.is_unexplained and not promise["not_private_because"]:
+        raise Wrong("the ledger says that no private step changed the weights, and the certificate promises privacy")
+    if not set(account.changes) <= set(promise["assumptions"]):
+        raise Wrong("the ledger tells of public changes of the weights that the certificate does not name")
     for name in ("delta", "adjacency", "unit"):
         if promise[name] != account.plan.get(name):
             raise Wrong(f"the certificate's {name} is {promise[name]!r}, the plan's is {account.plan.get(name)!r}")

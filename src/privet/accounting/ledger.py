@@ -44,12 +44,14 @@ from privet import checks
 from privet.accounting.ledger_rows import (
     MAX_COUNT,
     MAX_ROW_BYTES,
+    Changed,
     Closed,
     CodedEvent,
     Created,
     Entry,
     Mismatched,
     Reserved,
+    Unexplained,
     Voided,
     VoidReason,
     checked_plan,
@@ -264,6 +266,30 @@ class Ledger:
         with self._guard:
             self._append(Voided(coded=self._take_round("void"), reason=reason))
 
+    def note_public_change(self, reason: str, *, step: int) -> None:
+        """Record that the user is about to change the weights without private data; durable before this returns.
+
+        Args:
+            reason: The user's own words; they stand in every guarantee computed from this ledger.
+            step: Steps in the model now.
+        """
+        self._check_usable()
+        with self._guard:
+            self._append(Changed(reason=reason, step=step))
+
+    def note_unexplained_change(self, *, step: int) -> None:
+        """Record that something that was no private step changed the weights: from here on nothing is promised.
+
+        Edge cases: if the disk refuses, this object refuses all further rounds, and ``LedgerMismatch`` is raised.
+        """
+        self._check_usable()
+        with self._guard:
+            try:
+                self._append(Unexplained(step=step))
+            except LedgerWriteError as error:
+                self._unrecorded_mismatch = True
+                raise LedgerMismatch(f"The weights were changed by no private step, unrecorded: {error}") from error
+
     def close(self) -> None:
         """End cleanly: give back the rounds that were reserved and never begun, and free the ledger.
 
@@ -315,6 +341,16 @@ class Ledger:
     def is_seeded(self) -> bool:
         """Whether the first row says that the user chose the seed of the random streams."""
         return self._tally.is_seeded
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a guarantee assumes because of what the user changed."""
+        return self._tally.assumptions
+
+    @property
+    def why_not_private(self) -> tuple[str, ...]:
+        """Why no promise is made for what was charged, besides a seed."""
+        return self._tally.why_not_private
 
     @property
     def charged_rounds(self) -> int:

@@ -9,6 +9,7 @@ the same JSON without the ``crc`` field and without the newline. ``process`` is 
 created or opened. Order is ``seq`` and nothing else: no clock is read or written.
 
 Bodies are built from events, counts and words of fixed lists, so nothing computed from private data can enter a row.
+The one exception is the reason of a public change, which are the user's own words and stand in the guarantee.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from privet.mechanism.events import DpEvent, decode_event, encode_event
 FORMAT = 1
 MAX_ROW_BYTES = 64 * 1024
 MAX_COUNT = 2**53
+MAX_REASON = 200
 NO_ROW_SHA256 = "0" * 64
 
 _PLAN_HASH = re.compile(r"[0-9A-Za-z:._-]{1,128}")
@@ -249,7 +251,73 @@ class Closed:
         return cls(returned=tuple(Reserved.read(part) for part in body["returned"]))
 
 
-_KINDS: Mapping[bytes, Any] = {piece.kind.encode(): piece for piece in (Created, Reserved, Mismatched, Voided, Closed)}
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """The user changed the weights between two steps, and says how; this used no private data.
+
+    Attributes:
+        reason: The user's own words: printable, public, at most 200 characters.
+        step: Steps in the model at that time.
+    """
+
+    kind: ClassVar[str] = "change"
+    reason: str
+    step: int
+
+    def __post_init__(self) -> None:
+        """Refuse words that are not there, too long, or not printable."""
+        words: object = self.reason
+        is_text = isinstance(words, str) and words.isprintable() and words.strip() == words
+        if not is_text or not 3 <= len(self.reason) <= MAX_REASON:
+            raise ArgumentError(
+                f"reason must say in 3 to {MAX_REASON} printable characters how the weights are changed without "
+                f"private data, such as 'loads public weights'; got {self.reason!r}."
+            )
+        checks.count("step", self.step, minimum=0)
+
+    @property
+    def assumption(self) -> str:
+        """What a guarantee assumes because of it."""
+        return f"the weights were changed after step {self.step} by: {self.reason}; this used no private data"
+
+    def body(self) -> Json:
+        """Return the JSON form."""
+        return {"reason": self.reason, "step": self.step}
+
+    @classmethod
+    def read(cls, body: Json) -> Changed:
+        """Read the JSON form back."""
+        return cls(reason=body["reason"], step=body["step"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unexplained:
+    """The weights were changed by something that was no private step. Nothing after it is private."""
+
+    kind: ClassVar[str] = "unexplained"
+    step: int
+
+    def __post_init__(self) -> None:
+        """Refuse what is no count."""
+        checks.count("step", self.step, minimum=0)
+
+    @property
+    def why_not_private(self) -> str:
+        """Why no promise is made, in words."""
+        return f"its weights were changed after step {self.step} by something that was no private step"
+
+    def body(self) -> Json:
+        """Return the JSON form."""
+        return {"step": self.step}
+
+    @classmethod
+    def read(cls, body: Json) -> Unexplained:
+        """Read the JSON form back."""
+        return cls(step=body["step"])
+
+
+_PIECES = (Created, Reserved, Mismatched, Voided, Closed, Changed, Unexplained)
+_KINDS: Mapping[bytes, Any] = {piece.kind.encode(): piece for piece in _PIECES}
 
 
 class RowFields(NamedTuple):

@@ -16,6 +16,7 @@ from privet import checks
 from privet.accounting.ledger_rows import (
     MAX_ROW_BYTES,
     NO_ROW_SHA256,
+    Changed,
     Closed,
     CodedEvent,
     Created,
@@ -24,6 +25,7 @@ from privet.accounting.ledger_rows import (
     Reserved,
     RowFields,
     RowMaker,
+    Unexplained,
     Voided,
     body_of,
     encode_row,
@@ -66,6 +68,8 @@ class Tally:
         self.num_bytes = 0
         self.num_voids = 0
         self.num_mismatches = 0
+        self.public_changes: list[Changed] = []
+        self.unexplained: list[Unexplained] = []
         self._digests = bytearray()
         self._events: dict[bytes, DpEvent] = {}
         self._charged: dict[bytes, int] = {}
@@ -89,6 +93,16 @@ class Tally:
     def charged_rounds(self) -> int:
         """How many rounds are charged in all."""
         return sum(self._charged.values())
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a guarantee assumes because of what the user changed, each sentence once."""
+        return tuple(dict.fromkeys(change.assumption for change in self.public_changes))
+
+    @property
+    def why_not_private(self) -> tuple[str, ...]:
+        """Why no promise is made for what these rows charge, besides a seed."""
+        return tuple(change.why_not_private for change in self.unexplained[:1])
 
     def contains(self, head: LedgerHead) -> bool:
         """Say whether the row named by ``head`` is one of these rows."""
@@ -161,6 +175,8 @@ class Tally:
                 f"{self.num_mismatches} rounds ran as something else than was planned. "
                 "The guarantee of the plan does not hold; the one computed from the ledger does."
             )
+        if self.unexplained:
+            raise LedgerMismatch(f"Nothing is promised for this run: {self.unexplained[0].why_not_private}.")
         planned = _Allowance(segments)
         for event, rounds in self.charged:
             planned.spend(event, rounds)
@@ -220,6 +236,10 @@ class Tally:
                 self._use(entry.reserved, 1)
                 self._charge(entry.facts, 1)
                 self.num_mismatches += 1
+            case Changed():
+                self.public_changes.append(entry)
+            case Unexplained():
+                self.unexplained.append(entry)
             case Closed():
                 for part in entry.returned:
                     self._use(part.coded, part.count)
@@ -253,6 +273,16 @@ class LedgerView:
     def is_seeded(self) -> bool:
         """Whether the user chose the seed of the random streams, so that the run is not private."""
         return self.tally.is_seeded
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a guarantee assumes because of what the user changed."""
+        return self.tally.assumptions
+
+    @property
+    def why_not_private(self) -> tuple[str, ...]:
+        """Why no promise is made for what was charged, besides a seed."""
+        return self.tally.why_not_private
 
     @property
     def plan_hash(self) -> str:

@@ -97,7 +97,9 @@ def check_ledger(run_or_ledger: Path) -> LedgerCheck:
         spent=confirmed(
             plan.account(
                 view.charged,
-                not_private_because=(SEEDED,) if view.is_seeded or (files is not None and _is_seeded(files)) else (),
+                assumptions=view.assumptions,
+                not_private_because=(SEEDED,) * (view.is_seeded or (files is not None and _is_seeded(files)))
+                + view.why_not_private,
             ),
             event,
         ),

@@ -134,7 +134,7 @@ class HiddenIterates:
     Guarantee:
         ``is_complete`` only if every step was taken by plain SGD with the plan's rate and ridge, on the model's own
         proven loss, from the weights that the step before it left, in whole epochs. Weights changed in ways that torch
-        does not count (through ``.data``) are not noticed.
+        does not count (through ``.data``) are noticed by the session's watch over them.
     """
 
     def __init__(
