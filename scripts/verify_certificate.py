@@ -358,7 +358,7 @@ def check_ledger(certificate: dict[str, Any], account: Account) -> None:
     if account.is_seeded and not promise["not_private_because"]:
         raise Wrong("the ledger says that the user chose the seed of the run, and the certificate promises privacy")
     if account.is_unexplained and not promise["not_private_because"]:
-        raise Wrong("the ledger says that no private step changed the weights, and the certificate promises privacy")
+        raise Wrong("something that was no private step changed the weights, and the certificate promises privacy")
     if not set(account.changes) <= set(promise["assumptions"]):
         raise Wrong("the ledger tells of public changes of the weights that the certificate does not name")
     for name in ("delta", "adjacency", "unit"):

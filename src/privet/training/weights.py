@@ -30,6 +30,7 @@ class Holdings:
     def __init__(self, model: nn.Module, optimizer: Optimizer | None = None) -> None:
         """Walk over the modules once."""
         self._model, self._optimizer = model, optimizer
+        self._owners: dict[int, str] = {}
         self.walk()
 
     def walk(self) -> None:
@@ -38,6 +39,8 @@ class Holdings:
         self._held = [held for m in modules for held in (m._parameters, m._buffers, m._modules)]
         self._ids = self._ids_now()
         self.parameters = dict(self._model.named_parameters())
+        # a parameter that was replaced keeps its name: the optimizer still holds it
+        self._owners |= {id(value): name for name, value in self.parameters.items()}
         # one tensor may be held under several names, and one of them may be given another
         self.tensors: dict[str, Tensor] = dict(self._model.named_buffers()) | self.parameters
         self._values = list(self.tensors.values())
@@ -59,8 +62,7 @@ class Holdings:
         """Return all tensors by name, those of the optimizer's state included."""
         if self._optimizer is None:
             return dict(self.tensors)
-        owners = {id(value): name for name, value in self.parameters.items()}
-        return self.tensors | dict(_of_optimizer(self._optimizer, owners))
+        return self.tensors | dict(_of_optimizer(self._optimizer, self._owners))
 
 
 def _counted(tensor: Tensor) -> tuple[int, int]:
