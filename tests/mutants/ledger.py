@@ -253,8 +253,8 @@ LEDGER = (
         "seeded-run-not-stamped",
         "a repeatable run is reported as private",
         _SESSION,
-        "not_private_because=(SEEDED,) if self._seed is not None or self.ledger.is_seeded else (),",
-        "not_private_because=(),",
+        "not_private_because=(SEEDED,) * (self._seed is not None or self.ledger.is_seeded)",
+        "not_private_because=()",
         "tests/training/test_randomness.py::test_a_seeded_run_is_stamped_not_private",
     ),
     one(

@@ -8,5 +8,6 @@ from tests.mutants.ledger import LEDGER
 from tests.mutants.mutant import Mutant
 from tests.mutants.noise import NOISE
 from tests.mutants.sampling import SAMPLING
+from tests.mutants.weights import WEIGHTS
 
-MUTANTS: tuple[Mutant, ...] = (*NOISE, *CLIPPING, *SAMPLING, *LEDGER, *ACCOUNTING)
+MUTANTS: tuple[Mutant, ...] = (*NOISE, *CLIPPING, *SAMPLING, *LEDGER, *ACCOUNTING, *WEIGHTS)

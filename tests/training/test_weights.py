@@ -22,6 +22,7 @@ from privet.mechanism.terms import Adjacency, Unit
 from privet.training.estimator import PrivateClassifier
 from privet.training.session import Session, privatize
 from privet.training.step import Step
+from privet.training.weights import StateGuard
 from tests.training.tools import examples, full_batch, losses_of, network, plain_sgd, run, walk
 
 ENGINES = pytest.mark.parametrize("engine", [BookKeeping(), Functional()], ids=["book-keeping", "functional"])
@@ -299,6 +300,35 @@ def test_a_forward_pass_that_writes_through_data_at_a_later_step_is_refused(
     with pytest.raises((UnsupportedModel, WeightsChanged), match="seen"):
         train(session, pass_over, wake)
     assert session.steps_taken == number
+    assert session.guarantee().not_private_because
+
+
+def test_a_party_whose_forward_pass_writes_into_the_model_is_refused() -> None:
+    model = Net()
+    guard = StateGuard(model)
+    guard.check()
+    model(examples().tensors[0])
+    guard.check()
+    model.scale.add_(1.0)
+    with pytest.raises(UnsupportedModel, match=r"\['scale'\]"):
+        guard.check()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("number", [1, 3, 5, 7])
+@pytest.mark.parametrize("change", [by_data, by_another_optimizer, by_a_buffer])
+def test_a_change_on_a_device_is_found_by_the_exit_at_the_latest(change: Callable[[Net], None], number: int) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    model = Net().cuda()
+    session = begin(model)
+
+    def body(taken: int) -> None:
+        if taken == number:
+            change(model) if change is not by_another_optimizer else model.first.weight.data.mul_(2.0)
+
+    with pytest.raises((WeightsChanged, UnsupportedModel)):
+        train(session, walk, body)
     assert session.guarantee().not_private_because
 
 
