@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -41,9 +40,9 @@ from typing import Any
 from dp_accounting.dp_event import NonPrivateDpEvent
 
 from privet import checks
+from privet.accounting.ledger_at_hand import AtHand
 from privet.accounting.ledger_rows import (
     MAX_COUNT,
-    MAX_ROW_BYTES,
     Changed,
     Closed,
     CodedEvent,
@@ -74,51 +73,6 @@ from privet.mechanism.events import DpEvent, compose, same_event
 
 __all__ = ["Ledger", "LedgerHead", "LedgerView", "VoidReason"]
 
-# The JSON around one event in a closing row: {"count":<up to 16 digits>,"event":...} and a comma.
-_RETURNED_PART_BYTES = 48
-
-
-class _AtHand:
-    """The rounds this process has reserved and not begun, oldest first."""
-
-    def __init__(self) -> None:
-        self._runs: deque[tuple[CodedEvent, int]] = deque()
-
-    def __len__(self) -> int:
-        return sum(rounds for _, rounds in self._runs)
-
-    def add(self, coded: CodedEvent, rounds: int) -> None:
-        if self._runs and self._runs[-1][0].key == coded.key:
-            rounds += self._runs.pop()[1]
-        self._runs.append((coded, rounds))
-
-    def take(self) -> CodedEvent | None:
-        """Remove and return the oldest round; None if there is none."""
-        if not self._runs:
-            return None
-        coded, rounds = self._runs[0]
-        if rounds == 1:
-            self._runs.popleft()
-        else:
-            self._runs[0] = (coded, rounds - 1)
-        return coded
-
-    def take_all(self) -> tuple[Reserved, ...]:
-        """Remove everything; return it merged, as much of it as one row can hold."""
-        totals: dict[bytes, int] = {}
-        events: dict[bytes, CodedEvent] = {}
-        for coded, rounds in self._runs:
-            totals[coded.key] = totals.get(coded.key, 0) + rounds
-            events[coded.key] = coded
-        self._runs.clear()
-        parts, room = [], MAX_ROW_BYTES // 2
-        for key, rounds in totals.items():
-            room -= len(key) + _RETURNED_PART_BYTES
-            # What finds no room in the closing row stays charged, which is never wrong.
-            if room >= 0:
-                parts.append(Reserved(coded=events[key], count=rounds))
-        return tuple(parts)
-
 
 class Ledger:
     """What a run has spent, charged before it is spent. Made by ``in_memory``, ``create`` or ``open``.
@@ -135,7 +89,7 @@ class Ledger:
         self._file = file
         self._owner = os.getpid()
         self._guard = threading.RLock()
-        self._at_hand = _AtHand()
+        self._at_hand = AtHand()
         self._closed = False
         self._unrecorded_mismatch = False
 
