@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing._internal.two_tensor import TwoTensor
 
-from privet.training.fingerprints import Fingerprints
+from privet.training.fingerprints import Fingerprints, _total, _words
 
 KINDS = [
     torch.float16,
@@ -142,6 +142,14 @@ def test_a_choice_of_pages_is_compared_alone() -> None:
     first = prints.take([0])
     large[600_000] = 1.0
     assert not any(bool(differs.any()) for _, differs in prints.differing(first, prints.take([0])))
+
+
+@each_kind
+def test_one_product_and_a_product_with_a_sum_are_the_same_number(kind: torch.dtype) -> None:
+    """A processor multiplies and adds at once, a device in two operations, and tensors of one page by running sums."""
+    words = _words(some(kind))
+    multipliers = torch.randint(-(2**63), 2**63 - 1, (len(words),))
+    assert _total(words, multipliers) == (words * multipliers).sum() == (words * multipliers).cumsum(0)[-1]
 
 
 def test_empty_and_meta_tensors_tell_nothing_and_what_cannot_be_read_is_named() -> None:

@@ -22,7 +22,7 @@ from privet.mechanism.terms import Adjacency, Unit
 from privet.training.estimator import PrivateClassifier
 from privet.training.session import Session, privatize
 from privet.training.step import Step
-from privet.training.weights import StateGuard
+from privet.training.weights import StateGuard, _Pending
 from tests.training.tools import examples, full_batch, losses_of, network, plain_sgd, run, walk
 
 ENGINES = pytest.mark.parametrize("engine", [BookKeeping(), Functional()], ids=["book-keeping", "functional"])
@@ -314,6 +314,32 @@ def test_a_party_whose_forward_pass_writes_into_the_model_is_refused() -> None:
     model.scale.add_(1.0)
     with pytest.raises(UnsupportedModel, match=r"\['scale'\]"):
         guard.check()
+
+
+class Late:
+    """A device that has never finished by itself."""
+
+    def query(self) -> bool:
+        return False
+
+    def synchronize(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("number", "found_after"), [(3, 4), (5, 7)])
+def test_a_device_that_reports_late_is_waited_for_at_powers_of_two_and_at_the_exit(
+    monkeypatch: pytest.MonkeyPatch, number: int, found_after: int
+) -> None:
+    def read(prints: Any, pages: Any, device: Any, differs: Tensor) -> _Pending:
+        return _Pending(prints=prints, pages=pages, device=device, differs=differs, event=Late())  # type: ignore[arg-type]
+
+    monkeypatch.setattr("privet.training.weights._read", read)
+    model = Net()
+    session = begin(model)
+    with pytest.raises(WeightsChanged, match=r"last\.weight"):
+        train(session, walk, after(number, by_data, model))
+    assert session.steps_taken == found_after
+    assert session.guarantee().not_private_because
 
 
 @pytest.mark.gpu
