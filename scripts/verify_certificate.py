@@ -1,13 +1,15 @@
-"""Check a certificate without the library that wrote it: the ledger's chain, what it charges, and the epsilon of that.
+"""Check a certificate without the library that wrote it: make it anew from the ledger, and compare every entry.
 
 Usage: python verify_certificate.py RUN            a run's folder that holds certificate.json and ledger.jsonl
        python verify_certificate.py CERTIFICATE --ledger LEDGER [--model MODEL]
 
-Needs Python 3.11, numpy and scipy, and nothing else: no line of privet is used. Epsilon is computed here from the
-events of the ledger by composing privacy-loss distributions on a fine grid. Both programs round losses to a grid of
-their own, so a claim holds unless it is more than 0.1 % below the figure found here.
+Needs Python 3.11, numpy and scipy, and nothing else: no line of privet is used. Epsilon and mu are computed here from
+the events of the ledger by composing privacy-loss distributions on a fine grid. Both programs round losses to a grid of
+their own, so a claim holds unless it is more than 0.1 % below the figure found here. Every other entry follows from the
+ledger, from the plan in its first row and from the files beside it (plan.json, model.safetensors, env.json): it is
+written here in the same words, and a certificate with an entry more, less or other than that is refused.
 
-Exit codes: 0 everything holds, 1 something is wrong, 2 nothing is wrong but epsilon cannot be recomputed here.
+Exit codes: 0 everything holds, 1 something is wrong, 2 nothing is wrong but not all of it can be checked here.
 """
 
 from __future__ import annotations
@@ -20,17 +22,23 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator
+from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import fft
-from scipy.special import ndtr
+from scipy.special import i0e, log_ndtr, ndtr, ndtri
 
 HOLDS, WRONG, UNDECIDED = 0, 1, 2
 # The claim comes from another grid than the one here, and the two figures differ by the steps of both.
 TOLERANCE = 1e-3
+# A claim may lie above the figure here by what the library rounds up; a mu besides by the cells of its search.
+ABOVE, ABOVE_ABSOLUTE, MU_TOLERANCE, MU_ABSOLUTE = 3e-3, 1e-3, 3e-3, 1e-3
+EXACT = 1e-6
+VERSION = 2
 MAX_BYTES = 1 << 30
+MAX_REASON = 200
 ROW = re.compile(
     rb'(\{"body":(\{.*\})),"crc":"([0-9a-f]{8})"(,"kind":"([a-z]+)","plan":"([0-9A-Za-z:._-]{1,128})",'
     rb'"prev":"([0-9a-f]{64})","process":"([0-9a-f]{16})","seq":(0|[1-9][0-9]{0,15})\})\n'
@@ -46,7 +54,7 @@ class Undecided(Exception):
 
 
 def strict_json(data: bytes, what: str) -> Any:
-    """Read JSON that says everything once. Numbers that are none are refused when its canonical form is taken."""
+    """Read JSON that says everything once, in numbers that are numbers."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) != len(pairs):
@@ -54,9 +62,14 @@ def strict_json(data: bytes, what: str) -> Any:
         return dict(pairs)
 
     try:
-        return json.loads(data, object_pairs_hook=unique)
+        return json.loads(data, object_pairs_hook=unique, parse_constant=no_number)
     except (ValueError, RecursionError) as error:
         raise Wrong(f"{what} is not JSON: {error}") from None
+
+
+def no_number(word: str) -> float:
+    """Refuse the words by which JSON's extensions write infinities and NaN."""
+    raise ValueError(f"{word} is not a number")
 
 
 def canonical(value: Any) -> bytes:
@@ -96,9 +109,11 @@ class Account:
     def __init__(self) -> None:
         self.events: dict[bytes, int] = {}
         self.plan: Any = None
+        self.assumptions: list[str] = []
         self.plan_hash = ""
-        self.is_seeded = self.is_unexplained = False
+        self.is_seeded = self.is_unexplained = self.is_complete = self.has_unfinished_row = False
         self.changes: list[str] = []
+        self.num_voids = self.num_mismatches = 0
         self.heads: list[str] = []
         self._process = ""
         self._gone: set[str] = set()
@@ -116,38 +131,63 @@ class Account:
                 raise Wrong(f"row {len(account.heads)} of the ledger makes no sense") from None
             account.heads.append(head)
         account.events = {key: count for key, count in account.events.items() if count}
+        account.has_unfinished_row = not data.endswith(b"\n")
         return account
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are charged."""
+        return sum(self.events.values())
 
     def _take(self, kind: str, body: Any, plan: str, process: str) -> None:
         if (kind == "create") != (not self.heads):
             raise Wrong("the creating row is not the first row, and only the first")
         if kind == "create":
+            check_format(body)
             self.plan, self.plan_hash, self._process = body["plan"], plan, process
             self.is_seeded = "seeded" in body
+            self.assumptions = [str(word) for word in body.get("assumes", [])]
             return
         if plan != self.plan_hash:
             raise Wrong(f"row {len(self.heads)} was charged under another plan")
         self._enter(process)
+        ends = kind == "complete" and not self.changes and not self.is_unexplained
+        self.is_complete = ends or (self.is_complete and kind in ("close", "change"))
         if kind == "reserve":
+            if whole(body["count"]) < 1:
+                raise Wrong(f"row {len(self.heads)} reserves {body['count']!r} rounds")
             self._charge(body["event"], body["count"])
             self._give(body["event"], body["count"])
         elif kind == "void":
             self._give(body["event"], -1)
+            self.num_voids += 1
         elif kind == "mismatch":
             self._give(body["reserved"], -1)
             self._charge(body["facts"], 1)
+            self.num_mismatches += 1
         elif kind == "close":
             for part in body["returned"]:
+                if whole(part["count"]) < 1:
+                    raise Wrong(f"row {len(self.heads)} gives back {part['count']!r} rounds")
                 self._give(part["event"], -part["count"])
                 self._charge(part["event"], -part["count"])
             self._closed = True
         elif kind == "change":
-            step, reason = whole(body["step"]), body["reason"]
-            self.changes.append(f"the weights were changed after step {step} by: {reason}; this used no private data")
+            self._change(**body)
         elif kind == "unexplained":
+            whole(body["step"])
             self.is_unexplained = True
+        elif kind == "complete" and body == {}:
+            return
         else:
             raise Wrong(f"row {len(self.heads)} is of unknown kind {kind!r}")
+
+    def _change(self, *, reason: Any, step: Any) -> None:
+        if not isinstance(reason, str) or not reason.isprintable() or not 3 <= len(reason) <= MAX_REASON:
+            raise Wrong(f"row {len(self.heads)} does not say how the weights were changed")
+        words = f"the weights were changed after step {whole(step)} by: {reason}; this used no private data"
+        if words not in self.changes:
+            self.changes.append(words)
 
     def _enter(self, process: str) -> None:
         if process == self._process:
@@ -171,6 +211,15 @@ class Account:
         if left < 0:
             raise Wrong(f"row {len(self.heads)} gives back more rounds than were reserved")
         self._returnable[key] = left
+
+
+def check_format(body: Any) -> None:
+    """Check the format of a ledger, and that the run has a name where the format asks for one."""
+    if whole(body["format"]) not in (1, 2):
+        raise Undecided(f"ledgers of format {body['format']} are not known here")
+    run = body.get("run")
+    if (run is None) != (body["format"] == 1) or (run is not None and re.fullmatch("[0-9a-f]{32}", run) is None):
+        raise Wrong("the first row of the ledger does not name its run in the way of its format")
 
 
 def whole(count: Any) -> int:
@@ -279,8 +328,8 @@ def reach_of(parts: list[tuple[np.ndarray, np.ndarray, int]]) -> tuple[float, fl
     return low, high
 
 
-def epsilon_in(direction: str, steps: Steps, delta: float) -> float:
-    """Compose all steps in one direction and return the smallest epsilon at delta."""
+def composed(direction: str, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
+    """Compose all steps in one direction; return the losses of the whole run and their probabilities."""
     parts = [(*losses(rate, z, direction), count) for (rate, z), count in steps.items()]
     spreads = [math.sqrt(float(mass @ at**2) - float(mass @ at) ** 2) for at, mass, _ in parts]
     low, high = reach_of(parts)
@@ -297,12 +346,22 @@ def epsilon_in(direction: str, steps: Steps, delta: float) -> float:
         grid += np.bincount((place + 1) % length, mass * share, length)
         product *= fft.rfft(grid) ** count
     first = math.floor(low / spacing) - 8
-    composed = np.roll(fft.irfft(product, length), -first % length)
-    return smallest_epsilon((first + np.arange(length)) * spacing, np.maximum(composed, 0.0), delta)
+    total = np.roll(fft.irfft(product, length), -first % length)
+    return (first + np.arange(length)) * spacing, np.maximum(total, 0.0)
+
+
+def deltas_at(epsilons: np.ndarray, at: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    """Return sum over losses above each epsilon of mass * (1 - exp(epsilon - loss))."""
+    above = at > 0
+    at, mass = at[above], mass[above]
+    tails = np.append(np.cumsum(mass[::-1])[::-1], 0.0)
+    shrunk = np.append(np.cumsum((mass * np.exp(-at))[::-1])[::-1], 0.0)
+    place = np.searchsorted(at, epsilons, side="right")
+    return np.asarray(np.maximum(tails[place] - np.exp(epsilons) * shrunk[place], 0.0))
 
 
 def smallest_epsilon(at: np.ndarray, mass: np.ndarray, delta: float) -> float:
-    """Solve sum over losses above epsilon of mass * (1 - exp(epsilon - loss)) = delta."""
+    """Return the smallest epsilon whose delta is small enough."""
 
     def spent(epsilon: float) -> float:
         above = at > epsilon
@@ -317,88 +376,575 @@ def smallest_epsilon(at: np.ndarray, mass: np.ndarray, delta: float) -> float:
     return high
 
 
+def log_gaussian_delta(mu: np.ndarray, epsilon: np.ndarray) -> np.ndarray:
+    """Return log delta of the Gaussian mechanism with signal-to-noise ratio mu."""
+    upper, lower = log_ndtr(mu / 2 - epsilon / mu), log_ndtr(-mu / 2 - epsilon / mu)
+    with np.errstate(divide="ignore"):
+        return np.asarray(upper + np.log1p(-np.exp(np.minimum(epsilon + lower - upper, 0.0))))
+
+
+def bisected(is_low: Any, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return where a condition that holds at low and not at high ends."""
+    for _ in range(80):
+        middle = (low + high) / 2
+        holds = is_low(middle)
+        low, high = np.where(holds, middle, low), np.where(holds, high, middle)
+    return high
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Return epsilon of the Gaussian mechanism with signal-to-noise ratio mu."""
+    if mu == 0 or 2 * float(ndtr(mu / 2)) - 1 <= delta:
+        return 0.0
+    ratio, target = np.array([mu]), math.log(delta)
+    high = np.array([mu * mu + 40 * mu * math.sqrt(-target) + 1])
+    return float(bisected(lambda e: log_gaussian_delta(ratio, e) > target, np.zeros(1), high)[0])
+
+
+def covering_mu(curves: list[tuple[np.ndarray, np.ndarray]], epsilon: float) -> float:
+    """Return the mu whose Gaussian curve lies above that of the run at every epsilon up to the given one."""
+    grid = np.linspace(0.0, epsilon, 2049)
+    asked = np.max([deltas_at(grid[:-1], at, mass) for at, mass in curves], axis=0)
+    some = asked > 0
+    if epsilon == 0 or not some.any():
+        return 0.0
+    targets, right = np.log(asked[some]), grid[1:][some]
+    low, high = np.full_like(right, -30.0), np.full_like(right, 30.0)
+    return float(np.exp(bisected(lambda x: log_gaussian_delta(np.exp(x), right) < targets, low, high)).max())
+
+
+class Figures:
+    """Epsilon and mu of a run, and how the library finds them."""
+
+    def __init__(self, *, epsilon: float, mu: float, accountant: str, is_exact: bool) -> None:
+        self.epsilon, self.mu, self.accountant, self.is_exact = epsilon, mu, accountant, is_exact
+
+
+def figures_of(events: dict[bytes, int], *, delta: float, relation: str) -> Figures:
+    """Return the figures of everything charged."""
+    steps = steps_of(events)
+    if any(multiplier == 0 for _, multiplier in steps):
+        return Figures(epsilon=math.inf, mu=math.inf, accountant="exact Gaussian", is_exact=True)
+    if all(rate == 1 for rate, _ in steps):
+        factor = 2.0 if relation == "replace_one" else 1.0
+        mu = factor * math.sqrt(sum(count / multiplier**2 for (_, multiplier), count in steps.items()))
+        return Figures(epsilon=gaussian_epsilon(mu, delta), mu=mu, accountant="exact Gaussian", is_exact=True)
+    if delta < 1e-11:
+        raise Undecided(f"delta {delta:g} is below what sums in double precision can tell")
+    directions = ("replaced",) if relation == "replace_one" else ("removed", "added")
+    curves = [composed(direction, steps) for direction in directions]
+    epsilon = max(smallest_epsilon(at, mass, delta) for at, mass in curves)
+    return Figures(epsilon=epsilon, mu=covering_mu(curves, epsilon), accountant="PLD", is_exact=False)
+
+
 def recomputed_epsilon(events: dict[bytes, int], *, delta: float, relation: str) -> float:
     """Return epsilon of everything charged."""
-    steps = steps_of(events)
-    if not steps:
-        return 0.0
-    if any(multiplier == 0 for _, multiplier in steps):
-        return math.inf
-    directions = ("replaced",) if relation == "replace_one" else ("removed", "added")
-    return max(epsilon_in(direction, steps, delta) for direction in directions)
+    return figures_of(events, delta=delta, relation=relation).epsilon
+
+
+# --------------------------------------------------------------------------------------------- what the plan says
+
+ROUNDS = {"poisson": "steps", "full_batch": "steps", "shuffle": "epochs", "cyclic": "epochs"}
+GAUSSIANS = ("gaussian", "elliptical_gaussian", "groupwise_gaussian", "adaptive_gaussian")
+PLAIN_CLIPPINGS = ("threshold", "keep_or_drop", "automatic", "per_sample_adaptive", "scheduled")
+RELATIONS = {
+    "add_or_remove": ("adding or removing one {unit}", "add-or-remove one {unit}"),
+    "replace_one": ("replacing one {unit} by any other", "replace one {unit}"),
+    "zero_out": ("blanking one {unit} in place", "blank one {unit}"),
+}
+SEEN_BY = {
+    "every_iterate": "everyone who sees the model after any or all of the training steps, checkpoints included",
+    "last_iterate": "everyone who sees the final model, provided no earlier version of it was ever shown",
+}
+WHO = {
+    "record": "someone with several records is protected less with every further record.",
+    "person": "everything the data hold about one person counts as one.",
+    "client": "everything one party of the federation holds counts as one.",
+}
+ITEM = {
+    "record": "one record is one item of the data set, and reading an item (__getitem__) reads that record only",
+    "person": "one person is one item of the data set, and reading an item (__getitem__) reads that person's only",
+    "client": "one client is one party of the federation, whose update is computed from its own records only",
+}
+DRAWN = {
+    "poisson": ("each step includes every record independently by a secret coin (Poisson sampling)",),
+    "full_batch": (),
+    "shuffle": ("each epoch uses every record at most once; shuffling itself is given no credit",),
+    "cyclic": ("each epoch uses every record at most once, in batches fixed by the public order of the data",),
+    "cyclic, secret": ("each epoch uses every record at most once, in batches dealt by a secret key",),
+}
+ALWAYS = (
+    "sampled indices and noise are secret and drawn from generators seeded by the operating system",
+    "noise is treated as an ideal real-valued Gaussian",
+    "plan constants are public and were not chosen by looking at the private data",
+    "learning rates, stopping and every other choice during the run were made without looking at private values",
+    "between steps weights were changed in no way but by named public changes",
+)
+KEYSTREAM = "an AES-256 counter-mode keystream keyed by the operating system, its radius of 52 random bits"
+REACH = math.sqrt(2 * 52 * math.log(2))
+FACTS = ("privet", "python", "packages", "system", "machine", "device")
+
+
+def kind_of(plan: dict[str, Any], family: str, known: Any) -> str:
+    """Return which piece a plan has; pieces that are not known here are nothing to guess at."""
+    kind = plan[family]["kind"]
+    if kind not in known:
+        raise Undecided(f"this program does not know the {family} {kind!r} of the plan")
+    return str(kind)
+
+
+def positive(value: Any) -> float:
+    """Return a number above zero."""
+    found = number(value, 0.0, math.inf)
+    if not 0 < found < math.inf:
+        raise Wrong(f"{value!r} is out of range in the plan")
+    return found
+
+
+def round_event(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return what one round of a plan costs."""
+    kind_of(plan, "noise", GAUSSIANS)
+    multiplier = number(plan["noise"]["noise_multiplier"], 0.0, math.inf)
+    clipping = kind_of(plan, "clipping", (*PLAIN_CLIPPINGS, "adaptive_quantile"))
+    if clipping == "adaptive_quantile":
+        # the count of a step is released beside its sum, and one record moves it by a half
+        multiplier = (multiplier**-2 + (positive(plan["clipping"]["count_noise_std"]) / 0.5) ** -2) ** -0.5
+    event = {"type": "gaussian", "noise_multiplier": multiplier}
+    kind, rate = kind_of(plan, "sampling", ROUNDS), plan["sampling"].get("rate", 1.0)
+    if kind != "poisson" or rate == 1:
+        return event
+    return {"type": "poisson_sampled", "sampling_probability": number(rate, 0.0, 1.0), "event": event}
+
+
+def alike(left: Any, right: Any) -> bool:
+    """Whether two events are the same, up to the last digits of their numbers."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(alike(left[name], right[name]) for name in left)
+    if isinstance(left, float | int) and isinstance(right, float | int):
+        return math.isclose(left, right, rel_tol=1e-9)
+    return bool(left == right)
+
+
+class Story:
+    """What plan and ledger tell together, before any figure is computed."""
+
+    def __init__(self, account: Account) -> None:
+        plan, self.account = account.plan, account
+        self.plan = plan
+        self.unit, self.relation = plan["unit"], plan["adjacency"]
+        if self.unit not in WHO or self.relation not in RELATIONS:
+            raise Wrong("the plan's unit or adjacency is none")
+        self.delta = number(plan["delta"], 1e-300, 1 - 1e-16)
+        self.event = round_event(plan)
+        self.planned = whole(plan["sampling"][ROUNDS[plan["sampling"]["kind"]]])
+        is_planned = all(alike(json.loads(key), self.event) for key in account.events)
+        self.agrees = is_planned and account.rounds <= self.planned and not account.num_mismatches
+        hides = plan.get("release", "every_iterate") == "last_iterate"
+        if hides:
+            check_proof(plan)
+        self.is_finished = account.rounds >= self.planned and (account.is_complete or not hides)
+        is_whole = len(account.events) == 1 and is_planned and account.rounds == self.planned
+        self.is_last = hides and is_whole and account.is_complete
+        self.breaks_off = hides and not self.is_last
+        self.released = "last_iterate" if self.is_last else "every_iterate"
+
+    @property
+    def standing(self) -> str:
+        """What the certificate of a private run can stand for."""
+        if not self.agrees:
+            return "differs_from_plan"
+        return "complete" if self.is_finished else "unfinished"
+
+    @property
+    def figures(self) -> Figures:
+        """Epsilon and mu."""
+        events = self.account.events
+        if self.is_last:
+            multiplier = self.event["noise_multiplier"] / last_iterate_ratio(self.plan)
+            events = {canonical({"type": "gaussian", "noise_multiplier": multiplier}): 1}
+        found = figures_of(events, delta=self.delta, relation=self.relation)
+        if self.is_last:
+            found.accountant = "hidden state"
+        return found
+
+    @property
+    def assumptions(self) -> list[str]:
+        """What the guarantee rests on."""
+        sampling = self.plan["sampling"]
+        drawn = "cyclic, secret" if sampling.get("secret_partition", False) else sampling["kind"]
+        of_plan = (*(descent_words(self.plan["descent"]) if self.is_last else ()), *DRAWN[drawn], *ALWAYS)
+        return [*of_plan, ITEM[self.unit], *self.account.assumptions, *self.account.changes]
+
+
+def check_proof(plan: dict[str, Any]) -> None:
+    """Refuse a plan for the last iterate whose pieces the theorem does not cover."""
+    descent, clipping = plan["descent"], plan["clipping"]
+    rate, ridge = positive(descent["learning_rate"]), number(descent["ridge"], 0.0, 1e300)
+    bound, smoothness = positive(descent["gradient_bound"]), positive(descent["smoothness"])
+    holds = (
+        plan["sampling"]["kind"] in ("cyclic", "full_batch")
+        and plan["adjacency"] != "add_or_remove"
+        and plan["noise"]["kind"] == "gaussian"
+        and plan.get("mask", {"kind": "none"})["kind"] == "none"
+        and plan.get("grouping", {"kind": "one_group"})["kind"] == "one_group"
+        and clipping["kind"] == "threshold"
+        and positive(clipping["norm"]) >= bound * (1 - 1e-9)
+        and rate * (2 * ridge + smoothness) <= 2 * (1 + 1e-9)
+    )
+    if not holds:
+        raise Wrong("the plan is for the last iterate, and its pieces are not those of the theorem")
+
+
+def last_iterate_ratio(plan: dict[str, Any]) -> float:
+    """Return what the last iterate costs over what one step costs: the taut string, for a record in the last batch.
+
+    With weights ``W_t = c^(T - t)`` the squared cost is the sum of rise squared over run along the greatest convex
+    minorant of the points ``(sum W_u^2, sum W_u s_u)``, where s is 1 at the steps that use the record.
+    """
+    sampling, descent = plan["sampling"], plan["descent"]
+    batches = whole(sampling["batches"]) if sampling["kind"] == "cyclic" else 1
+    total = batches * whole(sampling[ROUNDS[sampling["kind"]]])
+    if not 0 < total <= 10**7:
+        raise Undecided("the plan has more steps than this program follows")
+    contraction = max(0.0, 1 - descent["learning_rate"] * descent["ridge"])
+    # what happened earlier has been forgotten to 140 digits
+    kept = total if contraction == 1 else min(total, 1 if contraction == 0 else int(-322 / math.log(contraction)) + 1)
+    weights = contraction ** np.arange(kept - 1, -1, -1, dtype=float)
+    used = (np.arange(total - kept + 1, total + 1) % batches) == 0
+    at = np.concatenate([[0.0], np.cumsum(weights**2)])
+    height = np.concatenate([[0.0], np.cumsum(weights * used)])
+    hull: list[int] = []
+    for place in range(len(at)):
+        while len(hull) > 1 and (at[hull[-1]] - at[hull[-2]]) * (height[place] - height[hull[-2]]) <= (
+            height[hull[-1]] - height[hull[-2]]
+        ) * (at[place] - at[hull[-2]]):
+            hull.pop()
+        hull.append(place)
+    return math.sqrt(math.fsum(np.diff(height[hull]) ** 2 / np.diff(at[hull])))
+
+
+def descent_words(descent: dict[str, Any]) -> tuple[str, ...]:
+    """Return what must hold for the last iterate to be covered."""
+    return (
+        (
+            "only the model after the last step is ever shown: no earlier model, no average of models, no checkpoint, "
+            "and nothing that was computed from them"
+        ),
+        "the number of steps, interruptions and the initial weights do not depend on the private data",
+        (
+            f"every record's loss is convex and {descent['smoothness']:.6g}-smooth with gradients of length at most "
+            f"{descent['gradient_bound']:.6g}, and steps are plain gradient descent at rate "
+            f"{descent['learning_rate']:.6g} with ridge {descent['ridge']:.6g}"
+        ),
+    )
+
+
+# --------------------------------------------------------------------------------------- the end of the noise's tail
+
+
+def beyond(distances: np.ndarray) -> np.ndarray:
+    """Return the probability that a plane normal draw centred so far away lies further out than the reach."""
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    x = (REACH + np.arange(12.0)[:, None] + (1 + nodes) / 2).ravel()
+    at = distances[:, None]
+    return np.asarray((x * np.exp(-0.5 * (x - at) ** 2) * i0e(at * x)) @ np.tile(weights / 2, 12))
+
+
+def lune(distance: Any) -> Any:
+    """Bound the mass between two discs, per unit of their distance."""
+    return REACH / math.pi * np.exp(-0.5 * np.maximum(0.0, REACH - distance) ** 2)
+
+
+def tail_delta(steps: Steps, *, factor: float, epsilon: float, delta: float, coordinates: int) -> float:
+    """Bound what delta grows by because drawn noise ends at the reach."""
+    pairs = (coordinates + 1) // 2
+    growth = math.expm1(-sum(steps.values()) * pairs * math.log1p(-math.exp(-0.5 * REACH * REACH)))
+    lost = 0.0
+    for (rate, multiplier), count in steps.items():
+        shift = factor / multiplier
+        from_afar = math.exp(min(epsilon, 700.0)) * float(lune(0.0)) * shift * math.sqrt(pairs)
+        lost += count * rate * (lost_mass(shift, pairs) + from_afar)
+    return min(1.0, growth * delta + (1 + growth) * lost)
+
+
+def lost_mass(shift: float, pairs: int) -> float:
+    """Bound the probability that one draw gives a neighbour away, however the distance is spread over pairs."""
+    if shift >= REACH:
+        return 1.0
+    thresholds = np.geomspace(shift * 1e-4, shift, 400)
+    ratios = beyond(thresholds)[1:] / thresholds[:-1] ** 2
+    of_large = np.append(np.maximum.accumulate(ratios[::-1])[::-1], 0.0) * shift**2
+    of_small = lune(thresholds) * shift * math.sqrt(pairs)
+    return min(1.0, float((of_large + of_small).min()))
+
+
+# --------------------------------------------------------------------------------------------- the files beside it
+
+
+class Files:
+    """What the files beside the ledger say; a file that a certificate names and that is not here is told."""
+
+    def __init__(self, certificate: dict[str, Any], folder: Path, model: Path | None) -> None:
+        self.missing: list[str] = []
+        self.compared: list[str] = []
+        plan = self._read(folder / "plan.json", is_named=certificate["plan"]["file_sha256"] is not None)
+        self.plan_sha256 = certificate["plan"]["file_sha256"] if plan is None else hashlib.sha256(plan).hexdigest()
+        weights = self._read(model or folder / "model.safetensors", is_named=certificate["model"] is not None)
+        self.model = certificate["model"] if weights is None else model_entry(weights)
+        told = self._read(folder / "env.json", is_named=bool(certificate["versions"]))
+        self.versions = certificate["versions"] if told is None else versions_in(told)
+        self.devices = sorted({str(entry["device"]) for entry in self.versions if "device" in entry})
+        self.drawn_on = sorted({str(entry.get("device", "unknown")) for entry in self.versions})
+
+    def _read(self, path: Path, *, is_named: bool) -> bytes | None:
+        if not path.exists() and not path.is_symlink():
+            if is_named:
+                self.missing.append(path.name)
+            return None
+        self.compared.append(path.name)
+        return read_bytes(path)
+
+
+def model_entry(data: bytes) -> dict[str, Any]:
+    """Return the fingerprint of a file of weights, and how many numbers its header lists."""
+    length = int.from_bytes(data[:8], "little")
+    header = strict_json(data[8 : 8 + length], "the model's header")
+    sizes = [math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__"]
+    return {
+        "file": "model.safetensors",
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "num_coordinates": max(1, sum(sizes)),
+    }
+
+
+def versions_in(data: bytes) -> list[dict[str, Any]]:
+    """Return what env.json says of the processes that worked on the run."""
+    found = strict_json(data, "env.json").get("processes", [])
+    entries = [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+    return [{name: entry[name] for name in FACTS if name in entry} for entry in entries]
+
+
+# ------------------------------------------------------------------------------------------ the certificate, made anew
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """Return a number with few significant digits, never below the value itself."""
+    return f"{float(Context(prec=digits, rounding=ROUND_CEILING).plus(Decimal(repr(float(value))))):.{digits}g}"
+
+
+def summary_of(promise: dict[str, Any]) -> str:
+    """Return the guarantee in one line."""
+    figures = f"(\u03b5={rounded_up(promise['epsilon'])}, \u03b4={rounded_up(promise['delta'])})-DP"
+    change = RELATIONS[promise["adjacency"]][1].format(unit=promise["unit"])
+    seen = promise["released"].replace("_", " ")
+    mu = rounded_up(promise["mu"], 3)
+    return " \u00b7 ".join([f"{figures}, \u03bc\u2264{mu}", change, seen, promise["accountant"], "proven"])
+
+
+def statement_of(promise: dict[str, Any]) -> str:
+    """Return the guarantee in sentences."""
+    epsilon, delta, unit = promise["epsilon"], promise["delta"], promise["unit"]
+    odds = rounded_up(math.exp(epsilon)) if epsilon < 700 else f"e to the power of {rounded_up(epsilon)}"
+    steep = math.inf if epsilon > 700 else math.exp(epsilon) * 0.01 + delta
+    success = min(1.0, steep, 1 - math.exp(-epsilon) * (1 - delta - 0.01))
+    success = min(success, float(ndtr(ndtri(0.01) + promise["mu"])) + delta)
+    success = min(1.0, math.ceil(success * 1000) / 1000)
+    return (
+        f"What is promised is ({rounded_up(epsilon)}, {rounded_up(delta)})-differential privacy "
+        f"with respect to {RELATIONS[promise['adjacency']][0].format(unit=unit)}, against "
+        f"{SEEN_BY[promise['released']]}, even if they know all other data. "
+        f"In words: apart from an exception of probability {rounded_up(delta)}, anything an observer may see "
+        f"or conclude is at most {odds} times as likely as it would be had that one {unit} been changed in "
+        f"this way, and the other way round. "
+        f"An attacker who guesses whether the {unit} was used, and who accuses wrongly in at most "
+        f"1% of cases, is right in at most {success:.1%} of the cases in which it was. "
+        f"One {unit} is what is protected: {WHO[unit]} "
+        f"The figures were computed with the {promise['accountant']} accountant."
+    ) + "".join(f" It assumes that {each}." for each in promise["assumptions"])
+
+
+def noise_of(story: Story, files: Files, *, epsilon: float, claimed: Any) -> dict[str, Any]:
+    """Return where the noise came from and what its end costs; a claimed cost that is right to 6 digits stands."""
+    found: dict[str, Any] = {
+        "generator": KEYSTREAM,
+        "reach_in_standard_deviations": None,
+        "tail_delta": None,
+        "tail_delta_limit": story.delta * 1e-3,
+        "is_within_limit": False,
+        "unknown_because": None,
+    }
+    if not files.drawn_on:
+        found["generator"] = "not recorded"
+        found["unknown_because"] = "the run folder does not say on which device noise was drawn"
+    elif files.drawn_on != ["cpu"]:
+        on = ", ".join(files.drawn_on)
+        found["generator"] = f"a generator on {on} seeded by the operating system, its tail in double precision"
+        found["unknown_because"] = "the reach of a device's generator is not proven here"
+    elif files.model is None:
+        found["unknown_because"] = "there is no model file that says how many coordinates got noise"
+    else:
+        cost = tail_delta(
+            steps_of(story.account.events),
+            factor=2.0 if story.relation == "replace_one" else 1.0,
+            epsilon=epsilon,
+            delta=story.delta,
+            coordinates=whole(files.model["num_coordinates"]),
+        )
+        is_right = isinstance(claimed, float) and math.isclose(claimed, cost, rel_tol=EXACT)
+        found["tail_delta"] = claimed if is_right else cost
+        found["reach_in_standard_deviations"] = REACH
+        found["is_within_limit"] = found["tail_delta"] <= found["tail_delta_limit"]
+    return found
+
+
+def limits_of(story: Story, files: Files, noise: dict[str, Any]) -> list[str]:
+    """Return what a certificate cannot support."""
+    account, found = story.account, []
+    if not story.agrees:
+        found.append("What was charged is not what was planned, so the figures are the ledger's.")
+    if not story.is_finished:
+        found.append(
+            f"The run is not finished: {account.rounds:,} of {story.planned:,} planned rounds are "
+            "charged. The certificate covers every model up to now and none that comes later."
+        )
+    if story.breaks_off:
+        found.append("The bound on the last model does not apply to this run, so that every iterate is charged.")
+    if account.has_unfinished_row:
+        found.append("The ledger ends in a row that was never completed. It was never acknowledged and does not count.")
+    if files.model is None:
+        found.append("There is no final model in the folder: the certificate is about the training, not about a file.")
+    if noise["unknown_because"] is not None:
+        found.append(f"What the end of the noise's tail costs is not known: {noise['unknown_because']}.")
+    elif not noise["is_within_limit"]:
+        found.append(
+            f"The end of the noise's tail may cost up to {noise['tail_delta']:.2g} of delta, more than a thousandth "
+            "of it."
+        )
+    found.append("One run is covered. Choosing among several runs on the same private data costs extra.")
+    found.append(
+        "Nothing here shows that the whole folder was not put back to an earlier state: compare the ledger's newest "
+        "row with one that was kept elsewhere."
+    )
+    return found
+
+
+def made_anew(certificate: dict[str, Any], story: Story, files: Files, figures: Figures) -> dict[str, Any]:
+    """Return the certificate that this ledger and these files have; of the claims it takes epsilon and mu alone."""
+    account, claim = story.account, certificate["guarantee"]
+    promise = {
+        "epsilon": claim["epsilon"],
+        "delta": story.plan["delta"],
+        "mu": claim["mu"],
+        "adjacency": story.relation,
+        "unit": story.unit,
+        "released": story.released,
+        "accountant": figures.accountant,
+        "lower": claim["epsilon"] if figures.accountant == "exact Gaussian" else None,
+        "cross_check": None,
+        "witness": None,
+        "assumptions": story.assumptions,
+        "proven": True,
+        "is_upper_bound": True,
+        "not_private_because": [],
+    }
+    noise = noise_of(story, files, epsilon=claim["epsilon"], claimed=certificate["noise"]["tail_delta"])
+    return {
+        "schema": "privet certificate",
+        "schema_version": VERSION,
+        "standing": story.standing,
+        "summary": summary_of(promise),
+        "guarantee": promise,
+        "relation": RELATIONS[story.relation][0].format(unit=story.unit),
+        "unit": story.unit,
+        "statement": statement_of(promise),
+        "assumptions": story.assumptions,
+        "limits": limits_of(story, files, noise),
+        "ledger": {
+            "head": {"seq": len(account.heads) - 1, "sha256": account.heads[-1]},
+            "rows": len(account.heads),
+            "rounds_charged": account.rounds,
+            "rounds_planned": story.planned,
+            "rounds_given_up": account.num_voids,
+            "rounds_run_otherwise": account.num_mismatches,
+            "is_complete": account.is_complete,
+            "agrees_with_plan": story.agrees,
+            "events": [{"event": json.loads(key), "count": count} for key, count in account.events.items()],
+        },
+        "plan": {"hash": account.plan_hash, "file_sha256": files.plan_sha256, "values": account.plan},
+        "model": files.model,
+        "noise": noise,
+        "devices": files.devices,
+        "versions": files.versions,
+    }
 
 
 def check_digest(certificate: Any) -> None:
     """Check the certificate's own digest and version."""
     if not isinstance(certificate, dict) or certificate.get("schema") != "privet certificate":
         raise Wrong("this is not a certificate")
-    if certificate.get("schema_version") != 1:
-        raise Undecided(f"certificates of version {certificate.get('schema_version')!r} are not known here")
+    version = certificate.get("schema_version")
+    if isinstance(version, bool) or not isinstance(version, int) or version < VERSION:
+        raise Wrong(f"a certificate of version {version!r} says what this program cannot check: certify again")
+    if version > VERSION:
+        raise Undecided(f"certificates of version {version!r} are not known here")
     values = {name: value for name, value in certificate.items() if name != "digest"}
     if hashlib.sha256(canonical(values)).hexdigest() != certificate.get("digest"):
         raise Wrong("the certificate was changed after it was written: its digest is another")
 
 
-def check_ledger(certificate: dict[str, Any], account: Account) -> None:
-    """Compare what the certificate says of the ledger with the ledger."""
-    told = certificate["ledger"]
-    seq, head = told["head"]["seq"], told["head"]["sha256"]
-    if seq >= len(account.heads) or account.heads[seq] != head:
+def check_head(certificate: dict[str, Any], account: Account) -> None:
+    """Tell a ledger that was rolled back from one that has grown."""
+    seq, head = whole(certificate["ledger"]["head"]["seq"]), certificate["ledger"]["head"]["sha256"]
+    if not 0 <= seq < len(account.heads) or account.heads[seq] != head:
         raise Wrong("the ledger does not contain the certificate's head: it was rolled back, or is another run's")
     if len(account.heads) != seq + 1:
         raise Wrong("the ledger has grown since the certificate was written: certify the run again")
-    told_events = {canonical(part["event"]): whole(part["count"]) for part in told["events"]}
-    if told_events != account.events or told["rows"] != len(account.heads):
-        raise Wrong("the certificate lists other charges than the ledger")
-    if told["rounds_charged"] != sum(account.events.values()):
-        raise Wrong("the certificate counts other rounds than the ledger")
-    plan, promise = certificate["plan"], certificate["guarantee"]
-    if plan["hash"] != account.plan_hash or canonical(plan["values"]) != canonical(account.plan):
-        raise Wrong("the certificate's plan is not the one in the ledger's first row")
-    if account.is_seeded and not promise["not_private_because"]:
-        raise Wrong("the ledger says that the user chose the seed of the run, and the certificate promises privacy")
-    if account.is_unexplained and not promise["not_private_because"]:
-        raise Wrong("something that was no private step changed the weights, and the certificate promises privacy")
-    if not set(account.changes) <= set(promise["assumptions"]):
-        raise Wrong("the ledger tells of public changes of the weights that the certificate does not name")
-    for name in ("delta", "adjacency", "unit"):
-        if promise[name] != account.plan.get(name):
-            raise Wrong(f"the certificate's {name} is {promise[name]!r}, the plan's is {account.plan.get(name)!r}")
+    if account.is_seeded:
+        raise Wrong("the ledger says that the user chose the seed of the run: nothing is promised")
+    if account.is_unexplained:
+        raise Wrong("the ledger says that something that was no private step changed the weights: nothing is promised")
 
 
-def check_files(certificate: dict[str, Any], folder: Path, model: Path | None) -> list[str]:
-    """Compare the fingerprints of the files that are there; return what was compared."""
-    known = certificate["model"] or {"file": "model.safetensors", "sha256": None}
-    beside = {
-        folder / "plan.json": certificate["plan"]["file_sha256"],
-        folder / Path(known["file"]).name: known["sha256"],
-    }
-    asked = {path: digest for path, digest in beside.items() if path.exists()}
-    if model is not None:
-        asked[model] = known["sha256"]
-    for path, digest in asked.items():
-        if hashlib.sha256(read_bytes(path)).hexdigest() != digest:
-            raise Wrong(f"{path.name} is not the file that was certified")
-    return [path.name for path in asked]
-
-
-def check_epsilon(certificate: dict[str, Any], account: Account) -> str:
-    """Recompute epsilon and compare it with the claim."""
+def check_figures(certificate: dict[str, Any], figures: Figures, delta: float) -> str:
+    """Compare the claimed epsilon and mu with those found here."""
     promise = certificate["guarantee"]
-    claim, delta = number(promise["epsilon"], 0.0, math.inf), number(promise["delta"], 1e-300, 1.0)
-    if not promise["is_upper_bound"]:
-        raise Wrong("the claimed epsilon is no upper bound")
-    if promise["released"] != "every_iterate":
-        raise Undecided("the claim rests on a theorem about the last iterate, which this program does not know")
-    if delta < 1e-11:
-        raise Undecided(f"delta {delta:g} is below what sums in double precision can tell")
-    found = recomputed_epsilon(account.events, delta=delta, relation=promise["adjacency"])
+    if math.isinf(figures.epsilon):
+        raise Wrong("some release has no noise: nothing is promised")
+    for name in ("epsilon", "mu"):
+        if not isinstance(promise[name], float) or not 0 <= promise[name] < math.inf:
+            raise Wrong(f"the claimed {name} is {promise[name]!r}, which is no finite number of zero or more")
+    claim, found = promise["epsilon"], figures.epsilon
+    if promise["accountant"] == "RDP" and figures.accountant == "PLD":
+        raise Undecided("the claim was computed by Renyi divergences, which this program does not compute")
     if claim < found * (1 - TOLERANCE):
         raise Wrong(
             f"epsilon {claim:.6g} is claimed, but the ledger charges {found:.6g}: more than {100 * TOLERANCE:g} % above"
         )
+    above, above_absolute = (EXACT, EXACT) if figures.is_exact else (ABOVE, ABOVE_ABSOLUTE)
+    if claim > found * (1 + above) + above_absolute:
+        raise Wrong(f"epsilon {claim:.6g} is claimed, and the ledger charges {found:.6g} only")
+    slack = EXACT * (1 + figures.mu) if figures.is_exact else MU_TOLERANCE * figures.mu + MU_ABSOLUTE
+    if abs(promise["mu"] - figures.mu) > slack:
+        raise Wrong(f"mu {promise['mu']:.6g} is claimed, and the ledger gives {figures.mu:.6g}")
     allowed = f"a claim may be up to {100 * TOLERANCE:g} % below, for the steps of the two grids"
     return f"epsilon {claim:.6g} claimed, {found:.6g} recomputed from the ledger (delta {delta:g}); {allowed}"
+
+
+def difference(told: Any, found: Any, where: str) -> str | None:
+    """Name the first place where two JSON values differ; numbers and truth values of different kinds do."""
+    if isinstance(told, dict) and isinstance(found, dict):
+        for name in sorted({*told, *found}):
+            if name not in told or name not in found:
+                return f"{where}{name} " + ("is missing" if name in found else "is no entry of a certificate")
+            if (inner := difference(told[name], found[name], f"{where}{name}.")) is not None:
+                return inner
+        return None
+    if isinstance(told, list) and isinstance(found, list) and len(told) == len(found):
+        pairs = enumerate(zip(told, found, strict=True))
+        return next((text for i, pair in pairs if (text := difference(*pair, f"{where}{i}."))), None)
+    if canonical(told) == canonical(found):
+        return None
+    return f"{where.removesuffix('.')} is {str(told)[:120]!r}, and the ledger and its files give {str(found)[:120]!r}"
 
 
 def verify(certificate_path: Path, ledger_path: Path, model_path: Path | None) -> Iterator[str]:
@@ -409,15 +955,21 @@ def verify(certificate_path: Path, ledger_path: Path, model_path: Path | None) -
         yield "the certificate is as it was written"
         account = Account.read(read_bytes(ledger_path))
         yield f"the ledger's chain of {len(account.heads):,} rows is unbroken"
-        check_ledger(certificate, account)
-        yield f"{sum(account.events.values()):,} charged rounds and the plan agree with the certificate"
-        for name in check_files(certificate, certificate_path.parent, model_path):
+        check_head(certificate, account)
+        story, files = Story(account), Files(certificate, ledger_path.parent, model_path)
+        figures = story.figures
+        yield check_figures(certificate, figures, story.delta)
+        told = {name: value for name, value in certificate.items() if name != "digest"}
+        differs = difference(told, made_anew(certificate, story, files, figures), "")
+        if differs is not None:
+            raise Wrong(differs)
+        yield "every other entry is what the ledger and its files give"
+        for name in files.compared:
             yield f"{name} is the certified file"
-        yield check_epsilon(certificate, account)
-        if promised_nothing := certificate["guarantee"]["not_private_because"]:
-            raise Wrong(f"the certificate itself promises nothing: {'; '.join(promised_nothing)}")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Wrong(f"the certificate lacks an entry or has one of the wrong kind: {error}") from None
+        if files.missing:
+            raise Undecided(f"files that are named and not here were not compared: {', '.join(files.missing)}")
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:
+        raise Wrong(f"the certificate or its ledger lacks an entry or has one of the wrong kind: {error}") from None
 
 
 def main(arguments: list[str] | None = None) -> int:

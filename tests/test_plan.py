@@ -16,6 +16,7 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from privet.accounting.charges import SupposedCharges
 from privet.errors import ArgumentError, PlanError, PrivetError, RecipeError
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.events import decode_event, encode_event, same_event
@@ -321,3 +322,12 @@ def test_a_fingerprint_is_the_same_in_another_process_and_after_accounting() -> 
         env={"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": "7"},
     )
     assert done.stdout == before
+
+
+@pytest.mark.parametrize("unit", list(Unit), ids=lambda unit: unit.value)
+def test_every_guarantee_says_what_it_rests_on(unit: Unit) -> None:
+    found = plan(unit=unit)
+    for promise in (found.guarantee(), found.account(SupposedCharges(charged=found.segments[:1]))):
+        for word in ("learning rates", "stopping", "between steps", f"one {unit.value} is one"):
+            assert sum(word in each for each in promise.assumptions) == 1
+            assert word in promise.statement()

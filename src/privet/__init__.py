@@ -53,6 +53,7 @@ _WHERE = {
     "RandomMask": "privet.mechanism.masking",
     "RankedMask": "privet.mechanism.masking",
     "FrozenMask": "privet.mechanism.masking",
+    "ChosenMask": "privet.mechanism.chosen_mask",
     "SharedRandomMask": "privet.mechanism.shared_mask",
     "Coordinates": "privet.mechanism.granularity",
     "Rows": "privet.mechanism.granularity",
@@ -75,6 +76,7 @@ _WHERE = {
     "replace_batchnorm": "privet.gradients.support",
     "privatize": "privet.training.session",
     "Session": "privet.training.session",
+    "Eager": "privet.training.replay",
     "CudaGraph": "privet.training.replay",
     "Compiled": "privet.training.replay",
     "Step": "privet.training.step",
@@ -82,6 +84,7 @@ _WHERE = {
     "suggest_physical_batch": "privet.training.physical_batch",
     "Unprotected": "privet.training.telemetry",
     "ExponentialAverage": "privet.training.averaging",
+    "OneItemPerPerson": "privet.training.units",
     "Views": "privet.training.augmentation",
     "ShiftAndFlip": "privet.training.augmentation",
     "mean_over_views": "privet.training.augmentation",
@@ -126,6 +129,7 @@ if TYPE_CHECKING:
     from privet.mechanism.adaptive_noise import AdaptiveGaussian as AdaptiveGaussian
     from privet.mechanism.adaptive_noise import PastGradients as PastGradients
     from privet.mechanism.adaptive_noise import ReleasedSquares as ReleasedSquares
+    from privet.mechanism.chosen_mask import ChosenMask as ChosenMask
     from privet.mechanism.clipping import Threshold as Threshold
     from privet.mechanism.clipping_rules import Automatic as Automatic
     from privet.mechanism.clipping_rules import KeepOrDrop as KeepOrDrop
@@ -187,6 +191,7 @@ if TYPE_CHECKING:
     from privet.training.preflight import preflight as preflight
     from privet.training.replay import Compiled as Compiled
     from privet.training.replay import CudaGraph as CudaGraph
+    from privet.training.replay import Eager as Eager
     from privet.training.schedules import CosineDecay as CosineDecay
     from privet.training.schedules import LearningRate as LearningRate
     from privet.training.schedules import LinearDecay as LinearDecay
@@ -195,3 +200,4 @@ if TYPE_CHECKING:
     from privet.training.session import privatize as privatize
     from privet.training.step import Step as Step
     from privet.training.telemetry import Unprotected as Unprotected
+    from privet.training.units import OneItemPerPerson as OneItemPerPerson

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from privet import checks
 from privet.accounting.calibration import calibrate_noise, epsilon_table, spent_epsilon
-from privet.accounting.guarantee import Guarantee, guarantee
+from privet.accounting.charges import Charges
+from privet.accounting.guarantee import SEEDED, Guarantee, guarantee, rests_on
 from privet.accounting.last_iterate import ACCOUNTANT, LastIterate, proven_last_iterate
 from privet.errors import ArgumentError, PlanError, RecipeError
 from privet.mechanism import codec
@@ -19,6 +19,8 @@ from privet.mechanism.clipping import Clipping
 from privet.mechanism.clipping_runs import step_event
 from privet.mechanism.descent import StronglyConvexDescent
 from privet.mechanism.events import compose, same_event
+from privet.mechanism.fingerprint import fingerprint
+from privet.mechanism.former_fingerprint import former_fingerprint
 from privet.mechanism.grouping import Grouping, OneGroup
 from privet.mechanism.laplace import is_exponential
 from privet.mechanism.masking import Mask, NoMask
@@ -66,7 +68,7 @@ class Plan:
     grouping: Grouping = field(default_factory=OneGroup)
     mask: Mask = field(default_factory=NoMask)
     release: Release = Release.EVERY_ITERATE
-    # shown and hashed only where it is given: the fingerprint of every other plan does not know it
+    # shown only where it is given
     descent: StronglyConvexDescent | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -159,6 +161,7 @@ class Plan:
             "sampled indices and noise are secret and drawn from generators seeded by the operating system",
             f"noise is treated as an ideal real-valued {'Laplace draw' if is_exponential(self.noise) else 'Gaussian'}",
             "plan constants are public and were not chosen by looking at the private data",
+            *rests_on(self.unit),
         )
 
     @cached_property
@@ -169,43 +172,40 @@ class Plan:
         """Account the plan. No data is needed, and the answer is the same before and after training."""
         return self._guarantee
 
-    def spent_event(self, charged: Sequence[tuple[DpEvent, int]], *, is_complete: bool = True) -> DpEvent:
-        """Return what a run reveals whose ledger charged these rounds; see :meth:`account`."""
-        return self.event if self._hides_iterates(charged, is_complete) else compose(charged)
+    def spent_event(self, ledger: Charges) -> DpEvent:
+        """Return what a run with this ledger reveals; see :meth:`account`."""
+        return self.event if self._hides_iterates(ledger) else compose(ledger.charged)
 
-    def account(
-        self,
-        charged: Sequence[tuple[DpEvent, int]],
-        *,
-        is_complete: bool = True,
-        assumptions: tuple[str, ...] = (),
-        not_private_because: tuple[str, ...] = (),
-    ) -> Guarantee:
-        """Account what a ledger says was charged under this plan.
+    def account(self, ledger: Charges, *, assumptions: tuple[str, ...] = ()) -> Guarantee:
+        """Account what a ledger says was charged under this plan: the one way from a ledger to a figure.
 
         Args:
-            charged: Events and their numbers of rounds, as the ledger gives them.
-            is_complete: Whether the run came to its planned end.
-            assumptions: What must hold besides what the plan assumes.
-            not_private_because: Reasons why no promise is made after all.
+            ledger: The ledger of a run of this plan, open or read from its file.
+            assumptions: What must hold besides what plan and ledger say: facts about the process that asks.
 
         Guarantee:
-            The proof about the last iterate is used only for a run that came to its planned end with nothing but its
-            planned rounds. Any other run may have ended at a moment that depends on the data, so all its iterates are
-            charged, and the guarantee says ``Release.EVERY_ITERATE``.
+            The proof about the last iterate is used only for a run whose ledger says that it came to its planned end,
+            with nothing but its planned rounds. Any other run may have ended at a moment that depends on the data, so
+            all its iterates are charged, and the guarantee says ``Release.EVERY_ITERATE``.
+        Edge cases: a ledger that does not say how its run ended is one of a run that broke off.
         """
-        hides = self._hides_iterates(charged, is_complete)
+        hides = self._hides_iterates(ledger)
         return self._account(
-            self.event if hides else compose(charged),
+            self.event if hides else compose(ledger.charged),
             self.release if hides else Release.EVERY_ITERATE,
-            (self.assumptions if hides else self._assumptions_of_rounds) + assumptions,
-            not_private_because,
+            (self.assumptions if hides else self._assumptions_of_rounds) + ledger.assumptions + assumptions,
+            ((SEEDED,) if ledger.is_seeded else ()) + ledger.why_not_private,
         )
 
-    def _hides_iterates(self, charged: Sequence[tuple[DpEvent, int]], is_complete: bool) -> bool:
-        if self._last_iterate is None or not is_complete or len(charged) != 1:
+    def is_finished(self, ledger: Charges) -> bool:
+        """Whether a run with this ledger used up the plan and, where only its end is released, came to that end."""
+        is_used_up = ledger.charged_rounds >= self.num_rounds
+        return is_used_up and (ledger.is_complete or self.release is Release.EVERY_ITERATE)
+
+    def _hides_iterates(self, ledger: Charges) -> bool:
+        if self._last_iterate is None or not ledger.is_complete or len(ledger.charged) != 1:
             return False
-        event, rounds = charged[0]
+        event, rounds = ledger.charged[0]
         return rounds == self.num_rounds and same_event(event, self.round_event)
 
     @property
@@ -297,10 +297,18 @@ class Plan:
 
     @property
     def hash(self) -> str:
-        """Fingerprint of the plan, stamped on every ledger row."""
-        # frozen pieces of numbers print all their fields, so this also covers pieces that have no name in files
-        told = repr(self) if self.descent is None else f"{self!r} with {self.descent!r}"
-        return hashlib.sha256(told.encode()).hexdigest()
+        """Fingerprint of the plan, stamped on every ledger row; see :mod:`privet.mechanism.fingerprint`."""
+        return fingerprint(self, {**codec.NAMES, Plan: "plan"})
+
+    @property
+    def former_hashes(self) -> tuple[str, ...]:
+        """The names that this plan had in earlier formats: ledgers that were begun under them keep them."""
+        former = former_fingerprint(self)
+        return () if former is None else (former,)
+
+    def is_named(self, told: object) -> bool:
+        """Whether a file that names its plan by this fingerprint means this plan, in whatever format it was written."""
+        return told == self.hash or told in self.former_hashes
 
 
 def _member(kind: Any, value: object, where: str) -> Any:

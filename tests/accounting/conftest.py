@@ -6,7 +6,7 @@ import pytest
 
 from privet.accounting.ledger import VoidReason
 from privet.errors import LedgerMismatch
-from tests.accounting.ledgers import create, reopen, step
+from tests.accounting.ledgers import create, done, reopen, step
 
 
 @pytest.fixture
@@ -19,14 +19,14 @@ def lived(path: Path) -> Path:
     """A ledger with every kind of row, written by two processes' worth of objects."""
     first = create(path)
     first.reserve(step(), 3)
-    first.check(step())
+    first.check(done(step()))
     first.void(VoidReason.INTERRUPTED)
     first.close()
     second = reopen(path)
     second.reserve(step(2.0))
     with pytest.raises(LedgerMismatch):
-        second.check(step(1.9))
+        second.check(done(step(1.9)))
     second.reserve(step(), 2)
-    second.check(step())
+    second.check(done(step()))
     second.close()
     return path

@@ -7,6 +7,10 @@ from pathlib import Path
 from dp_accounting import dp_event
 
 from privet.accounting.ledger import Ledger
+from privet.mechanism.clipping_runs import UnchangingRun
+from privet.mechanism.done import Done, done_step
+from privet.mechanism.sampling import FullBatch
+from privet.mechanism.sums import PrivateSum
 
 PLAN = {"noise_multiplier": 1.1, "name": "a plan"}
 PLAN_HASH = "ab" * 32
@@ -22,3 +26,10 @@ def create(path: Path) -> Ledger:
 
 def reopen(path: Path) -> Ledger:
     return Ledger.open(path, plan_hash=PLAN_HASH)
+
+
+def done(event: dp_event.DpEvent) -> Done:
+    """What a round did, for tests without a round: told by a sum that claims to have cost this."""
+    everyone = FullBatch(steps=1, expected_batch_size=1.0)
+    private = PrivateSum(flat=None, layout=None, event=event)  # type: ignore[arg-type]
+    return done_step(private, clipping=UnchangingRun(rule=None), sampling=everyone, source=None)  # type: ignore[arg-type]

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 from scipy.special import ndtri
 
 from privet.accounting.gaussian_dp import gdp_epsilon, gdp_mu
@@ -38,17 +37,39 @@ def cyclic_steps(
 
 
 def solved_directly(shifts: Array, contractions: Array, noise_stds: Array) -> float:
-    """Solve the quadratic programme over the amounts through its dual, by non-negative least squares.
+    """Solve the quadratic programme over the amounts by a formula, and prove the solution by its multipliers.
 
     With x_t = W_t a_t the programme is: minimise sum x_t^2 / v_t with partial sums at most S_t and the last equal. Its
-    multipliers are the increments of a rising sequence g with x_t = v_t g_t, fitted to s_t W_t / v_t with weights v_t.
+    solution is x_t = v_t g_t, where g is the rising sequence nearest to s_t W_t / v_t with weights v_t, which is the
+    largest of all smallest means: g_t = max over i <= t of min over j >= t of the mean from i to j. Sums and quotients
+    of non-negative numbers only, so no processor's rounding matters.
     """
     weights = np.append(np.cumprod(contractions[::-1])[::-1][1:], 1.0)
-    lengths = (weights * noise_stds) ** 2
-    root = np.sqrt(lengths)
-    steps = np.tril(np.ones((len(shifts), len(shifts))))
-    increments, _ = nnls(root[:, None] * steps, weights * shifts / root)
-    return float(np.linalg.norm(root * (steps @ increments)))
+    lengths, rises = (weights * noise_stds) ** 2, weights * shifts
+    starts_before = np.triu(np.ones((len(shifts), len(shifts)), dtype=bool))
+    with np.errstate(invalid="ignore"):
+        means = np.cumsum(starts_before * rises, axis=1) / np.cumsum(starts_before * lengths, axis=1)
+    smallest = np.minimum.accumulate(np.where(starts_before, means, np.inf)[:, ::-1], axis=1)[:, ::-1]
+    slopes = np.where(starts_before, smallest, 0.0).max(axis=0)
+    assert_optimal(slopes, lengths=lengths, rises=rises)
+    return math.sqrt(math.fsum(lengths * slopes**2))
+
+
+def assert_optimal(slopes: Array, *, lengths: Array, rises: Array) -> None:
+    """Hold the conditions that make an answer of the programme the best one: a wrong oracle shows itself here.
+
+    Feasible amounts cost sum v g^2 and a rising g >= 0 proves that none cost less than 2 sum g W s - sum v g^2; where
+    the two meet, both are best.
+    """
+    amounts = lengths * slopes
+    room = np.cumsum(rises) - np.cumsum(amounts)
+    total = float(rises.sum())
+    assert (np.diff(slopes) >= -1e-12 * slopes.max()).all()
+    assert slopes.min() >= 0
+    assert (room >= -1e-12 * total).all()
+    assert abs(room[-1]) <= 1e-12 * total
+    cost = math.fsum(amounts * slopes)
+    assert abs(cost - math.fsum(rises * slopes)) <= 1e-12 * cost
 
 
 # --------------------------------------------------------------------------------------------------- published values

@@ -22,7 +22,7 @@ from privet.errors import (
     LoopError,
 )
 from privet.mechanism.events import same_event
-from tests.accounting.ledgers import PLAN, PLAN_HASH, create, reopen, step
+from tests.accounting.ledgers import PLAN, PLAN_HASH, create, done, reopen, step
 
 
 def kinds(path: Path) -> list[str]:
@@ -40,7 +40,7 @@ def test_every_reserved_round_is_charged_before_it_is_used(path: Path, in_memory
     ledger.reserve(step(), 5)
     assert ledger.charged_rounds == 5
     assert ledger.available == 5
-    ledger.check(step())
+    ledger.check(done(step()))
     assert ledger.charged_rounds == 5
     assert ledger.available == 4
     assert same_event(ledger.event, dp_event.SelfComposedDpEvent(step(), 5))
@@ -61,7 +61,7 @@ def test_a_clean_exit_gives_back_exactly_the_rounds_never_begun(path: Path) -> N
         ledger.reserve(step(), 10)
         ledger.reserve(step(3.0), 2)
         for _ in range(4):
-            ledger.check(step())
+            ledger.check(done(step()))
         ledger.void(VoidReason.OUT_OF_MEMORY)
     assert ledger.available == 0
     view = Ledger.read(path)
@@ -74,7 +74,7 @@ def test_an_exit_by_exception_gives_nothing_back(path: Path) -> None:
     def fail() -> None:
         with create(path) as ledger:
             ledger.reserve(step(), 10)
-            ledger.check(step())
+            ledger.check(done(step()))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -86,13 +86,13 @@ def test_an_exit_by_exception_gives_nothing_back(path: Path) -> None:
 def test_a_resumed_process_has_no_rounds_at_hand(path: Path) -> None:
     ledger = create(path)
     ledger.reserve(step(), 10)
-    ledger.check(step())
+    ledger.check(done(step()))
     del ledger
     resumed = reopen(path)
     assert resumed.available == 0
     assert resumed.charged_rounds == 10
     with pytest.raises(LoopError, match="reserve"):
-        resumed.check(step())
+        resumed.check(done(step()))
     resumed.close()
     assert Ledger.read(path).charged_rounds == 10
 
@@ -103,7 +103,7 @@ def test_rounds_are_used_in_the_order_in_which_they_were_reserved(path: Path) ->
         ledger.reserve(step(2.0), 2)
         ledger.reserve(step(1.0))
         for noise in (1.0, 2.0, 2.0, 1.0):
-            ledger.check(step(noise))
+            ledger.check(done(step(noise)))
         assert ledger.charged == [(step(1.0), 2), (step(2.0), 2)]
 
 
@@ -141,16 +141,16 @@ def test_charged_is_at_least_released_for_every_sequence_of_calls(
             ledger = reopen(path)
         elif ledger.available == 0:
             with pytest.raises(LoopError):
-                ledger.check(step())
+                ledger.check(done(step()))
         elif call == "check":
-            ledger.check(step())
+            ledger.check(done(step()))
             released += 1
         elif call == "void":
             ledger.void(VoidReason.STEP_FAILED)
             begun += 1
         else:
             with pytest.raises(LedgerMismatch):
-                ledger.check(step(0.5))
+                ledger.check(done(step(0.5)))
             mismatched += 1
         assert Ledger.read(path).charged_rounds >= released + begun + 2 * mismatched
     if clean:
@@ -169,7 +169,7 @@ def test_facts_that_differ_are_charged_on_top_and_refused(path: Path) -> None:
     ledger = create(path)
     ledger.reserve(step(1.1), 2)
     with pytest.raises(LedgerMismatch, match=r"1\.1.*0\.55"):
-        ledger.check(step(0.55))
+        ledger.check(done(step(0.55)))
     assert ledger.charged == [(step(1.1), 2), (step(0.55), 1)]
     assert ledger.available == 1
     assert Ledger.read(path).num_mismatches == 1
@@ -180,7 +180,7 @@ def test_facts_that_differ_are_charged_on_top_and_refused(path: Path) -> None:
 def test_facts_equal_up_to_rounding_pass(path: Path) -> None:
     with create(path) as ledger:
         ledger.reserve(step(1.1))
-        ledger.check(step(1.1 * (1 + 1e-12)))
+        ledger.check(done(step(1.1 * (1 + 1e-12))))
     assert Ledger.read(path).num_mismatches == 0
 
 
@@ -189,7 +189,7 @@ def test_facts_that_no_event_describes_are_charged_as_not_private(path: Path, fa
     ledger = create(path)
     ledger.reserve(step())
     with pytest.raises(LedgerMismatch):
-        ledger.check(facts)  # type: ignore[arg-type]
+        ledger.check(done(facts))  # type: ignore[arg-type]
     assert (dp_event.NonPrivateDpEvent(), 1) in Ledger.read(path).charged
 
 
@@ -293,12 +293,47 @@ def test_a_closed_ledger_refuses_everything_but_closing_again(path: Path) -> Non
     ledger.close()
     for call in (
         lambda: ledger.reserve(step()),
-        lambda: ledger.check(step()),
+        lambda: ledger.check(done(step())),
         lambda: ledger.void(VoidReason.INTERRUPTED),
     ):
         with pytest.raises(LedgerError, match="closed"):
             call()
     assert kinds(path).count("close") == 1
+
+
+# ------------------------------------------------------------------------------------------------- the end of a plan
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_the_end_of_a_plan_is_told_once_and_durably(path: Path, in_memory: bool) -> None:
+    with Ledger.in_memory(PLAN_HASH) if in_memory else create(path) as ledger:
+        ledger.reserve(step())
+        with pytest.raises(LoopError, match="not run"):
+            ledger.complete()
+        ledger.check(step())
+        assert not ledger.is_complete
+        ledger.complete()
+        ledger.complete()
+        assert ledger.is_complete
+        assert in_memory or Ledger.read(path).is_complete
+    assert ledger.is_complete
+    if not in_memory:
+        assert kinds(path) == ["create", "reserve", "complete", "close"]
+        assert Ledger.read(path).is_complete
+
+
+@pytest.mark.parametrize("follows", ["reserve", "void", "mismatch"])
+def test_whatever_follows_the_end_of_a_plan_takes_it_back(path: Path, follows: str) -> None:
+    with create(path) as ledger:
+        ledger.complete()
+        ledger.reserve(step())
+        if follows == "void":
+            ledger.void(VoidReason.INTERRUPTED)
+        elif follows == "mismatch":
+            with pytest.raises(LedgerMismatch):
+                ledger.check(step(9.0))
+        assert not ledger.is_complete
+    assert not Ledger.read(path).is_complete
 
 
 @pytest.mark.parametrize("seq_and_sha", [(-1, "0" * 64), (True, "0" * 64), (0, "0" * 63), (0, "G" * 64), (0, None)])

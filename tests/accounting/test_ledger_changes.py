@@ -8,17 +8,17 @@ import pytest
 
 from privet.accounting.ledger import Ledger
 from privet.errors import ArgumentError, LedgerCorrupt, LedgerMismatch
-from tests.accounting.ledgers import create, reopen, step
+from tests.accounting.ledgers import create, done, reopen, step
 
 
 def test_a_public_change_is_durable_at_once_and_costs_nothing(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     with create(path) as ledger:
         ledger.reserve(step(), 2)
-        ledger.check(step())
+        ledger.check(done(step()))
         ledger.note_public_change("loads public weights, caf\N{LATIN SMALL LETTER E WITH ACUTE}", step=1)
         assert Ledger.read(path).assumptions == ledger.assumptions
-        ledger.check(step())
+        ledger.check(done(step()))
     view = Ledger.read(path)
     assert view.charged == [(step(), 2)]
     (said,) = view.assumptions
@@ -39,7 +39,7 @@ def test_after_an_unexplained_change_no_plan_agrees_and_the_reason_is_kept(tmp_p
     path = tmp_path / "ledger.jsonl"
     with create(path) as ledger:
         ledger.reserve(step())
-        ledger.check(step())
+        ledger.check(done(step()))
         ledger.note_unexplained_change(step=1)
         with pytest.raises(LedgerMismatch, match="no private step"):
             ledger.verify([(step(), 1)])

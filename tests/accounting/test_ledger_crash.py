@@ -22,6 +22,7 @@ from dp_accounting import dp_event
 from privet.accounting.ledger import Ledger, VoidReason
 from privet.accounting.ledger_store import FileState
 from privet.errors import LedgerError, LedgerWriteError
+from tests.accounting.ledgers import done
 
 STEP = dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.1))
 PATH = Path("/run/ledger.jsonl")
@@ -47,8 +48,8 @@ class Inode:
     def survivors(self) -> set[bytes]:
         """Every content that a power loss may leave behind."""
         found = {self.durable}
-        for done, change in enumerate(self.pending):
-            before = self.contents(done)
+        for number, change in enumerate(self.pending):
+            before = self.contents(number)
             found.add(before)
             if isinstance(change, bytes):
                 whole, half = len(change), len(change) // 2
@@ -205,9 +206,9 @@ def write_ahead(disk: SimulatedDisk, world: World) -> None:
     ledger = start(disk)
     for _ in range(2):
         ledger.reserve(STEP, 2)
-        ledger.check(STEP)
+        ledger.check(done(STEP))
         world.release(disk)
-    ledger.check(STEP)
+    ledger.check(done(STEP))
     world.release(disk)
     ledger.void(VoidReason.INTERRUPTED)
     ledger.reserve(STEP, 2)
@@ -219,7 +220,7 @@ def charge_after_release(disk: SimulatedDisk, world: World) -> None:
     for _ in range(3):
         world.release(disk)
         ledger.reserve(STEP)
-        ledger.check(STEP)
+        ledger.check(done(STEP))
     ledger.close()
 
 
@@ -231,7 +232,7 @@ def keep_rounds_over_a_restart(disk: SimulatedDisk, world: World) -> None:
     world.saved_at_hand = 2
     ledger.reserve(STEP, 2)
     for _ in range(2):
-        ledger.check(STEP)
+        ledger.check(done(STEP))
         world.release(disk)
     world.saved_at_hand = 0
     ledger.close()
@@ -240,7 +241,7 @@ def keep_rounds_over_a_restart(disk: SimulatedDisk, world: World) -> None:
 def close_before_the_last_release(disk: SimulatedDisk, world: World) -> None:
     ledger = start(disk)
     ledger.reserve(STEP, 2)
-    ledger.check(STEP)
+    ledger.check(done(STEP))
     world.release(disk)
     ledger.close()
     world.release(disk)
@@ -396,7 +397,7 @@ def test_an_interrupt_at_any_call_never_breaks_the_chain_for_the_same_process() 
         for _ in range(6):
             with contextlib.suppress(KeyboardInterrupt, LedgerWriteError):
                 ledger.reserve(STEP, 2)
-                ledger.check(STEP)
+                ledger.check(done(STEP))
                 world.release(disk)
         with contextlib.suppress(KeyboardInterrupt, LedgerWriteError):
             ledger.close()

@@ -29,7 +29,7 @@ from privet.errors import (
     LedgerCorrupt,
     LedgerError,
 )
-from tests.accounting.ledgers import PLAN_HASH, create, reopen, step
+from tests.accounting.ledgers import PLAN_HASH, create, done, reopen, step
 
 
 def resealed(lines: list[bytes]) -> bytes:
@@ -100,7 +100,7 @@ def test_opening_cuts_an_unfinished_row_off_for_good(lived: Path, kept: int, zer
     with reopen(lived) as ledger:
         assert lived.read_bytes() == whole
         ledger.reserve(step())
-        ledger.check(step())
+        ledger.check(done(step()))
     assert Ledger.read(lived).charged_rounds == 6
 
 
@@ -157,7 +157,6 @@ def _edit(body: dict[str, object]) -> Callable[[dict[str, object]], None]:
 
 EVENT = {"type": "gaussian", "noise_multiplier": 1.0}
 FORGERIES: dict[str, tuple[int, Callable[[dict[str, object]], None]]] = {
-    "unknown kind": (1, lambda row: row.update(kind="refund")),
     "zero count": (1, _edit({"count": 0, "event": EVENT})),
     "negative count": (1, _edit({"count": -3, "event": EVENT})),
     "count as float": (1, _edit({"count": 3.0, "event": EVENT})),
@@ -228,9 +227,9 @@ def test_an_edited_row_is_noticed_by_the_row_after_it_though_its_checksum_is_rig
 
 def test_a_later_format_is_refused_without_being_called_damaged(lived: Path) -> None:
     rows = [json.loads(line) for line in lived.read_bytes().splitlines()]
-    rows[0]["body"]["format"] = 2
+    rows[0]["body"]["format"] = 3
     lived.write_bytes(resealed([json.dumps(row).encode() for row in rows]))
-    with pytest.raises(LedgerError, match="format 2") as caught:
+    with pytest.raises(LedgerError, match="format 3") as caught:
         reopen(lived)
     assert not isinstance(caught.value, LedgerCorrupt)
 
@@ -303,16 +302,17 @@ def test_the_chain_can_be_checked_by_a_program_that_knows_only_the_format(lived:
 
 def test_the_format_does_not_drift(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("privet.accounting.ledger._new_process_word", lambda: b"0123456789abcdef")
+    monkeypatch.setattr("privet.accounting.ledger._new_run_word", lambda: "0123456789abcdef" * 2)
     with Ledger.create(path, plan={"b": 1, "a": 0.5}, plan_hash="plan-1") as ledger:
         ledger.reserve(step(), 2)
-        ledger.check(step())
+        ledger.check(done(step()))
         ledger.void(VoidReason.INTERRUPTED)
     assert path.read_bytes().splitlines()[1] == (
         b'{"body":{"count":2,"event":{"event":{"noise_multiplier":1.1,"type":"gaussian"},"sampling_probability":0.01,'
-        b'"type":"poisson_sampled"}},"crc":"91c869ef","kind":"reserve","plan":"plan-1",'
-        b'"prev":"d8f5a6015624f3cede7b410bfb5173476329a2e06689e3cfc1f526eef024f175","process":"0123456789abcdef","seq":1}'
+        b'"type":"poisson_sampled"}},"crc":"761cb1cf","kind":"reserve","plan":"plan-1",'
+        b'"prev":"386edaf883ed0bf3a8aa02121de7821e6ee6b641270fd38674e3841e65074e24","process":"0123456789abcdef","seq":1}'
     )
-    assert Ledger.read(path).head.sha256 == "d556bc331252164ac85a74c3f6e55f9b8a69c153236a11984c28170c89309362"
+    assert Ledger.read(path).head.sha256 == "bf453df4cadddf89250f739efaee5612b1b96191e8c21b75f5db4db381b5d1a4"
 
 
 def test_the_clock_plays_no_part(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +323,7 @@ def test_the_clock_plays_no_part(path: Path, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(f"time.{name}", broken_clock)
     ledger = create(path)
     ledger.reserve(step())
-    ledger.check(step())
+    ledger.check(done(step()))
     ledger.close()
     view = Ledger.read(path)
     monkeypatch.undo()
@@ -334,7 +334,7 @@ def test_checking_a_long_ledger_costs_microseconds_a_row(path: Path) -> None:
     num_rows = 50_000
     plan_hash, process, prev = PLAN_HASH.encode(), b"0" * 16, b"0" * 64
     makers = [RowMaker(Reserved(coded=CodedEvent.of(step(1 + k)), count=1 + k)) for k in range(3)]
-    lines = [RowMaker(Created(plan={})).line(RowFields(plan_hash, prev, process, 0))]
+    lines = [RowMaker(Created(plan={}, run="0" * 32)).line(RowFields(plan_hash, prev, process, 0))]
     for seq in range(1, num_rows):
         prev = hashlib.sha256(lines[-1]).hexdigest().encode()
         lines.append(makers[seq % 3].line(RowFields(plan_hash, prev, process, seq)))

@@ -15,6 +15,7 @@ from dp_accounting import dp_event
 from privet.accounting.ledger import Ledger, VoidReason
 from privet.accounting.ledger_store import PosixFileSystem
 from privet.errors import LedgerError, LedgerMismatch, LedgerWriteError
+from tests.accounting.ledgers import done
 
 PLAN_HASH = "ab" * 32
 STEP = dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.1))
@@ -70,7 +71,7 @@ def files() -> FaultyFiles:
 def ledger(path: Path, files: FaultyFiles) -> Iterator[Ledger]:
     made = Ledger.create(path, plan={}, plan_hash=PLAN_HASH, files=files)
     made.reserve(STEP, 2)
-    made.check(STEP)
+    made.check(done(STEP))
     yield made
     files.failing.clear()
     files.bytes_left = None
@@ -139,7 +140,7 @@ def test_rounds_reserved_before_the_disk_filled_may_still_be_used(files: FaultyF
     files.bytes_left = 0
     with pytest.raises(LedgerWriteError):
         ledger.reserve(STEP)
-    ledger.check(STEP)
+    ledger.check(done(STEP))
     assert ledger.available == 0
 
 
@@ -164,7 +165,7 @@ def test_a_void_that_cannot_be_written_still_uses_up_its_round(files: FaultyFile
 def test_a_mismatch_that_cannot_be_recorded_is_raised_and_remembered(files: FaultyFiles, ledger: Ledger) -> None:
     files.bytes_left = 20
     with pytest.raises(LedgerMismatch, match="could not be recorded"):
-        ledger.check(OTHER)
+        ledger.check(done(OTHER))
     files.bytes_left = None
     with pytest.raises(LedgerMismatch):
         ledger.verify([(STEP, 100)])
@@ -304,7 +305,7 @@ def test_a_disk_that_is_really_read_only(small_disk: Path) -> None:
     path = small_disk / "ledger.jsonl"
     with Ledger.create(path, plan={}, plan_hash=PLAN_HASH) as ledger:
         ledger.reserve(STEP)
-        ledger.check(STEP)
+        ledger.check(done(STEP))
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True, capture_output=True)
     with pytest.raises(LedgerWriteError):
         Ledger.open(path, plan_hash=PLAN_HASH)

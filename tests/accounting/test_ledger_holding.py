@@ -20,7 +20,7 @@ from privet.errors import (
     LedgerError,
     LedgerMismatch,
 )
-from tests.accounting.ledgers import create, reopen, step
+from tests.accounting.ledgers import create, done, reopen, step
 
 
 def test_a_new_ledger_is_private_to_its_owner_and_leaves_no_other_file(path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_forked_child_can_neither_use_nor_close_its_parents_ledger(path: Path)
     def child() -> bool:
         refused = [
             raises(LedgerBusy, lambda: ledger.reserve(step())),
-            raises(LedgerBusy, lambda: ledger.check(step())),
+            raises(LedgerBusy, lambda: ledger.check(done(step()))),
             raises(LedgerBusy, lambda: ledger.void(VoidReason.INTERRUPTED)),
         ]
         ledger.close()
@@ -142,7 +142,7 @@ def test_a_forked_child_can_neither_use_nor_close_its_parents_ledger(path: Path)
 
     assert run_in_child(child)
     assert path.read_bytes() == before
-    ledger.check(step())
+    ledger.check(done(step()))
     ledger.close()
     assert Ledger.read(path).charged_rounds == 1
 
@@ -179,7 +179,7 @@ def _train_until_killed(path: Path, report: int) -> None:
     while True:
         ledger.reserve(step(), 3)
         for _ in range(3):
-            ledger.check(step())
+            ledger.check(done(step()))
             os.write(report, b"r")
 
 

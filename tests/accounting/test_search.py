@@ -51,6 +51,20 @@ def test_a_longer_search_costs_more_but_only_a_little() -> None:
     assert found[-1] < 2.5 * found[0]
 
 
+@pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, 3.0])
+def test_a_search_of_mean_one_is_one_run(shape: float) -> None:
+    assert {RandomSearch(mean=1, shape=shape).draw_num_runs(np.random.default_rng(seed)) for seed in range(20)} == {1}
+
+
+@pytest.mark.parametrize("mean", [1.0 + 1e-12, 1.5, 40.0, 5000.0])
+@pytest.mark.parametrize("shape", [0.0, 1e-3, 0.5, 1.0, 7.0, 1e3, 1e6])
+def test_a_search_of_any_shape_draws_its_mean_of_runs(mean: float, shape: float) -> None:
+    search, rng = RandomSearch(mean=mean, shape=shape), np.random.default_rng(5)
+    runs = [search.draw_num_runs(rng) for _ in range(50)]
+    assert min(runs) >= 1
+    assert shape < 0.5 or np.mean(runs) == pytest.approx(mean, rel=1.0)
+
+
 @given(st.floats(1.001, 1e4), st.floats(0, 10))
 @settings(deadline=None, max_examples=60)
 def test_the_stopping_probability_gives_the_mean(mean: float, shape: float) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from privet.accounting.guarantee import Guarantee
+from tests.accounting.ledgers import done
 from tests.cli.conftest import Ask
 
 FIGURES = ("--rate", "0.01", "--steps", "100", "--noise-multiplier", "1", "--delta", "1e-5")
@@ -77,7 +78,7 @@ def write_ledger(path: Path, *, rounds: int) -> Path:
     with Ledger.create(path, plan=plan.to_dict(), plan_hash=plan.hash) as ledger:
         ledger.reserve(plan.round_event, rounds)
         for _ in range(rounds):
-            ledger.check(plan.round_event)
+            ledger.check(done(plan.round_event))
     return path
 
 

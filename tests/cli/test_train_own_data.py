@@ -236,3 +236,57 @@ def test_a_run_goes_on_from_whichever_folder_its_files_are_named(
     monkeypatch.chdir(own)
     other = ask("train", "other.csv", *options, "--schema", "schema.toml", "--test", "test.csv", "-o", "runs/mine")
     assert "holds a run of another recipe" in " ".join(other.err.split())
+
+
+def test_one_of_several_processes_trains_nothing(ask: Ask, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    options = ("--target", "income", "--epsilon", "3", "--schema", "schema.toml")
+    found = ask("train", "my.csv", *options, *FEW_STEPS)
+    assert found.code == 1
+    assert "WORLD_SIZE is '2'" in found.err
+    assert not list(own.rglob("ledger.jsonl"))
+
+
+TO_PROTECT = ("--target", "income", "--epsilon", "3", "--schema", "schema.toml", *FEW_STEPS)
+PERSON = ("--set", "privacy.unit=person")
+
+
+def visits(*, per_patient: int) -> str:
+    """A table of patients, who come several times."""
+    lines = [
+        f"p{n // per_patient},{20 + n % 60},{('north', 'south')[n % 2]},{('low', 'high')[n % 60 > 30]}\n"
+        for n in range(200)
+    ]
+    return "patient,age,town,income\n" + "".join(lines)
+
+
+def test_persons_are_promised_nothing_by_a_table_that_does_not_know_them(ask: Ask, own: Path) -> None:
+    (own / "my.csv").write_text(visits(per_patient=9))
+    found = ask("train", "my.csv", *TO_PROTECT, *PERSON)
+    assert found.code != 0
+    assert "nothing says that a record of 'own_my' is one person" in found.err
+    assert "table.person" in found.err
+    assert not list(own.rglob("ledger.jsonl"))
+
+
+def test_persons_with_several_records_are_not_promised_what_one_record_is(ask: Ask, own: Path) -> None:
+    (own / "my.csv").write_text(visits(per_patient=9))
+    found = ask("train", "my.csv", *TO_PROTECT, *PERSON, "--set", "table.person=patient")
+    assert found.code != 0
+    assert "In the column 'patient' somebody has several records" in found.err
+    assert "p1" not in found.err
+    assert not (own / "runs").exists()
+    allowed = ask("train", "my.csv", *TO_PROTECT, "--set", "table.person=patient")
+    assert allowed.code == 0, allowed.err
+
+
+@pytest.mark.parametrize("declared", ["table.person=patient", "table.one_record_per_person=true"])
+def test_persons_of_one_record_each_are_protected_and_the_guarantee_says_what_it_rests_on(
+    ask: Ask, own: Path, declared: str
+) -> None:
+    (own / "my.csv").write_text(visits(per_patient=1))
+    found = ask("train", "my.csv", *TO_PROTECT, *PERSON, "--set", declared)
+    assert found.code == 0, found.err
+    told = ask("account", "runs/my", "--json")
+    assert told.code == 0, told.err
+    assert "nobody is in two items" in told.out

@@ -24,6 +24,7 @@ from privet.errors import (
 )
 from privet.experiments.progress import Silent, StepUpdate
 from privet.experiments.recipe_files import load_recipe, packaged_recipes
+from tests.accounting.ledgers import done
 from tests.cli.conftest import TINY, Ask
 
 
@@ -222,7 +223,7 @@ def test_a_ledger_that_charged_more_than_its_plan_is_reported_with_code_3(
     check = check_ledger(folder)
     ledger = Ledger.open(folder / "ledger.jsonl", plan_hash=check.plan_hash)
     ledger.reserve(check.plan.round_event, 1)
-    ledger.check(check.plan.round_event)
+    ledger.check(done(check.plan.round_event))
     ledger.close()
     answer = ask("account", folder)
     assert answer.code == 3

@@ -262,6 +262,7 @@ def test_an_abandoned_batch_is_forgotten(engine: Engine, model: nn.Module) -> No
     running.begin(5)
     squared(model, inputs)
     running.abandon()
+    mark_batch([inputs])
     running.begin(5)
     running.add_clipped(squared(model, inputs), rule, into)
     running.close()

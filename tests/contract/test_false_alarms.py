@@ -9,7 +9,8 @@ import pytest
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from tests.contract import statistics as stats
-from tests.contract.test_noise import Source, each_source, noise_p_values, zero_sum
+from tests.contract.noises import Source, each_source
+from tests.contract.test_noise import noise_p_values, zero_sum
 from tests.contract.test_samplers import poisson_p_values
 
 KEYS = 200

@@ -1,10 +1,9 @@
-"""Laws of every noise: the size it declares, on every coordinate, independent between coordinates and releases."""
+"""Laws of normal noise and of what draws it: the size, the bell, the tail, and independence of all its coordinates."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -13,61 +12,65 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privet.errors import ArgumentError, PlanError
+from privet.errors import ArgumentError
 from privet.mechanism import noise as noise_module
-from privet.mechanism.codec import NOISE, decode_piece, encode_piece
-from privet.mechanism.events import decode_event, encode_event, same_event
+from privet.mechanism.adaptive_noise import AdaptiveGaussian, PastGradients
+from privet.mechanism.events import encode_event
+from privet.mechanism.geometry import Isotropic
 from privet.mechanism.layout import Layout
-from privet.mechanism.noise import Gaussian, Noise, NormalSource
+from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.sensitivity import Sensitivity
+from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
 from privet.mechanism.sums import ClippedSum
-from privet.training.device_noise import TorchNoise
-from privet.training.randomness import HostNoise, KeystreamNoise
+from privet.training.randomness import KeystreamNoise
 from tests.contract import statistics as stats
+from tests.contract.noises import Source, each_source, keystream, release, torch_stream
 
 # One percent of error in the standard deviation needs this many draws to be seen at one in a million.
 DRAWS = 262_144
 BLOCKS = 8
 
-MEMBERS: list[Noise] = [Gaussian(noise_multiplier=0.7), Gaussian(noise_multiplier=2.0)]
-each_member = pytest.mark.parametrize("piece", MEMBERS, ids=repr)
-bounds_of_groups = pytest.mark.parametrize("bounds", [(1.0,), (3.0, 4.0), (0.1, 0.2, 5.0)], ids=str)
+Split = Callable[[Sequence[float], Sequence[int]], list[float]]
 
 
-def multiplier_of(piece: Noise) -> float:
-    return float(encode_event(piece.event())["noise_multiplier"])
+def even(bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
+    return [math.hypot(*bounds)] * len(bounds)
+
+
+def of_least_variance(bounds: Sequence[float], sizes: Sequence[int]) -> list[float]:
+    total = sum(bound * math.sqrt(size) for bound, size in zip(bounds, sizes, strict=True))
+    return [math.sqrt(bound / math.sqrt(size) * total) for bound, size in zip(bounds, sizes, strict=True)]
+
+
+GAUSSIANS: Mapping[type, Sequence[tuple[Noise, Split]]] = {
+    Gaussian: [(Gaussian(noise_multiplier=0.7), even), (Gaussian(noise_multiplier=2.0), even)],
+    EllipticalGaussian: [(EllipticalGaussian(geometry=Isotropic(), noise_multiplier=1.2), even)],
+    GroupwiseGaussian: [(GroupwiseGaussian(noise_multiplier=1.1), of_least_variance)],
+    AdaptiveGaussian: [(AdaptiveGaussian(learning=PastGradients(), noise_multiplier=0.9), even)],
+}
+"""Every noise that is normal, as large vectors show it, and how its groups share the noise at multiplier one."""
+BOUNDS = (3.0, 0.5, 4.0)
+
+
+def layout_of(bounds: tuple[float, ...], size: int) -> Layout:
+    share = size // len(bounds)
+    sizes = [share] * (len(bounds) - 1) + [size - share * (len(bounds) - 1)]
+    return Layout(
+        names=tuple(f"p{i}" for i in range(len(bounds))),
+        shapes=tuple((length,) for length in sizes),
+        groups=tuple(range(len(bounds))),
+    )
 
 
 def zero_sum(
     bounds: tuple[float, ...], *, size: int = DRAWS, dtype: torch.dtype = torch.float32, keep: Tensor | None = None
 ) -> ClippedSum:
-    share = size // len(bounds)
-    sizes = [share] * (len(bounds) - 1) + [size - share * (len(bounds) - 1)]
-    layout = Layout(
-        names=tuple(f"p{i}" for i in range(len(bounds))),
-        shapes=tuple((length,) for length in sizes),
-        groups=tuple(range(len(bounds))),
-    )
     return ClippedSum(
-        flat=torch.zeros(size, dtype=dtype), layout=layout, sensitivity=Sensitivity(bounds=bounds), keep=keep
+        flat=torch.zeros(size, dtype=dtype),
+        layout=layout_of(bounds, size),
+        sensitivity=Sensitivity(bounds=bounds),
+        keep=keep,
     )
-
-
-def keystream(seed: int) -> NormalSource:
-    return KeystreamNoise(np.random.SeedSequence(seed).generate_state(6, np.uint64).tobytes())
-
-
-def torch_stream(seed: int) -> NormalSource:
-    return TorchNoise(np.random.SeedSequence(seed), torch.device("cpu"))
-
-
-def moved_stream(seed: int) -> NormalSource:
-    return HostNoise(KeystreamNoise(np.random.SeedSequence(seed).generate_state(6, np.uint64).tobytes()))
-
-
-SOURCES = [keystream, torch_stream, moved_stream]
-each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.__name__)
-Source = Callable[[int], NormalSource]
 
 
 def noise_p_values(first: Tensor, second: Tensor) -> dict[str, float]:
@@ -90,15 +93,28 @@ def noise_p_values(first: Tensor, second: Tensor) -> dict[str, float]:
     }
 
 
+def found_in(piece: Noise, split: Split, bounds: tuple[float, ...], source: Source) -> dict[str, float]:
+    layout, stream, start = layout_of(bounds, DRAWS), source(2024), torch.zeros(DRAWS)
+    multiplier = float(encode_event(piece.event())["noise_multiplier"])
+    stds = multiplier * torch.tensor(split(bounds, layout.sizes)).repeat_interleave(torch.tensor(layout.sizes))
+    return noise_p_values(
+        *(release(piece, stream, start=start, bounds=bounds, layout=layout).flat / stds for _ in range(2))
+    )
+
+
 @each_source
-@each_member
-@bounds_of_groups
-def test_noise_has_the_declared_size_shape_and_independence(
-    piece: Noise, bounds: tuple[float, ...], source: Source
-) -> None:
-    std = multiplier_of(piece) * math.hypot(*bounds)
-    stream = source(2024)
-    found = noise_p_values(*(piece.add(zero_sum(bounds), stream).flat / std for _ in range(2)))
+@pytest.mark.parametrize("bounds", [(1.0,), BOUNDS], ids=str)
+def test_noise_has_the_declared_size_shape_and_independence(bounds: tuple[float, ...], source: Source) -> None:
+    found = found_in(Gaussian(noise_multiplier=0.7), even, bounds, source)
+    assert min(found.values()) > stats.ALPHA, found
+
+
+@pytest.mark.parametrize(
+    ("piece", "split"),
+    [pytest.param(*pair, id=repr(pair[0])) for pairs in GAUSSIANS.values() for pair in pairs],
+)
+def test_every_normal_noise_has_the_declared_size_shape_and_independence(piece: Noise, split: Split) -> None:
+    found = found_in(piece, split, BOUNDS, keystream)
     assert min(found.values()) > stats.ALPHA, found
 
 
@@ -152,28 +168,6 @@ MUTANTS: dict[str, Callable[[int], Tensor]] = {
 def test_the_laws_of_noise_reject_wrong_noise(name: str, record_property: Callable[[str, object], None]) -> None:
     record_property("kinds of wrong noise rejected", name)
     assert min(noise_p_values(MUTANTS[name](1), MUTANTS[name](2)).values()) < stats.CERTAIN
-
-
-@each_member
-@bounds_of_groups
-def test_the_event_built_from_facts_is_the_event_announced(piece: Noise, bounds: tuple[float, ...]) -> None:
-    private = piece.add(zero_sum(bounds, size=30), keystream(0))
-    assert same_event(private.event, piece.event(), rel_tol=1e-12)
-    assert decode_event(json.loads(json.dumps(encode_event(piece.event())))) == piece.event()
-
-
-@each_member
-def test_the_event_follows_the_bound_that_was_really_used(piece: Noise) -> None:
-    class Half(Sensitivity):
-        """A bound whose total is understated, as after a mistaken edit."""
-
-        @property
-        def total(self) -> float:
-            return 0.5 * math.hypot(*self.bounds)
-
-    clipped = zero_sum((1.0,), size=10)
-    clipped.sensitivity = Half(bounds=(1.0,))
-    assert not same_event(piece.add(clipped, keystream(0)).event, piece.event())
 
 
 def test_a_devices_noise_is_drawn_in_double_precision_even_for_a_single_precision_sum() -> None:
@@ -232,59 +226,23 @@ def test_noise_reaches_beyond_the_tail_of_single_precision_generators(source: So
     assert stats.binomial(beyond, rounds * len(flat), math.erfc(5.8 / math.sqrt(2))) > stats.ALPHA
 
 
-@each_member
-def test_noise_is_added_to_the_sum(piece: Noise) -> None:
-    start = torch.linspace(-3, 3, 50, dtype=torch.float64)
-    clipped = zero_sum((1.0,), size=50, dtype=torch.float64)
-    clipped.flat.copy_(start)
-    alone = piece.add(zero_sum((1.0,), size=50, dtype=torch.float64), keystream(3)).flat
-    assert torch.allclose(piece.add(clipped, keystream(3)).flat - start, alone, atol=1e-12)
-
-
-@each_member
 @pytest.mark.parametrize("chunk", [7, 1 << 22])
+@pytest.mark.parametrize("multiplier", [0.7, 2.0])
 def test_masked_coordinates_stay_exactly_zero_and_kept_ones_get_full_noise(
-    piece: Noise, chunk: int, monkeypatch: pytest.MonkeyPatch
+    multiplier: float, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    piece = Gaussian(noise_multiplier=multiplier)
     monkeypatch.setattr(noise_module, "_CHUNK", chunk)
     size = 1000
     keep = _normal(1, size) > 0.5
     released = piece.add(zero_sum((1.0,), size=size, keep=keep), keystream(2)).flat
     assert bool((released[~keep] == 0).all())
-    std = multiplier_of(piece)
-    kept = released[keep].double().numpy() / std
+    kept = released[keep].double().numpy() / multiplier
     assert stats.chi_square(float((kept**2).sum()), len(kept)) > stats.ALPHA
     assert bool((released[keep] != 0).all())
-
-
-@each_member
-def test_two_releases_of_one_stream_differ_and_the_same_key_repeats(piece: Noise) -> None:
-    stream = keystream(9)
-    first, second = (piece.add(zero_sum((1.0,), size=100), stream).flat for _ in range(2))
-    assert not torch.equal(first, second)
-    assert torch.equal(first, piece.add(zero_sum((1.0,), size=100), keystream(9)).flat)
-
-
-@each_member
-def test_pieces_survive_json_and_take_another_multiplier(piece: Noise) -> None:
-    written = json.loads(json.dumps(encode_piece(piece, NOISE, where="noise")))
-    assert decode_piece(written, NOISE, where="noise") == piece
-    assert isinstance(piece, Noise)
-    louder = piece.with_multiplier(3.5)
-    assert type(louder) is type(piece)
-    assert encode_event(louder.event())["noise_multiplier"] == 3.5
 
 
 @pytest.mark.parametrize("value", [0, -1.0, math.inf, math.nan, "1", True])
 def test_noise_that_is_no_positive_number_is_refused(value: object) -> None:
     with pytest.raises(ArgumentError, match="noise_multiplier"):
         Gaussian(noise_multiplier=value)  # type: ignore[arg-type]
-
-
-def test_uncalibrated_noise_neither_has_an_event_nor_adds_anything() -> None:
-    clipped = zero_sum((1.0,), size=10)
-    with pytest.raises(PlanError, match="calibrated"):
-        Gaussian().event()
-    with pytest.raises(PlanError, match="calibrated"):
-        Gaussian().add(clipped, keystream(0))
-    assert bool((clipped.flat == 0).all())

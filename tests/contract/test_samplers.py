@@ -4,66 +4,44 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, TruncatedSubsampledGaussianDpEvent
+from dp_accounting import DpEvent, PoissonSampledDpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from privet.accounting.accountants import curve
+from privet.errors import DataError
 from privet.mechanism.codec import SAMPLING, decode_piece, encode_piece
 from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.events import decode_event, encode_event, same_event
-from privet.mechanism.sampling import FullBatch, Poisson, Sampling, Shuffle
+from privet.mechanism.sampling import Poisson, Sampling, Shuffle
 from privet.mechanism.terms import Adjacency
-from privet.mechanism.truncated import TruncatedPoisson
 from tests.contract import statistics as stats
+from tests.contract.samplers import (
+    ADD_REMOVE,
+    NOISE,
+    REPLACE_ONE,
+    SAMPLERS,
+    SIZE,
+    TINY,
+    TINY_MEMBERS,
+    Member,
+    each_member,
+    each_random_member,
+    each_tiny_member,
+)
 
+PUBLIC = Cyclic(batches=8, epochs=2, expected_batch_size=25)
 Batches = Callable[[int, np.random.Generator], Iterator[NDArray[np.int64]]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Member:
-    """A sampler with what it declares: how often an example joins a step, what a round costs, whom it refuses."""
-
-    piece: Sampling
-    marginal: float
-    round_event: DpEvent
-    refused: frozenset[Adjacency] = frozenset()
-
-
-NOISE = GaussianDpEvent(1.3)
-MEMBERS = [
-    Member(
-        piece=Poisson(rate=0.1, steps=7, expected_batch_size=20),
-        marginal=0.1,
-        round_event=PoissonSampledDpEvent(0.1, NOISE),
-    ),
-    Member(piece=Poisson(rate=1, steps=3, expected_batch_size=20), marginal=1.0, round_event=NOISE),
-    Member(piece=FullBatch(steps=4, expected_batch_size=200), marginal=1.0, round_event=NOISE),
-    Member(
-        piece=Shuffle(batches=8, epochs=2, expected_batch_size=25),
-        marginal=1 / 8,
-        round_event=NOISE,
-        refused=frozenset([Adjacency.ADD_REMOVE]),
-    ),
-    Member(
-        piece=Cyclic(batches=8, epochs=2, expected_batch_size=25, secret_partition=True),
-        marginal=1 / 8,
-        round_event=NOISE,
-        refused=frozenset([Adjacency.ADD_REMOVE]),
-    ),
-    Member(
-        # a limit so far above the expected 30 that what it drops cannot be seen
-        piece=TruncatedPoisson(rate=0.1, steps=7, dataset_size=300, max_batch_size=70),
-        marginal=0.1,
-        round_event=TruncatedSubsampledGaussianDpEvent(300, 0.1, 70, 1.3),
-    ),
-]
-each_member = pytest.mark.parametrize("member", MEMBERS, ids=lambda member: repr(member.piece))
+def test_every_kind_of_sampler_is_tried_over_a_handful_of_records() -> None:
+    assert {type(member.piece) for member in TINY_MEMBERS} == set(SAMPLERS)
 
 
 def batches_of(piece: Sampling, num_examples: int, rng: np.random.Generator, count: int) -> list[NDArray[np.int64]]:
@@ -87,7 +65,7 @@ def test_is_a_sampler_by_protocol(member: Member) -> None:
 
 @each_member
 def test_a_round_yields_exactly_the_declared_number_of_batches(member: Member) -> None:
-    for num_examples in (0, 1, 5, 100):
+    for num_examples in filter(member.sizes, (0, 1, 5, 100, SIZE)):
         rounds = list(member.piece.round_batches(num_examples, np.random.default_rng(0)))
         assert len(rounds) == member.piece.steps_per_round
 
@@ -96,6 +74,8 @@ def test_a_round_yields_exactly_the_declared_number_of_batches(member: Member) -
 @given(num_examples=st.integers(0, 300), seed=st.integers(0, 2**32 - 1))
 @settings(deadline=None, max_examples=40)
 def test_indices_are_unique_and_in_range(member: Member, num_examples: int, seed: int) -> None:
+    if not member.sizes(num_examples):
+        num_examples = SIZE
     for indices in member.piece.round_batches(num_examples, np.random.default_rng(seed)):
         assert indices.dtype == np.int64
         assert len(set(indices.tolist())) == len(indices)
@@ -103,24 +83,60 @@ def test_indices_are_unique_and_in_range(member: Member, num_examples: int, seed
 
 
 @each_member
+def test_a_round_uses_each_record_as_often_as_its_event_says(member: Member) -> None:
+    """One event covers one use of each record, however many steps the round has."""
+    for seed in range(20):
+        batches = list(member.piece.round_batches(SIZE, np.random.default_rng(seed)))
+        uses = inclusion(batches, SIZE).sum(0)
+        assert uses.max() <= 1
+        if member.marginal * member.piece.steps_per_round == 1:
+            assert uses.min() == 1
+
+
+@each_member
+def test_numbers_of_records_that_the_plan_does_not_cover_are_refused(member: Member) -> None:
+    for num_examples in (0, 1, 199, 201, 301):
+        if not member.sizes(num_examples):
+            with pytest.raises(DataError, match="records"):
+                list(member.piece.round_batches(num_examples, np.random.default_rng(0)))
+
+
+@each_member
 def test_every_example_joins_at_the_declared_rate(member: Member) -> None:
-    steps, num_examples = 400, 200
-    table = inclusion(batches_of(member.piece, num_examples, np.random.default_rng(1), steps), num_examples)
+    steps = 400
+    draws = batches_of(member.piece, SIZE, np.random.default_rng(1), steps)
+    if member.same_every_round:  # the key decides about the place in the round, if it decides anything
+        rounds = [list(member.piece.round_batches(SIZE, np.random.default_rng(key))) for key in range(steps)]
+        draws = [batches[key % len(batches)] for key, batches in enumerate(rounds)]
+    table = inclusion(draws, SIZE)
     if member.marginal == 1:
         assert (table == 1).all()
         return
     for count in table.sum(0).astype(int):
-        assert stats.binomial(int(count), steps, member.marginal) > stats.ALPHA / num_examples
+        assert stats.binomial(int(count), steps, member.marginal) > stats.ALPHA / SIZE
+
+
+@each_member
+def test_the_divisor_is_the_mean_size_of_a_batch_at_the_declared_number_of_records(member: Member) -> None:
+    size = getattr(member.piece, "dataset_size", SIZE)
+    found = [len(batch) for batch in batches_of(member.piece, size, np.random.default_rng(2), 400)]
+    assert np.mean(found) == pytest.approx(member.piece.expected_batch_size, abs=5 * np.std(found) / 20 + 1e-9)
+
+
+@each_random_member
+def test_no_step_draws_from_what_an_earlier_one_drew(member: Member) -> None:
+    found = batches_of(member.piece, SIZE, np.random.default_rng(4), 64)
+    assert len({tuple(batch.tolist()) for batch in found}) == 64
 
 
 @each_member
 def test_the_key_alone_decides_who_is_drawn(member: Member) -> None:
-    first = batches_of(member.piece, 50, np.random.default_rng(7), 16)
-    again = batches_of(member.piece, 50, np.random.default_rng(7), 16)
+    first = batches_of(member.piece, SIZE, np.random.default_rng(7), 16)
+    again = batches_of(member.piece, SIZE, np.random.default_rng(7), 16)
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-    if member.marginal < 1:
-        other = batches_of(member.piece, 50, np.random.default_rng(8), 16)
-        assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+    is_public = member.marginal == 1 or member.piece == PUBLIC
+    other = batches_of(member.piece, SIZE, np.random.default_rng(8), 16)
+    assert all(np.array_equal(a, b) for a, b in zip(first, other, strict=True)) == is_public
 
 
 @each_member
@@ -136,14 +152,14 @@ def test_the_size_of_the_data_changes_no_constant(member: Member) -> None:
         )
 
     before = constants()
-    for num_examples in (0, 1, 199, 200, 201):
+    for num_examples in filter(member.sizes, (0, 1, 199, 200, 201)):
         list(member.piece.round_batches(num_examples, np.random.default_rng(0)))
         assert constants() == before
 
 
 @each_member
 def test_a_round_is_charged_as_declared(member: Member) -> None:
-    assert same_event(member.piece.amplify(NOISE), member.round_event, rel_tol=0)
+    assert same_event(member.piece.amplify(NOISE), member.round_event, rel_tol=1e-9)
 
 
 @each_member
@@ -165,8 +181,63 @@ def test_piece_and_event_survive_json(member: Member) -> None:
 
 @each_member
 def test_pieces_are_immutable(member: Member) -> None:
+    assert dataclasses.is_dataclass(member.piece)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        member.piece.expected_batch_size = 3.0  # type: ignore[misc]
+        setattr(member.piece, dataclasses.fields(member.piece)[0].name, 3)
+
+
+# ------------------------------------------------------------------------------------------- what a round really tells
+
+
+def sums(member: Member, values: NDArray[np.float64], rounds: int, seed: int) -> NDArray[np.float64]:
+    """Return the noisy sums of many rounds, added up over the round's steps, in units of the bound."""
+    rng = np.random.default_rng(seed)
+    found = [
+        sum(values[batch].sum() for batch in member.piece.round_batches(len(values), rng)) for _ in range(rounds)
+    ]  # fmt: skip
+    return np.array(found) + rng.normal(0.0, 1.3 * math.sqrt(member.piece.steps_per_round), rounds)
+
+
+def neighbours(adjacency: Adjacency, other: float, size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return two data sets whose first record differs; the others all pull one way, or not at all."""
+    present = np.full(size, other)
+    present[0] = 1.0
+    if adjacency is ADD_REMOVE:
+        return present, present[1:]
+    absent = present.copy()
+    absent[0] = -1.0 if adjacency is REPLACE_ONE else 0.0
+    return present, absent
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency), ids=lambda adjacency: adjacency.value)
+@pytest.mark.parametrize("other", [0.0, -1.0])
+@each_tiny_member
+def test_no_threshold_tells_of_a_record_more_than_a_round_is_charged(
+    member: Member, other: float, adjacency: Adjacency
+) -> None:
+    if adjacency in member.refused:
+        return
+    assert largest_excess(member, other, adjacency, member.piece.amplify(NOISE)) < 4.5
+
+
+def largest_excess(member: Member, other: float, adjacency: Adjacency, charge: DpEvent) -> float:
+    """Return by how many standard errors the best threshold tells more than a charge admits."""
+    rounds, epsilons, worst = 3000, np.array([0.0, 0.2, 0.5]), -math.inf
+    charged = curve(charge, adjacency).deltas(epsilons)
+    present, absent = (
+        sums(member, values, rounds, seed) for seed, values in enumerate(neighbours(adjacency, other, TINY))
+    )  # fmt: skip
+    for threshold in np.quantile(np.concatenate([present, absent]), np.linspace(0.05, 0.95, 15)):
+        hits, alarms = (present > threshold).mean(), (absent > threshold).mean()
+        error = np.sqrt((hits * (1 - hits) + np.exp(2 * epsilons) * alarms * (1 - alarms)) / rounds)
+        worst = max(worst, float(((hits - np.exp(epsilons) * alarms - charged) / error).max()))
+    return worst
+
+
+@pytest.mark.parametrize("place", [1, 2, 3], ids=["a full batch", "a fixed size", "a shuffled epoch"])
+def test_a_round_that_is_charged_as_a_sample_by_coins_is_noticed(place: int) -> None:
+    member = TINY_MEMBERS[place]
+    assert largest_excess(member, -1.0, REPLACE_ONE, PoissonSampledDpEvent(1 / 3, NOISE)) > 4.5
 
 
 # ------------------------------------------------------------------------------------------------- the Poisson law

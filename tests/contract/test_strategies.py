@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from privet.gradients.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer, PerExample
+from privet.gradients.conv_strategies import ConvKernel
+from privet.gradients.masked import Masked
+from privet.gradients.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer, PerExample, TiedTable
 from privet.gradients.planner import STRATEGIES, Planner
-from privet.gradients.strategies import Strategy
+from privet.gradients.strategies import GramKernel, Strategy
 
 BATCH = 5
 Build = Callable[[torch.dtype], PerExample]
@@ -49,6 +51,24 @@ def convolution(weight: tuple[int, ...], size: int, *, stride: int = 1, padding:
     )
 
 
+def tied(rows: int, width: int) -> Build:
+    def build(dtype: torch.dtype) -> PerExample:
+        look_up, linear = lookup(6, rows, width)(dtype), outer(4, width, rows)(dtype)
+        assert isinstance(look_up, Lookup)
+        assert isinstance(linear, Outer)
+        return TiedTable(lookup=look_up, outer=linear)
+
+    return build
+
+
+def masked(build: Build) -> Build:
+    def build_masked(dtype: torch.dtype) -> PerExample:
+        part = build(dtype)
+        return Masked(part=part, keep=(torch.rand(part[:1].in_full().shape[1:]) < 0.5).to(dtype))
+
+    return build_masked
+
+
 FORMS: dict[str, Build] = {
     "explicit": lambda dtype: Explicit(gradients=torch.randn(BATCH, 4, 3, dtype=dtype)),
     "explicit scalar": lambda dtype: Explicit(gradients=torch.randn(BATCH, dtype=dtype)),
@@ -65,7 +85,15 @@ FORMS: dict[str, Build] = {
     "conv1d": convolution((3, 2, 3), 9),
     "conv1d, few positions": convolution((20, 16, 3), 5),
     "conv3d": convolution((2, 2, 2, 2, 2), 4),
+    "table that is a weight": tied(9, 4),
+    "masked, one position": masked(outer(1, 6, 4)),
+    "masked, many positions": masked(outer(20, 3, 2)),
+    "masked lookup": masked(lookup(7, 5, 3)),
+    "masked conv2d": masked(convolution((8, 6, 3, 3), 5, padding=1)),
+    "masked explicit": masked(lambda dtype: Explicit(gradients=torch.randn(BATCH, 4, 3, dtype=dtype))),
 }
+ON_A_DEVICE = frozenset({GramKernel, ConvKernel})
+"""Kernels: tests/gradients/kernel_check.py holds them against written-out gradients, on a device or interpreted."""
 
 
 def pairs() -> list[object]:
@@ -81,6 +109,7 @@ def pairs() -> list[object]:
 
 
 each_pair = pytest.mark.parametrize(("strategy", "build"), pairs())
+STRATEGIES_TRIED = {type(pair.values[0]) for pair in pairs()} | ON_A_DEVICE  # type: ignore[attr-defined]
 
 
 def weighted_sum(part: PerExample, weights: Tensor) -> Tensor:
@@ -155,7 +184,7 @@ def cancelling(part: PerExample, spread: float) -> PerExample:
 
 each_cancelling_pair = pytest.mark.parametrize(
     ("strategy", "build"),
-    [pair for pair in pairs() if not isinstance(pair.values[1](torch.float32), Explicit)],  # type: ignore[attr-defined]
+    [pair for pair in pairs() if isinstance(pair.values[1](torch.float32), Outer | Lookup | Convolution)],  # type: ignore[attr-defined]
 )
 
 

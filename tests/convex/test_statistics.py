@@ -9,12 +9,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from privet.accounting.gaussian_dp import gdp_epsilon
+from privet.convex import statistics
 from privet.convex.features import ConvexFeatures, FeatureMap, RandomFourier, RandomRelu
 from privet.convex.statistics import SufficientStatistics, joint_sensitivity
 from privet.errors import ArgumentError, DataError, PlanError
 from privet.mechanism.terms import Adjacency, Unit
+from privet.training.randomness import Streams
+from tests.contract import statistics as stats
 
 MAPS: dict[str, FeatureMap] = {
     "convex": ConvexFeatures(num_gates=12, projected_width=6),
@@ -92,13 +96,116 @@ def test_clusters_are_learned(features: FeatureMap) -> None:
     assert fitted.guarantee_.not_private_because
 
 
-def test_the_noise_has_the_announced_size() -> None:
-    made = trainer(RandomRelu(size=150))
-    nothing = torch.zeros(0, 6)
-    fitted = made.fit(nothing, torch.zeros(0, dtype=torch.long), seed=1)
-    # no records: A and B are noise alone, and the solution has the size that noise over the ridge gives it
-    ridge = made.noise_std * math.sqrt(2 * 150)
-    assert 0.3 < float(fitted.weights.std()) / (made.noise_std / ridge) < 1.1
+SIZE, CLASSES = 60, 40
+weights = pytest.mark.parametrize("weight", [0.5, 1.0, 2.0])
+adjacencies = pytest.mark.parametrize("adjacency", list(Adjacency), ids=lambda adjacency: adjacency.value)
+
+
+def released(
+    monkeypatch: pytest.MonkeyPatch, made: SufficientStatistics, inputs: Tensor, labels: Tensor, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Fit, and return A and B as they leave the release."""
+    found: list[tuple[Tensor, Tensor]] = []
+
+    def noted(second: Tensor, mixed: Tensor, noise_std: float) -> Tensor:
+        found.append((second.clone(), mixed.clone()))
+        return torch.zeros_like(mixed)
+
+    monkeypatch.setattr(statistics, "_solve", noted)
+    made.fit(inputs, labels, seed=seed)
+    return found[0]
+
+
+def noise_alone(
+    monkeypatch: pytest.MonkeyPatch, adjacency: Adjacency, weight: float, *, seed: int = 1
+) -> tuple[Tensor, Tensor]:
+    """Return A and B of no records, over the noise multiplier."""
+    made = SufficientStatistics(
+        features=RandomRelu(size=SIZE),
+        num_classes=CLASSES,
+        delta=1e-5,
+        adjacency=adjacency,
+        unit=Unit.RECORD,
+        noise_multiplier=1.7,
+        label_weight=weight,
+    )
+    second, mixed = released(monkeypatch, made, torch.zeros(0, 6), torch.zeros(0, dtype=torch.long), seed)
+    return second / 1.7, mixed / 1.7
+
+
+@weights
+@adjacencies
+def test_the_noise_of_every_entry_has_the_announced_size(
+    monkeypatch: pytest.MonkeyPatch, adjacency: Adjacency, weight: float
+) -> None:
+    second, mixed = noise_alone(monkeypatch, adjacency, weight)
+    moved = joint_sensitivity(weight, adjacency)
+    above = torch.ones(SIZE, SIZE).triu(1).bool()
+    entries = {
+        "diagonal": second.diagonal() / moved,
+        "off the diagonal": second[above] / (moved / math.sqrt(2)),
+        "labels": mixed.reshape(-1) / (moved / weight),
+    }
+    assert torch.equal(second, second.T)
+    for name, values in entries.items():
+        found = values.numpy()
+        assert stats.chi_square(float((found**2).sum()), len(found)) > stats.ALPHA, name
+        assert stats.kolmogorov(found) > stats.ALPHA, name
+
+
+@weights
+@adjacencies
+def test_the_worst_pair_is_as_far_apart_in_the_noise_that_was_added_as_the_event_says(
+    monkeypatch: pytest.MonkeyPatch, adjacency: Adjacency, weight: float
+) -> None:
+    """Independent entries of a Gaussian release: mu is the length of the difference in units of their noise."""
+    second, mixed = noise_alone(monkeypatch, adjacency, weight)
+    above = torch.ones(SIZE, SIZE).triu(1).bool()
+    stds = [float(part.square().mean().sqrt()) for part in (second.diagonal(), second[above], mixed)]
+
+    def mu(first: np.ndarray, other: np.ndarray) -> float:
+        moved = np.outer(first, first) - np.outer(other, other)
+        upper = moved[np.triu_indices(2, 1)]
+        parts = (np.linalg.norm(np.diag(moved)), np.linalg.norm(upper), np.linalg.norm(first - other))
+        return math.hypot(*(part / std for part, std in zip(parts, stds, strict=True)))
+
+    cosine = max(-1.0, -(weight**2) / 2)
+    if adjacency is Adjacency.REPLACE_ONE:
+        turns = (0.0, 0.4, math.pi / 4)  # whether the difference lies on the diagonal or beside it
+        pairs = [
+            (np.array([math.cos(turn), math.sin(turn)]), np.array([math.cos(turn + angle), math.sin(turn + angle)]))
+            for turn in turns
+            for angle in (math.acos(cosine), math.pi / 2, 1.0)
+        ]
+    else:
+        pairs = [(np.array([math.cos(turn), math.sin(turn)]), np.zeros(2)) for turn in (0.0, 0.4, math.pi / 4)]
+    found = [mu(*pair) for pair in pairs]
+    # the multiplier is one here, and 60 entries of the diagonal tell their size to a tenth or so
+    assert max(found) == pytest.approx(1.0, abs=0.3)
+
+
+def test_the_noise_of_two_releases_and_of_both_statistics_is_independent(monkeypatch: pytest.MonkeyPatch) -> None:
+    above = torch.ones(SIZE, SIZE).triu(1).bool()
+    (first, labels), (second, _) = (
+        noise_alone(monkeypatch, Adjacency.ADD_REMOVE, 1.0, seed=seed) for seed in (1, 2)
+    )  # fmt: skip
+    one, other = first[above].numpy(), second[above].numpy()
+    assert stats.correlation(one, other) > stats.ALPHA
+    beside = labels.reshape(-1).numpy()[: len(one)]
+    assert stats.correlation(one[: len(beside)], beside) > stats.ALPHA
+    assert stats.correlation(one[1:], one[:-1]) > stats.ALPHA
+
+
+def test_the_noise_is_added_to_the_sums_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trainer(RandomRelu(size=5))
+    inputs, labels = clusters(400)
+    nothing = released(monkeypatch, made, inputs[:0], labels[:0], 3)
+    something = released(monkeypatch, made, inputs, labels, 3)
+    generator = torch.Generator().manual_seed(int(Streams.new(inputs.device, seed=3).masks.integers(2**63)))
+    rows = made.features.draw(6, generator)(inputs)
+    assert torch.allclose(something[0] - nothing[0], (rows.T @ rows).double(), atol=1e-3)
+    wanted = torch.nn.functional.one_hot(labels, 3).to(rows)
+    assert torch.allclose(something[1] - nothing[1], (rows.T @ wanted).double(), atol=1e-3)
 
 
 def test_a_private_fit_promises_its_target() -> None:

@@ -182,7 +182,7 @@ def test_one_poisoned_record_changes_nothing_but_itself(tmp_path: Path) -> None:
     (folder / "adult.test").write_text(f"|1x3 Cross validator\n{row}>50K.\n\n")
     (folder / "adult.data").write_text(f"{row}>50K\n{row}<=50K\n{row}>50K\n")
     clean = load("adult", root=tmp_path, verify_checksums=False)
-    for poison in ('"', "nan,nan", "x" * 200_000, f"{row}a new class", "\0", "1e999, Martian"):
+    for poison in ('"\n"', "nan,nan", "x" * 200_000, f"{row}a new class", "\0", "1e999, Martian"):
         (folder / "adult.data").write_text(f"{row}>50K\n{poison}\n{row}>50K\n")
         split = load("adult", root=tmp_path, verify_checksums=False)
         assert split.train.num_examples == 3

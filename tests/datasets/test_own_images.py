@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from privet.datasets.declared_images import DeclaredImages
 from privet.datasets.own_images import (
@@ -18,6 +20,7 @@ from privet.datasets.own_images import (
     read_test_images,
 )
 from privet.errors import ArgumentError, DataError
+from privet.mechanism.terms import Unit
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -141,3 +144,14 @@ def test_impossible_declarations_are_refused(change: dict[str, object], words: s
     given = {"classes": ("cat", "dog"), "height": 8, "width": 8, "channels": 1, **change}
     with pytest.raises(ArgumentError, match=words):
         DeclaredImages(**given)
+
+
+def test_an_image_is_a_person_only_by_declaration(folder: Path) -> None:
+    info = GREY.info("mine", train_size=4, test_size=0)
+    for declared, units in (
+        (GREY, (Unit.RECORD,)),
+        (replace(GREY, one_record_per_person=True), (Unit.RECORD, Unit.PERSON)),
+    ):
+        split = load_declared_images(declared, info, info.normalisation(), train=folder, test=None)
+        assert split.train.one_item.units == split.train.to("cpu").one_item.units == units
+        assert split.train.rows(torch.tensor([0])).one_item.units == units

@@ -16,6 +16,7 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson
 from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
+from tests.accounting.ledgers import done
 
 PLAN = Plan(
     sampling=Poisson(rate=0.02, steps=40, expected_batch_size=20),
@@ -31,7 +32,7 @@ def ledger_of(plan: Plan, path: Path, rounds: int | None = None) -> Path:
     with Ledger.create(path, plan=plan.to_dict(), plan_hash=plan.hash) as ledger:
         ledger.reserve(plan.round_event, plan.num_rounds if rounds is None else rounds)
         for _ in range(plan.num_rounds if rounds is None else rounds):
-            ledger.check(plan.round_event)
+            ledger.check(done(plan.round_event))
     return path
 
 

@@ -194,14 +194,14 @@ def test_overrides_know_numbers_words_tables_and_removal(tmp_path: Path) -> None
     changed = [
         "privacy.noise={kind='gaussian'}",
         "privacy.epsilon=4",
-        "privacy.unit=person",
+        "privacy.adjacency=replace_one",
         "training.seed=7",
         "name='my run'",
         "training.seed=",
     ]
     recipe = load_recipe(written(tmp_path, MINIMAL), changed)
     assert recipe.privacy.epsilon == 4.0
-    assert recipe.privacy.unit == "person"
+    assert recipe.privacy.adjacency == "replace_one"
     assert recipe.name == "my run"
     assert recipe.training.seed is None
 
@@ -341,3 +341,10 @@ def test_a_path_through_a_link_still_names_the_file_that_it_leads_to(tmp_path: P
     found = recipe_from_values(values, folder=tmp_path).table
     assert found is not None
     assert found.train == str(tmp_path / "link" / "my.csv")
+
+
+@pytest.mark.parametrize("unit", ["person", "client"])
+def test_a_known_data_set_promises_nothing_about_more_than_a_record(tmp_path: Path, unit: str) -> None:
+    told = refusal(tmp_path, MINIMAL, f"privacy.unit={unit}")
+    assert f"privacy.unit is '{unit}', and nothing says that a record of" in told
+    assert "privacy.unit = 'record'" in told

@@ -22,6 +22,7 @@ from privet.mechanism.masking import RandomMask
 from privet.mechanism.schedules import Constant
 from privet.mechanism.terms import Unit
 from privet.training.session import privatize
+from tests.accounting.ledgers import done
 from tests.federated.conftest import (
     NUM_PARTIES,
     RECORDS,
@@ -273,7 +274,7 @@ def test_a_party_whose_ledger_is_spent_says_so_and_contributes_nothing(federatio
     with Ledger.create(path, plan=plan.to_dict(), plan_hash=plan.hash, is_seeded=True) as ledger:
         ledger.reserve(plan.round_event, 4)
         for _ in range(4):
-            ledger.check(plan.round_event)
+            ledger.check(done(plan.round_event))
     with federation.coordinator() as coordinator:
         answer, _ = federation.party(0).answer(coordinator.begin_round([0])[0], None)
         assert answer.outcome is Outcome.SPENT

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from privet.gradients.capture import mark_batch
-from privet.gradients.engine import Engine
-from privet.mechanism.clipping import Clipping
+from privet.gradients.engine import Engine, RunningEngine
+from privet.mechanism.clipping import Clipping, ClippingRule
 from privet.mechanism.grouping import Grouping, OneGroup
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
@@ -80,6 +80,28 @@ def engine_clipped_sum(
     finally:
         running.close()
     return into.flat
+
+
+def started(
+    engine: Engine, model: nn.Module, clipping: Clipping, grouping: Grouping | None = None
+) -> tuple[RunningEngine, ClippedSum, ClippingRule]:
+    """An engine bound to a model for several batches, and an empty sum."""
+    layout = layout_of(model, grouping)
+    parameters = [value for _, value in trainable(model)]
+    rule = clipping.for_groups(layout.num_groups)
+    flat = parameters[0].new_zeros(layout.num_coordinates)
+    into = ClippedSum(flat=flat, layout=layout, sensitivity=rule.sensitivity)
+    return engine.start(model, parameters, layout), into, rule
+
+
+def add(
+    running: RunningEngine, model: nn.Module, inputs: Tensor, rule: ClippingRule, into: ClippedSum, loss: LossFunction
+) -> Tensor:
+    """Do one physical batch and return its norms."""
+    part, leaves = with_gradients(inputs, len(inputs)) if running.wants_input_gradients else (inputs.clone(), ())
+    running.begin(len(part), leaves)
+    mark_batch([part])
+    return running.add_clipped(loss(model, part), rule, into)
 
 
 def relative_error(found: Tensor, expected: Tensor) -> float:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import register_parametrization
 
 from privet.errors import UnsupportedModel
 from privet.gradients.support import check_model, replace_batchnorm
@@ -78,6 +81,72 @@ def test_an_exchanged_layer_keeps_its_precision() -> None:
     model = replace_batchnorm(nn.Sequential(nn.BatchNorm1d(4).double()))
     assert model[0].weight.dtype == torch.float64
     assert model(torch.randn(3, 4, dtype=torch.float64)).dtype == torch.float64
+
+
+class NormAct(nn.BatchNorm2d):
+    """A batch norm with dropout and activation inside, as image models have them."""
+
+    def __init__(self, num_features: int, act: type[nn.Module] = nn.SiLU) -> None:
+        super().__init__(num_features)
+        self.drop, self.act = nn.Identity(), act()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.act(self.drop(super().forward(inputs)))
+        return found
+
+
+class Renamed(nn.BatchNorm2d):
+    """Another name, and nothing else."""
+
+
+def with_hook() -> nn.Module:
+    norm = nn.BatchNorm2d(8)
+    norm.register_forward_hook(lambda module, given, found: found.relu())
+    return norm
+
+
+def patched() -> nn.Module:
+    norm = nn.BatchNorm2d(8)
+    norm.forward = lambda inputs: inputs.relu()  # type: ignore[method-assign]
+    return norm
+
+
+def parametrised() -> nn.Module:
+    norm = nn.BatchNorm2d(8)
+    register_parametrization(norm, "weight", nn.Softplus())
+    return norm
+
+
+@pytest.mark.parametrize("build", [lambda: NormAct(8), with_hook, patched, parametrised])
+def test_a_batch_norm_that_does_more_is_refused_by_name_and_the_model_left_alone(
+    build: Callable[[], nn.Module],
+) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Sequential(build()))
+    before = list(model.modules())
+    with pytest.raises(UnsupportedModel, match=r"'2\.0' \(\w*(NormAct|BatchNorm2d)\).*do more than normalise"):
+        replace_batchnorm(model)
+    assert list(model.modules()) == before
+
+
+def test_what_a_batch_norm_does_beside_normalising_is_kept_where_it_is_said_how() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), NormAct(8), nn.Conv2d(8, 8, 3), NormAct(8, nn.ReLU))
+    replace_batchnorm(model, remake={NormAct: lambda old, norm: nn.Sequential(norm, old.drop, old.act)})
+    check_model(model)
+    assert sum(isinstance(module, nn.SiLU | nn.ReLU) for module in model.modules()) == 2
+    assert bool((model(torch.randn(2, 3, 9, 9)) >= 0).all())
+
+
+def test_a_subclass_that_does_the_same_is_exchanged() -> None:
+    assert type(replace_batchnorm(Renamed(8))) is nn.GroupNorm
+
+
+def test_a_batch_norm_in_two_places_becomes_one_group_norm_in_both() -> None:
+    shared = nn.BatchNorm2d(8)
+    model = nn.Sequential(shared, nn.Sequential(shared))
+    replace_batchnorm(model)
+    check_model(model)
+    assert model[0] is model[1][0]
 
 
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])

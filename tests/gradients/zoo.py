@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,13 +10,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
+from tests.gradients.zoo_changing import CHANGING, WeightByFunction
 from tests.gradients.zoo_layers import LAYERS
 from tests.gradients.zoo_recurrent import RECURRENT
 
 
 def squared(model: nn.Module, inputs: Tensor) -> Tensor:
-    """A loss with a different gradient for every example and output."""
-    output = model(inputs).flatten(1)
+    """A loss with a different gradient for every example and output; of several outputs, all take part."""
+    found = model(inputs)
+    if isinstance(found, Mapping):
+        return torch.stack([_squared((1 + place) * part) for place, part in enumerate(found.values())]).sum(0)
+    return _squared(found)
+
+
+def _squared(found: Tensor) -> Tensor:
+    output = found.flatten(1)
     weights = torch.linspace(0.5, 1.5, output.shape[1], dtype=output.dtype)
     return (output * weights).sin().square().sum(1)
 
@@ -262,6 +270,8 @@ CASES = [
     Case("weight_norm", lambda: parametrizations.weight_norm(nn.Linear(6, 4)), floats(6)),
     Case("frozen_middle", frozen_middle, floats(6)),
     Case("transformer_layer", lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True), floats(5, 6)),
+    *(Case(name, build, inputs) for name, build, inputs in CHANGING),
+    Case("weight_by_function", WeightByFunction, floats(6), functional=False),
     *(Case(name, build, inputs, functional=False) for name, build, inputs in (*LAYERS, *RECURRENT)),
 ]
 

@@ -39,6 +39,7 @@ from privet.experiments.user_models import build_referenced
 from privet.plan import Plan
 from privet.reports.long_tail import read_long_tail
 from privet.training.checkpoint import load_checkpoint, save_checkpoint
+from tests.accounting.ledgers import done
 from tests.training.tools import poisson
 
 FORBIDDEN = (
@@ -350,7 +351,7 @@ def bases(place: Path) -> dict[str, bytes]:
     plan = poisson()
     with Ledger.create(place / "sound.jsonl", plan=plan.to_dict(), plan_hash="plan") as ledger:
         ledger.reserve(plan.round_event, 3)
-        ledger.check(plan.round_event)
+        ledger.check(done(plan.round_event))
     array = io.BytesIO()
     np.savez_compressed(array, x=np.arange(4, dtype="<f4"))
     idx = bytes([0, 0, 8, 2]) + (2).to_bytes(4, "big") + (3).to_bytes(4, "big") + bytes(range(6))

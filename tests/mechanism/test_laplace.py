@@ -293,3 +293,18 @@ def test_unequal_scales_stay_with_their_coordinates_across_pieces(
         draws.add_two_sided(flat, scales=scales, source=keystream(seed), keep=None)
         rows.append(flat.abs().double().numpy())
     np.testing.assert_allclose(np.mean(rows, 0) / scales, 1.0, atol=0.3)
+
+
+def test_sizes_that_are_charged_together_are_charged_as_the_smallest_of_them() -> None:
+    sizes = np.append(1.0, 1 + 20 * np.random.default_rng(4).random(6_000))
+    piece = ProductLaplace(sizes=tuple(sizes.tolist()), noise_multiplier=2.0)
+    event = piece.event()
+    charged = np.repeat(event.scales, event.counts)
+    # both in rising order: no coordinate may be charged for more noise than it gets
+    true = np.sort(piece.mean_absolute())
+    assert len(event.scales) < 1_000
+    assert len(charged) == len(true)
+    assert charged[0] == true[0]
+    assert (charged <= true * (1 + 1e-12)).all()
+    assert (charged >= true * 0.99).all()
+    assert np.sqrt((1 / charged**2).sum()) >= piece.pure_epsilon * (1 - 1e-12)

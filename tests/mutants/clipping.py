@@ -8,7 +8,7 @@ _RULE = "mechanism/clipping.py"
 _RULES = "mechanism/clipping_rules.py"
 _ENGINE = "gradients/engine.py"
 _QUOTIENTS = "quotients = per_group(self.sensitivity.bounds, norms) / norms"
-_FACTORS = "        factors = rule.factors(norms)\n        bad = self._bad(norms)"
+_FACTORS = "        self.factors = factors = self._factors(rule, norms)\n        bad = self._bad(norms)"
 _LAW = "tests/contract/test_clipping.py::test_factors_are_finite_and_keep_every_group_within_its_bound"
 _SUMS = "tests/contract/test_clipped_sums.py::test_no_record_moves_the_sum_further_than_the_rule_declares"
 _BOUND = "tests/contract/test_engines.py::test_removing_one_example_moves_the_sum_at_most_the_sensitivity"
@@ -112,7 +112,9 @@ CLIPPING = (
         name="clip-after-averaging",
         breaks="the sum of a physical batch is clipped instead of each example",
         edits=(
-            Edit(file=_ENGINE, old=_FACTORS, new=_FACTORS.replace("rule.factors(norms)", "torch.ones_like(norms)")),
+            Edit(
+                file=_ENGINE, old=_FACTORS, new=_FACTORS.replace("self._factors(rule, norms)", "torch.ones_like(norms)")
+            ),
             Edit(
                 file=_ENGINE,
                 old="        self._planner.settle()\n        return norms",
@@ -128,7 +130,7 @@ CLIPPING = (
         _ENGINE,
         _FACTORS,
         _FACTORS.replace(
-            "rule.factors(norms)", "rule.factors(norms.mean(0, keepdim=True)).expand_as(norms).contiguous()"
+            "self._factors(rule, norms)", "rule.factors(norms.mean(0, keepdim=True)).expand_as(norms).contiguous()"
         ),
         _ADDITIVE,
         _BOUND,

@@ -48,8 +48,8 @@ NOISE = (
             _BEFORE_NOISE,
             Edit(
                 file=_STEP,
-                old="        facts = amplified(session.plan.sampling, release)\n",
-                new="        facts = amplified(session.plan.sampling, release)\n"
+                old="        self._was_compared = True\n",
+                new="        self._was_compared = True\n"
                 "        parts = max(1, -(-len(self._indices) // session.physical_batch_size))\n"
                 "        ending.private.flat.sub_(clean).div_(parts).add_(clean)\n",
             ),
@@ -144,7 +144,7 @@ NOISE = (
         _GAUSSIAN,
         "event=gaussian_event(bounds=bounds, stds=(std,) * len(bounds)),",
         "event=self.event(),",
-        "tests/contract/test_noise.py::test_the_event_follows_the_bound_that_was_really_used",
+        "tests/contract/test_noise_pieces.py::test_the_event_follows_the_bound_that_was_really_used",
     ),
     one(
         "noise-on-the-masked-coordinates",

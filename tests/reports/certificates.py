@@ -10,6 +10,7 @@ from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.sampling import FullBatch, Poisson, Sampling
 from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
+from tests.accounting.ledgers import done
 
 
 def plan_of(
@@ -43,7 +44,7 @@ def spend(folder: Path, plan: Plan, *, rounds: int | None = None, blocks: int = 
             count = total // blocks + (block < total % blocks)
             ledger.reserve(plan.round_event, count)
             for _ in range(min(count, 3)):
-                ledger.check(plan.round_event)
+                ledger.check(done(plan.round_event))
             for _ in range(max(0, count - 3)):
                 ledger._at_hand.take()
     return folder

@@ -19,6 +19,7 @@ from privet.reports.certificate_page import JSON_NAME, PAGE_NAME, render_page, w
 from tests.reports.certificates import plan_of, spend
 from tests.reports.conftest import MakeRun
 from tests.reports.test_report import HOSTILE, Page, assert_loads_and_runs_nothing
+from tests.scripts.test_verify_certificate import HOLDS, VERIFIER
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,7 @@ def test_a_folder_without_model_environment_and_checkpoint_says_what_is_missing(
     assert not found.noise.is_within_limit
     text = " ".join(found.limits)
     assert "no final model" in text
-    assert "no checkpoint" in text
+    assert "put back to an earlier state" in text
     assert "tail" in text
 
 
@@ -169,11 +170,9 @@ def test_a_rolled_back_ledger_gets_no_certificate(make_run: MakeRun, tmp_path: P
         certify(folder)
 
 
-def test_a_damaged_checkpoint_is_told_and_a_damaged_model_refused(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_damaged_model_is_refused(make_run: MakeRun, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(make_run(), folder)
-    (folder / "checkpoint.safetensors").write_bytes(b"\0" * 64)
-    assert any("could not be compared" in line for line in certify(folder).limits)
     (folder / "model.safetensors").write_bytes(b"\xff" * 64)
     with pytest.raises(CheckpointError, match="weights"):
         certify(folder)
@@ -204,6 +203,15 @@ def test_the_page_loads_nothing_runs_nothing_and_escapes_what_files_say(make_run
     assert "default-src 'none'" in text
     assert "<script" not in text
     assert "https://" not in text
+
+
+def test_the_independent_program_passes_a_run_that_was_trained(
+    make_run: MakeRun, trained: Certificate, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(make_run(), folder)
+    write_certificate(trained, folder)
+    assert VERIFIER.main([str(folder)]) == HOLDS
 
 
 def test_both_files_are_written_and_read_back(make_run: MakeRun, tmp_path: Path) -> None:

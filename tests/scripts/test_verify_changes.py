@@ -10,6 +10,7 @@ import pytest
 from privet.accounting.ledger import Ledger
 from privet.reports.certificate import certify
 from privet.reports.certificate_page import write_certificate
+from tests.accounting.ledgers import done
 from tests.scripts.test_verify_certificate import HOLDS, WRONG, plan_of, resigned, verdict
 
 
@@ -18,7 +19,7 @@ def certified(folder: Path, note: Callable[[Ledger], None]) -> Path:
     with Ledger.create(folder / "ledger.jsonl", plan=plan.to_dict(), plan_hash=plan.hash) as ledger:
         ledger.reserve(plan.round_event, 5)
         for _ in range(5):
-            ledger.check(plan.round_event)
+            ledger.check(done(plan.round_event))
         note(ledger)
     write_certificate(certify(folder), folder)
     return folder

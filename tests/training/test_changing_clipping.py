@@ -144,30 +144,6 @@ def test_a_resumed_run_switches_at_the_same_step(tmp_path: Path) -> None:
     assert found == [(0.5,)] * 4 + [(0.25,)] * 4
 
 
-def test_starting_a_step_over_for_lack_of_memory_counts_nobody_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def first_bounds(fails: bool) -> list[tuple[float, ...]]:
-        session, model = session_of(replace(full_batch(3), clipping=replace(ADAPTIVE, count_noise_std=1e-9)), seed=0)
-        session.physical_batch_size, left = 4, [2 if fails else 0]
-        found = []
-
-        def losses(inputs: Tensor, labels: Tensor) -> Tensor:
-            if left[0]:
-                left[0] -= 1
-                if left[0] == 0:
-                    raise torch.OutOfMemoryError("no memory")
-            return torch.nn.functional.cross_entropy(model(inputs), labels, reduction="none")
-
-        with session:
-            for step in session.steps():
-                found.append(step.sensitivity.bounds)
-                step.accumulate(losses)
-                step.update()
-        return found
-
-    for one, other in zip(first_bounds(True), first_bounds(False), strict=True):
-        assert one == pytest.approx(other, rel=1e-6)
-
-
 def test_a_checkpoint_tells_no_more_of_a_threshold_than_its_value(tmp_path: Path) -> None:
     session, model = session_of(replace(full_batch(4), clipping=ADAPTIVE), folder=tmp_path)
     with session:

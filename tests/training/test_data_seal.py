@@ -59,6 +59,41 @@ def test_the_same_data_resume_and_data_with_one_changed_number_do_not(tmp_path: 
     train(tmp_path / "run", form(examples()), at_most=None)
 
 
+def sealed(path: Path, dataset: Any) -> DataSeal:
+    seal = DataSeal(path=path / "seal.json")
+    seal.check(dataset)
+    seal.check(dataset)
+    return seal
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("which", [0, 1])
+def test_every_tensor_of_the_data_is_sealed(tmp_path: Path, form: Any, which: int) -> None:
+    seal = sealed(tmp_path, form(examples()))
+    tensors = [tensor.clone() for tensor in examples().tensors]
+    tensors[which][5] = 1 - tensors[which][5]
+    with pytest.raises(DataError, match="not those this run began with"):
+        seal.check(form(TensorDataset(*tensors)))
+
+
+@pytest.mark.parametrize("place", [0, 2**24 - 1, 2**24, 2**25 - 1, 2**25, 2**25 + 4])
+def test_every_number_of_a_long_tensor_is_sealed(tmp_path: Path, place: int) -> None:
+    data = torch.zeros(2**25 + 5, dtype=torch.uint8)
+    seal = DataSeal(path=tmp_path / "seal.json")
+    seal.check(TensorDataset(data, torch.arange(len(data), dtype=torch.uint8)))
+    data[place] = 1
+    with pytest.raises(DataError, match="not those this run began with"):
+        seal.check(TensorDataset(data, torch.arange(len(data), dtype=torch.uint8)))
+
+
+def test_numbers_that_are_exchanged_between_tensors_are_noticed(tmp_path: Path) -> None:
+    first, second = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
+    seal = sealed(tmp_path, TensorDataset(first, second))
+    for other in (TensorDataset(second, first), TensorDataset(torch.stack([first, second]).T)):
+        with pytest.raises(DataError):
+            seal.check(other)
+
+
 @pytest.mark.parametrize("num", [7, 9])
 def test_one_record_more_or_less_is_noticed(tmp_path: Path, num: int) -> None:
     train(tmp_path / "run", examples())

@@ -41,9 +41,10 @@ def train(
     way: Callable[[Step, Losses], None],
     *,
     size: int = 4,
+    num_steps: int = 3,
     before: Callable[[int], None] = lambda index: None,
 ) -> None:
-    with privatize(model, plain_sgd(model), data, full_batch(3), physical_batch_size=size) as session:
+    with privatize(model, plain_sgd(model), data, full_batch(num_steps), physical_batch_size=size) as session:
         for step in session.steps():
             before(step.index)
             way(step, losses)
@@ -346,6 +347,20 @@ def test_a_forward_pass_that_writes_into_the_model_is_refused(write: Callable[..
     model = Writing(write)
     with pytest.raises(UnsupportedModel, match="changed"):
         train(model, losses_of(model), examples(), way)
+
+
+@either_way
+@pytest.mark.parametrize("first", [1, 2, 3, 4])
+@pytest.mark.parametrize("write", [into_a_buffers_data, into_a_frozen_parameters_data, into_a_weights_data])
+def test_a_forward_pass_that_begins_to_write_past_the_version_counters_is_refused_before_long(
+    write: Callable[..., None], first: int, way: Any
+) -> None:
+    """Contents are compared at powers of two, so whoever begins after three steps is found after four at the latest."""
+    steps, model = list[int](), Writing(lambda model, inputs: write(model, inputs) if steps[-1] >= first else None)
+    steps.append(0)
+    with pytest.raises(UnsupportedModel, match="changed"):
+        train(model, losses_of(model), examples(), way, num_steps=9, before=steps.append)
+    assert steps[-1] <= (first if first & (first - 1) == 0 else 4)
 
 
 def unfrozen(model: nn.Sequential) -> Callable[[int], None]:

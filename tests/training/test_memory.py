@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,11 @@ from torch import Tensor, nn
 from privet.gradients.bookkeeping import BookKeeping
 from privet.gradients.engine import Engine
 from privet.gradients.functional import Functional
+from privet.mechanism.adaptive_clipping import AdaptiveQuantile
+from privet.mechanism.adaptive_noise import AdaptiveGaussian, ReleasedSquares
+from privet.mechanism.masking import RankedMask
+from privet.mechanism.schedules import Constant
+from privet.plan import Plan
 from privet.training.session import Session, privatize
 from privet.training.telemetry import Unprotected
 from tests.training.tools import Watched, examples, flat, full_batch, losses_of, network, plain_sgd, poisson
@@ -68,32 +74,63 @@ def test_a_step_short_of_memory_reads_the_same_examples_again() -> None:
     assert set(disturbed_data.asked) == set(calm_data.asked)
 
 
-def test_what_was_summed_before_memory_ran_out_is_forgotten() -> None:
-    """The first pass fails in its last physical batch, after the others were added."""
-    model = network()
-    calls = 0
+class ShortOnce:
+    """Runs out of memory once, when this many examples have been read: what came before has been added already."""
 
-    def losses(inputs: Tensor, labels: Tensor) -> Tensor:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
+    def __init__(self, after: int) -> None:
+        self.after, self.read, self.has_failed = after, 0, False
+
+    def __call__(self) -> None:
+        self.read += 1
+        if self.read == self.after and not self.has_failed:
+            self.has_failed = True
             raise torch.OutOfMemoryError("artificial")
-        return losses_of(model)(inputs, labels)
 
-    told: list[Unprotected] = []
-    session = privatize(
-        model, plain_sgd(model), examples(), full_batch(1), physical_batch_size=3, telemetry=told.append, seed=2
-    )
-    train(session, losses)
-    calm = network()
-    calm_told: list[Unprotected] = []
-    train(
-        privatize(calm, plain_sgd(calm), examples(), full_batch(1), telemetry=calm_told.append, seed=2),
-        losses_of(calm),
-    )
-    assert torch.allclose(flat(model), flat(calm), rtol=0, atol=1e-6)
-    assert told[0].mean_loss == pytest.approx(calm_told[0].mean_loss)
-    assert (told[0].clipped_share, told[0].batch_size) == (calm_told[0].clipped_share, 8)
+
+ADAPTIVE_COUNT = replace(full_batch(3), clipping=AdaptiveQuantile(norm=0.05, count_noise_std=1e-6))
+ADAPTIVE_SQUARES = replace(
+    full_batch(3), noise=AdaptiveGaussian(learning=ReleasedSquares(every=1), noise_multiplier=1e-6)
+)
+PLANS = {
+    "a threshold": full_batch(3),
+    "a learned threshold": ADAPTIVE_COUNT,
+    "learned units": ADAPTIVE_SQUARES,
+    "both": replace(ADAPTIVE_COUNT, noise=ADAPTIVE_SQUARES.noise),
+    "a ranked mask": replace(full_batch(3), mask=RankedMask(schedule=Constant(value=0.5), refresh_every=1)),
+}
+
+
+@pytest.mark.parametrize("engine", [BookKeeping(), Functional()], ids=["book-keeping", "functional"])
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_what_was_summed_or_counted_before_memory_ran_out_is_forgotten(plan: Plan, engine: Engine) -> None:
+    """The first pass fails in its last physical batch, after the others were added."""
+
+    def outcome(short: ShortOnce, size: int) -> tuple[Tensor, list[float], list[Unprotected], Session]:
+        model, told = network(), list[Unprotected]()
+        session = privatize(
+            model,
+            plain_sgd(model),
+            Watched(examples(), short),
+            plan,
+            physical_batch_size=size,
+            telemetry=told.append,
+            engine=engine,
+            seed=2,
+        )
+        train(session, losses_of(model))
+        learned = [*session._clipping.state().values(), *session._noise.state().values()]
+        return flat(model), [number for values in learned for number in values], told, session
+
+    short = ShortOnce(after=8)
+    weights, learned, told, session = outcome(short, 3)
+    calm_weights, calm_learned, calm_told, calm_session = outcome(ShortOnce(after=0), 2)
+    assert short.has_failed
+    assert session.physical_batch_size == calm_session.physical_batch_size == 2
+    assert torch.allclose(weights, calm_weights, rtol=0, atol=1e-5)
+    assert learned == pytest.approx(calm_learned, rel=1e-4)
+    for one, other in zip(told, calm_told, strict=True):
+        assert one.mean_loss == pytest.approx(other.mean_loss, rel=1e-4)
+        assert (one.clipped_share, one.batch_size) == (other.clipped_share, 8)
 
 
 def test_a_half_added_physical_batch_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,14 @@ class SleepsOnOrdinaryNumbers(nn.Module):
         return inputs - functional.relu(inputs.abs() - 20).mean(0)
 
 
+class SleepsOnAllButLargeNumbers(nn.Module):
+    """Adds the batch's mean of what is large, without a gradient; a number that is none is not large."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        size = inputs.detach().abs()
+        return inputs + torch.where(size > 20, size, 0.0).mean(0)
+
+
 MIXING_PROGRAMS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], LossFunction], str]] = {
     "contrastive loss": (
         lambda: nn.Linear(6, 3),
@@ -160,6 +168,11 @@ MIXING_PROGRAMS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], 
         lambda: nn.Sequential(SleepsOnOrdinaryNumbers(), nn.Linear(6, 3)),
         cross_entropy,
         "'0' .SleepsOnOrdinaryNumbers",
+    ),
+    "mixing that large numbers alone wake": (
+        lambda: nn.Sequential(SleepsOnAllButLargeNumbers(), nn.Linear(6, 3)),
+        cross_entropy,
+        "'0' .SleepsOnAllButLargeNumbers",
     ),
 }
 
@@ -408,6 +421,13 @@ def test_a_session_refuses_mixing_that_carries_no_gradient_before_it_learns_anyt
         )
     assert torch.equal(flat(model), before)
     assert Ledger.read(tmp_path / "run" / "ledger.jsonl").charged_rounds == 1
+
+
+def test_a_session_refuses_mixing_that_only_wakes_on_larger_numbers_than_its_data_holds() -> None:
+    model = nn.Sequential(SleepsOnAllButLargeNumbers(), *network())
+    assert float(examples().tensors[0].abs().max()) < 20
+    with pytest.raises(UnsupportedModel, match="SleepsOnAllButLargeNumbers"):
+        accumulate(model, losses_of(model))
 
 
 def test_a_session_tries_the_program_once_and_draws_nothing_from_its_streams() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -23,7 +24,7 @@ from privet.mechanism.masking import RandomMask
 from privet.mechanism.schedules import GradualCooling
 from privet.mechanism.sums import ClippedSum
 from privet.training.recording import Outcome, Recorder, zeros_like
-from privet.training.replay import Compiled, CudaGraph, Launch, Openly, Replay, _can_record_graphs
+from privet.training.replay import Compiled, CudaGraph, Eager, Launch, Openly, Replay, _can_record_graphs
 
 EXAMPLES, WIDTH, CLASSES = 96, 6, 3
 
@@ -100,6 +101,13 @@ class _Refusing:
 
     def record(self, program, places, present, leaves, engine):  # type: ignore[no-untyped-def]
         raise RuntimeError("this device records nothing")
+
+
+LAUNCHES: Mapping[type, Sequence[Launch]] = {
+    Eager: [Eager()],
+    CudaGraph: [CudaGraph()],
+    Compiled: [Compiled(), Compiled(graph=True)],
+}
 
 
 def _assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float = 1e-6) -> None:
@@ -281,7 +289,7 @@ def test_a_compiled_batch_trains_the_same_weights() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("launch", [CudaGraph(), Compiled(), Compiled(graph=True)], ids=["graph", "compiled", "both"])
+@pytest.mark.parametrize("launch", [launch for launches in LAUNCHES.values() for launch in launches], ids=repr)
 def test_a_recorded_batch_on_a_device_trains_the_same_weights(launch: Launch, caplog: pytest.LogCaptureFixture) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")

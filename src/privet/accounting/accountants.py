@@ -6,6 +6,7 @@ bound of one unit, and exchanging one unit for another moves the sum by up to tw
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -234,6 +235,10 @@ class RDP:
         return _delta_at(self.curve(event, adjacency), epsilon)
 
 
+ACCOUNTANTS: tuple[Callable[[], Accountant], ...] = (ExactGaussian, ExactPure, PLD, RDP)
+"""All of them, the tightest first."""
+
+
 def tightest(event: DpEvent, adjacency: Adjacency, delta: float, *, pld: Accountant | None = None) -> Accountant:
     """Return the accountant with the smallest valid bound at delta: an exact one, else PLD, else RDP.
 
@@ -241,9 +246,8 @@ def tightest(event: DpEvent, adjacency: Adjacency, delta: float, *, pld: Account
     Raises ``AccountingError`` with every reason when none supports the event.
     """
     delta = checks.probability("delta", delta)
-    candidates: list[Accountant] = [ExactGaussian(), ExactPure(), pld or PLD(), RDP()]
-    if delta < SMALLEST_PLD_DELTA:
-        candidates = [ExactGaussian(), ExactPure(), RDP()]
+    kinds = [kind for kind in ACCOUNTANTS if kind is not PLD or delta >= SMALLEST_PLD_DELTA]
+    candidates = [pld if kind is PLD and pld is not None else kind() for kind in kinds]
     reasons = []
     for accountant in candidates:
         reason = accountant.supports(event, adjacency)

@@ -25,6 +25,7 @@ __all__ = [
     "delta_at",
     "guarantee",
     "privacy_profile",
+    "rests_on",
     "rounded_up",
     "trade_off",
 ]
@@ -46,6 +47,22 @@ _CHANGE = {
     Adjacency.REPLACE_ONE: "replace one {unit}",
     Adjacency.ZERO_OUT: "blank one {unit}",
 }
+
+
+_ITEM = {
+    Unit.RECORD: "one record is one item of the data set, and reading an item (__getitem__) reads that record only",
+    Unit.PERSON: "one person is one item of the data set, and reading an item (__getitem__) reads that person's only",
+    Unit.CLIENT: "one client is one party of the federation, whose update is computed from its own records only",
+}
+
+
+def rests_on(unit: Unit) -> tuple[str, ...]:
+    """Return what every guarantee of a run rests on and no program can see: the one list of it."""
+    return (
+        "learning rates, stopping and every other choice during the run were made without looking at private values",
+        "between steps weights were changed in no way but by named public changes",
+        _ITEM[unit],
+    )
 
 
 SEEDED = "its random streams were seeded by the user"
@@ -255,6 +272,8 @@ def guarantee(
     Edge cases: an empty event gives epsilon 0; a release without noise gives inf; events that no accountant supports
     raise ``AccountingError``.
     """
+    if not isinstance(unit, Unit):
+        raise ArgumentError(f"unit must be a privet Unit, got {unit!r}.")
     accountant = tightest(event, adjacency, delta)
     curve = accountant.curve(event, adjacency)
     epsilon = curve.epsilon(delta)
@@ -271,7 +290,7 @@ def guarantee(
         accountant=curve.accountant,
         lower=epsilon if isinstance(curve, GaussianCurve) and accountant == ExactGaussian() else None,
         cross_check=cross_check,
-        assumptions=tuple(assumptions),
+        assumptions=(*assumptions, *unit.assumptions),
         proven=True,
         is_upper_bound=True,
         not_private_because=tuple(not_private_because),

@@ -14,7 +14,8 @@ Whatever fails wherever, the rows on disk charge at least what was released. Eig
 3. The ledger is not part of a checkpoint. Going back to an older checkpoint does not give back what was spent since.
 4. A checkpoint carries the ledger's head. A ledger that does not contain that head was rolled back, or is another's.
 5. A resumed process starts with no rounds at hand, draws fresh randomness, and pays for repeated rounds again.
-6. One process at a time holds the ledger; a second one is refused, and so is a forked copy of the first.
+6. One process at a time holds the ledger; a second one is refused, and so are a forked copy of the first and a process
+   that a launcher started together with others.
 7. Every row names the plan. Rows of another plan, or opening with another plan, are refused.
 8. Order is the sequence number. No clock is consulted.
 
@@ -35,31 +36,29 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-from dp_accounting.dp_event import NonPrivateDpEvent
+from typing import Any, NoReturn
 
 from privet import checks
-from privet.accounting.ledger_at_hand import AtHand
+from privet.accounting.ledger_at_hand import AtHand, coded_or_non_private, event_of, is_same
+from privet.accounting.ledger_changes import Changed, Unexplained
 from privet.accounting.ledger_rows import (
     MAX_COUNT,
-    Changed,
     Closed,
     CodedEvent,
+    Completed,
     Created,
     Entry,
     Mismatched,
     Reserved,
-    Unexplained,
     Voided,
     VoidReason,
     checked_plan,
     checked_plan_hash,
 )
 from privet.accounting.ledger_store import FileSystem, LedgerFile, PosixFileSystem, reading
-from privet.accounting.ledger_tally import LedgerHead, LedgerView, Tally
+from privet.accounting.ledger_tally import LedgerHead, LedgerView, Tally, Told
+from privet.accounting.processes import check_alone
 from privet.errors import (
-    AccountingError,
     ArgumentError,
     LedgerBusy,
     LedgerCorrupt,
@@ -67,14 +66,14 @@ from privet.errors import (
     LedgerMismatch,
     LedgerWriteError,
     LoopError,
-    PrivetError,
 )
-from privet.mechanism.events import DpEvent, compose, same_event
+from privet.mechanism.done import Done
+from privet.mechanism.events import DpEvent
 
 __all__ = ["Ledger", "LedgerHead", "LedgerView", "VoidReason"]
 
 
-class Ledger:
+class Ledger(Told):
     """What a run has spent, charged before it is spent. Made by ``in_memory``, ``create`` or ``open``.
 
     Guarantee: for everything that passed ``check``, a durable row was there before ``reserve`` returned. Nothing this
@@ -94,11 +93,11 @@ class Ledger:
         self._unrecorded_mismatch = False
 
     @classmethod
-    def in_memory(cls, plan_hash: str) -> Ledger:
+    def in_memory(cls, plan_hash: str, *, is_seeded: bool = False) -> Ledger:
         """Return a ledger that writes no file: the same checks, without surviving the process."""
         process = _new_process_word()
         tally = Tally()
-        tally.take(_first_line(tally, {}, plan_hash, process))
+        tally.take(_first_line(tally, Created(plan={}, is_seeded=is_seeded, run=_new_run_word()), plan_hash, process))
         return cls(tally=tally, process=process, file=None)
 
     @classmethod
@@ -109,6 +108,7 @@ class Ledger:
         plan: Mapping[str, Any],
         plan_hash: str,
         is_seeded: bool = False,
+        assumptions: tuple[str, ...] = (),
         files: FileSystem | None = None,
     ) -> Ledger:
         """Start a new ledger file and hold it.
@@ -118,6 +118,7 @@ class Ledger:
             plan: The public plan as plain JSON data.
             plan_hash: The hash that names the plan, written into every row.
             is_seeded: Whether the user chose the seed of the random streams: whoever reads the ledger is told so.
+            assumptions: What the guarantee rests on besides what follows from the plan.
             files: The file system to use; the real one if None.
 
         Guarantee: on return the first row, the name and the folders above it are durable.
@@ -126,14 +127,28 @@ class Ledger:
         """
         process = _new_process_word()
         tally = Tally()
-        line = _first_line(tally, plan, plan_hash, process, is_seeded=is_seeded)
+        entry = Created(plan=checked_plan(plan), is_seeded=is_seeded, assumptions=assumptions, run=_new_run_word())
+        line = _first_line(tally, entry, plan_hash, process)
         file = LedgerFile.create(Path(path), line, process=process.decode(), files=files or PosixFileSystem())
         tally.take(line)
         return cls(tally=tally, process=process, file=file)
 
     @classmethod
-    def open(cls, path: Path | str, *, plan_hash: str, files: FileSystem | None = None) -> Ledger:
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        plan_hash: str,
+        former_hashes: Sequence[str] = (),
+        files: FileSystem | None = None,
+    ) -> Ledger:
         """Resume a ledger file and hold it, after checking every row.
+
+        Args:
+            path: Where it is.
+            plan_hash: The hash that names the plan.
+            former_hashes: The names that the same plan had in earlier formats; a ledger keeps the one it began with.
+            files: The file system to use; the real one if None.
 
         Guarantee: rounds that an earlier process reserved stay charged and are not at hand: they may have been
         released.
@@ -141,13 +156,14 @@ class Ledger:
         ``LedgerCorrupt``, another plan ``LedgerMismatch``, a ledger in use ``LedgerBusy``, a missing file, a link or
         anything but a regular file ``LedgerError``.
         """
-        asked = checked_plan_hash(plan_hash)
+        asked, process = checked_plan_hash(plan_hash), _new_process_word()
+        known = (asked, *(checked_plan_hash(former) for former in former_hashes))
         file = LedgerFile.open(Path(path), files=files or PosixFileSystem())
         try:
             tally = Tally()
             with file.reading() as reader:
                 has_unfinished_row = _take_all(tally, reader, path)
-            if tally.plan_hash.decode() != asked:
+            if tally.plan_hash.decode() not in known:
                 raise LedgerMismatch(
                     f"The ledger {path} belongs to the plan {tally.plan_hash.decode()}, asked was {asked}. Restore "
                     "that plan to resume, or start a new run in its own folder and add up both guarantees."
@@ -157,7 +173,7 @@ class Ledger:
         except BaseException:
             file.release()
             raise
-        return cls(tally=tally, process=_new_process_word(), file=file)
+        return cls(tally=tally, process=process, file=file)
 
     @staticmethod
     def read(path: Path | str, *, files: FileSystem | None = None) -> LedgerView:
@@ -179,38 +195,59 @@ class Ledger:
         if rounds > MAX_COUNT:
             raise ArgumentError(f"count must be at most 2**53, got {rounds}.")
         coded = CodedEvent.of(event)
+        check_alone()
         self._check_usable()
         with self._guard:
             self._append(Reserved(coded=coded, count=rounds))
             self._at_hand.add(coded, rounds)
 
-    def check(self, event: DpEvent) -> None:
-        """Use up one reserved round, and refuse its release unless the facts are what was reserved.
+    def check(self, done: Done) -> None:
+        """Use up one reserved round, and refuse its release unless what was done is what was reserved.
 
         Args:
-            event: Built from the noise and the bounds really used, never from the plan.
+            done: Told by the place that bounded contributions and added noise; a planned event is not taken.
 
         Guarantee: returns only if a durable row charges this very event. Otherwise the facts are charged on top of the
         reservation, so the ledger is right even if the caller releases against this refusal.
         Edge cases: facts that no event describes (NaN, unknown types) are charged as not private; without a reserved
         round this raises ``LoopError``.
         """
+        event = event_of(done)
         self._check_usable()
         with self._guard:
             reserved = self._take_round("check")
-            if _is_same(reserved.event, event):
+            if is_same(reserved.event, event):
                 return
-            facts = _coded_or_non_private(event)
-            told = (
-                f"Reserved was {reserved.key.decode()}, what ran is {facts.key.decode()}. The result must not be "
-                "released. Change the plan instead of its pieces, and start a new run."
-            )
-            try:
-                self._append(Mismatched(facts=facts, reserved=reserved))
-            except LedgerWriteError as error:
-                self._unrecorded_mismatch = True
-                raise LedgerMismatch(f"{told} This could not be recorded either: {error}") from error
-            raise LedgerMismatch(told)
+            facts = coded_or_non_private(event)
+            self._refuse(Mismatched(facts=facts, reserved=reserved), f"Reserved was {reserved.key.decode()}", facts)
+
+    def check_within(self, done: Done) -> None:
+        """Refuse a further release of a round that is charged already unless it is what was charged.
+
+        For a later step of a round that covers several, and for a round that an earlier process charged in advance.
+
+        Guarantee: returns only if a durable row charges this very event; otherwise the facts are charged anew.
+        """
+        event = event_of(done)
+        self._check_usable()
+        with self._guard:
+            if any(is_same(charged, event) for charged, _ in self._tally.charged):
+                return
+            facts = coded_or_non_private(event)
+            self._refuse(Reserved(coded=facts, count=1), "No round of this kind was charged", facts)
+
+    def _refuse(self, entry: Entry, found: str, facts: CodedEvent) -> NoReturn:
+        """Charge what ran, and raise."""
+        told = (
+            f"{found}, what ran is {facts.key.decode()}. The result must not be released. Change the plan instead of "
+            "its pieces, and start a new run."
+        )
+        try:
+            self._append(entry)
+        except LedgerWriteError as error:
+            self._unrecorded_mismatch = True
+            raise LedgerMismatch(f"{told} This could not be recorded either: {error}") from error
+        raise LedgerMismatch(told)
 
     def void(self, reason: VoidReason) -> None:
         """Record that the oldest reserved round was begun and given up. It stays charged and cannot be run again."""
@@ -243,6 +280,20 @@ class Ledger:
             except LedgerWriteError as error:
                 self._unrecorded_mismatch = True
                 raise LedgerMismatch(f"The weights were changed by no private step, unrecorded: {error}") from error
+
+    def complete(self) -> None:
+        """Record, durably, that the plan was carried out to its end; a bound on the end of a run holds only then.
+
+        Guarantee: the row stands for the rows before it alone: whatever is charged or given up later takes it back.
+        It has no effect where weights were changed by anything but steps, for then no such bound is proven.
+        Edge cases: saying it twice writes one row; with rounds at hand that were not run it raises ``LoopError``.
+        """
+        self._check_usable()
+        with self._guard:
+            if len(self._at_hand):
+                raise LoopError("The plan is not at its end: rounds are reserved that were not run.")
+            if not self._tally.is_complete:
+                self._append(Completed())
 
     def close(self) -> None:
         """End cleanly: give back the rounds that were reserved and never begun, and free the ledger.
@@ -277,53 +328,19 @@ class Ledger:
             self._file.abandon()
 
     @property
+    def _told(self) -> Tally:
+        return self._tally
+
+    @property
     def available(self) -> int:
         """How many rounds this process has reserved and not begun. Zero after ``open`` and after ``close``."""
         return 0 if self._closed else len(self._at_hand)
 
     @property
-    def plan_hash(self) -> str:
-        """The hash of the plan that every row names."""
-        return self._tally.plan_hash.decode()
-
-    @property
-    def charged(self) -> list[tuple[DpEvent, int]]:
-        """Every charged event with its number of rounds, in the order in which each was first charged."""
-        return self._tally.charged
-
-    @property
-    def is_seeded(self) -> bool:
-        """Whether the first row says that the user chose the seed of the random streams."""
-        return self._tally.is_seeded
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What a guarantee assumes because of what the user changed."""
-        return self._tally.assumptions
-
-    @property
     def why_not_private(self) -> tuple[str, ...]:
-        """Why no promise is made for what was charged, besides a seed."""
-        return self._tally.why_not_private
-
-    @property
-    def charged_rounds(self) -> int:
-        """How many rounds are charged in all."""
-        return self._tally.charged_rounds
-
-    @property
-    def event(self) -> DpEvent:
-        """Everything charged, as one event for an accountant."""
-        return compose(self._tally.charged)
-
-    @property
-    def head(self) -> LedgerHead:
-        """The newest row, for a checkpoint to carry."""
-        return self._tally.head
-
-    def contains(self, head: LedgerHead) -> bool:
-        """Say whether the row named by ``head`` is in this ledger; if not, it was rolled back or is another run's."""
-        return self._tally.contains(head)
+        """Why nothing is promised for what was charged, besides a seed; also what the disk refused to record."""
+        untold = "something ran or changed its weights that was not planned, and the disk refused to record it"
+        return super().why_not_private + ((untold,) if self._unrecorded_mismatch else ())
 
     def verify(self, segments: Sequence[tuple[DpEvent, int]]) -> None:
         """Raise ``LedgerMismatch`` unless everything charged is in the plan, at most as often as planned. Pure."""
@@ -373,13 +390,16 @@ class Ledger:
 
 
 def _new_process_word() -> bytes:
+    """Return a new word for this process, which must be the only one that trains."""
+    check_alone()
     return os.urandom(8).hex().encode()
 
 
-def _first_line(
-    tally: Tally, plan: Mapping[str, Any], plan_hash: str, process: bytes, *, is_seeded: bool = False
-) -> bytes:
-    entry = Created(plan=checked_plan(plan), is_seeded=is_seeded)
+def _new_run_word() -> str:
+    return os.urandom(16).hex()
+
+
+def _first_line(tally: Tally, entry: Created, plan_hash: str, process: bytes) -> bytes:
     return tally.next_line(entry, plan_hash=checked_plan_hash(plan_hash).encode(), process=process)
 
 
@@ -390,17 +410,3 @@ def _take_all(tally: Tally, reader: Any, path: Path | str) -> bool:
         raise LedgerCorrupt(
             f"{path}: {error} Restore the ledger from a copy; without it nobody knows what was spent."
         ) from None
-
-
-def _is_same(reserved: DpEvent, facts: DpEvent) -> bool:
-    try:
-        return same_event(reserved, facts)
-    except (ArgumentError, AccountingError):
-        return False
-
-
-def _coded_or_non_private(event: DpEvent) -> CodedEvent:
-    try:
-        return CodedEvent.of(event)
-    except PrivetError:
-        return CodedEvent.of(NonPrivateDpEvent())

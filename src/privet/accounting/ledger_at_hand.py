@@ -1,10 +1,15 @@
-"""The rounds that a process has charged and not yet begun."""
+"""The rounds that a process has reserved and not begun, and how what was done is compared with them."""
 
 from __future__ import annotations
 
 from collections import deque
 
+from dp_accounting.dp_event import NonPrivateDpEvent
+
 from privet.accounting.ledger_rows import MAX_ROW_BYTES, CodedEvent, Reserved
+from privet.errors import AccountingError, ArgumentError, PrivetError
+from privet.mechanism.done import Done
+from privet.mechanism.events import DpEvent, same_event
 
 # The JSON around one event in a closing row: {"count":<up to 16 digits>,"event":...} and a comma.
 _RETURNED_PART_BYTES = 48
@@ -14,15 +19,13 @@ class AtHand:
     """The rounds this process has reserved and not begun, oldest first."""
 
     def __init__(self) -> None:
-        """Start with none."""
         self._runs: deque[tuple[CodedEvent, int]] = deque()
 
     def __len__(self) -> int:
-        """How many rounds there are."""
         return sum(rounds for _, rounds in self._runs)
 
     def add(self, coded: CodedEvent, rounds: int) -> None:
-        """Add rounds that were just charged."""
+        """Put rounds behind those that are there."""
         if self._runs and self._runs[-1][0].key == coded.key:
             rounds += self._runs.pop()[1]
         self._runs.append((coded, rounds))
@@ -53,3 +56,30 @@ class AtHand:
             if room >= 0:
                 parts.append(Reserved(coded=events[key], count=rounds))
         return tuple(parts)
+
+
+def event_of(done: Done) -> DpEvent:
+    """Return the event of what was done; refuse anything else, an event above all."""
+    found: object = done
+    if not isinstance(found, Done):
+        raise ArgumentError(
+            f"A ledger compares what was done, and got a {type(found).__name__}. What was planned is no evidence: take "
+            "what done_step or done_gaussian return, which is made of the noise that was drawn."
+        )
+    return found.event
+
+
+def is_same(reserved: DpEvent, facts: DpEvent) -> bool:
+    """Whether facts are what was reserved; facts that no event describes never are."""
+    try:
+        return same_event(reserved, facts)
+    except (ArgumentError, AccountingError):
+        return False
+
+
+def coded_or_non_private(event: DpEvent) -> CodedEvent:
+    """Return facts in the form of a row; those that no event describes count as not private."""
+    try:
+        return CodedEvent.of(event)
+    except PrivetError:
+        return CodedEvent.of(NonPrivateDpEvent())

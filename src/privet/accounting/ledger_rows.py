@@ -10,6 +10,10 @@ created or opened. Order is ``seq`` and nothing else: no clock is read or writte
 
 Bodies are built from events, counts and words of fixed lists, so nothing computed from private data can enter a row.
 The one exception is the reason of a public change, which are the user's own words and stand in the guarantee.
+
+How the format grows: a kind of row never gains or loses a field, because older versions could then misread it. What is
+new becomes a new kind in ``Row``, which older versions refuse as newer than themselves. What changes the meaning of
+rows that exist raises ``FORMAT``; earlier formats are read for ever.
 """
 
 from __future__ import annotations
@@ -21,18 +25,21 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, get_args
 
 from privet import checks
+from privet.accounting.ledger_changes import Changed, Unexplained
 from privet.errors import ArgumentError, LedgerCorrupt, LedgerError
 from privet.mechanism.events import DpEvent, decode_event, encode_event
+from privet.mechanism.fingerprint import canonical as canonical
 
-FORMAT = 1
+FORMAT = 2
+"""Format 1 names plans by the hash of a ``repr``, and runs by the hash of the first row."""
 MAX_ROW_BYTES = 64 * 1024
 MAX_COUNT = 2**53
-MAX_REASON = 200
 NO_ROW_SHA256 = "0" * 64
 
+_RUN = re.compile(r"[0-9a-f]{32}")
 _PLAN_HASH = re.compile(r"[0-9A-Za-z:._-]{1,128}")
 _MAX_INT_DIGITS = 17
 _BODY = b'{"body":'
@@ -51,12 +58,6 @@ class VoidReason(Enum):
     OUT_OF_MEMORY = "out_of_memory"
     WORKER_LOST = "worker_lost"
     STEP_FAILED = "step_failed"
-
-
-def canonical(value: object) -> bytes:
-    """Return the one JSON form of a value: sorted keys, no spaces, ASCII; NaN and infinity are refused."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
-    return text.encode("ascii")
 
 
 def parse_strict(text: bytes) -> Any:
@@ -157,27 +158,42 @@ class Created:
     Attributes:
         plan: The plan.
         is_seeded: Whether the user chose the seed of the random streams, so that nothing after it is private.
+        assumptions: What the guarantee rests on besides what follows from the plan: words of the library's own pieces.
+        run: A random word of 32 hex digits that names the run; None in format 1, which had none.
     """
 
     kind: ClassVar[str] = "create"
     plan: Json
     is_seeded: bool = False
+    assumptions: tuple[str, ...] = ()
+    run: str | None
 
     def body(self) -> Json:
-        """Return the JSON form; a ledger of a run that nobody seeded is as it always was."""
-        return {"format": FORMAT, "plan": self.plan, **({"seeded": True} if self.is_seeded else {})}
+        """Return the JSON form, in the format that the run was begun in."""
+        seeded = {"seeded": True} if self.is_seeded else {}
+        assumes = {"assumes": list(self.assumptions)} if self.assumptions else {}
+        if self.run is None:
+            return {"format": 1, "plan": self.plan, **seeded, **assumes}
+        return {"format": FORMAT, "plan": self.plan, "run": self.run, **seeded, **assumes}
 
     @classmethod
     def read(cls, body: Json) -> Created:
         """Read the JSON form back."""
-        if body["format"] != FORMAT:
+        form = checks.count("format", body["format"])
+        if form > FORMAT:
             raise LedgerError(
-                f"The ledger is of format {body['format']!r}, this version reads format {FORMAT}. "
-                "Use the version of the library that wrote it."
+                f"The ledger is of format {form}, this version reads formats up to {FORMAT}: it was made by a newer "
+                "privet. Update privet to read it."
             )
         if not isinstance(body["plan"], dict):
             raise ValueError("the plan is not a JSON object")
-        return cls(plan=body["plan"], is_seeded=body.get("seeded", False) is True)
+        run = None if form == 1 else str(body["run"])
+        if run is not None and _RUN.fullmatch(run) is None:
+            raise ValueError("the run's name is not 32 hex digits")
+        assumes = body.get("assumes", [])
+        if not isinstance(assumes, list) or not all(isinstance(word, str) for word in assumes):
+            raise ValueError("the assumptions are not a list of texts")
+        return cls(plan=body["plan"], is_seeded=body.get("seeded", False) is True, assumptions=tuple(assumes), run=run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,72 +268,24 @@ class Closed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Changed:
-    """The user changed the weights between two steps, and says how; this used no private data.
+class Completed:
+    """The plan was carried out to its end, in the way that a bound on the end of a run is proven for."""
 
-    Attributes:
-        reason: The user's own words: printable, public, at most 200 characters.
-        step: Steps in the model at that time.
-    """
-
-    kind: ClassVar[str] = "change"
-    reason: str
-    step: int
-
-    def __post_init__(self) -> None:
-        """Refuse words that are not there, too long, or not printable."""
-        words: object = self.reason
-        is_text = isinstance(words, str) and words.isprintable() and words.strip() == words
-        if not is_text or not 3 <= len(self.reason) <= MAX_REASON:
-            raise ArgumentError(
-                f"reason must say in 3 to {MAX_REASON} printable characters how the weights are changed without "
-                f"private data, such as 'loads public weights'; got {self.reason!r}."
-            )
-        checks.count("step", self.step, minimum=0)
-
-    @property
-    def assumption(self) -> str:
-        """What a guarantee assumes because of it."""
-        return f"the weights were changed after step {self.step} by: {self.reason}; this used no private data"
+    kind: ClassVar[str] = "complete"
 
     def body(self) -> Json:
-        """Return the JSON form."""
-        return {"reason": self.reason, "step": self.step}
+        """Return the JSON form: the row says that it happened, and no more."""
+        return {}
 
     @classmethod
-    def read(cls, body: Json) -> Changed:
+    def read(cls, body: Json) -> Completed:
         """Read the JSON form back."""
-        return cls(reason=body["reason"], step=body["step"])
+        return cls()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unexplained:
-    """The weights were changed by something that was no private step. Nothing after it is private."""
-
-    kind: ClassVar[str] = "unexplained"
-    step: int
-
-    def __post_init__(self) -> None:
-        """Refuse what is no count."""
-        checks.count("step", self.step, minimum=0)
-
-    @property
-    def why_not_private(self) -> str:
-        """Why no promise is made, in words."""
-        return f"its weights were changed after step {self.step} by something that was no private step"
-
-    def body(self) -> Json:
-        """Return the JSON form."""
-        return {"step": self.step}
-
-    @classmethod
-    def read(cls, body: Json) -> Unexplained:
-        """Read the JSON form back."""
-        return cls(step=body["step"])
-
-
-_PIECES = (Created, Reserved, Mismatched, Voided, Closed, Changed, Unexplained)
-_KINDS: Mapping[bytes, Any] = {piece.kind.encode(): piece for piece in _PIECES}
+Row: TypeAlias = Created | Reserved | Mismatched | Voided | Changed | Unexplained | Completed | Closed
+"""Every kind of row. One that is added here has no meaning until the tally gives it one, and mypy says so."""
+_KINDS: Mapping[bytes, Any] = {piece.kind.encode(): piece for piece in get_args(Row)}
 
 
 class RowFields(NamedTuple):
@@ -373,18 +341,21 @@ def split_row(line: bytes) -> tuple[bytes, bytes, RowFields] | None:
     return kind, body, RowFields(plan_hash=plan_hash, prev=prev, process=process, seq=int(seq))
 
 
-def read_entry(kind: bytes, body: bytes, *, seq: int) -> Any:
+def read_entry(kind: bytes, body: bytes, *, seq: int) -> Row:
     """Return the entry a row holds.
 
     Guarantee: the entry writes exactly these bytes again, so two readers can never understand one row differently.
-    Edge cases: unknown kinds, surplus or missing fields, unknown events and non-canonical JSON raise ``LedgerCorrupt``;
-    a later format raises ``LedgerError``.
+    Edge cases: surplus or missing fields, unknown events and non-canonical JSON raise ``LedgerCorrupt``; a later
+    format and unknown kinds raise ``LedgerError``, because their checksum is right: a newer version wrote them.
     """
     piece = _KINDS.get(kind)
     if piece is None:
-        raise LedgerCorrupt(f"Row {seq} of the ledger is of unknown kind {kind.decode()!r}.")
+        raise LedgerError(
+            f"Row {seq} of the ledger is of the kind {kind.decode()!r}, which this version does not know: it was made "
+            "by a newer privet. Update privet to read it; without that row nobody knows what was spent."
+        )
     try:
-        entry = piece.read(parse_strict(body))
+        entry: Row = piece.read(parse_strict(body))
         same = canonical(entry.body()) == body
     except LedgerError:
         raise

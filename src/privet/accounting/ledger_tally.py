@@ -10,22 +10,23 @@ import hashlib
 from binascii import hexlify
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, assert_never
 
 from privet import checks
+from privet.accounting.ledger_changes import Changed, Unexplained
 from privet.accounting.ledger_rows import (
     MAX_ROW_BYTES,
     NO_ROW_SHA256,
-    Changed,
     Closed,
     CodedEvent,
+    Completed,
     Created,
     Entry,
     Mismatched,
     Reserved,
+    Row,
     RowFields,
     RowMaker,
-    Unexplained,
     Voided,
     body_of,
     encode_row,
@@ -64,6 +65,9 @@ class Tally:
         self.plan_hash = b""
         self.plan: Mapping[str, Any] = {}
         self.is_seeded = False
+        self.run = ""
+        self._assumed: tuple[str, ...] = ()
+        self.is_complete = False
         self.num_rows = 0
         self.num_bytes = 0
         self.num_voids = 0
@@ -96,8 +100,8 @@ class Tally:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What a guarantee assumes because of what the user changed, each sentence once."""
-        return tuple(dict.fromkeys(change.assumption for change in self.public_changes))
+        """What the first row says that a guarantee rests on, and what the user changed, each change once."""
+        return self._assumed + tuple(dict.fromkeys(change.assumption for change in self.public_changes))
 
     @property
     def why_not_private(self) -> tuple[str, ...]:
@@ -120,6 +124,7 @@ class Tally:
         known = self._remembered.get(body_of(line))
         # A million rows hold a handful of different bodies. A row whose body is known is checked by writing it again.
         if known is not None and not self._writer_closed and known.line(self._fields(self._writer)) == line:
+            assert isinstance(known.entry, Reserved)
             self._add_reserved(known.entry)
         else:
             self._take_with_care(line)
@@ -139,7 +144,7 @@ class Tally:
         self._check_chain(fields)
         self._check_writer(fields.process)
         entry = read_entry(kind, body, seq=self.num_rows)
-        self._add(entry, fields)
+        self._add(entry, fields, line)
         if isinstance(entry, Reserved):
             if len(self._remembered) >= _MAX_REMEMBERED_BODIES:
                 self._remembered.clear()
@@ -204,7 +209,7 @@ class Tally:
         if process in self._earlier_writers:
             raise LedgerCorrupt(f"Row {self.num_rows} of the ledger is by a process that another had already replaced.")
 
-    def _add(self, entry: Any, fields: RowFields) -> None:
+    def _add(self, entry: Row, fields: RowFields, line: bytes) -> None:
         if isinstance(entry, Created) != (self.num_rows == 0):
             raise LedgerCorrupt(
                 f"Row {self.num_rows} of the ledger: the creating row must be the first and only the first."
@@ -215,36 +220,47 @@ class Tally:
             self._writer_closed = False
             # Rounds of a writer that vanished may have been released, so nobody can give them back any more.
             self._returnable.clear()
-        if isinstance(entry, Reserved):
-            self._add_reserved(entry)
-        else:
-            self._add_rare(entry, fields)
+        self._add_up(entry, fields, line)
 
-    def _add_reserved(self, entry: Any) -> None:
+    def _add_reserved(self, entry: Reserved) -> None:
+        self.is_complete = False  # whatever is charged afterwards belongs to another end than the one that was told
         key, rounds = entry.coded.key, entry.count
         self._charge(entry.coded, rounds)
         self._returnable[key] = self._returnable.get(key, 0) + rounds
 
-    def _add_rare(self, entry: Any, fields: RowFields) -> None:
+    def _add_up(self, entry: Row, fields: RowFields, line: bytes) -> None:
         match entry:
+            case Reserved():
+                self._add_reserved(entry)
             case Created():
+                # runs of format 1 have no name of their own, but a first row like no other
+                self.run = entry.run or hashlib.sha256(line).hexdigest()[:32]
                 self.plan, self.plan_hash, self.is_seeded = entry.plan, fields.plan_hash, entry.is_seeded
+                self._assumed = entry.assumptions
             case Voided():
                 self._use(entry.coded, 1)
                 self.num_voids += 1
+                self.is_complete = False
             case Mismatched():
                 self._use(entry.reserved, 1)
                 self._charge(entry.facts, 1)
                 self.num_mismatches += 1
+                self.is_complete = False
             case Changed():
                 self.public_changes.append(entry)
             case Unexplained():
                 self.unexplained.append(entry)
+                self.is_complete = False
+            case Completed():
+                # a bound on the end of a run is about steps alone, so a change among them takes it away
+                self.is_complete = not self.public_changes and not self.unexplained
             case Closed():
                 for part in entry.returned:
                     self._use(part.coded, part.count)
                     self._charged[part.coded.key] -= part.count
                 self._writer_closed = True
+            case _:
+                assert_never(entry)
 
     def _charge(self, coded: CodedEvent, rounds: int) -> None:
         self._events.setdefault(coded.key, coded.event)
@@ -257,37 +273,83 @@ class Tally:
         self._returnable[coded.key] = left
 
 
+class Told:
+    """What rows say, the same words for a ledger that is held and for one that is looked at."""
+
+    @property
+    def _told(self) -> Tally:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> str:
+        """The word that names the run, from its first row."""
+        return self._told.run
+
+    @property
+    def plan_hash(self) -> str:
+        """The hash of the plan that every row names."""
+        return self._told.plan_hash.decode()
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether the first row says that the user chose the seed of the random streams: the run is not private."""
+        return self._told.is_seeded
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What rows say that the guarantee rests on besides the plan: the first one, and those of public changes."""
+        return self._told.assumptions
+
+    @property
+    def why_not_private(self) -> tuple[str, ...]:
+        """Why nothing is promised for what was charged, besides a seed."""
+        return self._told.why_not_private
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a row says that the plan was carried out to its end, and nothing was charged after it."""
+        return self._told.is_complete
+
+    @property
+    def charged(self) -> list[tuple[DpEvent, int]]:
+        """Every charged event with its number of rounds, in the order in which each was first charged."""
+        return self._told.charged
+
+    @property
+    def charged_rounds(self) -> int:
+        """How many rounds are charged in all."""
+        return self._told.charged_rounds
+
+    @property
+    def event(self) -> DpEvent:
+        """Everything charged, as one event for an accountant."""
+        return compose(self._told.charged)
+
+    @property
+    def head(self) -> LedgerHead:
+        """The newest complete row, for a checkpoint to carry."""
+        return self._told.head
+
+    def contains(self, head: LedgerHead) -> bool:
+        """Say whether the row named by ``head`` is in this ledger; if not, it was rolled back or is another run's."""
+        return self._told.contains(head)
+
+
 @dataclass(frozen=True, kw_only=True)
-class LedgerView:
+class LedgerView(Told):
     """A ledger as it was when it was read. Looking at it changes nothing, neither here nor on disk."""
 
     tally: Tally
     has_unfinished_row: bool
 
     @property
+    def _told(self) -> Tally:
+        return self.tally
+
+    @property
     def plan(self) -> Mapping[str, Any]:
         """The public plan of the first row."""
         return self.tally.plan
-
-    @property
-    def is_seeded(self) -> bool:
-        """Whether the user chose the seed of the random streams, so that the run is not private."""
-        return self.tally.is_seeded
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What a guarantee assumes because of what the user changed."""
-        return self.tally.assumptions
-
-    @property
-    def why_not_private(self) -> tuple[str, ...]:
-        """Why no promise is made for what was charged, besides a seed."""
-        return self.tally.why_not_private
-
-    @property
-    def plan_hash(self) -> str:
-        """The hash of the plan that every row names."""
-        return self.tally.plan_hash.decode()
 
     @property
     def num_rows(self) -> int:
@@ -303,30 +365,6 @@ class LedgerView:
     def num_mismatches(self) -> int:
         """How many rounds ran as something else than was reserved."""
         return self.tally.num_mismatches
-
-    @property
-    def charged(self) -> list[tuple[DpEvent, int]]:
-        """Every charged event with its number of rounds."""
-        return self.tally.charged
-
-    @property
-    def charged_rounds(self) -> int:
-        """How many rounds are charged in all."""
-        return self.tally.charged_rounds
-
-    @property
-    def event(self) -> DpEvent:
-        """Everything charged, as one event for an accountant."""
-        return compose(self.tally.charged)
-
-    @property
-    def head(self) -> LedgerHead:
-        """The newest complete row."""
-        return self.tally.head
-
-    def contains(self, head: LedgerHead) -> bool:
-        """Say whether the row named by ``head`` is in the ledger."""
-        return self.tally.contains(head)
 
     def verify(self, segments: Sequence[tuple[DpEvent, int]]) -> None:
         """Raise ``LedgerMismatch`` unless everything charged is in the plan, at most as often as planned."""

@@ -14,6 +14,8 @@ from privet.errors import ArgumentError
 from privet.mechanism.events import DpEvent
 
 _MOST_RUNS = 10**7
+# A negative binomial number of runs is zero with probability exp(-shape * u); from here on that never happens.
+_NEVER_EMPTY = 100.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +54,20 @@ class RandomSearch:
         return dp_event.RepeatAndSelectDpEvent(event=one_run, mean=self.mean, shape=self.shape)
 
     def draw_num_runs(self, rng: np.random.Generator) -> int:
-        """Draw the number of runs; the number is secret. Zero is possible for a Poisson search only."""
+        """Draw the number of runs; the number is secret. Zero is possible for a Poisson search only.
+
+        Edge cases: a mean of one is one run, whatever the shape, unless the search is Poisson.
+        """
         if math.isinf(self.shape):
             return int(rng.poisson(self.mean))
+        if self.mean == 1:
+            return 1
         if self.shape == 1:
             return int(rng.geometric(1 / self.mean))
-        # Inversion of the distribution function, term by term: Papernot and Steinke (2022), Definition 1.
         u = -log_stopping_probability(self.mean, self.shape)
+        if self.shape * u > _NEVER_EMPTY:
+            return max(1, int(rng.negative_binomial(self.shape, math.exp(-u))))
+        # Inversion of the distribution function, term by term: Papernot and Steinke (2022), Definition 1.
         stay = -math.expm1(-u)
         first = stay / u if self.shape == 0 else self.shape * stay / math.expm1(self.shape * u)
         left, term, runs = float(rng.random()), first, 1

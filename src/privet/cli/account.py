@@ -153,6 +153,7 @@ def _ledger_facts(check: LedgerCheck) -> dict[str, Any]:
         "mismatch": check.mismatch,
         "rounds_charged": check.rounds_charged,
         "rounds_planned": check.rounds_planned,
+        "is_finished": check.is_finished,
         "rows": check.num_rows,
         "voids": check.num_voids,
         "steps_lost": check.steps_lost,
@@ -164,7 +165,7 @@ def _ledger_facts(check: LedgerCheck) -> dict[str, Any]:
 
 
 def _print_ledger(check: LedgerCheck) -> None:
-    from privet.experiments.ledger_check import lost_words
+    from privet.experiments.ledger_check import end_words, lost_words
 
     show_heading(str(check.spent))
     click.echo()
@@ -174,6 +175,7 @@ def _print_ledger(check: LedgerCheck) -> None:
         {
             "chain": f"intact, {check.num_rows:,} rows",
             "rounds charged": f"{check.rounds_charged:,} of {check.rounds_planned:,} planned",
+            "end of plan": end_words(check),
             "steps lost": lost_words(check),
             "plan": "agrees with what was charged" if check.mismatch is None else f"MISMATCH: {check.mismatch}",
         }

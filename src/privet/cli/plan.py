@@ -164,11 +164,12 @@ def _print_comparison(rows: list[dict[str, Any]]) -> None:
 
 def _seen(plan: Plan) -> float | None:
     """What the same run costs when its earlier models get out after all; None where that is the guarantee anyway."""
+    from privet.accounting.charges import SupposedCharges
     from privet.mechanism.terms import Release
 
     if plan.release is Release.EVERY_ITERATE:
         return None
-    return plan.account(plan.segments, is_complete=False).epsilon
+    return plan.account(SupposedCharges(charged=plan.segments)).epsilon
 
 
 def _print(recipe: Recipe, plan: Plan, found: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from privet.mechanism.terms import Adjacency, Unit
 from privet.models.convex_losses import ConvexLoss, SoftmaxCrossEntropy
 from privet.models.convex_relu import ConvexRelu, FeatureBound, UnitFeatures
 from privet.plan import Plan
+from privet.training.units import declared_rows
 
 Array = NDArray[Any]
 _ROWS_AT_ONCE = 4096
@@ -115,8 +116,11 @@ class ConvexReluClassifier:
             raise LoopError("This ConvexReluClassifier has not been trained. Call fit(...) first.")
         return self._guarantee
 
-    def fit(self, inputs: Tensor | Array, labels: Tensor | Array) -> Self:
-        """Train on arrays of inputs and class numbers. The public size must be the true one."""
+    def fit(self, inputs: Tensor | Array, labels: Tensor | Array, *, one_record_per_person: bool = False) -> Self:
+        """Train on arrays of inputs and class numbers. The public size must be the true one.
+
+        ``one_record_per_person`` declares that each row holds everything about one person, for ``Unit.PERSON``.
+        """
         if self._guarantee is not None:
             raise LoopError(
                 "This classifier has been trained already, and training again would cost more than guarantee_ says. "
@@ -129,7 +133,7 @@ class ConvexReluClassifier:
                 "With batches dealt by place the number of records is public: declare the true one."
             )
         model = self._build(tuple(features.shape[1:]))
-        dataset = TensorDataset(features, wanted)
+        dataset = declared_rows(TensorDataset(features, wanted), one_per_person=one_record_per_person)
         self._guarantee = self._descent.fit(model, dataset, self._plan_for(model), folder=self.folder, seed=self.seed)
         self._model = model
         return self

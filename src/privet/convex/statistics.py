@@ -16,16 +16,20 @@ import torch
 from dp_accounting import dp_event
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.data import TensorDataset
 
 from privet import checks
 from privet.accounting.gaussian_dp import gdp_mu
-from privet.accounting.guarantee import SEEDED, Guarantee, guarantee
+from privet.accounting.guarantee import SEEDED, Guarantee, guarantee, rests_on
 from privet.accounting.ledger import Ledger
 from privet.convex.features import DrawnFeatures, FeatureMap
-from privet.errors import DataError, PlanError
+from privet.errors import DataError
+from privet.mechanism.done import add_noise, add_symmetric_noise, done_gaussian
 from privet.mechanism.events import DpEvent
+from privet.mechanism.noise import calibrated_multiplier
 from privet.mechanism.terms import Adjacency, Release, Unit
 from privet.training.randomness import Streams
+from privet.training.units import check_unit, declared_rows
 
 _ROWS_AT_ONCE = 8192
 
@@ -86,9 +90,9 @@ class SufficientStatistics:
     @property
     def noise_std(self) -> float:
         """Standard deviation of the noise on the joint release."""
-        if self.noise_multiplier is None:
-            raise PlanError("There is no noise_multiplier yet. Set one, or let calibrated(epsilon=...) find it.")
-        return self.noise_multiplier * joint_sensitivity(self.label_weight, self.adjacency)
+        return calibrated_multiplier(type(self).__name__, self.noise_multiplier) * joint_sensitivity(
+            self.label_weight, self.adjacency
+        )
 
     @property
     def event(self) -> DpEvent:
@@ -97,9 +101,13 @@ class SufficientStatistics:
         An event states noise over what one record adds, and the accountant doubles that for replace-one; here the
         exact distance of a replacement is known, so the doubling is taken back.
         """
-        mu = joint_sensitivity(self.label_weight, self.adjacency) / self.noise_std
-        factor = 2.0 if self.adjacency is Adjacency.REPLACE_ONE else 1.0
-        return dp_event.GaussianDpEvent(factor / mu)
+        return dp_event.GaussianDpEvent(
+            calibrated_multiplier(type(self).__name__, self.noise_multiplier) * self._factor
+        )
+
+    @property
+    def _factor(self) -> float:
+        return 2.0 if self.adjacency is Adjacency.REPLACE_ONE else 1.0
 
     def guarantee(self) -> Guarantee:
         """Account the release; no data is needed."""
@@ -115,17 +123,21 @@ class SufficientStatistics:
             assumptions=(
                 "features are drawn without the data, and constants were not chosen by looking at them",
                 "noise is treated as an ideal real-valued Gaussian",
+                *rests_on(self.unit),
             ),
             not_private_because=reasons,
         )
 
-    def fit(self, inputs: Tensor, labels: Tensor, *, seed: int | None = None) -> FittedStatistics:
+    def fit(
+        self, inputs: Tensor, labels: Tensor, *, seed: int | None = None, one_record_per_person: bool = False
+    ) -> FittedStatistics:
         """Release the statistics of these records once, and solve.
 
         Args:
             inputs: One row per record, of any further shape.
             labels: Class numbers.
             seed: Makes the result repeatable and NOT PRIVATE.
+            one_record_per_person: Declares that each row holds everything about one person, for ``Unit.PERSON``.
 
         Guarantee:
             The release is charged before a record is read. Its sums move by at most ``joint_sensitivity`` with one
@@ -135,21 +147,19 @@ class SufficientStatistics:
         """
         if len(inputs) != len(labels):
             raise DataError("inputs and labels must be pairs, one label per record, and differ in number.")
+        check_unit(declared_rows(TensorDataset(inputs, labels), one_per_person=one_record_per_person), self.unit)
         streams = Streams.new(inputs.device, seed=seed)
         generator = torch.Generator(inputs.device).manual_seed(int(streams.masks.integers(2**63)))
         drawn = self.features.draw(inputs[0:1].flatten(1).shape[1], generator)
-        ledger = Ledger.in_memory(hashlib.sha256(repr(self).encode()).hexdigest())
+        ledger = Ledger.in_memory(hashlib.sha256(repr(self).encode()).hexdigest(), is_seeded=seed is not None)
         with ledger:
             ledger.reserve(self.event)
             second, mixed = _statistics(drawn, inputs, labels, self.num_classes)
-            noise = torch.zeros_like(second)
-            streams.noise.add_normal(noise.view(-1), self.noise_std)
-            second += (noise + noise.T) / 2
-            noise = torch.zeros_like(mixed)
-            streams.noise.add_normal(noise.view(-1), self.noise_std / self.label_weight)
-            mixed += noise
-            ledger.check(self.event)
-        reasons = () if seed is None else (SEEDED,)
+            of_second = add_symmetric_noise(second, std=self.noise_std, source=streams.noise)
+            of_mixed = add_noise(mixed.view(-1), std=self.noise_std / self.label_weight, source=streams.noise)
+            bound = joint_sensitivity(self.label_weight, self.adjacency) / self._factor
+            ledger.check(done_gaussian([(of_second, 1.0), (of_mixed, self.label_weight)], bound=bound))
+        reasons = (SEEDED,) if ledger.is_seeded else ()
         return FittedStatistics(
             features=drawn,
             weights=_solve(second, mixed, self.ridge_share * self.noise_std),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from privet.datasets.info import AS_STORED, DatasetInfo, Normalisation
 from privet.errors import ArgumentError
+from privet.mechanism.terms import ONE_RECORD, OneItem
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,10 +23,12 @@ class ArrayDataset(Dataset[tuple[Tensor, Tensor]]):
     Attributes:
         features: one row per example, of any further shape.
         labels: one row per example: class numbers, or targets of shape (examples, outputs) for a regression.
+        one_item: what one example is.
     """
 
     features: Tensor
     labels: Tensor
+    one_item: OneItem = ONE_RECORD
 
     def __post_init__(self) -> None:
         for name, tensor in (("features", self.features), ("labels", self.labels)):
@@ -86,7 +89,11 @@ class ArrayDataset(Dataset[tuple[Tensor, Tensor]]):
         features, labels = self.features.to(device), self.labels.to(device)
         if features is self.features and labels is self.labels:
             return self
-        return ArrayDataset(features=features, labels=labels)
+        return replace(self, features=features, labels=labels)
+
+    def rows(self, chosen: Tensor) -> ArrayDataset:
+        """Return some of the examples as a data set of its own, chosen by position or by a mask without repetition."""
+        return replace(self, features=self.features[chosen], labels=self.labels[chosen])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from privet import checks
 from privet.datasets.info import DatasetInfo, Normalisation
 from privet.errors import ArgumentError
+from privet.mechanism.terms import Unit
 
 _LARGEST_SIDE = 1024
 
@@ -22,12 +23,14 @@ class DeclaredImages:
         height: Rows of pixels that the network sees.
         width: Columns of pixels that the network sees.
         channels: 1 for grey, 3 for colour.
+        one_record_per_person: Whether each image is declared to hold everything about one person.
     """
 
     classes: tuple[str, ...]
     height: int
     width: int
     channels: int
+    one_record_per_person: bool = False
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
@@ -40,6 +43,11 @@ class DeclaredImages:
                 raise ArgumentError(f"{side} is {getattr(self, side)}; at most {_LARGEST_SIDE} pixels are read.")
         if self.channels not in (1, 3):
             raise ArgumentError(f"channels must be 1 (grey) or 3 (colour), got {self.channels!r}.")
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """What one image is, by declaration."""
+        return (Unit.RECORD, Unit.PERSON) if self.one_record_per_person else (Unit.RECORD,)
 
     @property
     def input_shape(self) -> tuple[int, int, int]:

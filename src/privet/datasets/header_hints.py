@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
 from collections.abc import Sequence
+
+from privet.datasets.csv_records import cells_of
 
 # What separates cells in files that are called CSV, and its name in a shell.
 _DELIMITERS = {",": "','", ";": "';'", "\t": "$'\\t'", "|": "'|'"}
@@ -50,10 +51,7 @@ def header_advice(line: str, wanted: Sequence[str], *, delimiter: str) -> str:
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
-    try:
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))]
-    except (csv.Error, StopIteration):
-        return []
+    return [cell.strip() for cell in cells_of(line, delimiter=delimiter)]
 
 
 def _better_delimiter(line: str, wanted: Sequence[str], delimiter: str) -> str | None:

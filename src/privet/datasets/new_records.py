@@ -19,7 +19,7 @@ from torch import Tensor
 from privet.datasets.declared_table import DeclaredTable
 from privet.datasets.info import Normalisation
 from privet.datasets.own_table import encoded_features, read_strictly, unreadable_cells
-from privet.datasets.tables import CategoryColumn, CsvSchema, NumberColumn, read_csv
+from privet.datasets.tables import CategoryColumn, NumberColumn, read_csv
 from privet.errors import DataError
 
 
@@ -76,10 +76,7 @@ def read_new_records(
             the cell.
     """
     found = read_strictly(path, table, table.features)
-    is_gap = read_csv(
-        path,
-        CsvSchema(columns=tuple(_GapColumn(declared=column) for column in table.features), delimiter=table.delimiter),
-    )
+    is_gap = read_csv(path, table.schema([_GapColumn(declared=column) for column in table.features]))
     filled: dict[str, NDArray[np.float64]] = {}
     for column in table.features:
         filled[column.name] = np.where(is_gap[column.name], column.value(None), found[column.name])

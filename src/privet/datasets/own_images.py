@@ -12,6 +12,7 @@ import os
 import stat
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.declared_images import DeclaredImages
 from privet.datasets.info import DatasetInfo, Normalisation
 from privet.errors import DataError
+from privet.mechanism.terms import OneItem
 
 if TYPE_CHECKING:
     from PIL import Image as PillowImage
@@ -71,7 +73,7 @@ def load_declared_images(
     """
     _require_pillow()
     measured = None if test is None else read_test_images(test, declared, normalisation)
-    learned = _read(train, declared, normalisation, strict=False)
+    learned = replace(_read(train, declared, normalisation, strict=False), one_item=OneItem(units=declared.units))
     nothing = ArrayDataset(features=learned.features[:0], labels=learned.labels[:0])
     return Split(train=learned, test=nothing if measured is None else measured, info=info, normalisation=normalisation)
 

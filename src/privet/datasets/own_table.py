@@ -1,6 +1,6 @@
 """A user's own CSV files: test data of a known table, or both parts of a table that the user declares.
 
-Training data are read by ``read_csv``, where no record may raise. Test data are read strictly: the figures computed
+Training data are read by ``read_csv``, where no cell may raise. Test data are read strictly: the figures computed
 from them are exact functions of the records in any case, and a silently replaced cell would only make them wrong.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +23,7 @@ from privet.datasets.columns import ADULT, ADULT_FEATURES, adult_schema
 from privet.datasets.declared_table import DeclaredTable
 from privet.datasets.encoding import encode_columns
 from privet.datasets.info import DatasetInfo, Normalisation
-from privet.datasets.tables import CategoryColumn, CsvSchema, NumberColumn, count_surplus, read_csv
+from privet.datasets.tables import CategoryColumn, NumberColumn, count_surplus, read_csv, read_words
 from privet.errors import DataError
 
 _MARKS = {
@@ -94,8 +94,7 @@ def read_strictly(
     path: str | os.PathLike[str], table: DeclaredTable, columns: Sequence[NumberColumn | CategoryColumn]
 ) -> Mapping[str, NDArray[Any]]:
     """Return columns of a CSV file, with NaN for every cell that does not fit; a file without records is refused."""
-    strict = tuple(StrictColumn(declared=column) for column in columns)
-    found = read_csv(path, CsvSchema(columns=strict, delimiter=table.delimiter))
+    found = read_csv(path, table.schema([StrictColumn(declared=column) for column in columns]))
     if not len(found[columns[0].name]):
         raise DataError(f"{path} has a header and no records.")
     return found
@@ -110,7 +109,7 @@ def load_declared_table(
 ) -> Split:
     """Read both parts of a table that its owner declares; without a test file the second part is empty.
 
-    Guarantee: one line of the training file decides one training record and nothing else: a cell that does not fit
+    Guarantee: one record of the training file decides one training record and nothing else: a cell that does not fit
     becomes the column's default, silently. Test records are not protected, and one that does not fit is refused.
 
     Raises:
@@ -118,8 +117,9 @@ def load_declared_table(
     """
     normalisation = info.normalisation()
     measured = None if test is None else read_test_csv(test, table, normalisation)
-    learned = _encoded(
-        read_csv(train, CsvSchema(columns=table.columns, delimiter=table.delimiter)), table, normalisation
+    persons = None if table.person is None else read_words(train, table.schema(table.columns), table.person)
+    learned = replace(
+        _encoded(read_csv(train, table.schema(table.columns)), table, normalisation), one_item=table.one_record(persons)
     )
     nothing = ArrayDataset(features=learned.features[:0], labels=learned.labels[:0])
     return Split(train=learned, test=nothing if measured is None else measured, info=info, normalisation=normalisation)
@@ -150,7 +150,7 @@ def unreadable_cells(
         return None
     first = int(is_bad.argmax()) + 1
     where = f"{int(is_bad.sum())} cell(s) of the column {column.name!r} in {path}, the first in record {first},"
-    surplus = count_surplus(path, delimiter=table.delimiter)
+    surplus = count_surplus(path, table.schema(table.columns))
     if surplus:
         raise DataError(
             f"{where} do not fit, and {surplus:,} record(s) have more cells than the header. Is {table.delimiter!r} "

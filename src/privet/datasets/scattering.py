@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from privet import checks
-from privet.datasets.arrays import ArrayDataset, Split
+from privet.datasets.arrays import Split
 from privet.datasets.feature_cache import FeatureCache
 from privet.datasets.folder import DataFolder
 from privet.datasets.info import DatasetInfo, Normalisation
@@ -155,7 +155,7 @@ def scattered(images: DatasetInfo, load: Loader) -> Loader:
     def load_features(info: DatasetInfo, normalisation: Normalisation, folder: DataFolder) -> Split:
         split, cache = load(images, normalisation, folder), FeatureCache.from_environment()
         train, test = (
-            ArrayDataset(features=Scattering().features(part.features, cache=cache), labels=part.labels)
+            replace(part, features=Scattering().features(part.features, cache=cache))
             for part in (split.train, split.test)
         )
         return Split(train=train, test=test, info=info, normalisation=normalisation)

@@ -1,19 +1,16 @@
 """Reading CSV files by a declared schema.
 
 Guarantee:
-    One line of the file decides one record and nothing else. A cell that does not fit the schema becomes a value of the
-    schema, silently: no record can raise an error, write a message, add a class or widen a range, so nothing but the
-    records themselves depends on the data.
+    One record of the file decides one record of the arrays and nothing else. A cell that does not fit the schema
+    becomes a value of the schema, silently: no cell can raise an error, write a message, add a class or widen a range,
+    so nothing but the records themselves depends on the data.
 
-Two choices follow from that and differ from general CSV readers. A line break always ends a record, even inside quotes:
-otherwise one unclosed quote would swallow every record after it. And ranges and classes are declared, never learned.
+Ranges and classes are declared, never learned. What a record is, and that a file whose quotes are not closed is
+refused, is told in ``csv_records``.
 """
 
 from __future__ import annotations
 
-import codecs
-import csv
-import io
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -24,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privet import checks
+from privet.datasets.csv_records import CsvFormat, CsvRecord, csv_records, first_record
 from privet.datasets.files import MAX_CONTENT_BYTES, check_sha256, open_content, read_all, read_up_to
 from privet.datasets.header_hints import header_advice
 from privet.errors import ArgumentError, DataError
@@ -132,31 +130,21 @@ class CategoryColumn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CsvSchema:
-    """What a CSV file is declared to hold.
+class CsvSchema(CsvFormat):
+    """What a CSV file is declared to hold, beside its format.
 
     Attributes:
         columns: the columns to read. With a header they are found by name and may stand in any order among others;
-            without one they are the first columns of every line, in this order.
-        delimiter: one character.
-        has_header: whether the first line names the columns.
-        comment_prefix: lines at the top of the file that begin with it are skipped; empty for none. Further down such
-            a line is a record like any other, so that no record can make itself disappear.
+            without one they are the first columns of every record, in this order.
     """
 
     columns: tuple[Column, ...]
-    delimiter: str = ","
-    has_header: bool = True
-    comment_prefix: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         names = [column.name for column in self.columns]
         if not names or len(set(names)) != len(names):
             raise ArgumentError("A CSV schema needs at least one column, each with a name of its own.")
-        if len(self.delimiter) != 1 or self.delimiter in '"\r\n\0':
-            raise ArgumentError(
-                f"delimiter must be one character other than a quote or a line break, got {self.delimiter!r}."
-            )
 
 
 def read_csv(
@@ -168,30 +156,49 @@ def read_csv(
 ) -> dict[str, NDArray[Any]]:
     """Read a CSV file, plain, .gz or .xz, into one array per declared column.
 
-    The text is UTF-8 with or without a byte order mark, or UTF-16 with one; bytes that are no text make their cell
-    unreadable. Any line ending is understood. Blank lines are no records. Missing cells take the column's default,
-    surplus cells are dropped, and a line with a cell beyond 131,072 characters takes every default.
+    Records are those of ``csv_records``. Missing cells take the column's default, surplus cells are dropped, and bytes
+    that are no text make their cell unreadable.
 
     Guarantee:
-        Changing one line changes at most that line's record. A file with a header and no records gives empty arrays.
+        Changing one record changes at most that one. A file with a header and no records gives empty arrays.
 
     Raises:
-        DataError: the file cannot be read, is too large, has another checksum, or its header lacks a declared column or
-            names one twice. The message holds declared names and names nearly like them, no other text from the file.
+        DataError: the file cannot be read, is too large, has another checksum, its header lacks a declared column or
+            names one twice, or a record is too long or has unclosed quotes. The message holds declared names and names
+            nearly like them, and no other text from the file.
     """
     content = read_all(path, max_bytes=max_bytes)
     check_sha256(path, sha256, content)
-    rows = _rows(_text_lines(content), schema)
+    records = csv_records(content, schema, path=path)
     if schema.has_header:
-        header = next(rows, None)
+        header = next(records, None)
         if header is None:
             raise DataError(
                 f"{path} has no header line; expected the columns {_names(schema)}. It is empty: is it the right file?"
             )
-        positions = _positions(path, header, schema, first_line(content, comment_prefix=schema.comment_prefix))
+        positions = _positions(path, header, schema)
     else:
         positions = {column.name: position for position, column in enumerate(schema.columns)}
-    return _columns(rows, schema, positions)
+    return _columns(records, schema, positions)
+
+
+def read_words(path: str | os.PathLike[str], form: CsvFormat, name: str) -> list[str]:
+    """Return the cells of one column of a CSV file with a header as they are; a missing cell is empty.
+
+    Raises:
+        DataError: as :func:`read_csv`.
+    """
+    word = CsvSchema(
+        columns=(CategoryColumn(name=name, categories=("",), default=""),),
+        delimiter=form.delimiter,
+        max_record_length=form.max_record_length,
+    )
+    records = csv_records(read_all(path), word, path=path)
+    header = next(records, None)
+    if header is None:
+        raise DataError(_no_header(path))
+    place = _positions(path, header, word)[name]
+    return [record.cells[place].strip() if place < len(record.cells) else "" for record in records]
 
 
 def read_header(path: str | os.PathLike[str], *, target: str, delimiter: str = ",") -> list[str]:
@@ -203,11 +210,12 @@ def read_header(path: str | os.PathLike[str], *, target: str, delimiter: str = "
     """
     with open_content(path) as stream:
         content = read_up_to(stream, _MAX_HEADER_BYTES)
-    header = _first_row(path, content, delimiter)
+    first = _header(path, content, delimiter)
+    header = [cell.strip() for cell in first.cells]
     if header.count(target) != 1:
         raise DataError(
             f"The first line of {path} should name the target {target!r} once and names it {header.count(target)} "
-            f"times. {header_advice(first_line(content), [target], delimiter=delimiter)}"
+            f"times. {header_advice(first.text, [target], delimiter=delimiter)}"
         )
     unreadable = [name for name in header if "\N{REPLACEMENT CHARACTER}" in name]
     if unreadable:
@@ -227,76 +235,49 @@ def read_public_cells(path: str | os.PathLike[str], *, delimiter: str = ",") -> 
         DataError: the file cannot be read, is too large or has no line.
     """
     content = read_all(path, max_bytes=_MAX_PUBLIC_BYTES)
-    header = _first_row(path, content, delimiter)
-    return header, [[cell.strip() for cell in row] for row in _cells(content, delimiter)][1:]
+    records = csv_records(content, CsvFormat(delimiter=delimiter), path=path)
+    cells = [[cell.strip() for cell in record.cells] for record in records]
+    if not cells:
+        raise DataError(_no_header(path))
+    return cells[0], cells[1:]
 
 
-def _first_row(path: str | os.PathLike[str], content: bytearray, delimiter: str) -> list[str]:
-    header = next(_cells(content, delimiter), None)
+def _header(path: str | os.PathLike[str], content: bytearray, delimiter: str) -> CsvRecord:
+    header = first_record(content, CsvFormat(delimiter=delimiter), path=path)
     if header is None:
-        raise DataError(f"{path} is empty: it has no header line. The first line must name the columns.")
-    return [cell.strip() for cell in header]
+        raise DataError(_no_header(path))
+    return header
 
 
-def _cells(content: bytearray, delimiter: str) -> Iterator[list[str]]:
-    # The rows of a schema depend on its delimiter and its comments only, so any one column will do.
-    anything = CsvSchema(columns=(NumberColumn(name="any", low=0, high=1, default=0),), delimiter=delimiter)
-    return _rows(_text_lines(content), anything)
+def _no_header(path: str | os.PathLike[str]) -> str:
+    return f"{path} is empty: it has no header line. The first line must name the columns."
 
 
-def _text_lines(content: bytearray) -> Iterator[str]:
-    utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    encoding = "utf-16" if utf16 else "utf-8-sig"
-    return iter(io.TextIOWrapper(io.BytesIO(content), encoding=encoding, errors="replace", newline=None))
-
-
-def _rows(lines: Iterator[str], schema: CsvSchema) -> Iterator[list[str]]:
-    at_top = bool(schema.comment_prefix)
-    for line in lines:
-        text = line.rstrip("\n")
-        if not text.strip() or (at_top and text.startswith(schema.comment_prefix)):
-            continue
-        at_top = False
-        try:
-            yield next(csv.reader([text], delimiter=schema.delimiter, skipinitialspace=True))
-        except (csv.Error, StopIteration):
-            # A record nobody can read still counts as one: its place must not depend on what it holds.
-            yield []
-
-
-def count_surplus(path: str | os.PathLike[str], *, delimiter: str) -> int:
+def count_surplus(path: str | os.PathLike[str], form: CsvFormat) -> int:
     """Return how many records of a file whose records need no protection have more cells than its header."""
-    header, rows = read_public_cells(path, delimiter=delimiter)
-    return sum(len(row) > len(header) for row in rows)
+    lengths = [len(record.cells) for record in csv_records(read_all(path), form, path=path)]
+    return sum(length > lengths[0] for length in lengths)
 
 
-def first_line(content: bytearray, *, comment_prefix: str = "") -> str:
-    """Return the first line that is neither blank nor a comment, as text; empty if there is none."""
-    lines = (line.rstrip("\n") for line in _text_lines(content))
-    return next(
-        (line for line in lines if line.strip() and not (comment_prefix and line.startswith(comment_prefix))), ""
-    )
-
-
-def _positions(path: str | os.PathLike[str], header: list[str], schema: CsvSchema, line: str) -> dict[str, int]:
-    found, wanted = [cell.strip() for cell in header], [column.name for column in schema.columns]
+def _positions(path: str | os.PathLike[str], header: CsvRecord, schema: CsvSchema) -> dict[str, int]:
+    found, wanted = [cell.strip() for cell in header.cells], [column.name for column in schema.columns]
     wrong = [name for name in wanted if found.count(name) != 1]
     if wrong:
         others = f"; also wrong: {', '.join(map(repr, wrong[1:]))}" if 1 < len(wrong) < len(wanted) else ""
         raise DataError(
             f"The header of {path} should name the column {wrong[0]!r} once and names it {found.count(wrong[0])} "
             f"times{others}. Declared columns: {_names(schema)}. "
-            f"{header_advice(line, wanted, delimiter=schema.delimiter)}"
+            f"{header_advice(header.text, wanted, delimiter=schema.delimiter)}"
         )
     return {name: found.index(name) for name in wanted}
 
 
-def _columns(rows: Iterator[list[str]], schema: CsvSchema, positions: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+def _columns(records: Iterator[CsvRecord], schema: CsvSchema, positions: Mapping[str, int]) -> dict[str, NDArray[Any]]:
     values: dict[str, list[float]] = {column.name: [] for column in schema.columns}
-    for row in rows:
+    for record in records:
         for column in schema.columns:
             position = positions[column.name]
-            values[column.name].append(column.value(row[position] if position < len(row) else None))
+            values[column.name].append(column.value(record.cells[position] if position < len(record.cells) else None))
     return {column.name: np.array(values[column.name], dtype=column.dtype) for column in schema.columns}
 
 

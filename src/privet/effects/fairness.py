@@ -1,7 +1,8 @@
 """What a classifier does for every class and every declared group, with intervals, and who is at the tail.
 
 Private training costs small groups and groups of weak features more than others (Bagdasaryan et al., 2019; Xu and Chen,
-2026). Gaps of accuracy, loss and calibration are measured here; ``privet.effects.disparity`` says where they come from.
+2026). Gaps of accuracy, loss and calibration are measured here, and explained in
+``privet.effects.feature_to_noise``.
 
 Not private: everything here is an exact function of the examples it is given. Measure on public or held-out data.
 """

@@ -195,4 +195,4 @@ def loss_function(info: DatasetInfo, model: nn.Module) -> Callable[[Tensor, Tens
 
 def on_device(dataset: ArrayDataset, device: torch.device) -> ArrayDataset:
     """Return the same examples on a device; small data sets live there for the whole run."""
-    return ArrayDataset(features=dataset.features.to(device), labels=dataset.labels.to(device))
+    return dataset.to(device)

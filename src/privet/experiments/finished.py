@@ -21,5 +21,5 @@ def finished_ledger(files: RunFiles, plan: Plan) -> LedgerCheck | None:
     if not files.model.exists() or not files.status.exists() or read_json(files.status).get("state") != "finished":
         return None
     found = check_ledger(files.folder)
-    agrees = found.mismatch is None and found.plan_hash == plan.hash
+    agrees = found.mismatch is None and plan.is_named(found.plan_hash)
     return found if agrees and found.is_finished and found.steps_kept is not None else None

@@ -20,6 +20,8 @@ class ImageSettings(Table):
         height: Rows of pixels that every image is brought to.
         width: Columns of pixels that every image is brought to.
         channels: 1 for grey, 3 for colour.
+        one_record_per_person: Declares that each image holds everything about one person. It stands in the guarantee as
+            an assumption.
     """
 
     train: str
@@ -30,6 +32,7 @@ class ImageSettings(Table):
     height: Count
     width: Count
     channels: Count
+    one_record_per_person: bool | None = None
 
     def declared(self) -> DeclaredImages:
         """Return the declaration.
@@ -39,7 +42,11 @@ class ImageSettings(Table):
         """
         try:
             return DeclaredImages(
-                classes=tuple(self.classes), height=self.height, width=self.width, channels=self.channels
+                classes=tuple(self.classes),
+                height=self.height,
+                width=self.width,
+                channels=self.channels,
+                one_record_per_person=bool(self.one_record_per_person),
             )
         except ArgumentError as error:
             raise RecipeError(f"images: {error}") from error

@@ -11,7 +11,7 @@ from typing import Any, Self
 from safetensors import SafetensorError, safe_open
 
 from privet import checks
-from privet.accounting.guarantee import SEEDED, Guarantee
+from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import Ledger
 from privet.accounting.ledger_tally import LedgerHead, LedgerView
 from privet.accounting.witness import confirmed
@@ -19,6 +19,7 @@ from privet.errors import LedgerCorrupt, LedgerMismatch, PrivetError
 from privet.experiments.resuming import stored_recipe
 from privet.experiments.run_files import RunFiles, read_json
 from privet.mechanism.events import DpEvent
+from privet.mechanism.terms import Release
 from privet.plan import Plan
 
 
@@ -32,6 +33,7 @@ class LedgerCheck:
         spent: The guarantee of everything charged.
         rounds_charged: Rounds charged.
         rounds_planned: Rounds of the plan.
+        is_finished: Whether the plan is used up and, where only its end is released, came to that end.
         num_rows: Rows in the chain.
         num_voids: Charged rounds that the ledger says were given up: an error or an interrupt ended them.
         num_mismatches: Rounds that ran as something else than was reserved.
@@ -46,6 +48,7 @@ class LedgerCheck:
     spent: Guarantee
     rounds_charged: int
     rounds_planned: int
+    is_finished: bool
     num_rows: int
     num_voids: int
     num_mismatches: int
@@ -53,11 +56,6 @@ class LedgerCheck:
     plan_hash: str
     mismatch: str | None
     steps_kept: int | None = None
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the plan is used up."""
-        return self.rounds_charged >= self.rounds_planned
 
     @property
     def steps_charged(self) -> int:
@@ -84,27 +82,22 @@ def check_ledger(run_or_ledger: Path) -> LedgerCheck:
     if known is not None:
         known.check(view, view.charged_rounds * plan.sampling.steps_per_round, run_or_ledger)
     try:
-        if plan.hash != view.plan_hash:
+        if not plan.is_named(view.plan_hash):
             raise LedgerMismatch("The plan in the ledger's first row is not the one its rows were charged under.")
         view.verify(plan.segments)
+        if files is not None:
+            _refuse_untold_seed(view, files)
         mismatch = None
     except LedgerMismatch as error:
         mismatch = str(error)
-    event = plan.spent_event(view.charged)
+    event = plan.spent_event(view)
     return LedgerCheck(
         plan=plan,
         event=event,
-        spent=confirmed(
-            plan.account(
-                view.charged,
-                assumptions=view.assumptions,
-                not_private_because=(SEEDED,) * (view.is_seeded or (files is not None and _is_seeded(files)))
-                + view.why_not_private,
-            ),
-            event,
-        ),
+        spent=confirmed(plan.account(view), event),
         rounds_charged=view.charged_rounds,
         rounds_planned=plan.num_rounds,
+        is_finished=plan.is_finished(view),
         num_rows=view.num_rows,
         num_voids=view.num_voids,
         num_mismatches=view.num_mismatches,
@@ -113,6 +106,15 @@ def check_ledger(run_or_ledger: Path) -> LedgerCheck:
         mismatch=mismatch,
         steps_kept=None if known is None else known.steps_kept,
     )
+
+
+def end_words(check: LedgerCheck) -> str:
+    """Say whether the run came to the end of its plan, and what follows if its plan is about that end."""
+    if check.is_finished:
+        return "reached"
+    if check.plan.release is Release.EVERY_ITERATE:
+        return "not reached"
+    return "not reached, so that every iterate is charged: the bound on the last model does not apply"
 
 
 def lost_words(check: LedgerCheck) -> str:
@@ -187,9 +189,14 @@ class _Known:
         )
 
 
-def _is_seeded(files: RunFiles) -> bool:
+def _refuse_untold_seed(view: LedgerView, files: RunFiles) -> None:
+    """Raise ``LedgerMismatch`` where the recipe names a seed of which the ledger, whose word counts, says nothing."""
     try:
-        return stored_recipe(files).training.seed is not None
+        seed = stored_recipe(files).training.seed
     except PrivetError:
-        # a ledger can be read without its recipe, and says itself that its run was seeded
-        return False
+        return  # a ledger can be read without its recipe
+    if seed is not None and not view.is_seeded:
+        raise LedgerMismatch(
+            "The recipe names a seed, and the ledger does not say that the run was seeded: the recipe was changed, or "
+            "the run is not private."
+        )

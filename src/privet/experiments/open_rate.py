@@ -73,11 +73,7 @@ def _with_rate(recipe: Recipe, rate: float) -> Recipe:
 def _parted(dataset: ArrayDataset) -> tuple[ArrayDataset, ArrayDataset]:
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).to(dataset.features.device)
     count = min(_MOST_HELD_OUT, len(dataset) // 10)
-    first, last = (
-        ArrayDataset(features=dataset.features[rows], labels=dataset.labels[rows])
-        for rows in (order[count:], order[:count])
-    )
-    return first, last
+    return dataset.rows(order[count:]), dataset.rows(order[:count])
 
 
 def _held_out_loss(recipe: Recipe, model: nn.Module, train: ArrayDataset, held_out: ArrayDataset) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from privet.accounting.guarantee import Guarantee, guarantee
+from privet.accounting.last_iterate import ACCOUNTANT
 from privet.errors import ArgumentError
 from privet.experiments.ledger_check import LedgerCheck, check_ledger
 from privet.mechanism.events import compose
@@ -83,7 +84,7 @@ def total_of_runs(paths: Sequence[Path], *, delta: float | None = None) -> Proje
 
 def _composed(checks: Sequence[LedgerCheck], delta: float) -> Guarantee:
     hides_iterates = any(check.spent.released is Release.LAST_ITERATE for check in checks)
-    return guarantee(
+    found = guarantee(
         compose([(check.event, 1) for check in checks]),
         delta=delta,
         adjacency=checks[0].plan.adjacency,
@@ -93,3 +94,5 @@ def _composed(checks: Sequence[LedgerCheck], delta: float) -> Guarantee:
         assumptions=(_SAME_DATA, *dict.fromkeys(word for check in checks for word in check.spent.assumptions)),
         not_private_because=tuple(dict.fromkeys(word for check in checks for word in check.spent.not_private_because)),
     )
+    # the release that a last iterate comes to is exact about itself, but only an upper bound on that iterate
+    return replace(found, accountant=ACCOUNTANT, lower=None) if hides_iterates else found

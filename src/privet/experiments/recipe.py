@@ -21,7 +21,7 @@ from privet.mechanism import codec
 from privet.mechanism.ablations import NoNoise
 from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.terms import Release
+from privet.mechanism.terms import Release, Unit
 from privet.mechanism.truncated import TruncatedPoisson
 from privet.plan import Plan
 
@@ -109,8 +109,12 @@ class Recipe(Table):
     training: TrainingSettings
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Recipe:
+    def from_dict(cls, data: Mapping[str, Any], *, in_federation: bool = False) -> Recipe:
         """Check plain values, such as those of a TOML file, and return the recipe they describe.
+
+        Args:
+            data: The values.
+            in_federation: Whether parties carry it out together, so that a party may be the unit.
 
         Raises:
             RecipeError: naming the dotted path of the value that is unknown, missing or impossible.
@@ -121,6 +125,7 @@ class Recipe(Table):
         except ValidationError as error:
             raise RecipeError(told(error, data, cls)) from None
         recipe._check_names()
+        recipe._check_unit((Unit.CLIENT,) if in_federation else ())
         return recipe
 
     def _check_names(self) -> None:
@@ -151,6 +156,20 @@ class Recipe(Table):
             self.pretraining.check(self.info)
         if self.privacy.release == Release.LAST_ITERATE.value:
             self._check_last_iterate()
+
+    def _check_unit(self, allowed: tuple[Unit, ...]) -> None:
+        """Refuse a unit that nothing says of the records; whether it is true of them is seen when they are read."""
+        known = (Unit.RECORD,) if self.own_data is None else self.own_data.declared().units
+        unit = next((unit for unit in Unit if unit.value == self.privacy.unit), None)
+        if unit is None or unit in (*known, *allowed):
+            return  # the plan refuses words that are no unit
+        raise RecipeError(
+            f"privacy.unit is '{unit.value}', and nothing says that a record of '{self.dataset}' is one {unit.value}. "
+            "Somebody may have several records, and noise is made for one. For data of your own name the column of "
+            "persons (table.person = 'COLUMN'; nobody may then have two records), or declare that each record holds "
+            "everything about one person (one_record_per_person = true in [table] or [images]; the guarantee then "
+            "says so). Otherwise set privacy.unit = 'record'."
+        )
 
     @property
     def own_data(self) -> TableSettings | ImageSettings | None:

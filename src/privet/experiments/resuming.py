@@ -39,7 +39,7 @@ def stored_plan(files: RunFiles) -> Plan:
         plan = Plan.from_dict(found["plan"])
     except PrivetError as error:
         raise CheckpointError(f"{files.plan} cannot be read: {error}") from error
-    if plan.hash != found.get("hash"):
+    if not plan.is_named(found.get("hash")):
         raise CheckpointError(f"{files.plan} was changed after it was written. Restore it from a copy.")
     return plan
 

@@ -124,6 +124,7 @@ def train(
         announce(promised)
     device = choose_device(recipe.training.device)
     split = load_data(recipe)
+    split.train.one_item.check(plan.unit)
     if not was_resumed:
         files.prepare()
         write_beginnings(recipe, plan, promised, files)
@@ -345,9 +346,7 @@ class _Run:
         self._progress.evaluated(point)
 
     def _outcome(self, session: Session, seconds: float) -> RunOutcome:
-        spent = confirmed(
-            session.guarantee(), self._plan.spent_event(session.ledger.charged, is_complete=session.is_complete)
-        )
+        spent = confirmed(session.guarantee(), self._plan.spent_event(session.ledger))
         is_finished = session.is_complete
         if is_finished and spent.epsilon != self._promised.epsilon:
             raise LedgerMismatch(

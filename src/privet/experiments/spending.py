@@ -44,7 +44,7 @@ class Spending:
     def exactly(self, num_steps: int) -> float | None:
         """Return what these first steps spend; None where it was not computed. Ask for later and later steps."""
         rounds = self._rounds(num_steps)
-        if rounds >= self._plan.num_rounds:
+        if rounds >= self._plan.num_rounds and self._is_earned(num_steps):
             return self._promised
         if rounds not in self._known:
             return None
@@ -55,6 +55,10 @@ class Spending:
             # Rounding in the accountant is worth less than a log in which epsilon goes down.
             self._newest = (rounds, max(spent, min(here, self._promised)))
         return self._newest[1]
+
+    def _is_earned(self, num_steps: int) -> bool:
+        """Whether the promise holds after these steps, once the last round is charged."""
+        return self._plan.release is Release.EVERY_ITERATE or num_steps >= self._plan.num_steps
 
     def _rounds(self, num_steps: int) -> int:
         return -(-num_steps // self._plan.sampling.steps_per_round)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from privet.datasets.csv_records import MAX_RECORD_LENGTH
 from privet.datasets.declared_table import DeclaredTable
 from privet.datasets.info import DatasetInfo
 from privet.datasets.tables import CategoryColumn, NumberColumn
@@ -73,6 +74,11 @@ class TableSettings(Table):
         columns: The columns that the model takes.
         delimiter: One character between cells.
         decimal: The mark before the fraction of numbers, a point or a comma.
+        max_record_length: How many characters one record may have, a million if not given; a longer one is refused.
+        person: The column that names the person whom a record is about. With it the unit may be a person, if nobody has
+            two records.
+        one_record_per_person: Declares that each record holds everything about one person, for tables that name nobody.
+            It stands in the guarantee as an assumption.
     """
 
     train: str
@@ -83,6 +89,9 @@ class TableSettings(Table):
     columns: list[ColumnSettings]
     delimiter: str = ","
     decimal: str = "."
+    max_record_length: Count | None = None
+    person: str | None = None
+    one_record_per_person: bool | None = None
 
     def declared(self) -> DeclaredTable:
         """Return the declaration.
@@ -103,7 +112,14 @@ class TableSettings(Table):
             )
         try:
             features = tuple(settings.column(decimal=self.decimal) for settings in self.columns)
-            return DeclaredTable(features=features, label=label, delimiter=self.delimiter)
+            return DeclaredTable(
+                features=features,
+                label=label,
+                delimiter=self.delimiter,
+                max_record_length=self.max_record_length or MAX_RECORD_LENGTH,
+                person=self.person,
+                one_record_per_person=bool(self.one_record_per_person),
+            )
         except RecipeError:
             raise
         except ArgumentError as error:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from privet import checks
+from privet.accounting.charges import Charges, SupposedCharges
 from privet.accounting.guarantee import Guarantee
 from privet.errors import PlanError
-from privet.federated.contributions import ClientUpdates, ClippedSums, Contribution, Sessions
+from privet.federated.contributions import CONTRIBUTIONS, ClientUpdates, ClippedSums, Contribution, Sessions
+from privet.mechanism import codec
 from privet.mechanism.chosen_mask import ChosenMask
 from privet.mechanism.clipping_runs import ChangingClipping
 from privet.mechanism.epochs import steps_per_epoch
+from privet.mechanism.fingerprint import fingerprint
 from privet.mechanism.masking import FrozenMask, NoMask
 from privet.mechanism.noise import Gaussian, calibrated_multiplier
 from privet.mechanism.sampling import FullBatch, Poisson
 from privet.mechanism.shared_mask import SharedRandomMask
-from privet.mechanism.terms import Release
+from privet.mechanism.terms import Release, Unit
 from privet.plan import Plan
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
 
 # Masks that every party draws alike. One drawn from secret randomness would need its list of places in every message.
 _PUBLIC_MASKS = (NoMask, SharedRandomMask, FrozenMask, ChosenMask)
@@ -118,8 +115,22 @@ class Agreement:
     @property
     def hash(self) -> str:
         """Fingerprint that every message carries: parties that agreed on something else do not talk to each other."""
-        told = f"{self.plan.hash} {self.contribution!r} {self.learning_rate!r} {self.max_records}"
-        return hashlib.sha256(told.encode()).hexdigest()
+        names = {kind: name for name, kind in CONTRIBUTIONS.items()}
+        return fingerprint(self, {**codec.NAMES, **names, Plan: "plan", Agreement: "agreement"})
+
+    def central_noise_std(self, *, num_groups: int) -> float:
+        """Return the standard deviation of the noise that the coordinator adds to the sum of a round.
+
+        Guarantee: a constant of the agreement, whatever bound anybody really kept.
+        """
+        if not isinstance(self.plan.noise, Gaussian) or not self.contribution.has_central_noise:
+            raise PlanError(f"{type(self.contribution).__name__} leaves no noise to the coordinator.")
+        multiplier = calibrated_multiplier("Gaussian", self.plan.noise.noise_multiplier)
+        return multiplier * self.plan.clipping.for_groups(num_groups).sensitivity.total
+
+    @property
+    def _assumptions_of_unit(self) -> tuple[str, ...]:
+        return ("nobody's data lie with two parties",) if self.plan.unit is Unit.PERSON else ()
 
     def longest_message(self, *, num_groups: int, num_kept: int) -> float:
         """Return the length that no honest message of so many values exceeds.
@@ -143,16 +154,11 @@ class Agreement:
         scale = self.contribution.learning_rate * self.contribution.local_steps
         return scale * of_a_step / self.plan.sampling.expected_batch_size * _ROUNDING
 
-    def guarantee(
-        self,
-        charged: Sequence[tuple[DpEvent, int]] | None = None,
-        *,
-        assumptions: tuple[str, ...] = (),
-        not_private_because: tuple[str, ...] = (),
-    ) -> Guarantee:
+    def guarantee(self, ledger: Charges | None = None, *, assumptions: tuple[str, ...] = ()) -> Guarantee:
         """Account the plan, or what a party's ledger says was charged, with what the federation assumes beside it."""
+        charges = ledger or SupposedCharges(charged=self.plan.segments)
+        words = (*self.contribution.assumptions, *self._assumptions_of_unit)
+        # a ledger of an earlier version does not name them
         return self.plan.account(
-            self.plan.segments if charged is None else charged,
-            assumptions=self.contribution.assumptions + assumptions,
-            not_private_because=not_private_because,
+            charges, assumptions=tuple(word for word in words if word not in charges.assumptions) + assumptions
         )

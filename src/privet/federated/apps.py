@@ -7,6 +7,7 @@ carries messages; everything that decides about privacy is in :mod:`privet.feder
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +22,7 @@ from privet.errors import DataError, DependencyError, PrivetError
 from privet.federated.coordinator import Coordinator, RoundReport
 from privet.federated.messages import Answer, Broadcast, Outcome
 from privet.federated.party import Party, Replica
+from privet.mechanism.done import Done
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -45,6 +47,8 @@ __all__ = [
 _LOG = logging.getLogger("privet")
 _VALUES, _FACTS, _REPLICA, _ROUND = "values", "facts", "privet.replica", "privet.round"
 _TRAIN = "train"
+# What a thousand steps did, in characters of JSON.
+_MAX_DONE = 1 << 18
 
 
 def _record(facts: dict[str, int | str], values: np.ndarray[Any, np.dtype[np.float32]]) -> RecordDict:
@@ -103,6 +107,8 @@ def pack_answer(answer: Answer) -> RecordDict:
         "mask_seed": answer.mask_seed,
         "outcome": answer.outcome.value,
     }
+    if answer.done:
+        facts["done"] = json.dumps([done.to_dict() for done in answer.done])
     return _record(facts, answer.values)
 
 
@@ -119,7 +125,20 @@ def unpack_answer(content: RecordDict) -> Answer:
         mask_seed=_whole(facts, "mask_seed"),
         outcome=outcome,
         values=values,
+        done=_done(facts),
     )
+
+
+def _done(facts: ConfigRecord) -> tuple[Done, ...]:
+    """Read what a party says its steps did."""
+    told = str(facts.get("done", "[]"))
+    try:
+        found = json.loads(told) if len(told) <= _MAX_DONE else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list):
+        raise DataError("An answer does not say in a known way what its party did.")
+    return tuple(Done.read(part) for part in found)
 
 
 def _replica(context: Context) -> Replica | None:

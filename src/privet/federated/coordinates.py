@@ -6,8 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from privet.errors import UnsupportedModel
 from privet.federated.agreement import Agreement
 from privet.federated.messages import Values
+from privet.gradients.support import find_wrappers
 from privet.mechanism.epochs import steps_per_epoch
 from privet.mechanism.granularity import Kept
 from privet.mechanism.layout import Layout
@@ -15,7 +17,10 @@ from privet.training.guards import trainable_parameters
 
 
 def layout_of(model: nn.Module, agreement: Agreement) -> Layout:
-    """Return where each trainable parameter lies in the vector that is sent."""
+    """Return where each trainable parameter lies in the vector that is sent; refuse a model that is spread out."""
+    spread = find_wrappers(model)
+    if spread:
+        raise UnsupportedModel("\n".join(str(finding) for finding in spread))
     named = [(name, tuple(value.shape)) for name, value in trainable_parameters(model)]
     return Layout.of(named, agreement.plan.grouping)
 

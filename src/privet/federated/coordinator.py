@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from privet import checks
-from privet.accounting.guarantee import SEEDED, Guarantee
+from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import VoidReason
 from privet.errors import CheckpointError, LoopError
 from privet.federated.agreement import Agreement
@@ -23,7 +23,8 @@ from privet.federated.contributions import ClientUpdates, Sessions
 from privet.federated.coordinates import SharedCoordinates, layout_of, read_weights
 from privet.federated.messages import Answer, Broadcast, Outcome
 from privet.federated.sums import clip
-from privet.mechanism.ablations import amplified
+from privet.mechanism.clipping_runs import UnchangingRun
+from privet.mechanism.done import Done, done_step, done_together
 from privet.mechanism.sums import ClippedSum
 from privet.training.checkpoint import load_checkpoint, save_checkpoint
 from privet.training.folder import RunFolder
@@ -82,7 +83,8 @@ class Coordinator:
         self._device = self._parameters[0].device
         self._coordinates = SharedCoordinates(agreement, self._layout, self._device)
         self._optimizer = SGD(self._parameters, lr=agreement.learning_rate)
-        self._folder = RunFolder(Path(folder), every=checks.count("checkpoint_every", checkpoint_every))
+        every, words = checks.count("checkpoint_every", checkpoint_every), agreement.contribution.assumptions
+        self._folder = RunFolder(Path(folder), every=every, assumptions=words)
         self._seed = seed if seed is None else checks.count("seed", seed, minimum=0)
         self._held: dict[int, int] = {}  # party -> the round whose model it certainly holds
         self._asked: tuple[int, ...] | None = None
@@ -94,7 +96,7 @@ class Coordinator:
         try:
             checkpoint = load_checkpoint(self._folder.checkpoint_path)
             if checkpoint is not None:
-                if checkpoint.plan_hash != plan.hash or not self.ledger.contains(checkpoint.head):
+                if not plan.is_named(checkpoint.plan_hash) or not self.ledger.contains(checkpoint.head):
                     raise CheckpointError(
                         f"The checkpoint in {self._folder.path} does not belong to the ledger beside it. Restore the "
                         "newest ledger, or start in a new folder."
@@ -189,7 +191,7 @@ class Coordinator:
                 accepted[party] = self._coordinates.scatter(answer.values, self._round)
             else:
                 refused[party] = "its ledger has no rounds left"
-        self._move(list(accepted.values()))
+        self._move(list(accepted.values()), [answers[party].done for party in accepted])
         report = RoundReport(
             round=self._round,
             accepted=tuple(accepted),
@@ -216,17 +218,29 @@ class Coordinator:
             return f"it has the shape {values.shape} and the type {values.dtype}, not ({expected},) and float32"
         if not bool(np.isfinite(values).all()):
             return "it has values that are not finite"
+        way = self.agreement.contribution
+        most = 0 if way.has_central_noise else way.steps_per_round
+        if not min(1, most) <= len(answer.done) <= most:
+            return f"it tells of {len(answer.done)} steps with noise of its own, and a round has {most}"
         limit = self.agreement.longest_message(num_groups=self._layout.num_groups, num_kept=expected)
         if float(np.linalg.norm(values.astype(np.float64))) > limit:
             return "it is longer than any honest answer"
         return None
 
-    def _move(self, contributions: Sequence[Tensor]) -> None:
+    def _compare(self, told: Sequence[tuple[Done, ...]]) -> None:
+        """Hold what the parties' own sessions did against what was charged, step by step."""
+        for place in range(self.agreement.contribution.steps_per_round):
+            parts = [done[place] for done in told if place < len(done)]
+            if parts:
+                self.ledger.check(done_together(parts))
+            else:
+                self.ledger.void(VoidReason.WORKER_LOST)
+
+    def _move(self, contributions: Sequence[Tensor], told: Sequence[tuple[Done, ...]]) -> None:
         way = self.agreement.contribution
         total = torch.zeros(self._layout.num_coordinates, dtype=torch.float64, device=self._device)
         if isinstance(way, Sessions):
-            for _ in range(way.steps_per_round):
-                self.ledger.check(self.agreement.plan.round_event)  # each party compared its own noise with this
+            self._compare(told)
             for part in contributions:
                 total -= part
             # what is averaged is private already, so the number of answers may be used
@@ -248,15 +262,17 @@ class Coordinator:
     def _release(self, flat: Tensor) -> None:
         """Add noise once, compare it with what was charged, and write the gradients."""
         plan, kept = self.agreement.plan, self._coordinates.kept(self._round)
+        rule = plan.clipping.for_groups(self._layout.num_groups)
         clipped = ClippedSum(
             flat=flat,
             layout=self._layout,
-            sensitivity=plan.clipping.for_groups(self._layout.num_groups).sensitivity,
+            sensitivity=rule.sensitivity,
             keep=None if kept is None else kept.coordinates,
             kept=kept,
         )
         private = plan.noise.add(clipped, self._streams.noise)
-        self.ledger.check(amplified(plan.sampling, private.event))
+        clipping = UnchangingRun(rule=rule)
+        self.ledger.check(done_step(private, clipping=clipping, sampling=plan.sampling, source=self._streams.noise))
         private.write_gradients(self._parameters, divisor=plan.sampling.expected_batch_size)
 
     def _checkpoint(self) -> None:
@@ -267,7 +283,7 @@ class Coordinator:
             step=self._round,
             steps_taken=self._round,
             head=self.ledger.head,
-            plan_hash=self.agreement.plan.hash,
+            plan_hash=self.ledger.plan_hash,
             clipping={},
             average={},
         )
@@ -275,9 +291,8 @@ class Coordinator:
     def guarantee(self) -> Guarantee:
         """Account what the coordinator's ledger says was charged."""
         return self.agreement.guarantee(
-            self.ledger.charged,
+            self.ledger,
             assumptions=(f"noise of the coordinator came from {self._streams.noise.description}",)
             if self.agreement.contribution.has_central_noise
             else (),
-            not_private_because=(SEEDED,) if self._seed is not None or self.ledger.is_seeded else (),
         )

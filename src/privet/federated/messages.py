@@ -8,6 +8,8 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
+from privet.mechanism.done import Done
+
 Values = NDArray[np.float32]
 
 
@@ -54,6 +56,7 @@ class Answer:
         mask_seed: The seed of the masks.
         outcome: How it answers.
         values: One number for each coordinate kept in the round, in order; empty unless it contributes.
+        done: What each step of the party's own session did, in order; empty where the coordinator adds the noise.
     """
 
     round: int
@@ -61,3 +64,4 @@ class Answer:
     mask_seed: int
     outcome: Outcome
     values: Values
+    done: tuple[Done, ...] = ()

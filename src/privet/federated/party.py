@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from privet import checks
-from privet.accounting.ledger import Ledger, VoidReason
+from privet.accounting.ledger import VoidReason
 from privet.errors import DataError, LedgerMismatch, PlanError
 from privet.federated.agreement import Agreement
 from privet.federated.contributions import ClientUpdates, ClippedSums, Sessions
@@ -20,16 +20,17 @@ from privet.federated.messages import Answer, Broadcast, Outcome, Values
 from privet.federated.sums import LossFunction, Records, clipped_sum, clipped_update
 from privet.gradients.bookkeeping import BookKeeping
 from privet.gradients.engine import Engine, RunningEngine
-from privet.mechanism.ablations import amplified
 from privet.mechanism.clipping import ClippingRule
-from privet.mechanism.events import gaussian_event
-from privet.mechanism.noise import Gaussian, calibrated_multiplier
+from privet.mechanism.done import Done, done_clipping
+from privet.mechanism.sums import ClippedSum
+from privet.mechanism.terms import Unit
 from privet.training.batching import MapDataset, check_dataset
 from privet.training.folder import RunFolder
 from privet.training.guards import trainable_parameters
 from privet.training.randomness import Streams
 from privet.training.replay import Eager
 from privet.training.session import Session
+from privet.training.units import check_unit
 
 _NOTHING: Values = np.zeros(0, dtype=np.float32)
 
@@ -80,7 +81,11 @@ class Party:
         """
         self.agreement, self._model = agreement, model
         size = checks.count("physical_batch_size", physical_batch_size)
-        self._records = Records(dataset=check_dataset(dataset), losses=losses, physical_batch_size=size)
+        records = check_dataset(dataset)
+        # a party that is itself the unit may hold items of any kind
+        if agreement.plan.unit is not Unit.CLIENT:
+            records = check_unit(records, agreement.plan.unit)
+        self._records = Records(dataset=records, losses=losses, physical_batch_size=size)
         if len(self._records) > agreement.max_records:
             raise DataError(
                 f"A party has more records than the agreement's max_records ({agreement.max_records}). Agree on a "
@@ -88,7 +93,8 @@ class Party:
             )
         self._layout = layout_of(model, agreement)
         self._coordinates = SharedCoordinates(agreement, self._layout, next(model.parameters()).device)
-        self._folder = RunFolder(Path(folder), every=agreement.plan.num_steps, reserve_ahead=1)
+        words = agreement.contribution.assumptions
+        self._folder = RunFolder(Path(folder), every=agreement.plan.num_steps, reserve_ahead=1, assumptions=words)
         self._engine_choice: Engine = engine or BookKeeping()
         self._running: RunningEngine | None = None
         self._seed = seed if seed is None else checks.count("seed", seed, minimum=0)
@@ -115,7 +121,7 @@ class Party:
             case ClippedSums():
                 values = self._sum(broadcast.round)
             case Sessions() as way:
-                values = self._session(way, broadcast.round, now.weights)
+                return self._session(way, broadcast, now), now
             case ClientUpdates() as way:
                 values = self._update(way, broadcast.round)
             case other:
@@ -155,13 +161,16 @@ class Party:
             weights.index_copy_(0, places, values)
         return Replica(round=broadcast.round, weights=weights)
 
-    def _says(self, broadcast: Broadcast, outcome: Outcome, values: Values = _NOTHING) -> Answer:
+    def _says(
+        self, broadcast: Broadcast, outcome: Outcome, values: Values = _NOTHING, done: tuple[Done, ...] = ()
+    ) -> Answer:
         return Answer(
             round=broadcast.round,
             agreement=broadcast.agreement,
             mask_seed=broadcast.mask_seed,
             outcome=outcome,
             values=values,
+            done=done,
         )
 
     def _streams(self, number: int) -> Streams:
@@ -204,16 +213,13 @@ class Party:
             except BaseException:
                 ledger.void(VoidReason.STEP_FAILED)
                 raise
-            self._compare(ledger, rule)
+            ledger.check(self._done(found))
         return self._coordinates.gather(found.flat, number)
 
-    def _compare(self, ledger: Ledger, rule: ClippingRule) -> None:
-        """Hold what was charged against the bound that was kept and the noise that the coordinator owes."""
-        plan = self.agreement.plan
-        assert isinstance(plan.noise, Gaussian)
-        bounds = rule.sensitivity.bounds
-        std = calibrated_multiplier("Gaussian", plan.noise.noise_multiplier) * rule.sensitivity.total
-        ledger.check(amplified(plan.sampling, gaussian_event(bounds=bounds, stds=(std,) * len(bounds))))
+    def _done(self, clipped: ClippedSum) -> Done:
+        """Tell of a clipped sum: the bound that was kept, and the noise that the coordinator owes by the agreement."""
+        owed = self.agreement.central_noise_std(num_groups=self._layout.num_groups)
+        return done_clipping(clipped, owed=owed, sampling=self.agreement.plan.sampling)
 
     def _update(self, way: ClientUpdates, number: int) -> Values:
         plan, rule = self.agreement.plan, self._rule
@@ -223,20 +229,23 @@ class Party:
             missing = plan.num_rounds - ledger.charged_rounds
             if missing:
                 ledger.reserve(plan.round_event, missing)
+            moved = clipped_update(
+                self._model,
+                self._records,
+                way,
+                layout=self._layout,
+                rule=rule,
+                kept=self._coordinates.kept(number),
+                rng=self._streams(number).sampling,
+            )
+            done = self._done(moved)
             for _ in range(missing):
-                self._compare(ledger, rule)
-        moved = clipped_update(
-            self._model,
-            self._records,
-            way,
-            layout=self._layout,
-            rule=rule,
-            kept=self._coordinates.kept(number),
-            rng=self._streams(number).sampling,
-        )
-        return self._coordinates.gather(moved, number)
+                ledger.check(done)
+            ledger.check_within(done)
+        return self._coordinates.gather(moved.flat, number)
 
-    def _session(self, way: Sessions, number: int, before: Tensor) -> Values | None:
+    def _session(self, way: Sessions, broadcast: Broadcast, now: Replica) -> Answer:
+        number, before = broadcast.round, now.weights
         session = Session(
             model=self._model,
             optimizer=SGD([value for value in self._model.parameters() if value.requires_grad], lr=way.learning_rate),
@@ -251,7 +260,7 @@ class Party:
             averaging=None,
             seed=self._seed_of(number),
         )
-        taken = 0
+        done: list[Done] = []
         with session:
             # the session went back to its own last weights; the federation's are newer
             with session._weights.changing():
@@ -259,9 +268,10 @@ class Party:
             for step in session.steps(first=number * way.local_steps):
                 step.accumulate(self._records.losses)
                 step.update()
-                taken += 1
-                if taken == way.local_steps:
+                done.append(step.done)
+                if len(done) == way.local_steps:
                     break
-        if taken == 0:
-            return None
-        return self._coordinates.gather(read_weights(self._model) - before, number)
+        if not done:
+            return self._says(broadcast, Outcome.SPENT)
+        moved = self._coordinates.gather(read_weights(self._model) - before, number)
+        return self._says(broadcast, Outcome.CONTRIBUTED, moved, tuple(done))

@@ -101,7 +101,7 @@ class FederatedRecipe:
         missing = [key for key in ("num_parties", "contribution", "max_records") if key not in federation]
         if missing:
             raise RecipeError(f"federation lacks {', '.join(missing)}.")
-        recipe = Recipe.from_dict(rest)
+        recipe = Recipe.from_dict(rest, in_federation=True)
         optimizer = recipe.training.optimizer
         if not isinstance(optimizer, SgdSettings) or optimizer.momentum or optimizer.weight_decay:
             raise RecipeError(
@@ -177,7 +177,7 @@ class FederatedRecipe:
         return Party(
             agreement=self.agreement,
             model=model,
-            dataset=ArrayDataset(features=records.features[mine], labels=records.labels[mine]),
+            dataset=records.rows(mine),
             losses=loss_function(self.recipe.info, model),
             folder=folder / f"party{number}",
             physical_batch_size=self.physical_batch_size,

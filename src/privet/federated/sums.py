@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from privet.federated.contributions import ClientUpdates
 from privet.gradients.capture import mark_batch
 from privet.gradients.engine import RunningEngine
+from privet.gradients.holding import held_factors
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.granularity import Kept
 from privet.mechanism.layout import Layout
@@ -90,7 +91,7 @@ def clipped_update(
     rule: ClippingRule,
     kept: Kept | None,
     rng: np.random.Generator,
-) -> Tensor:
+) -> ClippedSum:
     """Train on all records without noise, and return the clipped way the weights went. Secret.
 
     Guarantee:
@@ -113,7 +114,13 @@ def clipped_update(
                     parameter.grad.mul_(factor.view(parameter.shape))
             optimizer.step()
     moved = [parameter.detach() - old for (_, parameter), old in zip(named, before, strict=True)]
-    return clip(torch.cat([part.reshape(-1) for part in moved]), layout=layout, rule=rule)
+    return ClippedSum(
+        flat=clip(torch.cat([part.reshape(-1) for part in moved]), layout=layout, rule=rule),
+        layout=layout,
+        sensitivity=rule.sensitivity,
+        keep=None if kept is None else kept.coordinates,
+        kept=kept,
+    )
 
 
 def clip(flat: Tensor, *, layout: Layout, rule: ClippingRule) -> Tensor:
@@ -121,7 +128,7 @@ def clip(flat: Tensor, *, layout: Layout, rule: ClippingRule) -> Tensor:
     squares = flat.new_zeros(layout.num_groups, dtype=torch.float64)
     for where, group in zip(layout.slices, layout.groups, strict=True):
         squares[group] += flat[where].double().square().sum()
-    factors = rule.factors(squares.sqrt().unsqueeze(0)).squeeze(0)
+    factors = held_factors(rule, squares.sqrt().unsqueeze(0), rule.sensitivity, layout.num_coordinates).squeeze(0)
     clipped = torch.zeros_like(flat)
     for where, group in zip(layout.slices, layout.groups, strict=True):
         if float(factors[group]) > 0:

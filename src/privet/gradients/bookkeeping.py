@@ -20,15 +20,20 @@ from privet.gradients.budgets import Balanced, Budget
 from privet.gradients.building import Building
 from privet.gradients.capture import Capture, Function, Recording, Source, Use, leave, send_back
 from privet.gradients.engine import Clipper, NewProgram, NotTried, Present, check_losses
-from privet.gradients.example_axis import ExampleAxis, FoldedAxis, candidates
+from privet.gradients.example_axis import ExampleAxis, FoldedAxis, axis_of, candidates
+from privet.gradients.holding import check_norms, check_rule
 from privet.gradients.joining import joined
 from privet.gradients.layer_rules import RULES, by_vmap
 from privet.gradients.per_example import Explicit, PerExample
 from privet.gradients.planner import TRACEABLE, Planner
+from privet.gradients.reaching import Reach, check_module_hooks, check_parameter_hooks, reach_of
 from privet.gradients.rehearsal import launches_of
 from privet.gradients.rule_tools import Rule, resolved
 from privet.gradients.support import quiet_vmap
-from privet.gradients.trial import Trial, check_sums, hold, hold_alone, single_example_axes
+from privet.gradients.trial import Trial, begun, check_sums, hold, single_example_axes, tolerance_of
+from privet.isolation.follow import Proof
+from privet.isolation.place import Place
+from privet.isolation.watch import Watch
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
@@ -55,24 +60,30 @@ class BookKeeping:
     rules: Mapping[Function, Rule] = field(default_factory=lambda: RULES)
     memory: Budget = field(default_factory=Balanced)
 
-    def start(self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout) -> RunningBookKeeping:
+    def start(
+        self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout, watch: Watch | None = None
+    ) -> RunningBookKeeping:
         """Bind to a model; the model itself is not touched."""
         planner = Planner(budget=self.memory)
-        return RunningBookKeeping(rules=self.rules, parameters=parameters, layout=layout, planner=planner)
+        return RunningBookKeeping(
+            model=model, rules=self.rules, parameters=parameters, layout=layout, planner=planner, watch=watch or Watch()
+        )
 
 
 @dataclass(kw_only=True)
 class RunningBookKeeping:
     """:class:`BookKeeping` bound to a model."""
 
+    model: nn.Module
     rules: Mapping[Function, Rule]
     parameters: Sequence[nn.Parameter]
     layout: Layout
     planner: Planner = field(default_factory=Planner)
+    watch: Watch = field(default_factory=Watch)
     _capture: Capture | None = None
     _inputs: Sequence[Tensor] = ()
     _axes: dict[Signature, tuple[ExampleAxis, ...]] = field(default_factory=dict)
-    _alone: set[Signature] = field(default_factory=set)
+    _reaches: dict[Signature, Reach] = field(default_factory=dict)
     _programs: set[tuple[Function, ...]] = field(default_factory=set)
     _tried_without_leaves: Counter[Signature] = field(default_factory=Counter)
     _has_leaves: bool = False
@@ -84,18 +95,25 @@ class RunningBookKeeping:
     @property
     def wants_input_gradients(self) -> bool:
         """Until its program has passed a trial, and after another was met, examples are handed out as leaves."""
-        return not self._axes or self._met_new_program or len(self._programs) > _FEW_PROGRAMS
+        is_first = not self._axes and not self.watch.programs.by_size
+        return is_first or self._met_new_program or len(self._programs) > _FEW_PROGRAMS
 
-    def begin(self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False) -> None:
+    def begin(
+        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True
+    ) -> None:
         """Enter the capture mode; it stays on until the losses come back."""
         if self._capture is not None:
             raise LoopError(
                 "A physical batch is still open: call step.backward(losses) before asking for the next one."
             )
+        check_parameter_hooks(self.parameters, self.layout)
         self._inputs, self._has_leaves = inputs, self.wants_input_gradients or bool(inputs)
         self._can_repeat = can_repeat
         follows = self.wants_input_gradients and self.planner.plain_bytes is None
-        self._capture = Capture(self.parameters, batch_size, self._expansions, follows_memory=follows)
+        self._capture = Capture(
+            self.parameters, batch_size, self._expansions,
+            follows_memory=follows, programs=self.watch.programs, may_trace=may_trace,
+        )  # fmt: skip
         self._capture.__enter__()  # type: ignore[no-untyped-call]
 
     def abandon(self) -> None:
@@ -157,53 +175,80 @@ class RunningBookKeeping:
     def _add_recorded(
         self, losses: Tensor, recording: Recording, rule: ClippingRule, into: ClippedSum, present: Tensor | None
     ) -> Present:
-        size = recording.batch_size
+        size, remembered = recording.batch_size, None
         lying = tuple((use.name, candidates(use.output_shape, size)) for use in recording.uses)
         signature = (tuple(recording.program), lying)
+        assert recording.follower is not None, "every batch is followed"
+        proof = recording.follower.prove(losses)
+        if recording.follower.is_lost:
+            raise NotTried("A program must be proven before it can be replayed.")
+        reach = self._reach(losses, recording, signature)
         trial = None
-        if self._building is None and losses.is_cuda:  # the trial takes a while, too
+        if self._building is None and losses.is_cuda:  # the proof takes a while, too
             self._building = Building(launches_of(recording, self.rules, self.planner), losses.device)
-        if size == 1 and present is None:
-            axes: Sequence[ExampleAxis] = single_example_axes(recording)
-            if signature not in self._alone:
-                trial = hold_alone(losses, recording, self.layout)
-        elif signature in self._axes:
-            axes = self._axes[signature]
+        if self.watch.judge(proof, recording.follower):
+            axes = self._proven_axes(proof, recording)
+            if proof.trace is not None:
+                trial = begun(losses, recording, self._inputs, [[axis] for axis in axes], self.layout)
         elif present is not None:
-            raise NotTried("A program must pass its trial before it can be replayed.")
-        elif self._can_repeat and not self._has_leaves and signature[0] not in self._programs:
-            self._met_new_program = True
-            raise NewProgram
+            raise NotTried("A program that is not proven must pass a trial before it can be replayed.")
         else:
-            if self.planner.plain_bytes is None:
-                self.planner.plain_bytes = recording.held_bytes() / size
-            trial = hold(losses, recording, self._inputs, self.layout)
-            axes = trial.axes
+            axes, trial, remembered = self._tried_axes(losses, recording, signature)
+        if trial is not None and size > 1 and self.planner.plain_bytes is None:
+            self.planner.plain_bytes = recording.held_bytes() / size
         if self._building is not None:
             self._building.wait()
         clipper = Clipper(into, size, self.planner, present=present)
         collector = _Collector(recording, axes, self.rules, self.parameters, clipper)
         send_back(losses.sum(), recording, (), keep_graph=trial is not None, receive=collector.receive)
+        reach.check_heard(recording, self.layout)
         with torch.no_grad():
             collector.finish()
             norms = clipper.finish(rule)
             if trial is not None:
-                self._check_sums(trial, rule.factors(norms), norms, clipper, into)
+                self._check_sums(trial, norms, clipper, into)
+                check_rule(rule, norms)
                 moves = recording.rearranges or (recording.packs and any(map(_is_folded, trial.axes)))
-                if trial.is_clean and trial.is_unambiguous and not trial.asleep and not moves:
-                    self._remember(signature, trial, is_alone=size == 1)
+                is_sure = trial.is_clean and trial.is_unambiguous and not trial.asleep
+                if remembered is not None and is_sure and not moves:
+                    self._remember(remembered, trial)
             return Present(norms, clipper.needs_check)
 
-    def _remember(self, signature: Signature, trial: Trial, *, is_alone: bool) -> None:
+    def _proven_axes(self, proof: Proof, recording: Recording) -> Sequence[ExampleAxis]:
+        if recording.batch_size == 1:
+            return single_example_axes(recording)
+        return tuple(axis_of(place) for place in proof.uses if isinstance(place, Place))
+
+    def _tried_axes(
+        self, losses: Tensor, recording: Recording, signature: Signature
+    ) -> tuple[Sequence[ExampleAxis], Trial | None, Signature | None]:
+        """Find by experiment how the examples lie in a program of which the rules cannot tell."""
+        if signature in self._axes:
+            return self._axes[signature], None, None
+        if self._can_repeat and not self._has_leaves and signature[0] not in self._programs:
+            self._met_new_program = True
+            raise NewProgram
+        trial = hold(losses, recording, self._inputs, self.layout)
+        return trial.axes, trial, signature
+
+    def _reach(self, losses: Tensor, recording: Recording, signature: Signature) -> Reach:
+        """Return what a program reaches; if it is new, see first that nothing of it is missed."""
+        reach = self._reaches.get(signature)
+        if reach is None:
+            check_module_hooks(self.model)
+            reach = reach_of(losses, recording, self.parameters, self.layout)
+            if len(self._reaches) < _MOST_PROGRAMS:
+                self._reaches[signature] = reach
+        reach.apply(recording)
+        return reach
+
+    def _remember(self, signature: Signature, trial: Trial) -> None:
         """Keep what a trial found, if it could have found everything.
 
         A program whose examples were not leaves may have mixed them before the first parameter. It is tried again with
         the next batch, whose examples will be; where its kind never comes as leaves, two trials must do. A program that
         is known, and only reads its examples in other ways because their number is another, needs no leaves.
         """
-        if is_alone:
-            self._alone.add(signature)
-            return
         if not self._has_leaves and signature[0] not in self._programs:
             self._met_new_program = True
             self._tried_without_leaves[signature] += 1
@@ -214,15 +259,19 @@ class RunningBookKeeping:
             self._axes[signature] = trial.axes
             self._programs.add(signature[0])
 
-    def _check_sums(self, trial: Trial, factors: Tensor, norms: Tensor, clipper: Clipper, into: ClippedSum) -> None:
+    def _check_sums(self, trial: Trial, norms: Tensor, clipper: Clipper, into: ClippedSum) -> None:
         """Compare with autograd, all examples clipped so that a huge one cannot drown the others in rounding."""
         sound = norms.isfinite().all(1) & trial.losses.detach().isfinite()
-        weights = factors.amin(1).masked_fill(~sound, 0)
+        weights = clipper.factors.amin(1).masked_fill(~sound, 0)
         lengths = torch.linalg.vector_norm(norms, dim=1).masked_fill(~sound, 0)
         check_sums(
             clipper.weighted_sum, trial, weights, lengths, self.parameters, self.layout,
             keep=into.keep, frame=into.frame,
         )  # fmt: skip
+        tolerance = tolerance_of(norms.dtype, is_half=trial.is_half)
+        check_norms(
+            trial.losses, norms, self.parameters, self.layout, keep=into.keep, frame=into.frame, tolerance=tolerance
+        )
 
 
 def _is_folded(axis: ExampleAxis) -> bool:

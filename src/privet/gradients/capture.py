@@ -14,10 +14,10 @@ Three kinds of tensor are told apart:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
 
@@ -26,31 +26,43 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.utils.hooks import RemovableHandle
 
 from privet.errors import UnsupportedModel
+from privet.gradients.graph import nodes_behind
+from privet.gradients.in_place import Function as Function
+from privet.gradients.in_place import apart_from_views, with_own_history, writes
 from privet.gradients.rearranging import rearranges
 from privet.gradients.recurrent import COMPOSITES, PACKING, Composite, kept_inside, remember_order
 from privet.gradients.recurrent_cells import CELLS
 from privet.gradients.statistics import with_statistics
 from privet.gradients.views import Undo, undo_of
+from privet.isolation.follow import ASKING, Follower, Programs
+from privet.isolation.lines import user_line
+from privet.isolation.place import Cause, Fault, Place, Verdict, single
+from privet.isolation.tracer import EARLIER
 
 _MARK = "_privet_batch"
 _REACHED = "_privet_reached"  # set on batch tensors that descend from a noted use
+_MADE = "_privet_made"  # set on tensors that were computed from parameters before our eyes, with or without gradients
+
+# A mark holds the number of the batch and, for its own tensors, their number in it.
+_SHIFT = 10
+_GENERATIONS = itertools.count(2)
 
 HALF = (torch.float16, torch.bfloat16)
 
-Function = Callable[..., Any]
-
 
 def mark_batch(tensors: Iterable[Tensor]) -> None:
-    """Mark tensors as descending from the private examples."""
-    for tensor in tensors:
-        setattr(tensor, _MARK, True)
+    """Mark the tensors of a batch that is handed out; those of earlier batches are stale from then on."""
+    generation = next(_GENERATIONS)
+    for number, tensor in enumerate(tensors, 1):
+        setattr(tensor, _MARK, generation << _SHIFT | number)
 
 
 def is_batch(value: object) -> bool:
     """Tell whether a value descends from the private examples."""
-    return getattr(value, _MARK, False) is True
+    return getattr(value, _MARK, 0) != 0
 
 
 def tensors_in(value: object) -> list[Tensor]:
@@ -85,6 +97,17 @@ class Source:
     derived: bool
     made_from: Source | None = None  # for a view or copy of a single source
     undo: Undo | None = None  # turns gradients of this tensor into those of that source
+    version: int = 0  # of the tensor when it was made; a later one was changed in place
+
+    @property
+    def intact(self) -> Source:
+        """The source itself, without the way back to what it was made from if a tensor on that was changed since."""
+        link = self.made_from
+        while link is not None and link.derived:
+            if link.tensor._version != link.version:
+                return replace(self, made_from=None, undo=None)
+            link = link.made_from
+        return self
 
 
 @dataclass(kw_only=True, eq=False)
@@ -104,6 +127,15 @@ class Use:
     versions: tuple[tuple[Tensor, int], ...] = ()
     output_index: int = 0  # which of the operation's outputs, where it has several
     statistics: tuple[Tensor, Tensor] | None = None  # mean and inverse deviation, where a normalisation hands them out
+    written: Tensor | None = None  # the argument that the operation changed in place
+    behind_written: Any = None  # the node of that argument before
+    handle: RemovableHandle | None = None
+    is_heard: bool = False  # whether the last backward pass came by
+
+    @property
+    def positions(self) -> frozenset[int]:
+        """The places of its parameters in the layout."""
+        return frozenset().union(*(source.parameters for source in self.sources))
 
     @property
     def name(self) -> str:
@@ -114,6 +146,16 @@ class Use:
         """Let go of every tensor."""
         self.args, self.kwargs, self.sources, self.versions = (), {}, (), ()
         self.out_grad = self.receive = self.edge = self.statistics = None
+        self.written = self.behind_written = self.handle = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Region:
+    """An operation that was run in parts: its rule accounts for its parameters wherever they act between its ends."""
+
+    outputs: Sequence[Any]  # nodes
+    inputs: Sequence[Tensor]
+    sources: Sequence[Tensor]
 
 
 @dataclass(kw_only=True)
@@ -122,18 +164,24 @@ class Recording:
 
     batch_size: int
     uses: list[Use] = field(default_factory=list)
+    regions: list[Region] = field(default_factory=list)
     tracked: dict[int, Source] = field(default_factory=dict)
     made: dict[int, tuple[StorageWeakRef, int]] = field(default_factory=dict)  # memory of results, where followed
-    program: list[Function] = field(default_factory=list)  # every operation on batch tensors, in order
+    program: list[Function] = field(default_factory=list)  # every operation on examples or parameters, in order
     rearranges: bool = False  # whether where an example lies may depend on the data
     is_half: bool = False  # whether parts of the program ran in half precision
+    follower: Follower | None = None  # recognises or proves the program, where that is asked for
     packs: bool = False  # whether sequences were packed: rows per example then differ from batch to batch
 
     def release(self) -> None:
         """Let go of everything: hooks and graph hold each other in a ring that nothing else would break."""
         for use in self.uses:
             use.release()
+        if self.follower is not None:
+            self.follower.release()
+            self.follower = None
         self.uses.clear()
+        self.regions.clear()
         self.tracked.clear()
         self.made.clear()
 
@@ -157,22 +205,54 @@ class Capture(TorchFunctionMode):
         expansions: dict[int, bool] | None = None,
         *,
         follows_memory: bool = False,
+        programs: Programs | None = None,
+        may_trace: bool = True,
     ) -> None:
         """Track these parameters; a physical batch holds ``batch_size`` examples.
 
         ``expansions`` is a memory shared between batches of one model: which expand() of a parameter, counted through a
         forward pass, has been seen not to follow the batch size. ``follows_memory`` makes the recording able to tell
-        what the forward pass left behind.
+        what the forward pass left behind. ``programs`` are those that were proven to keep examples apart; others are
+        proven on the way where ``may_trace`` allows it.
         """
         super().__init__()
+        self._oldest = next(_GENERATIONS) - 1  # the batch was marked just before, or is marked from now on
         self._follows_memory = follows_memory
         self._expansions = {} if expansions is None else expansions
         self._num_expansions = 0
         self._statistics: tuple[Tensor, Tensor] | None = None
+        self._behind: Any = None
         self.recording = Recording(batch_size=batch_size)
         for position, parameter in enumerate(parameters):
             source = Source(tensor=parameter, parameters=frozenset([position]), derived=False)
             self.recording.tracked[id(parameter)] = source
+        if programs is not None:
+            follower = Follower(programs, batch_size, self._place_of, may_trace=may_trace)
+            self.recording.follower = follower
+
+    def _place_of(self, tensor: Tensor) -> Verdict:
+        """Return where the examples lie in a tensor of the batch: the data set's items are its rows."""
+        mark, size = getattr(tensor, _MARK, 0), self.recording.batch_size
+        if not mark:
+            return None
+        if mark >> _SHIFT < self._oldest:
+            return Cause(Fault.MIXES, "the program", EARLIER, user_line())
+        if size == 1:
+            return single(0)
+        if not mark & ((1 << _SHIFT) - 1):
+            return Cause(Fault.NO_RULE, "the program", "a tensor was made where nobody looked", user_line())
+        if tensor.dim() == 0 or tensor.shape[0] != size:
+            return Cause(Fault.NO_RULE, "the batch", "one of its tensors has not one row per example")
+        return Place(0, 1, 1, 0, size)
+
+    def _number_of(self, tensor: Tensor) -> Any:
+        """Return what tells a parameter, a tensor of the batch or a constant from others."""
+        source = self.recording.tracked.get(id(tensor))
+        if source is not None and not source.derived:
+            return source.parameters
+        mark = getattr(tensor, _MARK, 0)
+        is_stale = mark != 0 and mark >> _SHIFT < self._oldest
+        return (mark & ((1 << _SHIFT) - 1), is_stale, tensor.shape, tensor.dtype)
 
     def __torch_function__(
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -184,13 +264,42 @@ class Capture(TorchFunctionMode):
                 "A gradient is part of the loss (torch.autograd.grad with create_graph=True: a gradient penalty, a "
                 "physics-informed loss), and no rule gives per-example gradients of gradients. Leave the term out."
             )
-        self._statistics = None
+        self._statistics = self._behind = None
+        if writes(func) and args and isinstance(args[0], Tensor):
+            beside = self._beside(func, args, kwargs)
+            if beside is not None:
+                with self:
+                    return args[0].copy_(beside(args[0].clone(), *args[1:], **kwargs))
+            self._behind = args[0].grad_fn
+        follower = self.recording.follower if func not in ASKING else None
+        if follower is not None:
+            follower.before(func, args, kwargs, self._number_of)
         result = self._run(func, args, kwargs)
-        if isinstance(result, Tensor) or type(result) not in _PLAIN or _writes(func):
-            self._note(func, args, kwargs, result)
+        if isinstance(result, Tensor) or type(result) not in _PLAIN or writes(func):
+            result = self._note(func, args, kwargs, result)
+            if func is Tensor.register_hook:
+                self._listen_last(args[0])
+            if follower is not None:
+                made = tensors_in(args[:1] if result is None and writes(func) else result)
+                follower.after([tensor for tensor in made if not isinstance(tensor, nn.Parameter)])
             if self._follows_memory and not torch.compiler.is_compiling():
                 self._follow((result, kept_inside(func, result)))
         return result
+
+    def _beside(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Function | None:
+        # __setitem__ of a parameter is refused below, in its own words
+        tracked = self.recording.tracked
+        if func is Tensor.__setitem__ or not is_batch(args[0]) or not torch.is_grad_enabled():
+            return None
+        adds = any(id(tensor) in tracked for tensor in tensors_in((args[1:], kwargs)))
+        return apart_from_views(func, args) if adds else None
+
+    def _listen_last(self, output: Tensor) -> None:
+        edge = get_gradient_edge(output)
+        for use in self.recording.uses:
+            if use.edge == edge and use.handle is not None:
+                use.handle.remove()  # a hook may replace the gradient, and the layer gets what it returns
+                use.handle = _listen(use, output)
 
     def _follow(self, result: Any) -> None:
         for tensor in tensors_in(result):
@@ -220,7 +329,17 @@ class Capture(TorchFunctionMode):
             noted.update(map(id, tensors_in(part_args)))
             self._note_part(part, part_args, output)
 
-        result = composite(note, *args)
+        given = tensors_in(args)
+        # its loops keep their results for the backward pass, so what a program changes in place must be a copy
+        result = tuple(tensor.clone() if tensor._is_view() else tensor for tensor in composite(note, *args))
+        tracked = self.recording.tracked
+        self.recording.regions.append(
+            Region(
+                outputs=[tensor.grad_fn for tensor in result],
+                inputs=[tensor for tensor in given if id(tensor) not in tracked],
+                sources=[tensor for tensor in given if id(tensor) in tracked],
+            )
+        )
         if any(id(tensor) in self.recording.tracked and id(tensor) not in noted for tensor in tensors_in(args)):
             raise UnsupportedModel(
                 f"Operation '{func.__name__}' was given a state that is computed from parameters alone. Make one copy "
@@ -228,57 +347,87 @@ class Capture(TorchFunctionMode):
             )
         return result
 
-    def _note(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _note(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         tracked = self.recording.tracked
         sources: list[Source] = []
-        private = reached = False
+        private = reached = made = False
         given = tensors_in(args)
         if kwargs:
             given += tensors_in(kwargs)
         for tensor in given:
-            source = tracked.get(id(tensor))
+            source = self._source_of(tensor)
             if source is not None:
                 sources.append(source)
             elif is_batch(tensor):
                 private = True
                 # what was detached on the way leads back to no use, whatever else it is joined with
                 reached = reached or (tensor.requires_grad and getattr(tensor, _REACHED, False))
+            else:
+                made = made or getattr(tensor, _MADE, False)
+        if sources or private:
+            self.recording.program.append(func)
         if private:
-            changed = tensors_in((result, args[:1], kwargs.get("out")) if _writes(func) else result)
-            mark_batch(changed)
+            if sources and isinstance(result, Tensor) and not writes(func):
+                result = with_own_history(result, given)
+            changed = _changed(func, args, kwargs, result)
+            self._mark(changed)
             if reached or sources:
                 _mark_reached(changed)
             remember_order(func, args, kwargs, result)
-            self.recording.program.append(func)
             self.recording.packs = self.recording.packs or func is PACKING
             if not self.recording.is_half:
                 self.recording.is_half = any(tensor.dtype in HALF for tensor in changed)
             if not self.recording.rearranges:
                 self.recording.rearranges = rearranges(func, args, kwargs, self.recording.batch_size, is_batch)
+        elif sources or made:
+            for tensor in _changed(func, args, kwargs, result):
+                setattr(tensor, _MADE, True)
         if not sources or func in _DECOMPOSED or (private and func in COMPOSITES):
-            return
-        if func is Tensor.__setitem__ and torch.is_grad_enabled():
+            return result
+        if func is Tensor.__setitem__ and private and torch.is_grad_enabled():
             raise UnsupportedModel(
                 "A parameter is written into a part of another tensor (x[...] = parameter), which cannot be followed. "
                 "Build the tensor with torch.cat, torch.stack or torch.where instead."
             )
         # an assignment into a tensor returns nothing: what it changed is its output
-        written = args[:1] if result is None and _writes(func) else result
+        written = args[:1] if result is None and writes(func) else result
         for index, output in enumerate(tensors_in(written)):
-            if not output.requires_grad or id(output) in tracked:
+            if not output.requires_grad:
+                continue
+            if id(output) in tracked:
+                if writes(func) and private and torch.is_grad_enabled() and tracked[id(output)].derived:
+                    raise UnsupportedModel(
+                        f"Operation '{func.__name__}' writes examples into a tensor that is computed from parameters "
+                        "alone, which cannot be followed. Use the ordinary form of the operation."
+                    )
                 continue
             if private:
                 self._note_use(func, args, kwargs, sources, output, is_root=not reached, output_index=index)
             elif self._makes_batch_axis(func, args, sources, output):
-                mark_batch([output])
+                self._mark([output])
+                self._declare_rows(sources[0].tensor, output)
                 _mark_reached([output])
                 self._note_use(func, args, kwargs, sources, output, is_root=True)
             else:
                 parameters = frozenset().union(*(source.parameters for source in sources))
                 undo = undo_of(func, sources[0].tensor, output) if len(sources) == 1 else None
                 tracked[id(output)] = Source(
-                    tensor=output, parameters=parameters, derived=True, made_from=sources[0], undo=undo
-                )
+                    tensor=output, parameters=parameters, derived=True, made_from=sources[0], undo=undo,
+                    version=output._version,
+                )  # fmt: skip
+        return result
+
+    def _mark(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            setattr(tensor, _MARK, self._oldest << _SHIFT)
+
+    def _declare_rows(self, source: Tensor, output: Tensor) -> None:
+        """Say of copies of a parameter, one for each example, that they are the examples'."""
+        if self.recording.follower is not None:
+            size = self.recording.batch_size
+            is_first = output.shape[0] == size and (source.dim() < output.dim() or source.shape[0] == 1)
+            axis = 0 if is_first or output.dim() < 3 else 1
+            self.recording.follower.declare(output, single(0) if size == 1 else Place(axis, 1, 1, 0, size))
 
     def _note_use(
         self,
@@ -291,23 +440,29 @@ class Capture(TorchFunctionMode):
         is_root: bool,
         output_index: int = 0,
     ) -> None:
+        used = [tensor for tensor in tensors_in((args, kwargs)) if is_batch(tensor)]
+        used += [source.tensor for source in sources if source.derived]
         use = Use(
             function=func,
             args=args,
             kwargs=kwargs,
-            sources=sources,
+            sources=[source.intact for source in sources],
             output_shape=output.shape,
             output_dtype=output.dtype,
             edge=get_gradient_edge(output),
             is_root=is_root,
             output_index=output_index,
             statistics=self._statistics,
-            versions=tuple((tensor, tensor._version) for tensor in tensors_in((args, kwargs)) if is_batch(tensor)),
+            versions=tuple((tensor, tensor._version) for tensor in used),
+            written=output if writes(func) else None,
+            behind_written=self._behind,
         )
         if self._follows_memory and not torch.compiler.is_compiling():
             self._follow((args, output))  # inside a composite operation no other call is seen
-        output.register_hook(lambda gradient: _keep(use, gradient))  # type: ignore[no-untyped-call]
+        use.handle = _listen(use, output)
         self.recording.uses.append(use)
+        if self.recording.follower is not None:
+            self.recording.follower.use(output)
 
     def _note_part(self, func: Function, args: tuple[Any, ...], output: Tensor) -> None:
         """Note a part of a composite operation: its tracked arguments' gradients follow from ``output``'s."""
@@ -320,16 +475,27 @@ class Capture(TorchFunctionMode):
     def _follows_a_use(self, tensor: Tensor) -> bool:
         """Whether backward from here comes to a noted use; inside a composite operation no mark says so."""
         noted = {use.edge.node for use in self.recording.uses if use.edge is not None}
-        seen: set[Any] = set()
-        queue: list[Any] = [tensor.grad_fn]
-        while queue:
-            node = queue.pop()
-            if node in noted:
-                return True
-            if node is not None and node not in seen:
-                seen.add(node)
-                queue.extend(child for child, _ in node.next_functions)
-        return False
+        return not noted.isdisjoint(nodes_behind([tensor.grad_fn]))
+
+    def _source_of(self, tensor: Tensor) -> Source | None:
+        """Return what a tensor is followed as, if it is one or was computed from parameters alone."""
+        source = self.recording.tracked.get(id(tensor))
+        if source is not None and (not source.derived or source.tensor._version == source.version):
+            return source
+        # made by a custom function, or written in part: nothing but the graph says from what
+        is_made = source is not None or getattr(tensor, _MADE, False)
+        if not is_made or is_batch(tensor) or not tensor.requires_grad or tensor.is_leaf:
+            return None
+        nodes = nodes_behind([tensor.grad_fn])
+        if any(use.edge is not None and use.edge.node in nodes for use in self.recording.uses):
+            return None
+        behind = (self.recording.tracked.get(id(getattr(node, "variable", None))) for node in nodes)
+        parameters = frozenset().union(*(found.parameters for found in behind if found is not None))
+        if not parameters:
+            return None
+        source = Source(tensor=tensor, parameters=parameters, derived=True, version=tensor._version)
+        self.recording.tracked[id(tensor)] = source
+        return source
 
     def _makes_batch_axis(
         self, func: Function, args: tuple[Any, ...], sources: Sequence[Source], output: Tensor
@@ -356,20 +522,35 @@ class Capture(TorchFunctionMode):
         return source.dim() == 3 and source.shape == (output.shape[0], 1, *output.shape[2:]) and output.shape[1] == size
 
 
+def _changed(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Tensor]:
+    """Return the tensors that an operation made or changed; a write into a view changes its base, too."""
+    if not writes(func):
+        return tensors_in(result)
+    found = tensors_in((result, args[:1], kwargs.get("out")))
+    return found + [tensor._base for tensor in found if tensor._base is not None]
+
+
 def _mark_reached(tensors: Iterable[Tensor]) -> None:
     for tensor in tensors:
         setattr(tensor, _REACHED, True)
 
 
-def _keep(use: Use, gradient: Tensor) -> None:
-    use.out_grad = gradient
-    if use.receive is not None:
+def _listen(use: Use, output: Tensor) -> RemovableHandle:
+    handle: RemovableHandle = output.register_hook(lambda found: _keep(use, found))  # type: ignore[no-untyped-call]
+    return handle
+
+
+def _keep(use: Use, gradient: Tensor | None) -> None:
+    use.out_grad, use.is_heard = gradient, True
+    if use.receive is not None and gradient is not None:
         use.receive(use)
 
 
 def leave(capture: Capture) -> None:
     """Take one mode out of torch's stack, wherever it lies: two sessions may have physical batches open at once."""
     above = []
+    if capture.recording.follower is not None:
+        capture.recording.follower.leave()
     while (top := _pop_mode()) is not capture:  # type: ignore[no-untyped-call]
         above.append(top)
     for mode in reversed(above):
@@ -386,7 +567,7 @@ def send_back(
 ) -> Sequence[Tensor | None]:
     """Send gradients to every noted output, and to ``inputs``; return the latter's."""
     for use in recording.uses:
-        use.out_grad, use.receive = None, receive
+        use.out_grad, use.receive, use.is_heard = None, receive, False
     edges = [use.edge for use in recording.uses if use.is_root and use.edge is not None]
     if not edges and not inputs:
         return ()
@@ -395,12 +576,6 @@ def send_back(
     for use in recording.uses:
         use.receive = None  # a later look at the graph must not count these gradients again
     return found[len(edges) :]
-
-
-@lru_cache(maxsize=4096)
-def _writes(func: Function) -> bool:
-    name = getattr(func, "__name__", "")
-    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
 
 
 def _decompose(function: Function) -> Function:

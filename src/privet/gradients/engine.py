@@ -18,11 +18,13 @@ from torch import Tensor, nn
 from privet.errors import LoopError, LossError
 from privet.gradients.axis_squares import add_axis_squares
 from privet.gradients.capture import is_batch
+from privet.gradients.holding import held_factors
 from privet.gradients.masked import SomeRows, keep_coordinates, keep_rows
 from privet.gradients.per_example import Explicit, PerExample, num_elements, zero_rows
 from privet.gradients.planner import Planner
 from privet.gradients.rescaling import rescaled
 from privet.gradients.strategies import Squares, square_sums, total_of
+from privet.isolation.watch import Watch
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
@@ -36,10 +38,18 @@ class RunningEngine(Protocol):
         """Whether the next physical batch should come as leaves that require gradients, for a trial of the program."""
         ...
 
-    def begin(self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False) -> None:
+    @property
+    def watch(self) -> Watch:
+        """What is known of the programs that ran."""
+        ...
+
+    def begin(
+        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True
+    ) -> None:
         """Watch the forward pass of one physical batch of this many examples; ``inputs`` are its gradient leaves.
 
         With ``can_repeat`` :meth:`add_clipped` may raise :class:`NewProgram` to ask for the same batch as leaves.
+        Without ``may_trace`` a program that was not proven before is not proven now, and not added.
         """
         ...
 
@@ -106,8 +116,10 @@ class ReplayableEngine(RunningEngine, Protocol):
 class Engine(Protocol):
     """A choice of engine: a performance knob, never part of a plan."""
 
-    def start(self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout) -> RunningEngine:
-        """Bind to a model and its trainable parameters, in the layout's order."""
+    def start(
+        self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout, watch: Watch | None = None
+    ) -> RunningEngine:
+        """Bind to a model and its trainable parameters, in the layout's order; programs are judged by ``watch``."""
         ...
 
 
@@ -160,6 +172,7 @@ class Clipper:
         self._squares: list[list[Squares]] = [[] for _ in range(into.layout.num_groups)]
         self._kept: dict[int, PerExample] = {}
         self._pool: dict[int, Tensor] = {}
+        self.factors = into.flat.new_zeros(batch_size, into.layout.num_groups)  # what finish() weighs examples by
         planner.begin()
 
     def take(self, position: int, part: PerExample) -> None:
@@ -205,12 +218,13 @@ class Clipper:
         """Clip, add the sum to the buffer and return the norms ``[batch, group]``.
 
         Guarantee:
-            As in :meth:`RunningEngine.add_clipped`. Parameters that were never taken contribute zero.
+            As in :meth:`RunningEngine.add_clipped`, for any rule: :func:`held_factors` limits what it says to the bound
+            of the sum. Parameters that were never taken contribute zero.
         """
         layout = self._into.layout
         pools = self._pools()
         norms = torch.stack([self._total(squares) for squares in self._squares], 1).sqrt_()
-        factors = rule.factors(norms)
+        self.factors = factors = self._factors(rule, norms)
         bad = self._bad(norms)
         if bad is not None:
             factors = factors.masked_fill(bad.unsqueeze(1), 0)
@@ -230,6 +244,11 @@ class Clipper:
             self._add_squares(factors, self._into.squares)
         self._planner.settle()
         return norms
+
+    def _factors(self, rule: ClippingRule, norms: Tensor) -> Tensor:
+        if not self._into.is_held:
+            return rule.factors(norms)
+        return held_factors(rule, norms, self._into.sensitivity, self._into.layout.num_coordinates)
 
     def _add_squares(self, factors: Tensor, into: Tensor) -> None:
         parts = self._kept | {place: Explicit(gradients=rows) for place, rows in self._pool.items()}

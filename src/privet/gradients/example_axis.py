@@ -15,6 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from privet.isolation.place import Place
+
 
 class ExampleAxis(Protocol):
     """A way in which examples lie in a tensor."""
@@ -46,6 +48,33 @@ class FoldedAxis:
         if self.examples_first:
             return tensor.reshape(batch_size, -1, *tensor.shape[1:])
         return tensor.reshape(-1, batch_size, *tensor.shape[1:]).movedim(1, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerAxis:
+    """Some axis holds examples with other lengths before and after them."""
+
+    axis: int
+    before: int
+    after: int
+
+    def in_front(self, tensor: Tensor, batch_size: int) -> Tensor:
+        """Unfold the axis and move the examples to the front; what was around them becomes one axis."""
+        rows = tensor.movedim(self.axis, 0)
+        rest = rows.shape[1:]
+        return rows.reshape(self.before, batch_size, self.after, *rest).movedim(1, 0).flatten(1, 2)
+
+
+@lru_cache(maxsize=4096)
+def axis_of(place: Place) -> ExampleAxis:
+    """Return how to bring examples to the front that lie where a proof says."""
+    if place.before == place.after == 1:
+        return WholeAxis(axis=place.axis)
+    if place.axis == 0 and place.before == 1:
+        return FoldedAxis(examples_first=True)
+    if place.axis == 0 and place.after == 1:
+        return FoldedAxis(examples_first=False)
+    return InnerAxis(axis=place.axis, before=place.before, after=place.after)
 
 
 @lru_cache(maxsize=4096)

@@ -15,12 +15,16 @@ from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from privet.errors import LoopError, UnsupportedModel
-from privet.gradients.capture import Capture, is_batch, leave, tensors_in
+from privet.gradients.capture import HALF, Capture, is_batch, leave, tensors_in
 from privet.gradients.engine import Clipper, check_losses
+from privet.gradients.holding import check_norms, check_rule
 from privet.gradients.per_example import Explicit
 from privet.gradients.planner import Planner
+from privet.gradients.reaching import check_module_hooks, check_parameter_hooks
 from privet.gradients.support import parameters_behind, quiet_vmap
-from privet.gradients.trial import check_isolation
+from privet.gradients.trial import check_isolation, tolerance_of
+from privet.isolation.place import Place, Verdict
+from privet.isolation.watch import Watch
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
@@ -36,42 +40,58 @@ class Functional:
 
     chunk_size: int | None = None
 
-    def start(self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout) -> RunningFunctional:
+    def start(
+        self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout, watch: Watch | None = None
+    ) -> RunningFunctional:
         """Bind to a model; a forward hook notes its inputs and output until the session closes."""
-        return RunningFunctional(model, parameters, layout, self.chunk_size)
+        return RunningFunctional(model, parameters, layout, self.chunk_size, watch or Watch())
 
 
 class RunningFunctional:
     """:class:`Functional` bound to a model."""
 
     def __init__(
-        self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout, chunk_size: int | None
+        self,
+        model: nn.Module,
+        parameters: Sequence[nn.Parameter],
+        layout: Layout,
+        chunk_size: int | None,
+        watch: Watch,
     ) -> None:
         """Hook the model's forward."""
+        self.watch = watch
         self._model, self._parameters, self._layout, self._chunk_size = model, parameters, layout, chunk_size
         self._planner = Planner()
         self._capture: Capture | None = None
         self._inputs: Sequence[Tensor] = ()
+        self._has_compared_norms = False
         self._calls: list[tuple[tuple[Any, ...], dict[str, Any], Any]] = []
         self._handle: RemovableHandle = model.register_forward_hook(self._note, with_kwargs=True)
 
-    def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if self._capture is not None and torch.is_grad_enabled():
-            self._calls.append((args, kwargs, output))
+    def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        if self._capture is None or not torch.is_grad_enabled():
+            return None
+        output = _apart(output)
+        self._calls.append((args, kwargs, output))
+        return output
 
     @property
     def wants_input_gradients(self) -> bool:
         """This engine is the reference: it puts every physical batch on trial."""
         return True
 
-    def begin(self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False) -> None:
+    def begin(
+        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True
+    ) -> None:
         """Note the next call of the model; a mode without parameters follows which tensors descend from examples."""
         if self._capture is not None:
             raise LoopError(
                 "A physical batch is still open: call step.backward(losses) before asking for the next one."
             )
+        check_parameter_hooks(self._parameters, self._layout)
+        check_module_hooks(self._model)
         self._inputs = inputs
-        self._capture = Capture((), batch_size)
+        self._capture = Capture((), batch_size, programs=self.watch.programs, may_trace=may_trace)
         self._capture.__enter__()  # type: ignore[no-untyped-call]
 
     def abandon(self) -> None:
@@ -91,9 +111,12 @@ class RunningFunctional:
         """Recompute every example's gradient and add the clipped sum; see :meth:`RunningEngine.add_clipped`."""
         if self._capture is None:
             raise LoopError("step.backward(losses) was called outside step.microbatches().")
-        batch_size, calls, inputs = self._capture.recording.batch_size, list(self._calls), self._inputs
+        recording, calls, inputs = self._capture.recording, list(self._calls), self._inputs
+        batch_size, follower = recording.batch_size, recording.follower
         self.abandon()
         losses = check_losses(losses, batch_size)
+        assert follower is not None, "every batch is followed"
+        self.watch.judge(follower.prove(losses), follower)
         if len(calls) != 1:
             raise UnsupportedModel(
                 f"The functional engine needs exactly one call of the model per physical batch, found {len(calls)}. "
@@ -101,23 +124,39 @@ class RunningFunctional:
             )
         args, kwargs, output = calls[0]
         outputs = [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
-        live = [index for index, tensor in enumerate(outputs) if tensor.requires_grad]
+        live = _distinct(outputs)
         self._check_only_through(losses, [outputs[index] for index in live])
-        for index in live:
-            _rows_of(outputs[index], batch_size)  # refused here if examples do not come first
+        moving = [tensor for tensor in tensors_in((args, kwargs)) if is_batch(tensor)]
+        for tensor in (*moving, *(outputs[index] for index in live)):
+            _check_first(follower.verdict(tensor), tensor, batch_size)
         with torch.autocast(losses.device.type, enabled=False):
             check_isolation(losses, [outputs[index] for index in live], inputs)
             found: Sequence[Tensor | None] = torch.autograd.grad(
-                losses.sum(), [outputs[index] for index in live], allow_unused=True
+                losses.sum(), [outputs[index] for index in live], retain_graph=True, allow_unused=True
             )
             cotangents = {index: value for index, value in zip(live, found, strict=True) if value is not None}
             with torch.no_grad():
                 clipper = Clipper(into, batch_size, self._planner)
                 gradients, replayed = self._gradients(args, kwargs, cotangents, batch_size)
                 _check_replay(replayed, [outputs[index] for index in cotangents], losses)
+                tolerance = tolerance_of(into.flat.dtype, is_half=any(tensor.dtype in HALF for tensor in outputs))
+                _check_gradients(losses, gradients, self._parameters, self._layout, tolerance)
                 for position, part in enumerate(gradients):
                     clipper.take(position, Explicit(gradients=part))
-                return clipper.finish(rule)
+                norms = clipper.finish(rule)
+                self._compare_norms(losses, norms, rule, into, tolerance)
+                return norms
+
+    def _compare_norms(
+        self, losses: Tensor, norms: Tensor, rule: ClippingRule, into: ClippedSum, tolerance: tuple[float, float]
+    ) -> None:
+        if self._has_compared_norms:
+            return
+        check_rule(rule, norms)
+        check_norms(
+            losses, norms, self._parameters, self._layout, keep=into.keep, frame=into.frame, tolerance=tolerance
+        )
+        self._has_compared_norms = True
 
     def _check_only_through(self, losses: Tensor, outputs: Sequence[Tensor]) -> None:
         stop = {tensor.grad_fn for tensor in outputs}
@@ -172,14 +211,102 @@ class RunningFunctional:
             ) from error
 
 
-def _rows_of(tensor: Tensor, batch_size: int) -> Tensor:
-    """Return the tensor as ``[example, row of the example, ...]``; its first axis holds one example after another."""
-    if tensor.dim() == 0 or len(tensor) % batch_size:
+def _apart(output: Any) -> Any:
+    """Return a model's output with every tensor copied, where it has several that gradients flow back to.
+
+    One output may be computed from another (logits from features). Its gradient would then hold what reaches it through
+    the other as well, and the other's would be counted twice. Nothing but the loss is computed from the copies.
+
+    Raises:
+        UnsupportedModel: a container of several outputs cannot be taken apart.
+    """
+    if sum(tensor.requires_grad for tensor in tensors_in(output)) < 2:
+        return output
+    copies: dict[int, Tensor] = {}
+
+    def copy(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return copies.setdefault(id(leaf), leaf.clone() if leaf.requires_grad else leaf)
+        if any(tensor.requires_grad for tensor in tensors_in(leaf)):
+            raise UnsupportedModel(
+                f"The model returns several tensors in a {type(leaf).__name__}, which the functional engine cannot "
+                "take apart, and one of them may be computed from another. Return a tuple, a list or a dict."
+            )
+        return leaf
+
+    return pytree.tree_map(copy, output)
+
+
+def _distinct(outputs: Sequence[Tensor]) -> list[int]:
+    """Return the places of the outputs that gradients flow back to, each tensor once."""
+    first: dict[int, int] = {}
+    for index, tensor in enumerate(outputs):
+        if tensor.requires_grad:
+            first.setdefault(id(tensor), index)
+    return list(first.values())
+
+
+def _check_gradients(
+    losses: Tensor, gradients: Sequence[Tensor], parameters: Sequence[nn.Parameter], layout: Layout,
+    tolerance: tuple[float, float],
+) -> None:  # fmt: skip
+    """Refuse gradients that do not add up to autograd's, with a weight of its own for every example.
+
+    Examples taken for each other, a part counted twice and a part that is missing all show, and in both halves of a
+    batch; the rounding of one wild example shows in one.
+    """
+    count = len(losses)
+    rows = [part.reshape(count, -1).float() for part in gradients]
+    lengths = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in rows]).norm(dim=0)
+    sound = lengths.isfinite() & losses.detach().isfinite()
+    weights = torch.linspace(1, 2, count, device=losses.device).div(lengths.clamp_min(1))
+    first = torch.arange(count, device=losses.device) % 2 == 0
+    wrong = set(layout.names)
+    for half in (first & sound, ~first & sound):
+        if bool(half.any()):
+            wrong &= _differing(losses, gradients, parameters, layout, weights, lengths, half, tolerance)
+    if not bool(sound.any()):
+        return
+    if wrong:
+        raise UnsupportedModel(
+            f"The gradients of {sorted(wrong)}, computed one example at a time, do not add up to autograd's. Either "
+            "examples do not lie on the first axis of what goes in and out of the model, or a hook changes its outputs "
+            "or its gradients. Use the book-keeping engine."
+        )
+
+
+def _differing(
+    losses: Tensor, gradients: Sequence[Tensor], parameters: Sequence[nn.Parameter], layout: Layout,
+    weights: Tensor, lengths: Tensor, chosen: Tensor, tolerance: tuple[float, float],
+) -> set[str]:  # fmt: skip
+    """Return the names of the parameters for which the weighted sum over some examples differs from autograd's."""
+    relative, absolute = tolerance
+    found: Sequence[Tensor | None] = torch.autograd.grad(
+        losses, parameters, grad_outputs=(weights * chosen).to(losses.dtype), retain_graph=True, allow_unused=True
+    )
+    slack = absolute * (weights * lengths)[chosen].sum()
+    differing = set()
+    for name, part, truth in zip(layout.names, gradients, found, strict=True):
+        total = torch.tensordot(weights[chosen].to(part.dtype), part[chosen], 1)
+        expected = torch.zeros_like(total) if truth is None else truth
+        if bool((total - expected).norm() > relative * expected.norm() + slack):
+            differing.add(name)
+    return differing
+
+
+def _check_first(verdict: Verdict, tensor: Tensor, batch_size: int) -> None:
+    """Refuse a tensor that goes in or out of the model with its examples elsewhere than on the first axis."""
+    is_first = isinstance(verdict, Place) and verdict.axis == 0 and verdict.before == 1
+    if not is_first or tensor.dim() == 0 or len(tensor) % batch_size:
         raise UnsupportedModel(
             f"The model works with a tensor of shape {list(tensor.shape)} for a physical batch of {batch_size} "
             "examples. The functional engine needs the examples on the first axis of what goes in and out of the "
             "model. Use the book-keeping engine."
         )
+
+
+def _rows_of(tensor: Tensor, batch_size: int) -> Tensor:
+    """Return the tensor as ``[example, row of the example, ...]``; its first axis holds one example after another."""
     return tensor.reshape(batch_size, len(tensor) // batch_size, *tensor.shape[1:])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,11 +14,19 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils.parametrize import is_parametrized
 
 from privet.errors import UnsupportedModel
+from privet.gradients.graph import nodes_behind
 
 # Channels in a group of a norm that replaces a batch norm: fewer leave little of what tells examples apart.
 _LEAST_CHANNELS = 4
+# Where torch keeps DataParallel, DistributedDataParallel, FSDP, DTensor and pipelines, and what is none of those there.
+_SPREADING = ("torch.nn.parallel.", "torch.distributed.")
+_CHECKPOINTING = "torch.distributed.algorithms._checkpoint."
+
+# What torch's own batch norms do.
+_PLAIN_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
 
 
 @contextmanager
@@ -44,11 +52,11 @@ class Finding:
 
 
 def find_problems(model: nn.Module) -> list[Finding]:
-    """List every layer that is known to mix examples or to keep statistics of private data.
+    """List every layer that is known to mix examples, to keep statistics of private data or to share its work.
 
     Trainable or not makes no difference: a frozen batch norm in training mode leaks through its running averages.
     """
-    findings: list[Finding] = []
+    findings = find_wrappers(model)
     for name, module in model.named_modules():
         kind = type(module).__name__
         if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
@@ -90,6 +98,29 @@ def find_problems(model: nn.Module) -> list[Finding]:
     return findings
 
 
+def find_wrappers(model: nn.Module) -> list[Finding]:
+    """List every module and parameter that is spread over processes or devices.
+
+    Told by where their classes come from, whatever they are called: all of torch's ways to spread a model live in two
+    packages.
+    """
+    parts: list[tuple[str, object]] = [*model.named_modules(), *model.named_parameters()]
+    return [
+        Finding(
+            name=name,
+            kind=type(part).__name__,
+            problem="is spread over several processes or devices, of which this session sees one",
+            fix="Pass the plain module, before it is wrapped or sharded (often .module), in a single process.",
+        )
+        for name, part in parts
+        if any(_spreads(kind.__module__) for kind in type(part).__mro__)
+    ]
+
+
+def _spreads(module: str) -> bool:
+    return module.startswith(_SPREADING) and not module.startswith(_CHECKPOINTING)
+
+
 def check_model(model: nn.Module) -> None:
     """Refuse a model with known faults, naming each of them.
 
@@ -121,7 +152,13 @@ def check_model(model: nn.Module) -> None:
         )
 
 
-def replace_batchnorm(model: nn.Module, *, max_groups: int = 32) -> nn.Module:
+Remake = Callable[[nn.Module, nn.GroupNorm], nn.Module]
+"""Takes a layer that is a batch norm and more, and the group norm for its norm; returns what stands in its place."""
+
+
+def replace_batchnorm(
+    model: nn.Module, *, max_groups: int = 32, remake: Mapping[type[nn.Module], Remake] | None = None
+) -> nn.Module:
     """Exchange every batch norm of ``model``, in place, for a group norm of the same width, and return the model.
 
     The number of groups is the largest divisor of the channel count up to ``max_groups`` that leaves four channels to a
@@ -129,22 +166,59 @@ def replace_batchnorm(model: nn.Module, *, max_groups: int = 32) -> nn.Module:
     a single number, so all its channels form one group: a group of one number would be constant, whatever the input.
     Scale and shift are carried over; running statistics have no counterpart and are dropped.
 
+    Args:
+        model: The model; it is left as it was if a layer is refused.
+        max_groups: The most groups a norm gets.
+        remake: How to rebuild layers of exactly these types, which do more than normalise. For one that applies its
+            ``act`` after the norm: ``{NormAct: lambda old, norm: nn.Sequential(norm, old.act)}``.
+
     Raises:
-        UnsupportedModel: a one-dimensional batch norm has a single channel, and no norm within an example replaces it.
+        UnsupportedModel: a layer is a batch norm and more (an activation inside, hooks, a parametrised weight), and
+            ``remake`` does not say how to rebuild it; or a one-dimensional batch norm has a single channel, and no norm
+            within an example replaces it.
     """
-    for name, module in list(model.named_modules()):
+    made: dict[int, nn.Module] = {}
+    places: list[tuple[str, nn.Module]] = []
+    more: list[str] = []
+    for name, module in model.named_modules(remove_duplicate=False):
         if not isinstance(module, _BatchNorm):
             continue
-        channels = module.num_features
-        groups = _num_groups(module, max_groups)
-        norm = nn.GroupNorm(groups, channels, eps=module.eps, affine=module.affine)
-        if module.affine:
-            norm.weight, norm.bias = module.weight, module.bias
+        places.append((name, module))
+        if id(module) in made:
+            continue
+        rebuilt = (remake or {}).get(type(module))
+        if rebuilt is None and _does_more(module):
+            more.append(f"'{name}' ({type(module).__name__})")
+            continue
+        norm = _group_norm(module, max_groups)
+        made[id(module)] = norm if rebuilt is None else rebuilt(module, norm)
+    if more:
+        raise UnsupportedModel(
+            f"Layers {', '.join(more)} are batch norms that do more than normalise (an activation or dropout inside, "
+            "hooks, a parametrised weight), and a bare group norm in their place would lose that. Say how to rebuild "
+            "them: replace_batchnorm(model, remake={TheirType: lambda old, norm: nn.Sequential(norm, old.act)})."
+        )
+    for name, module in places:
         if not name:
-            return norm
+            return made[id(module)]
         parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, norm)
+        setattr(model.get_submodule(parent), child, made[id(module)])
     return model
+
+
+def _does_more(module: _BatchNorm) -> bool:
+    """Whether a layer is more than torch's own batch norm: by its type, by its hooks, or by how its weight is made."""
+    kind: Any = type(module)
+    is_plain = kind.forward in _PLAIN_FORWARDS and kind.__call__ is nn.Module.__call__ and "forward" not in vars(module)
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return not is_plain or any(hooks) or is_parametrized(module)
+
+
+def _group_norm(module: _BatchNorm, max_groups: int) -> nn.GroupNorm:
+    norm = nn.GroupNorm(_num_groups(module, max_groups), module.num_features, eps=module.eps, affine=module.affine)
+    if module.affine and not is_parametrized(module):
+        norm.weight, norm.bias = module.weight, module.bias
+    return norm
 
 
 def _num_groups(module: _BatchNorm, max_groups: int) -> int:
@@ -165,14 +239,5 @@ def parameters_behind(
 ) -> set[int]:
     """Return the positions of the parameters that autograd reaches from ``node`` without crossing ``stop``."""
     position = {id(parameter): index for index, parameter in enumerate(parameters)}
-    seen, queue, found = set(), [node], set()
-    while queue:
-        current = queue.pop()
-        if current is None or current in seen or current in stop:
-            continue
-        seen.add(current)
-        variable = getattr(current, "variable", None)
-        if variable is not None and id(variable) in position:
-            found.add(position[id(variable)])
-        queue.extend(child for child, _ in current.next_functions)
-    return found
+    variables = (id(getattr(current, "variable", None)) for current in nodes_behind([node], stop))
+    return {position[variable] for variable in variables if variable in position}

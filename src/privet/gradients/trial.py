@@ -126,13 +126,6 @@ class Trial:
             self.leave_out(absent)
 
 
-def hold_alone(losses: Tensor, recording: Recording, layout: Layout) -> Trial:
-    """Begin the trial of a program on one example: nothing can mix, and its sum is what is left to be shown."""
-    trial = _begun(losses, recording, (), [[axis] for axis in single_example_axes(recording)], layout)
-    trial.leave_out(torch.zeros(1, dtype=torch.bool, device=losses.device))
-    return trial
-
-
 def single_example_axes(recording: Recording) -> tuple[ExampleAxis, ...]:
     """With one example everything belongs to it, however it lies."""
     return tuple(
@@ -174,7 +167,7 @@ def hold(losses: Tensor, recording: Recording, inputs: Sequence[Tensor], layout:
         UnsupportedModel: if examples mix.
     """
     options = [list(candidates(use.output_shape, recording.batch_size)) for use in recording.uses]
-    trial = _begun(losses, recording, inputs, options, layout)
+    trial = begun(losses, recording, inputs, options, layout)
     *sets, trial.left = trials(recording.batch_size, losses.device)
     for absent in sets:
         trial.leave_out(absent)
@@ -183,9 +176,10 @@ def hold(losses: Tensor, recording: Recording, inputs: Sequence[Tensor], layout:
     return trial
 
 
-def _begun(
+def begun(
     losses: Tensor, recording: Recording, inputs: Sequence[Tensor], options: list[list[ExampleAxis]], layout: Layout
 ) -> Trial:
+    """Begin a trial with what is known of the axes; nothing was left out yet."""
     return Trial(
         losses=losses,
         uses=list(recording.uses),
@@ -278,7 +272,7 @@ def check_sums(
         truth = truth if keep is None else truth * keep
         truth = truth if frame is None else frame.whitened(truth)
         found = weighted_sum(chosen)
-        relative, absolute = _HALF_TOLERANCE if trial.is_half else _TOLERANCE.get(found.dtype, _HALF_TOLERANCE)
+        relative, absolute = tolerance_of(found.dtype, is_half=trial.is_half)
         slack = absolute * (chosen * lengths).sum()
         wrong &= {
             name
@@ -294,6 +288,11 @@ def check_sums(
             "the examples of a batch. Call the model uncompiled and without custom functions on these parameters, or "
             "freeze them."
         )
+
+
+def tolerance_of(dtype: torch.dtype, *, is_half: bool) -> tuple[float, float]:
+    """Return what rounding may put between two ways to a gradient, as shares of its length and of the whole's."""
+    return _HALF_TOLERANCE if is_half else _TOLERANCE.get(dtype, _HALF_TOLERANCE)
 
 
 def _autograd_sum(trial: Trial, weights: Tensor, parameters: Sequence[nn.Parameter], layout: Layout) -> Tensor:

@@ -1,4 +1,4 @@
-"""Pieces to and from plain dictionaries: the one place where a kind's name in a file meets its class.
+"""Pieces to and from plain dictionaries; :mod:`privet.mechanism.registry` says which name in a file is which class.
 
 Written by hand, and short: a piece checks its own fields when it is built, so a second schema would only repeat those
 checks and could disagree with them.
@@ -12,87 +12,31 @@ from collections.abc import Mapping
 from typing import Any
 
 from privet.errors import PrivetError, RecipeError
-from privet.mechanism.ablations import NoNoise, Unclipped
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
-from privet.mechanism.adaptive_noise import AdaptiveGaussian, PastGradients, ReleasedSquares
-from privet.mechanism.chosen_mask import ChosenMask
-from privet.mechanism.clipping import Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
-from privet.mechanism.cyclic import Cyclic
+from privet.mechanism import registry
 from privet.mechanism.descent import StronglyConvexDescent
-from privet.mechanism.fixed_size import FixedSize
-from privet.mechanism.geometry import Diagonal, Factored, Isotropic, PerGroup
-from privet.mechanism.granularity import Blocks, Coordinates, Rows
-from privet.mechanism.grouping import ByName, OneGroup, PerLayer, PerParameter
-from privet.mechanism.laplace import BlockL2, L2Laplace, ProductLaplace
-from privet.mechanism.masking import FrozenMask, NoMask, RandomMask, RankedMask
-from privet.mechanism.noise import Gaussian
-from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
-from privet.mechanism.scheduled_clipping import Scheduled
-from privet.mechanism.schedules import Constant, Cosine, GradualCooling, Linear
-from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
-from privet.mechanism.shared_mask import SharedRandomMask
-from privet.mechanism.truncated import TruncatedPoisson
 
 Family = Mapping[str, type[Any]]
 
-SAMPLING: Family = {
-    "poisson": Poisson,
-    "truncated_poisson": TruncatedPoisson,
-    "fixed_size": FixedSize,
-    "full_batch": FullBatch,
-    "shuffle": Shuffle,
-    "cyclic": Cyclic,
-}
-CLIPPING: Family = {
-    "threshold": Threshold,
-    "keep_or_drop": KeepOrDrop,
-    "automatic": Automatic,
-    "per_sample_adaptive": PerSampleAdaptive,
-    "adaptive_quantile": AdaptiveQuantile,
-    "scheduled": Scheduled,
-    "unclipped": Unclipped,
-}
-NOISE: Family = {
-    "gaussian": Gaussian,
-    "none": NoNoise,
-    "elliptical_gaussian": EllipticalGaussian,
-    "groupwise_gaussian": GroupwiseGaussian,
-    "l2_laplace": L2Laplace,
-    "product_laplace": ProductLaplace,
-    "block_l2": BlockL2,
-    "isotropic": Isotropic,
-    "diagonal": Diagonal,
-    "factored": Factored,
-    "per_group": PerGroup,
-    "adaptive_gaussian": AdaptiveGaussian,
-    "released_squares": ReleasedSquares,
-    "past_gradients": PastGradients,
-}
+SAMPLING: Family = registry.SAMPLERS.kinds
+CLIPPING: Family = registry.CLIPPINGS.kinds
+NOISE: Family = {**registry.NOISES.kinds, **registry.GEOMETRIES.kinds, **registry.LEARNINGS.kinds}
 """Noise, and the units of shaped noise."""
-GROUPING: Family = {
-    "one_group": OneGroup,
-    "per_layer": PerLayer,
-    "per_parameter": PerParameter,
-    "by_name": ByName,
-}
-MASK: Family = {
-    "none": NoMask,
-    "random": RandomMask,
-    "shared_random": SharedRandomMask,
-    "ranked": RankedMask,
-    "frozen": FrozenMask,
-    "chosen": ChosenMask,
-    "coordinates": Coordinates,
-    "rows": Rows,
-    "blocks": Blocks,
-    "constant": Constant,
-    "linear": Linear,
-    "cosine": Cosine,
-    "gradual_cooling": GradualCooling,
-}
+GROUPING: Family = registry.GROUPINGS.kinds
+MASK: Family = {**registry.MASKS.kinds, **registry.GRANULARITIES.kinds, **registry.RATE_SCHEDULES.kinds}
 """Masks, and what masks are made of."""
 DESCENT: Family = {"strongly_convex": StronglyConvexDescent}
+FAMILIES: Mapping[str, Family] = {
+    "sampling": SAMPLING,
+    "clipping": CLIPPING,
+    "noise": NOISE,
+    "grouping": GROUPING,
+    "mask": MASK,
+    "descent": DESCENT,
+}
+NAMES: Mapping[type[Any], str] = {
+    piece: f"{family}/{name}" for family, pieces in FAMILIES.items() for name, piece in pieces.items()
+}
+"""The name of every piece in fingerprints. A name once given belongs to that piece for ever."""
 
 
 def suggestion(word: str, known: list[str]) -> str:

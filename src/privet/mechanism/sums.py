@@ -38,6 +38,8 @@ class ClippedSum:
         flat: The sum.
         layout: Where each parameter lies in it.
         sensitivity: The bound.
+        is_held: Whether engines hold every contribution to the bound, whatever the clipping rule says. False for plans
+            without clipping only, whose guarantee is that there is none.
         keep: True for the coordinates that take part; None for all.
         kept: The same choice in the forms that save work; None where only ``keep`` is known.
         frame: The units in which the sum and its bound are stated; None for plain ones.
@@ -50,6 +52,7 @@ class ClippedSum:
     flat: Tensor
     layout: Layout
     sensitivity: Sensitivity
+    is_held: bool = True
     keep: Tensor | None = None
     kept: Kept | None = None
     frame: Frame | None = None

@@ -1,8 +1,12 @@
-"""The three words without which a guarantee means nothing: adjacency, unit and release."""
+"""The three words without which a guarantee means nothing: adjacency, unit and release; and who says what a unit is."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol, cast
+
+from privet.errors import DataError
 
 
 class Adjacency(Enum):
@@ -38,6 +42,13 @@ class Unit(Enum):
     PERSON = "person"
     CLIENT = "client"
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a guarantee about this unit rests on that no program can see."""
+        if self is Unit.PERSON:
+            return ("one item of the data set holds everything about one person, and nobody is in two items",)
+        return ()
+
 
 class Release(Enum):
     """What an attacker is assumed to see.
@@ -48,3 +59,53 @@ class Release(Enum):
 
     EVERY_ITERATE = "every_iterate"
     LAST_ITERATE = "last_iterate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneItem:
+    """What one item of a data set is.
+
+    Attributes:
+        units: Everything that one item is, whole and alone.
+        otherwise: Why it is nothing else, and what to do, in sentences.
+    """
+
+    units: tuple[Unit, ...] = (Unit.RECORD,)
+    otherwise: str = (
+        "A data set that says nothing holds records, and somebody may have several. If each item holds everything "
+        "about one person, say so: pv.OneItemPerPerson(dataset=...) in Python, or one_record_per_person=True where "
+        "fit() takes arrays alone; in a recipe table.person = 'COLUMN' or one_record_per_person = true. Otherwise "
+        "protect records: Unit.RECORD, privacy.unit = 'record'."
+    )
+
+    def check(self, unit: Unit) -> None:
+        """Refuse a unit that one item is not.
+
+        Guarantee: noise is calibrated to one item, so a promise about anything larger would be wrong.
+
+        Raises:
+            DataError: saying what the items are, and the way out.
+        """
+        if unit not in self.units:
+            raise DataError(
+                f"The plan protects one {unit.value}, and one item of the data set is one "
+                f"{' or one '.join(known.value for known in self.units)}. {self.otherwise}"
+            )
+
+
+ONE_RECORD = OneItem()
+
+
+class StatesItems(Protocol):
+    """A data set that says what one item of it is."""
+
+    @property
+    def one_item(self) -> OneItem:
+        """What one item is."""
+        ...
+
+
+def one_item_of(dataset: object) -> OneItem:
+    """Return what one item of a data set is: as its class states, or one record."""
+    # The class must state it: one that hands on whatever it is asked for says nothing about its own items.
+    return cast("StatesItems", dataset).one_item if hasattr(type(dataset), "one_item") else ONE_RECORD

@@ -1,7 +1,8 @@
 """A run's certificate: what was charged, what that promises, and everything a stranger needs to check it.
 
 It is made from the ledger, the plan and the files' fingerprints alone. No measured value of the model and nothing
-computed from training data is in it.
+computed from training data is in it, and nothing that ``scripts/verify_certificate.py`` could not work out by itself:
+that program makes the whole certificate anew, so whatever is added here is added there.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from privet import __version__
 from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import Ledger, LedgerHead, LedgerView
 from privet.accounting.ledger_rows import canonical
@@ -23,10 +23,11 @@ from privet.errors import AccountingError, CheckpointError
 from privet.experiments.ledger_check import LedgerCheck, check_ledger
 from privet.experiments.run_files import RunFiles, read_json
 from privet.mechanism.events import encode_event
-from privet.reports.run_fingerprints import ModelFile, checkpoint_head, fingerprint_of
+from privet.mechanism.terms import Release
+from privet.reports.run_fingerprints import ModelFile, fingerprint_of
 
 SCHEMA = "privet certificate"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 DIGEST = "digest"
 
 _FACTS = ("privet", "python", "packages", "system", "machine", "device")
@@ -83,6 +84,7 @@ class Certificate:
     Attributes:
         check: What the ledger adds up to, held against its plan.
         head: The ledger's newest row.
+        is_complete: Whether a row of the ledger says that the plan was carried out to its end.
         events: Everything charged, as (JSON form of the event, rounds).
         noise: The generator and its tail.
         model: Fingerprint of the final weights, if they are there.
@@ -93,6 +95,7 @@ class Certificate:
 
     check: LedgerCheck
     head: LedgerHead
+    is_complete: bool
     events: tuple[tuple[Mapping[str, Any], int], ...]
     noise: NoiseTail
     model: ModelFile | None
@@ -118,24 +121,26 @@ class Certificate:
             return Standing.NOT_PRIVATE
         if self.check.mismatch is not None:
             return Standing.DIFFERS_FROM_PLAN
-        is_finished = self.check.rounds_charged >= self.check.rounds_planned
-        return Standing.COMPLETE if is_finished else Standing.UNFINISHED
+        return Standing.COMPLETE if self.check.is_finished else Standing.UNFINISHED
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values, with the digest of all the others."""
+        """Return plain JSON values, with the digest of all the others.
+
+        The second opinions that the library asked for are left out: whoever checks the file has one of their own.
+        """
+        stated = replace(self.guarantee, witness=None, cross_check=None)
         values = {
             "schema": SCHEMA,
             "schema_version": SCHEMA_VERSION,
-            "privet": __version__,
             "standing": self.standing.value,
-            "guarantee": self.guarantee.to_dict(),
-            "relation": self.guarantee.adjacency.words(self.guarantee.unit),
-            "unit": self.guarantee.unit.value,
-            "statement": self.guarantee.statement(),
-            "assumptions": list(self.guarantee.assumptions),
+            "summary": str(stated),
+            "guarantee": stated.to_dict(),
+            "relation": stated.adjacency.words(stated.unit),
+            "unit": stated.unit.value,
+            "statement": stated.statement(),
+            "assumptions": list(stated.assumptions),
             "limits": list(self.limits),
             "ledger": self._ledger(),
-            "accounted_event": encode_event(self.check.event),
             "plan": {
                 "hash": self.check.plan_hash,
                 "file_sha256": self.plan_file_sha256,
@@ -157,8 +162,8 @@ class Certificate:
             "rounds_planned": check.rounds_planned,
             "rounds_given_up": check.num_voids,
             "rounds_run_otherwise": check.num_mismatches,
+            "is_complete": self.is_complete,
             "agrees_with_plan": check.mismatch is None,
-            "mismatch": check.mismatch,
             "events": [{"event": dict(event), "count": count} for event, count in self.events],
         }
 
@@ -184,31 +189,20 @@ def certify(folder: str | Path) -> Certificate:
     check = check_ledger(files.folder)
     if check.head != view.head.sha256:
         raise CheckpointError(f"The ledger of {folder} grew while it was read: the run goes on. Certify it at its end.")
-    limits = _not_compared(files)
     versions = _versions(files)
     model = fingerprint_of(files.model)
     noise = _noise_tail(check, view, versions, model)
     return Certificate(
         check=check,
         head=view.head,
+        is_complete=view.is_complete,
         events=tuple((encode_event(event), count) for event, count in view.charged),
         noise=noise,
         model=model,
         plan_file_sha256=_sha256(files.plan),
         versions=versions,
-        limits=(*_limits(check, view, model, noise), *limits),
+        limits=_limits(check, view, model, noise),
     )
-
-
-def _not_compared(files: RunFiles) -> tuple[str, ...]:
-    """Say if there is no checkpoint that the ledger, when it was checked, could be compared with."""
-    try:
-        head = checkpoint_head(files.checkpoint)
-    except CheckpointError as error:
-        return (f"The ledger could not be compared with the newest checkpoint: {error}",)
-    if head is None:
-        return ("There is no checkpoint, so that nothing but the ledger itself says that it was not rolled back.",)
-    return ()
 
 
 def _versions(files: RunFiles) -> tuple[Mapping[str, Any], ...]:
@@ -253,17 +247,19 @@ def _noise_tail(
     return NoiseTail(generator=generator, reach=reach, delta=found, limit=limit, unknown_because=None)
 
 
-def _limits(check: LedgerCheck, view: LedgerView, model: ModelFile | None, noise: NoiseTail) -> list[str]:
+def _limits(check: LedgerCheck, view: LedgerView, model: ModelFile | None, noise: NoiseTail) -> tuple[str, ...]:
     spent, found = check.spent, []
     if spent.not_private_because:
         found.append(f"Nothing is promised: {'; '.join(spent.not_private_because)}.")
     if check.mismatch is not None:
-        found.append(f"What was charged is not what was planned, so the figures are the ledger's: {check.mismatch}")
-    if check.rounds_charged < check.rounds_planned:
+        found.append("What was charged is not what was planned, so the figures are the ledger's.")
+    if not check.is_finished:
         found.append(
             f"The run is not finished: {check.rounds_charged:,} of {check.rounds_planned:,} planned rounds are "
             "charged. The certificate covers every model up to now and none that comes later."
         )
+    if check.plan.release is Release.LAST_ITERATE and spent.released is Release.EVERY_ITERATE:
+        found.append("The bound on the last model does not apply to this run, so that every iterate is charged.")
     if view.has_unfinished_row:
         found.append("The ledger ends in a row that was never completed. It was never acknowledged and does not count.")
     if model is None:
@@ -278,7 +274,11 @@ def _limits(check: LedgerCheck, view: LedgerView, model: ModelFile | None, noise
             f"The end of the noise's tail may cost up to {noise.delta:.2g} of delta, more than a thousandth of it."
         )
     found.append("One run is covered. Choosing among several runs on the same private data costs extra.")
-    return found
+    found.append(
+        "Nothing here shows that the whole folder was not put back to an earlier state: compare the ledger's newest "
+        "row with one that was kept elsewhere."
+    )
+    return tuple(found)
 
 
 def _sha256(path: Path) -> str | None:

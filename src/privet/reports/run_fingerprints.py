@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from privet.accounting.ledger import LedgerHead
-from privet.errors import CheckpointError, PrivetError
+from privet.errors import CheckpointError
 
 _CHUNK = 1 << 20
 
@@ -55,24 +53,6 @@ def fingerprint_of(path: Path) -> ModelFile | None:
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} is not a file of weights that privet wrote: {error}.") from None
     return ModelFile(name=path.name, sha256=digest.hexdigest(), num_coordinates=max(1, sum(sizes)))
-
-
-def checkpoint_head(path: Path) -> LedgerHead | None:
-    """Return the ledger row that a checkpoint was written under; None if there is no checkpoint.
-
-    Raises:
-        CheckpointError: the file is a link, damaged, or not a checkpoint.
-    """
-    if not path.exists() and not path.is_symlink():
-        return None
-    _check_regular(path)
-    try:
-        with safe_open(str(path), "numpy") as tensors:
-            metadata = tensors.metadata() or {}
-        head = json.loads(metadata["privet"])["head"]
-        return LedgerHead(seq=head["seq"], sha256=head["sha256"])
-    except (OSError, SafetensorError, PrivetError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path.name} is not a checkpoint that privet wrote ({type(error).__name__}).") from None
 
 
 def _check_regular(path: Path) -> None:

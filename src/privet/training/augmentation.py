@@ -17,6 +17,7 @@ from torch.utils.data import default_collate
 
 from privet import checks
 from privet.errors import ArgumentError, DataError
+from privet.mechanism.terms import OneItem, one_item_of
 from privet.training.batching import BatchedDataset, MapDataset
 
 Transform = Callable[[Tensor], Tensor]
@@ -46,6 +47,11 @@ class Views:
         object.__setattr__(self, "num_views", checks.count("num_views", self.num_views))
         if not callable(self.transform):
             raise ArgumentError(f"transform must be a function from inputs to inputs, got {self.transform!r}.")
+
+    @property
+    def one_item(self) -> OneItem:
+        """What one item of the data set is: its views change nothing about that."""
+        return one_item_of(self.dataset)
 
     def __len__(self) -> int:
         """Return the number of records."""

@@ -99,6 +99,25 @@ def split(indices: NDArray[np.int64], physical_batch_size: int) -> Iterator[NDAr
         yield indices[start : start + physical_batch_size]
 
 
+# Two unequal parts of two examples and more.
+_SMALLEST_CUT = 5
+
+
+def can_be_cut(batch: Any, size: int) -> bool:
+    """Whether a batch falls into two unequal parts, neither of them a single example."""
+    leaves = pytree.tree_leaves(batch)
+    return size >= _SMALLEST_CUT and all(
+        isinstance(leaf, torch.Tensor) and leaf.shape[:1] == (size,) for leaf in leaves
+    )
+
+
+def cut_in_two(batch: Any, size: int) -> Iterator[tuple[Any, int]]:
+    """Yield two unequal parts of a batch, with their sizes."""
+    first = size // 2 + 1 if size % 2 == 0 else (size + 1) // 2
+    for start, end in ((0, first), (first, size)):
+        yield pytree.tree_map_only(torch.Tensor, lambda tensor, a=start, b=end: tensor[a:b], batch), end - start
+
+
 def tensors_of(batch: Any) -> Sequence[torch.Tensor]:
     """Return the tensors of a batch, whatever containers they are in."""
     return [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]

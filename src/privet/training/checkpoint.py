@@ -208,7 +208,10 @@ def _read(path: Path) -> Checkpoint:
         raise CheckpointError("its digest is wrong")
     facts = json.loads(body)
     if facts.get("format") != _FORMAT:
-        raise CheckpointError(f"written in format {facts.get('format')!r}; this version reads format {_FORMAT}")
+        raise CheckpointError(
+            f"written in format {facts.get('format')!r}; this version reads format {_FORMAT}. It was made by a newer "
+            "privet: update privet"
+        )
     return Checkpoint(
         step=int(facts["step"]),
         steps_taken=int(facts.get("steps_taken", facts["step"])),

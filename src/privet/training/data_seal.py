@@ -26,6 +26,7 @@ from torch.utils.data import Subset, TensorDataset
 from privet.durable import write_durably
 from privet.errors import DataError
 from privet.training.augmentation import Views
+from privet.training.units import OneItemPerPerson
 
 _LOG = logging.getLogger("privet")
 _VARIABLE = "PRIVET_STATE"
@@ -133,7 +134,7 @@ def _tensors_held(dataset: Any) -> list[Tensor] | None:
     """Return the tensors that a data set's items are taken from; None if it does not hold them."""
     if isinstance(dataset, HeldInMemory):
         return list(dataset.held_tensors())
-    if isinstance(dataset, Views):
+    if isinstance(dataset, Views | OneItemPerPerson):
         return _tensors_held(dataset.dataset)
     if type(dataset) is TensorDataset:
         return list(dataset.tensors)

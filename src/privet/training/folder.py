@@ -31,11 +31,13 @@ class RunFolder:
         every: Steps between checkpoints.
         reserve_ahead: Steps charged per durable write, in whole rounds. A crash loses at most this many unused steps,
             or the rest of one round if that is longer; each write costs a few milliseconds.
+        assumptions: What guarantees of the run rest on besides what follows from the plan; written into a new ledger.
     """
 
     path: Path
     every: int = 100
     reserve_ahead: int = 10
+    assumptions: tuple[str, ...] = ()
 
     @property
     def ledger_path(self) -> Path:
@@ -55,7 +57,7 @@ class RunFolder:
                 given to a run that was begun without one: its ledger could not say that it is not private any more.
         """
         if self.ledger_path.exists():
-            ledger = Ledger.open(self.ledger_path, plan_hash=plan.hash)
+            ledger = Ledger.open(self.ledger_path, plan_hash=plan.hash, former_hashes=plan.former_hashes)
             if is_seeded and not ledger.is_seeded:
                 ledger.close()
                 raise LedgerError(
@@ -69,7 +71,13 @@ class RunFolder:
                 "ledger from a backup, or start in a new folder."
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        return Ledger.create(self.ledger_path, plan=plan.to_dict(), plan_hash=plan.hash, is_seeded=is_seeded)
+        return Ledger.create(
+            self.ledger_path,
+            plan=plan.to_dict(),
+            plan_hash=plan.hash,
+            is_seeded=is_seeded,
+            assumptions=self.assumptions,
+        )
 
     def restore(self, session: Session) -> None:
         """Load the newest intact checkpoint, if there is one and it belongs to this ledger.
@@ -87,7 +95,7 @@ class RunFolder:
                     "paid for; %d steps are left.", self.path, charged, plan.num_steps - charged,
                 )  # fmt: skip
             return
-        if checkpoint.plan_hash != plan.hash:
+        if not plan.is_named(checkpoint.plan_hash):
             raise CheckpointError(f"The checkpoint in {self.path} was made under another plan. Start in a new folder.")
         if not ledger.contains(checkpoint.head):
             raise CheckpointError(
@@ -115,7 +123,7 @@ class RunFolder:
             step=session._position,
             steps_taken=session.steps_taken,
             head=session.ledger.head,
-            plan_hash=session.plan.hash,
+            plan_hash=session.ledger.plan_hash,
             clipping=session._clipping.state(),
             noise=session._noise.state(),
             average={} if session._average is None else session._average.tensors(),

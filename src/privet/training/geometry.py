@@ -20,6 +20,7 @@ from privet import checks
 from privet.accounting.ledger import Ledger
 from privet.errors import DataError, PrivetError, UnsupportedModel
 from privet.gradients.support import check_model, quiet_vmap
+from privet.mechanism.done import add_noise, done_gaussian
 from privet.mechanism.events import DpEvent, gaussian_event
 from privet.mechanism.geometry import Factored
 from privet.mechanism.geometry_sources import DEFAULT_FLOOR, AxisMoments, axis_sizes, factored_geometry
@@ -110,8 +111,8 @@ def release_geometry(
         factors = (norm / lengths).clamp(max=1.0).masked_fill(~lengths.isfinite(), 0.0)
         total += _axis_sums(layout, torch.where(lengths.isfinite()[:, None], rows, 0.0) * factors[:, None])
     std = noise_multiplier * bound
-    Streams.new(total.device, seed=seed).noise.add_normal(total, std)
-    book.check(gaussian_event(bounds=(bound,), stds=(std,)))
+    drawn = add_noise(total, std=std, source=Streams.new(total.device, seed=seed).noise)
+    book.check(done_gaussian([(drawn, 1.0)], bound=bound))
     # rows that noise alone could explain are told apart from zero, not from each other
     released = np.maximum(total.cpu().numpy(), std)
     return factored_geometry(layout, _moments(layout, released), power=power, floor=floor), book

@@ -20,6 +20,7 @@ from privet.accounting.calibration import calibrate_noise
 from privet.accounting.guarantee import Guarantee, guarantee
 from privet.accounting.ledger import Ledger
 from privet.errors import DataError, PlanError
+from privet.mechanism.done import add_noise, done_gaussian
 from privet.mechanism.events import DpEvent, compose, gaussian_event
 from privet.mechanism.geometry import positive_units
 from privet.mechanism.terms import Release
@@ -147,8 +148,8 @@ class PrivateNormalisation:
         bounds = torch.tensor(self.bounds, dtype=torch.float64, device=features.device)
         sums = _sums(features, bounds)
         std = self.noise_multiplier * self.sensitivity
-        Streams.new(sums.device, seed=seed).noise.add_normal(sums, std)
-        book.check(gaussian_event(bounds=(self.sensitivity,), stds=(std,)))
+        drawn = add_noise(sums, std=std, source=Streams.new(sums.device, seed=seed).noise)
+        book.check(done_gaussian([(drawn, 1.0)], bound=self.sensitivity))
         means, squares = (sums / self.dataset_size).view(2, -1)
         # a variance that noise alone could explain is not told from a smaller one
         variances = (squares - means.square()).clamp(min=min(1.0, std / self.dataset_size))

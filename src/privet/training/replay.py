@@ -249,7 +249,7 @@ class Replay:
         shapes = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
         # the rule's numbers are frozen in a recording, so another rule (a learned threshold, a schedule) needs its own
         # a mask's numbers are copied in, so one recording serves all masks of coordinates
-        key = (_identity(loss_function), spec, shapes, limit, rule, into.flat.data_ptr(), into.keep is None)
+        key = (_identity(loss_function), spec, shapes, limit, rule, _frozen(into))
         recording = self._recordings.get(key)
         if recording is None:
             if not self._is_due(key, loss_function, into):
@@ -302,10 +302,10 @@ class Replay:
         keep = None if into.keep is None else into.keep.clone()
         needs_check = False
 
-        def losses_of(leaves: Sequence[Tensor], inputs: Sequence[Tensor] = ()) -> Tensor:
+        def losses_of(leaves: Sequence[Tensor], inputs: Sequence[Tensor] = (), *, may_trace: bool = True) -> Tensor:
             batch = pytree.tree_unflatten(leaves, spec)
             mark_batch(leaves)
-            self.engine.begin(limit, inputs)
+            self.engine.begin(limit, inputs, may_trace=may_trace)
             return loss_function(*(batch if isinstance(batch, tuple | list) else (batch,)))
 
         def total(places: Sequence[Tensor]) -> ClippedSum:
@@ -314,7 +314,7 @@ class Replay:
         def program(places: Sequence[Tensor], present: Tensor, *leaves: Tensor) -> tuple[Tensor, Tensor]:
             nonlocal needs_check
             try:
-                losses = losses_of(leaves)
+                losses = losses_of(leaves, may_trace=False)  # nobody looks into a recording
                 norms, needs_check = self.engine.add_present(losses, rule, total(places), present)
             finally:
                 self.engine.abandon()
@@ -354,6 +354,11 @@ class Replay:
             self._give_up(f"the program cannot be recorded ({type(error).__name__}: {reason[0]})")
             return None
         return recording, outcome
+
+
+def _frozen(into: ClippedSum) -> tuple[Hashable, ...]:
+    """Return what a recording freezes of the sum it adds to: memory, bound, units, and whether there is a mask."""
+    return into.flat.data_ptr(), into.sensitivity, into.is_held, into.frame, into.keep is None
 
 
 def _check(found: Tensor, layout: Layout, program: Program, present: Tensor, leaves: Sequence[Tensor]) -> None:

@@ -7,7 +7,7 @@ once, compare with the reserved round, write p.grad, step the optimizer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +18,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from privet import checks
-from privet.accounting.guarantee import SEEDED, Guarantee
+from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import Ledger, VoidReason
 from privet.errors import ArgumentError, LedgerMismatch, LoopError, PlanError, UnsupportedModel, WeightsChanged
 from privet.gradients.bookkeeping import BookKeeping
 from privet.gradients.engine import Engine
 from privet.gradients.support import check_model
+from privet.isolation.watch import Waiver, Watch
 from privet.mechanism.clipping_runs import start_clipping
 from privet.mechanism.epochs import steps_per_epoch
 from privet.mechanism.layout import Layout
@@ -42,6 +43,7 @@ from privet.training.randomness import NoiseSource, Streams
 from privet.training.replay import Eager, Launch
 from privet.training.step import Step
 from privet.training.telemetry import Receiver
+from privet.training.units import check_unit
 from privet.training.weights import WeightWatch
 
 _LOG = logging.getLogger("privet")
@@ -61,6 +63,7 @@ def privatize(
     collate: Collate | None = None,
     telemetry: Receiver | None = None,
     averaging: ExponentialAverage | None = None,
+    waive: Sequence[Waiver] = (),
     seed: int | None = None,
 ) -> Session:
     """Prepare a model for private training; use the result in a ``with`` block.
@@ -71,7 +74,8 @@ def privatize(
     Args:
         model: Any module whose examples do not interact.
         optimizer: Any first-order torch optimizer over exactly the model's trainable parameters.
-        dataset: A map-style data set; one item is one unit of privacy. Its length changes no constant of the plan.
+        dataset: A map-style data set; one item is one unit of privacy: one record, or what the data set states, for
+            instance :class:`~privet.training.units.OneItemPerPerson`. Its length changes no constant of the plan.
         plan: The accounted plan.
         physical_batch_size: How many examples go through the model at once.
         folder: Where to keep the ledger and checkpoints; a folder that has them is resumed. None keeps the ledger in
@@ -84,6 +88,7 @@ def privatize(
         collate: Turns a list of items into a batch; torch's default otherwise.
         telemetry: Receives exact losses, clipped shares and batch sizes. They are not private.
         averaging: Keeps a moving average of the weights beside them, for ``session.averaged()``.
+        waive: Checks that you answer for where they cannot be held; they stand in the guarantee.
         seed: Makes the run repeatable and NOT PRIVATE; for tests and benchmarks on public data.
 
     Raises:
@@ -96,7 +101,7 @@ def privatize(
     return Session(
         model=model,
         optimizer=optimizer,
-        dataset=check_dataset(dataset),
+        dataset=check_unit(check_dataset(dataset), plan.unit),
         plan=plan,
         physical_batch_size=checks.count("physical_batch_size", physical_batch_size),
         folder=run_folder,
@@ -105,6 +110,7 @@ def privatize(
         collate=collate,
         telemetry=telemetry,
         averaging=averaging,
+        waive=waive,
         seed=seed if seed is None else checks.count("seed", seed, minimum=0),
     )
 
@@ -132,6 +138,7 @@ class Session:
         collate: Collate | None,
         telemetry: Receiver | None,
         averaging: ExponentialAverage | None,
+        waive: Sequence[Waiver],
         seed: int | None,
     ) -> None:
         """Check everything that can be checked without data, then open the ledger."""
@@ -147,6 +154,7 @@ class Session:
                 "telemetry=print; what it receives is not private."
             )
         self._dataset, self._collate, self._telemetry, self._seed = dataset, collate, telemetry, seed
+        self._waivers = tuple(waive)
         self._parameters = [parameter for _, parameter in named]
         self._layout = Layout.of([(name, tuple(value.shape)) for name, value in named], plan.grouping)
         self._clipping = start_clipping(
@@ -160,13 +168,15 @@ class Session:
         )
         self._noise = start_noise(plan.noise, self._layout, has_mask=not isinstance(plan.mask, NoMask))
         if isinstance(plan.noise, ChangingNoise) and not isinstance(launch, Eager):
-            raise PlanError(f"{type(launch).__name__} replays fixed units; units that are learned need launch=Eager().")
+            raise PlanError(f"{type(launch).__name__} replays fixed units; learned units need launch=pv.Eager().")
         self._average = None if averaging is None else averaging.start(model)
         self._device = self._parameters[0].device
         self._engine_choice, self._launch, self._folder = engine, launch, folder
         self._planned_round = plan.round_event  # raises for a plan without noise, before a ledger exists
         self.ledger = (
-            Ledger.in_memory(plan.hash) if folder is None else folder.open_ledger(plan, is_seeded=seed is not None)
+            Ledger.in_memory(plan.hash, is_seeded=seed is not None)
+            if folder is None
+            else folder.open_ledger(plan, is_seeded=seed is not None)
         )
         self._entered = self._is_open = False
         self._position = self.steps_taken = 0  # where the plan stands, and how many of its steps are in the model
@@ -195,7 +205,8 @@ class Session:
             undo.callback(self._guard.close)
             self._trained = ParameterGuard(lambda: self._weights.parameters, self.optimizer)
             self._preflight = Preflight(self.model)
-            self._engine = self._engine_choice.start(self.model, self._parameters, self._layout)
+            self._watch = Watch(waivers=self._waivers)
+            self._engine = self._engine_choice.start(self.model, self._parameters, self._layout, self._watch)
             self._launcher = self._launch.start(self._engine, self._device)
             undo.pop_all()
         self._is_open = True
@@ -218,6 +229,8 @@ class Session:
         self._noise.begin(0, self._flat)  # refuses units of another model before any data is read
         for parameter in self._parameters:
             parameter.grad = None
+        if self._folder is not None and self.plan.release is Release.LAST_ITERATE and not self.ledger.charged_rounds:
+            self._folder.checkpoint(self)  # a run that breaks off in its first epoch goes on from the public beginning
         return self
 
     def __exit__(
@@ -265,7 +278,7 @@ class Session:
         """Let the weights be changed between two steps, without private data, for the length of the block.
 
         For loading public weights, clamping, merging adapters, re-initialising. Weights computed from the session's own
-        iterates alone are fine as well.
+        iterates alone are fine as well. Not with ``Release.LAST_ITERATE``, whose proof knows steps alone.
 
         Args:
             reason: What is done, in words; at most 200 characters. It is written into the ledger before the block runs
@@ -278,6 +291,7 @@ class Session:
             raise LoopError("session.public_change() belongs inside the session's with block; after it, it is free.")
         if self._open_step is not None and self._open_step.is_summing:
             raise LoopError("The weights cannot be changed while a step is being summed up. Call step.update() first.")
+        self._iterates.check_public_change()
         if self._average is not None:
             self._average.check_not_applied()
         with self._weights.changing():
@@ -344,11 +358,14 @@ class Session:
                     self._folder.checkpoint(self)
             done += 1
         self._iterates.walk_ended()
+        if self.plan.release is Release.LAST_ITERATE and self._iterates.is_complete:
+            self._weights.look(waits=True)
+            self.ledger.complete()
 
     @property
     def is_complete(self) -> bool:
         """Whether the plan is used up and the model is the one it was made for."""
-        return self.ledger.charged_rounds >= self.plan.num_rounds and self._iterates.is_complete
+        return self.plan.is_finished(self.ledger)
 
     def _reserve(self, left: int) -> None:
         if self.ledger.available == 0:
@@ -382,11 +399,6 @@ class Session:
         if self._is_open and not self._weights.is_broken:
             self._weights.look(waits=True)
         return self.plan.account(
-            self.ledger.charged,
-            is_complete=self._iterates.is_complete,
-            assumptions=tuple(f"noise came from {source.description}" for source in self._noise_sources)
-            + self.ledger.assumptions
-            + self._unseen,
-            not_private_because=(SEEDED,) * (self._seed is not None or self.ledger.is_seeded)
-            + self.ledger.why_not_private,
+            self.ledger,
+            assumptions=tuple(f"noise came from {source.description}" for source in self._noise_sources) + self._unseen,
         )

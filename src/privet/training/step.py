@@ -16,15 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privet.errors import LedgerMismatch, LoopError
+from privet.errors import LoopError
 from privet.gradients.capture import mark_batch
 from privet.gradients.engine import NewProgram
-from privet.mechanism.ablations import amplified
-from privet.mechanism.events import same_event
+from privet.mechanism.ablations import NotPrivate
+from privet.mechanism.done import Done, done_step
 from privet.mechanism.granularity import Kept
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.sums import ClippedSum
-from privet.training.batching import fetch, split, tensors_of, with_gradients
+from privet.training.batching import can_be_cut, cut_in_two, fetch, split, tensors_of, with_gradients
 from privet.training.replay import Spoilt
 from privet.training.telemetry import Unprotected, noise_to_signal, norm_quantiles
 
@@ -65,6 +65,8 @@ class Step:
             flat=session._flat,
             layout=session._layout,
             sensitivity=self._rule.sensitivity,
+            # the plan's own piece decides, since it also takes every guarantee of the plan away
+            is_held=not isinstance(session.plan.clipping, NotPrivate),
             keep=None if self._kept is None else self._kept.coordinates,
             kept=self._kept,
             frame=frame,
@@ -73,6 +75,7 @@ class Step:
         self._loss_sum, self._clipped = 0.0, 0
         self._norms: list[Tensor] = []
         self._noise_to_signal: float | None = None
+        self._done: Done | None = None
 
     @property
     def sensitivity(self) -> Sensitivity:
@@ -93,6 +96,13 @@ class Step:
     def is_summing(self) -> bool:
         """Whether examples went into the step's sum, and its update has not run."""
         return self._stage in (_Stage.WALKING, _Stage.SUMMED)
+
+    @property
+    def done(self) -> Done:
+        """What the step did, as it was compared with what was charged; public."""
+        if self._done is None:
+            raise LoopError("A step can tell what it did after step.update().")
+        return self._done
 
     @property
     def is_charged_only(self) -> bool:
@@ -124,20 +134,19 @@ class Step:
         session._weights.begin_step(looks_inside=_is_watched(session.steps_taken))
         session._trained.check()
         try:
-            for part in split(self._indices, session.physical_batch_size):
-                batch = fetch(session._dataset, part, session._collate, session._device)
+            for batch, size in self._fetched():
                 if loss_function is not None:
                     limit = session.physical_batch_size
-                    session._preflight.before(batch, loss_function, size=len(part), limit=limit)
-                    done = session._launcher.add(batch, len(part), limit, loss_function, self._rule, self._sum)
+                    session._preflight.before(batch, loss_function, size=size, limit=limit)
+                    done = session._launcher.add(batch, size, limit, loss_function, self._rule, self._sum)
                     if done is not None:
                         self._note(done.losses, done.norms)
                         continue
                 leaves: Sequence[Tensor] = ()
                 if session._engine.wants_input_gradients:
-                    batch, leaves = with_gradients(batch, len(part))
+                    batch, leaves = with_gradients(batch, size)
                 mark_batch(tensors_of(batch))
-                session._engine.begin(len(part), leaves, can_repeat=can_repeat)
+                session._engine.begin(size, leaves, can_repeat=can_repeat)
                 self._awaits_losses = True
                 yield batch
                 self._check_open()
@@ -146,6 +155,20 @@ class Step:
                     raise LoopError("A physical batch was handed out but step.backward(losses) was not called for it.")
         finally:
             session._engine.abandon()
+
+    def _fetched(self) -> Iterator[tuple[Any, int]]:
+        """Yield physical batches and their sizes.
+
+        A program must be seen on two numbers of examples before it is known not to depend on them, so the first batch
+        of a new one is cut in two unequal parts.
+        """
+        session = self._session
+        for part in split(self._indices, session.physical_batch_size):
+            batch = fetch(session._dataset, part, session._collate, session._device)
+            if session._watch.wants_two_sizes and can_be_cut(batch, len(part)):
+                yield from cut_in_two(batch, len(part))
+            else:
+                yield batch, len(part)
 
     def backward(self, losses: Tensor) -> None:
         """Add this physical batch's clipped gradients to the step's sum.
@@ -233,14 +256,15 @@ class Step:
         if session._telemetry is not None:
             self._noise_to_signal = noise_to_signal(session._noise.piece, self._sum)
         ending = session._endings.begin(session._noise.piece, self._sum)
-        release = session._clipping.release(ending.private.event, session._streams.noise)
-        facts = amplified(session.plan.sampling, release)
+        facts = done_step(
+            ending.private, clipping=session._clipping, sampling=session.plan.sampling, source=session._streams.noise
+        )
         self._was_compared = True
         if self._opens_round:
             session.ledger.check(facts)
-        elif not same_event(facts, session._planned_round):
-            raise LedgerMismatch("A later step of a charged round did something else than was charged.")
-        self._stage = _Stage.DONE
+        else:
+            session.ledger.check_within(facts)
+        self._stage, self._done = _Stage.DONE, facts
         with session._weights.updating(looks_everywhere=self._is_watched_after):
             ending.apply(keep=self._sum.keep)
             session._position, session.steps_taken = self.index + 1, session.steps_taken + 1

@@ -1,0 +1,107 @@
+"""One operation as the rules see it: its arguments by name, with tensors replaced by what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from torch._ops import OpOverload
+
+from privet.isolation.place import Place, Shape, Spec, Verdict, aligned, met
+
+_MISSING = object()
+
+
+@lru_cache(maxsize=4096)
+def argument_names(operation: OpOverload) -> dict[str, tuple[int, Any]]:
+    """Return place and default of every argument of an operation."""
+    arguments = operation._schema.arguments
+    return {
+        argument.name: (number, argument.default_value if argument.has_default_value() else _MISSING)
+        for number, argument in enumerate(arguments)
+    }
+
+
+@lru_cache(maxsize=4096)
+def name_of(operation: OpOverload) -> str:
+    """Return the short name of an operation."""
+    space, _, name = str(operation.overloadpacket).partition(".")
+    return name if space == "aten" else f"{space}.{name}"
+
+
+@dataclass(slots=True)
+class Call:
+    """An operation that was carried out.
+
+    Attributes:
+        operation: What was called.
+        args: Its arguments; tensors are specs.
+        kwargs: Its named arguments.
+        outs: The shapes of its results.
+        out_specs: The results themselves, without verdicts yet.
+    """
+
+    operation: OpOverload
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    out_specs: Sequence[Spec]
+
+    def arg(self, name: str) -> Any:
+        """Return an argument by its name; its default if it was not given."""
+        number, default = argument_names(self.operation)[name]
+        if number < len(self.args):
+            return self.args[number]
+        found = self.kwargs.get(name, default)
+        assert found is not _MISSING, f"{self.operation} was called without {name}"
+        return found
+
+    def has(self, name: str) -> bool:
+        """Whether the operation has an argument of this name."""
+        return name in argument_names(self.operation)
+
+    @property
+    def name(self) -> str:
+        """The short name of the operation."""
+        return name_of(self.operation)
+
+    @property
+    def specs(self) -> list[Spec]:
+        """All tensors among the arguments."""
+        return specs_in((*self.args, *self.kwargs.values()))
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the first result."""
+        return self.out_specs[0].shape
+
+    def everywhere(self, verdict: Verdict) -> list[Verdict]:
+        """Return the same verdict for every result."""
+        return [verdict] * len(self.out_specs)
+
+
+Rule = Callable[[Call], Sequence[Verdict]]
+"""Says of every result where its examples lie; raises Mixes or NoRule otherwise."""
+
+
+def specs_in(values: Sequence[Any]) -> list[Spec]:
+    """Return the tensors among arguments, looking into lists."""
+    found: list[Spec] = []
+    for value in values:
+        if isinstance(value, Spec):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += [item for item in value if isinstance(item, Spec)]
+    return found
+
+
+def private(specs: Sequence[Spec]) -> list[tuple[Spec, Place]]:
+    """Return those that hold examples, with their places."""
+    return [(spec, spec.verdict) for spec in specs if isinstance(spec.verdict, Place)]
+
+
+def broadcast(specs: Sequence[Spec], shape: Shape) -> Place | None:
+    """Return the place after an operation on elements that are broadcast to one shape."""
+    places = [aligned(place, spec.ndim, len(shape)) for spec, place in private(specs)]
+    return met(places) if places else None

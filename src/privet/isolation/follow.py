@@ -1,0 +1,288 @@
+"""Recognises a program that was proven, and proves one that was not, while it runs.
+
+The calls of a forward pass make a sequence: which operation, on which earlier results, with which whole numbers. As
+long as it is a sequence that was proven before, nothing else happens. Where it departs from all of them a tracer takes
+over, with what the proof of the common beginning says of the tensors made so far.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+from torch.utils._python_dispatch import _pop_mode, _push_mode
+
+from privet.isolation.place import Cause, Fault, Place, Verdict
+from privet.isolation.reads import Read
+from privet.isolation.tracer import Trace, Tracer
+
+Function = Callable[..., Any]
+Entry = tuple[Any, ...]
+
+_SERIAL = "_privet_serial"
+_SHIFT = 24
+_FOLLOWERS = itertools.count(1)
+# Calls that hand the numbers of a tensor to Python without an operation.
+_READING: frozenset[Function] = frozenset(
+    [Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.untyped_storage]
+)
+# Attributes and questions that say nothing about the numbers.
+ASKING: frozenset[Function] = frozenset(
+    [
+        Tensor.shape.__get__, Tensor.size, Tensor.dim, Tensor.dtype.__get__, Tensor.device.__get__, Tensor.__len__,
+        Tensor.is_floating_point, Tensor.requires_grad.__get__, Tensor.is_contiguous, Tensor.stride, Tensor.numel,
+        Tensor.is_cuda.__get__, Tensor.layout.__get__, Tensor.ndim.__get__, Tensor.is_complex, Tensor.element_size,
+        Tensor.is_nested.__get__, Tensor.nelement, Tensor.data_ptr, Tensor.__hash__, Tensor.is_leaf.__get__,
+        Tensor.is_sparse.__get__, Tensor.is_quantized.__get__, Tensor.is_mps.__get__, Tensor.is_meta.__get__,
+    ]
+)  # type: ignore[attr-defined]  # fmt: skip
+
+
+@dataclass(slots=True)
+class Known:
+    """A program that was proven for one number of examples.
+
+    Attributes:
+        entries: Its calls.
+        verdicts: Where the examples lie in the result of each call, by number of the result.
+        uses: Where they lie where parameters meet them, in order.
+    """
+
+    entries: list[Entry]
+    verdicts: list[Verdict]
+    uses: list[Verdict]
+
+
+@dataclass(slots=True)
+class Programs:
+    """All programs of a session that were proven."""
+
+    by_size: dict[int, list[Known]] = field(default_factory=dict)
+    most: int = 1024
+
+    def of(self, num_examples: int) -> list[Known]:
+        """Return those of one number of examples, the latest used first."""
+        return self.by_size.get(num_examples, [])
+
+    def add(self, num_examples: int, program: Known) -> None:
+        """Remember a program; the oldest is forgotten, and proven again, when there are too many."""
+        found = self.by_size.setdefault(num_examples, [])
+        found.insert(0, program)
+        del found[self.most :]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was found out about one forward pass.
+
+    Attributes:
+        losses: Where the examples lie in the losses, or why they have no place.
+        uses: Where they lie where parameters meet them.
+        reads: Numbers that were handed to Python.
+        trace: What the tracer saw; None if the program was recognised.
+        calls: The functions that were called, which tells kinds of programs apart.
+    """
+
+    losses: Verdict
+    uses: Sequence[Verdict]
+    reads: Sequence[Read]
+    trace: Trace | None
+    calls: tuple[Function, ...]
+
+
+class Follower:
+    """Follows one forward pass."""
+
+    def __init__(
+        self, programs: Programs, num_examples: int, place_of: Callable[[Tensor], Verdict], *, may_trace: bool = True
+    ) -> None:
+        """Expect the program that ran last; ``place_of`` says where the examples lie in a tensor of the batch."""
+        self._programs, self._num_examples, self._place_of = programs, num_examples, place_of
+        self._candidate = next(iter(programs.of(num_examples)), None)
+        self._entries: list[Entry] = []
+        self._verdicts: list[Verdict] = []
+        self._uses: list[Verdict] = []
+        self._number = next(_FOLLOWERS) << _SHIFT
+        self._may_trace, self._is_lost, self._sees_all = may_trace, False, True
+        self._seeds: Sequence[Verdict] = ()
+        self.tracer: Tracer | None = None
+        self.nodes: dict[Any, dict[int, Verdict]] = {}
+        if self._candidate is None:
+            self._begin_trace()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the program is another than all that were proven, and no proof was allowed."""
+        return self._is_lost
+
+    def before(
+        self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], number_of: Callable[[Tensor], Any]
+    ) -> None:
+        """Note a call before it is carried out; ``number_of`` names parameters and tensors of the batch."""
+        entry = (function, *[self._sign(arg, number_of) for arg in args])
+        if kwargs:
+            entry += tuple((name, self._sign(value, number_of)) for name, value in kwargs.items())
+        place = len(self._entries)
+        self._entries.append(entry)
+        if self._candidate is None:
+            if self.tracer is not None and function in _READING and self._is_private(args):
+                self.tracer.read(getattr(function, "__name__", str(function)))
+            return
+        expected = self._candidate.entries
+        if place < len(expected) and expected[place] == entry:
+            return
+        for other in self._programs.of(self._num_examples):
+            if other.entries[: place + 1] == self._entries:
+                self._candidate = other
+                return
+        self._depart()
+        if self.tracer is not None and function in _READING and self._is_private(args):
+            self.tracer.read(getattr(function, "__name__", str(function)))
+
+    def _is_private(self, args: Sequence[Any]) -> bool:
+        assert self.tracer is not None
+        return any(self.tracer.verdict(arg) is not None for arg in args if isinstance(arg, Tensor))
+
+    def _depart(self) -> None:
+        assert self._candidate is not None
+        self._seeds = self._candidate.verdicts
+        self._verdicts = list(self._seeds[: len(self._verdicts)])
+        self._uses = list(self._candidate.uses[: len(self._uses)])
+        self._candidate = None
+        self._begin_trace()
+
+    def _begin_trace(self) -> None:
+        if not self._may_trace:
+            self._is_lost = True
+            return
+        self.tracer = Tracer(self._num_examples, self._first_seen)
+        _push_mode(self.tracer)  # type: ignore[no-untyped-call]
+
+    def _first_seen(self, tensor: Tensor) -> Verdict:
+        """Return what is known of a tensor that was made before the tracer was there."""
+        serial = getattr(tensor, _SERIAL, 0)
+        if serial >> _SHIFT == self._number >> _SHIFT:
+            number = serial - self._number
+            return self._seeds[number] if number < len(self._seeds) else None
+        return self._place_of(tensor)
+
+    def after(self, outputs: Iterable[Tensor]) -> None:
+        """Number the results of the call that was just carried out."""
+        for output in outputs:
+            setattr(output, _SERIAL, self._number + len(self._verdicts))
+            self._verdicts.append(None if self.tracer is None else self.tracer.verdict(output))
+
+    def use(self, output: Tensor) -> None:
+        """Note the output of an operation in which a parameter met the examples."""
+        self._uses.append(None if self.tracer is None else self.tracer.verdict(output))
+
+    def verdict(self, tensor: Tensor) -> Verdict:
+        """Return where the examples lie in a tensor that was seen as argument or result of a call."""
+        if self.tracer is not None:
+            return self.tracer.verdict(tensor)
+        serial = getattr(tensor, _SERIAL, 0)
+        if self._candidate is not None and serial >> _SHIFT == self._number >> _SHIFT:
+            return self._candidate.verdicts[serial - self._number]
+        return self._place_of(tensor)
+
+    def declare(self, output: Tensor, verdict: Verdict) -> None:
+        """Say that a tensor made from parameters alone has one row per example."""
+        if self.tracer is not None:
+            self.tracer.give(output, verdict)
+
+    def cannot_see(self) -> None:
+        """Note that something happened which calls do not show: the program must be traced every time."""
+        self._sees_all = False
+
+    def _sign(self, value: Any, number_of: Callable[[Tensor], Any]) -> Any:
+        if isinstance(value, Tensor):
+            serial = getattr(value, _SERIAL, 0)
+            if serial >> _SHIFT == self._number >> _SHIFT:
+                node = value.grad_fn
+                if isinstance(node, BackwardCFunction):
+                    return (serial - self._number, self._note_node(node, value))
+                return serial - self._number
+            if self.tracer is not None and self.tracer.verdict(value) is not None:
+                self._sees_all = self._sees_all and self._place_of(value) is not None
+            return number_of(value)
+        kind = type(value)
+        if kind is float:
+            return float  # where examples lie does not depend on it
+        if kind in (int, bool, str) or value is None:
+            return value
+        if kind in (list, tuple, torch.Size):
+            return tuple([self._sign(item, number_of) for item in value])
+        if kind is slice:
+            return (slice, self._sign(value.start, number_of), self._sign(value.stop, number_of),
+                    self._sign(value.step, number_of))  # fmt: skip
+        if kind is dict:
+            return tuple([(name, self._sign(item, number_of)) for name, item in value.items()])
+        if isinstance(value, np.ndarray):
+            return (np.ndarray, value.shape, value.tobytes() if value.nbytes <= 1 << 16 else id(value))
+        if isinstance(value, torch.dtype | torch.device | torch.memory_format | torch.layout) or callable(value):
+            return value
+        return kind
+
+    def _note_node(self, node: Any, output: Tensor) -> type:
+        """Note a result whose gradient goes through the user's own code."""
+        kind = type(node)
+        if not kind.__module__.startswith("privet.") and self.tracer is not None:
+            self.nodes.setdefault(node, {})[output.output_nr] = self.tracer.verdict(output)
+            self._sees_all = False
+        return kind
+
+    def leave(self) -> None:
+        """Take the tracer off torch's stack, wherever it lies."""
+        if self.tracer is None:
+            return
+        above = []
+        while (top := _pop_mode()) is not self.tracer:  # type: ignore[no-untyped-call]
+            above.append(top)
+        for mode in reversed(above):
+            _push_mode(mode)  # type: ignore[no-untyped-call]
+
+    def release(self) -> None:
+        """Let go of every tensor."""
+        self.nodes.clear()
+        if self.tracer is not None:
+            self.tracer.release()
+
+    def prove(self, losses: Tensor) -> Proof:
+        """End the forward pass and say what was found; a program without fault will be recognised."""
+        calls = tuple(entry[0] for entry in self._entries)
+        candidate = self._candidate
+        if candidate is not None and len(candidate.entries) == len(self._entries):
+            return Proof(self._whole(), candidate.uses, (), None, calls)
+        if candidate is not None or self.tracer is None:
+            # it ended earlier than the program it began like: its beginning was proven, its losses were not looked at
+            verdict = self._first_seen_result(losses, candidate)
+            uses = self._uses if candidate is None else candidate.uses[: len(self._uses)]
+            return Proof(verdict, uses, (), Trace(num_examples=self._num_examples), calls)
+        verdict, self.tracer.trace.losses = self.tracer.verdict(losses), self.tracer.spec(losses).serial
+        if isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole():
+            verdict = Cause(Fault.MIXES, "the loss function", "its losses are not one per example, in order")
+        if verdict is None:
+            verdict = Cause(Fault.NO_RULE, "the loss function", "its losses do not lie along the examples")
+        return Proof(verdict, self._uses, self.tracer.trace.reads, self.tracer.trace, calls)
+
+    def _first_seen_result(self, losses: Tensor, candidate: Known | None) -> Verdict:
+        serial = getattr(losses, _SERIAL, 0)
+        if candidate is not None and serial >> _SHIFT == self._number >> _SHIFT:
+            found = candidate.verdicts[serial - self._number]
+            if found == self._whole():
+                return found
+        return Cause(Fault.NO_RULE, "the loss function", "it ends in another way than before")
+
+    def _whole(self) -> Place:
+        return Place(0, 1, 1, 0, self._num_examples)
+
+    def remember(self) -> None:
+        """Let the program be recognised from now on, if its calls show all that it does."""
+        if self.tracer is not None and self._sees_all:
+            self._programs.add(self._num_examples, Known(self._entries, self._verdicts, self._uses))

@@ -1,0 +1,35 @@
+"""Which line of the user's program asked for an operation."""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+import privet
+
+_OWN = (str(Path(torch.__file__).parent), str(Path(privet.__file__).parent))
+
+
+@lru_cache(maxsize=4096)
+def _is_own(filename: str) -> bool:
+    return filename.startswith(_OWN) or filename.startswith("<")
+
+
+def user_frame() -> FrameType | None:
+    """Return the innermost frame that is neither torch's nor privet's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_own(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def user_line() -> str:
+    """Return the line that asked for the present operation, as ``file:number, in function``."""
+    frame = user_frame()
+    if frame is None:
+        return ""
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}, in {frame.f_code.co_name}"

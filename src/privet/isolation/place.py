@@ -1,0 +1,209 @@
+"""Where the examples of a batch lie in a tensor, and what is said of a tensor of which that cannot be said.
+
+A tensor that descends from examples is in one of three states. Its examples have a *place*: one axis tells them apart,
+alone or folded together with other lengths. Or something *mixed* them. Or an operation *has no rule*, so that only
+experiments can tell. Everything else is public.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Consecutive examples along one axis, of length ``before * num * after``: the examples vary in between.
+
+    A tensor that belongs to one example alone needs no axis (``num == 1``, axis 0).
+
+    Attributes:
+        axis: The axis that tells the examples apart.
+        before: What varies more slowly than the examples on that axis.
+        after: What varies faster.
+        first: The first example.
+        num: How many examples there are.
+    """
+
+    axis: int
+    before: int
+    after: int
+    first: int
+    num: int
+
+    @property
+    def length(self) -> int:
+        """The length of the axis."""
+        return self.before * self.num * self.after
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the whole tensor belongs to one example."""
+        return self.num == 1
+
+    def at(self, axis: int) -> Place:
+        """Return the same place on another axis."""
+        return self if self.is_single or axis == self.axis else replace(self, axis=axis)
+
+    def same_examples(self, other: Place) -> bool:
+        """Whether both hold the same examples."""
+        return self.first == other.first and self.num == other.num
+
+
+def single(example: int) -> Place:
+    """Return the place of a tensor that belongs to one example alone."""
+    return Place(0, 1, 1, example, 1)
+
+
+class Fault(Enum):
+    """Why the place of the examples is not known."""
+
+    MIXES = "mixes"
+    NO_RULE = "no rule"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The first operation after which the examples have no place.
+
+    Attributes:
+        fault: Whether it mixes them, or has no rule.
+        operation: Its name.
+        reason: What it did, in words.
+        line: The line of the user's program that asked for it.
+    """
+
+    fault: Fault
+    operation: str
+    reason: str
+    line: str = ""
+
+    def __str__(self) -> str:
+        """Return one clause for messages."""
+        where = f" at {self.line}" if self.line else ""
+        return f"{self.operation}{where} ({self.reason})"
+
+
+Verdict = Place | Cause | None
+"""What is known of a tensor; None for a public one."""
+
+
+class Spec:
+    """A tensor as the rules see it: its shape and what is known of its examples, without its numbers."""
+
+    __slots__ = ("dtype", "iota", "offset", "serial", "shape", "storage", "strides", "token", "verdict")
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        dtype: Any = None,
+        verdict: Verdict = None,
+        iota: tuple[int, int] | None = None,
+        strides: Shape = (),
+        offset: int = 0,
+        serial: int = -1,
+    ) -> None:
+        """Describe a tensor; ``iota`` is (axis, step) if its numbers count 0, step, 2 step... along an axis."""
+        self.shape, self.dtype, self.verdict, self.iota = shape, dtype, verdict, iota
+        self.strides, self.offset, self.serial = strides, offset, serial
+        self.token: object = None
+        self.storage: int = 0
+
+    @property
+    def place(self) -> Place | None:
+        """Where its examples lie, if they have a place."""
+        return self.verdict if isinstance(self.verdict, Place) else None
+
+    @property
+    def ndim(self) -> int:
+        """The number of its axes."""
+        return len(self.shape)
+
+
+class Mixes(Exception):
+    """An operation lets examples meet."""
+
+
+class NoRule(Exception):
+    """No rule says where the examples lie after an operation."""
+
+
+def regrouped(place: Place, old: Shape, new: Shape) -> Place:
+    """Return the place after a view of another shape.
+
+    Raises:
+        Mixes: if the new shape cuts through the examples.
+    """
+    if place.is_single:
+        return place
+    minor = place.after * math.prod(old[place.axis + 1 :])
+    if minor == 0:
+        raise NoRule("the tensor is empty")
+    inner = 1
+    for axis in range(len(new) - 1, -1, -1):
+        size = new[axis]
+        if size and inner * size > minor:
+            block = place.num * (minor // inner)
+            if minor % inner or size % block:
+                break
+            return Place(axis, size // block, minor // inner, place.first, place.num)
+        inner *= size
+    raise Mixes("a view cuts through the examples")
+
+
+def aligned(place: Place, ndim: int, out_ndim: int) -> Place:
+    """Return the place after broadcasting to more axes, which come first."""
+    return place.at(place.axis + out_ndim - ndim)
+
+
+def met(places: Sequence[Place]) -> Place:
+    """Return the place that all of these are.
+
+    Raises:
+        Mixes: if two of them differ.
+    """
+    first = places[0]
+    for other in places[1:]:
+        if other != first:
+            if not first.same_examples(other):
+                raise Mixes("an example meets other examples")
+            raise Mixes("two tensors hold their examples at different places, so that every example meets every other")
+    return first
+
+
+def storage_stride(place: Place, spec: Spec) -> int:
+    """Return by how many elements two neighbouring examples lie apart in memory."""
+    return spec.strides[place.axis] * place.after
+
+
+def from_storage(stride: int, num: int, spec: Spec) -> Place:
+    """Return where ``num`` examples lie in a view of memory in which every ``stride`` elements another one begins.
+
+    Raises:
+        NoRule: if the view is not made of whole examples in order.
+    """
+    found: Place | None = None
+    inner = spec.offset % stride
+    for axis, (size, step) in enumerate(zip(spec.shape, spec.strides, strict=True)):
+        if size == 1 or step == 0:
+            continue
+        if step % (stride * num) == 0:
+            continue
+        if step < stride and (size - 1) * step + inner < stride:
+            inner += (size - 1) * step
+            continue
+        after = stride // step if step <= stride else 0
+        if found is None and after and stride % step == 0 and size % (after * num) == 0:
+            inner += (after - 1) * step
+            found = Place(axis, size // (after * num), after, 0, num)
+            continue
+        raise NoRule("memory is read across examples")
+    if found is None or inner >= stride or (spec.offset // stride) % num:
+        raise NoRule("memory is read across examples")
+    return found

@@ -1,0 +1,370 @@
+"""Rules of operations along axes: reductions, sorting, shifting, padding, transforms, convolutions and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from privet.isolation.call import Call, Rule, private
+from privet.isolation.place import Mixes, NoRule, Place, Spec, Verdict, met
+
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def _axes(given: object, ndim: int) -> set[int]:
+    """Return the axes that an argument names; all of them for None or an empty list."""
+    if given is None or given == [] or given == ():
+        return set(range(ndim))
+    names = given if isinstance(given, list | tuple) else [given]
+    return {int(name) % max(ndim, 1) for name in names}
+
+
+def reduction(call: Call) -> Sequence[Verdict]:
+    """Sums, means, extremes and the like over some axes."""
+    spec: Spec = call.args[0]
+    place = spec.place
+    if place is None:
+        raise NoRule("its parameters depend on the examples")
+    axes = _axes(call.arg("dim") if call.has("dim") else None, spec.ndim)
+    return call.everywhere(_reduced(place, axes, call, spec))
+
+
+def _reduced(place: Place, axes: set[int], call: Call, spec: Spec) -> Place:
+    if place.is_single:
+        return place
+    if place.axis in axes:
+        raise Mixes("it reduces over the examples")
+    if len(call.shape) == spec.ndim:  # axes are kept
+        return place
+    return place.at(place.axis - sum(axis < place.axis for axis in axes))
+
+
+def along(call: Call) -> Sequence[Verdict]:
+    """Operations along one axis that keep every axis: cumulated sums, softmax, shifts, flips."""
+    spec: Spec = call.args[0]
+    name = "dims" if call.has("dims") else "dim"
+    axes = _axes(call.arg(name), spec.ndim)
+    places = [place for _, place in private(call.specs)]
+    place = met(places)
+    if not place.is_single and place.axis in axes:
+        if call.out_specs[0].dtype in _WHOLE and call.name in ("cumsum", "cumsum_"):
+            raise NoRule("it counts through the examples, as places in a flat list do")
+        raise Mixes("it runs along the examples")
+    return call.everywhere(place)
+
+
+def sorting(call: Call) -> Sequence[Verdict]:
+    """Sorting along an axis; where the examples themselves are sorted, their rows travel."""
+    spec: Spec = call.args[0]
+    place = spec.place
+    assert place is not None
+    if not place.is_single and place.axis == int(call.arg("dim")) % max(spec.ndim, 1):
+        raise NoRule("the rows of examples travel by what is in them")
+    if place.is_single:
+        return call.everywhere(place)
+    kept = call.has("keepdim") and len(call.shape) < spec.ndim
+    return call.everywhere(
+        place.at(place.axis - 1) if kept and place.axis > int(call.arg("dim")) % spec.ndim else place
+    )
+
+
+def _leading(num_last: int) -> Rule:
+    """Return the rule of operations on the last few axes, each of all the leading ones for itself."""
+
+    def rule(call: Call) -> Sequence[Verdict]:
+        found = []
+        for spec, place in private(call.specs):
+            if not place.is_single and place.axis >= spec.ndim - num_last:
+                raise Mixes("it computes across the axis of the examples")
+            found.append(place)
+        return call.everywhere(met(found))
+
+    return rule
+
+
+def _leading_aligned(num_last: int) -> Rule:
+    """As :func:`_leading`, with leading axes that are broadcast against each other."""
+
+    def rule(call: Call) -> Sequence[Verdict]:
+        found = []
+        ndim = max(spec.ndim for spec in call.specs)
+        for spec, place in private(call.specs):
+            if not place.is_single and place.axis >= spec.ndim - num_last:
+                raise Mixes("it computes across the axis of the examples")
+            found.append(place.at(place.axis + ndim - spec.ndim))
+        return call.everywhere(met(found))
+
+    return rule
+
+
+def triangle(call: Call) -> Sequence[Verdict]:
+    """Zeros above or below a diagonal, which is a matter of the last two axes."""
+    spec: Spec = call.args[0]
+    place = spec.place
+    assert place is not None
+    if not place.is_single and place.axis >= spec.ndim - 2:
+        raise Mixes("what becomes of an example depends on its place in the batch")
+    return call.everywhere(place)
+
+
+def constant_pad(call: Call) -> Sequence[Verdict]:
+    """Padding with a number, axis by axis from the last one on."""
+    spec: Spec = call.args[0]
+    pads = list(call.arg("pad"))
+    place = met([place for _, place in private(call.specs)])
+    touched = {spec.ndim - 1 - number // 2 for number, pad in enumerate(pads) if pad}
+    if not place.is_single and place.axis in touched:
+        raise Mixes("examples are added to the batch or taken from it")
+    return call.everywhere(place)
+
+
+def layer_norm(call: Call) -> Sequence[Verdict]:
+    """Normalisation over the last axes; its scales are shared by all examples."""
+    spec: Spec = call.args[0]
+    place = spec.place
+    if place is None:
+        raise NoRule("its scales depend on the examples")
+    if len(private(call.specs)) > 1 and not place.is_single:
+        raise NoRule("its scales depend on the examples")
+    if not place.is_single and place.axis >= spec.ndim - len(call.arg("normalized_shape")):
+        raise Mixes("it normalises over the examples")
+    return call.everywhere(place)
+
+
+def group_norm(call: Call) -> Sequence[Verdict]:
+    """Normalisation of every row by itself."""
+    place = call.args[0].place
+    if place is None or (len(private(call.specs)) > 1 and not place.is_single):
+        raise NoRule("its scales depend on the examples")
+    if not place.is_single and place.axis != 0:
+        raise Mixes("it normalises over the examples")
+    return call.everywhere(place)
+
+
+def batch_norm(call: Call) -> Sequence[Verdict]:
+    """Normalisation of every channel over all rows; without running averages only if the examples are channels."""
+    spec: Spec = call.args[0]
+    trains = any(call.has(name) and bool(call.arg(name)) for name in ("training", "train")) or not (
+        call.has("training") or call.has("train")
+    )
+    if "no_training" in call.name:
+        trains = False
+    place = spec.place
+    if place is None:
+        raise NoRule("its scales depend on the examples")
+    if place.is_single:
+        return call.everywhere(place)
+    scales = [other for other in call.specs[1:] if isinstance(other.verdict, Place)]
+    if place.axis == 1:
+        channels = place.at(0)
+        if any(other.verdict != channels for other in scales):
+            raise Mixes("it scales one example by another")
+        return [
+            place if out.ndim == spec.ndim else (channels if out.shape == (place.length,) else None)
+            for out in call.out_specs
+        ]
+    if trains:
+        raise Mixes("it normalises by the mean and deviation of the batch")
+    if scales:
+        raise NoRule("its scales depend on the examples")
+    return [place if out.ndim == spec.ndim else None for out in call.out_specs]
+
+
+def convolution(call: Call) -> Sequence[Verdict]:
+    """Filters along the last axes; with groups also examples that are folded into the channels."""
+    spec, weight = call.arg("input"), call.arg("weight")
+    bias = call.arg("bias")
+    others = private([other for other in (weight, bias) if other is not None])
+    place = spec.place
+    if place is None:
+        return _weights_of_examples(call, weight, bias)
+    if place.is_single:
+        return call.everywhere(met([place, *(found for _, found in others)]))
+    if place.axis == 0:
+        if others:
+            raise Mixes("the filter of one example meets other examples")
+        return call.everywhere(place)
+    if place.axis != 1:
+        raise Mixes("its filter runs along the examples")
+    groups = int(call.arg("groups"))
+    inputs, outputs = spec.shape[1] // groups, call.shape[1] // groups
+    if place.after % inputs:
+        raise Mixes("its filter sums over channels of several examples")
+    result = Place(1, place.before, place.after // inputs * outputs, place.first, place.num)
+    is_transposed = call.has("transposed") and bool(call.arg("transposed"))
+    per_channel = place.after // inputs * (inputs if is_transposed else outputs)
+    for _, found in others:
+        expected = Place(0, place.before, per_channel, place.first, place.num)
+        if found != expected:
+            raise Mixes("the filter of one example meets other examples")
+    return call.everywhere(result)
+
+
+def _weights_of_examples(call: Call, weight: Spec, bias: Spec | None) -> Sequence[Verdict]:
+    """A public input under filters that are the examples': each makes channels of its own."""
+    place = weight.place
+    is_transposed = call.has("transposed") and bool(call.arg("transposed"))
+    if (
+        place is None
+        or is_transposed
+        or int(call.arg("groups")) != 1
+        or (bias is not None and bias.verdict is not None)
+    ):
+        raise NoRule("its filters depend on the examples")
+    if place.is_single:
+        return call.everywhere(place)
+    if place.axis != 0:
+        raise Mixes("its filter sums over the examples")
+    return call.everywhere(place.at(1))
+
+
+def unfolded(call: Call) -> Sequence[Verdict]:
+    """Windows along one axis, which become a new last axis."""
+    spec: Spec = call.args[0]
+    place = spec.place
+    assert place is not None
+    if not place.is_single and place.axis == int(call.arg("dimension")) % spec.ndim:
+        raise Mixes("its windows hold several examples")
+    return call.everywhere(place)
+
+
+def attention(call: Call) -> Sequence[Verdict]:
+    """Attention of queries, keys and values [..., time, width], with a mask that is broadcast."""
+    heads = [call.arg(name) for name in ("query", "key", "value")]
+    found = []
+    for spec, place in private(heads):
+        if not place.is_single and place.axis >= spec.ndim - 2:
+            raise Mixes("queries of one example meet keys of another")
+        found.append(place)
+    ndim = heads[0].ndim
+    others = [spec for spec in call.specs if not any(spec is head for head in heads)]
+    for spec, place in private(others):
+        if not place.is_single and place.axis >= spec.ndim - 2:
+            raise Mixes("its mask lets examples meet")
+        found.append(place.at(place.axis + ndim - spec.ndim))
+    verdict = met(found)
+    # what torch keeps for the backward pass besides (sums of exponentials) is by row too; states of generators are not
+    return [verdict if out.ndim >= 3 else None for out in call.out_specs]
+
+
+def gates(call: Call) -> Sequence[Verdict]:
+    """One step of a recurrent cell: every row by itself."""
+    found = [place for _, place in private(call.specs)]
+    place = met(found)
+    if not place.is_single and place.axis != 0:
+        raise Mixes("gates of one example meet those of another")
+    return call.everywhere(place)
+
+
+def recurrence(call: Call) -> Sequence[Verdict]:
+    """A recurrent layer over a sequence: [time, examples, width], or [examples, time, width] if so declared."""
+    spec: Spec = call.args[0]
+    place = spec.place
+    if place is None or spec.ndim != 3:
+        raise NoRule("its input is public or packed")
+    if place.is_single:
+        return call.everywhere(place)
+    # oneDNN's layer gets its time first whatever the flag says
+    is_cudnn = "cudnn" in call.name
+    if place.axis != (0 if is_cudnn and bool(call.arg("batch_first")) else 1):
+        raise Mixes("it runs through the examples as if they were time")
+    for other, found in private(call.specs[1:]):
+        if other.ndim == 3 and found != place.at(1):
+            raise Mixes("the state of one example meets another")
+        if other.ndim != 3 and found != place.at(0):
+            raise Mixes("the state of one example meets another")
+    first, *rest = call.out_specs
+    verdicts: list[Verdict] = [place]
+    for out in rest:
+        where = 1 if out.ndim == 3 else 0
+        is_state = out.ndim in (2, 3) and out.shape[where] == place.length
+        verdicts.append(place.at(where) if is_state else None)
+    return verdicts
+
+
+def distances(call: Call) -> Sequence[Verdict]:
+    """Distances of all rows of one matrix to all rows of another, matrix by matrix."""
+    one, other = call.args[0], call.args[1]
+    ndim = len(call.shape)
+    found = []
+    for spec, place in private([one, other]):
+        if not place.is_single and place.axis == spec.ndim - 1:
+            raise Mixes("it sums over the examples")
+        axis = place.axis + ndim - spec.ndim
+        if not place.is_single and place.axis == spec.ndim - 2:
+            axis = ndim - 2 if spec is one else ndim - 1
+        found.append(place.at(axis))
+    if len(found) == 2 and found[0].axis >= ndim - 2 and not found[0].is_single:
+        raise Mixes("distances between examples")
+    return call.everywhere(met(found))
+
+
+def _spatial(call: Call) -> Sequence[Verdict]:
+    name = call.name
+    num = next((int(digit) for digit in "123" if f"{digit}d" in name), 2)
+    return _leading(num)(call)
+
+
+_REDUCTIONS = ["sum", "mean", "amax", "amin", "prod", "any", "all", "argmax", "argmin", "var", "std", "var_mean", "std_mean", "logsumexp", "norm", "linalg_vector_norm", "nansum", "nanmean", "median", "nanmedian", "max", "min", "aminmax", "count_nonzero", "mode"]
+_ALONG = ["cumsum", "cumsum_", "cumprod", "cumprod_", "logcumsumexp", "cummax", "cummin", "_softmax", "_log_softmax", "softmax", "log_softmax", "_safe_softmax", "flip", "roll", "_fft_r2c", "_fft_c2c", "_fft_c2r", "glu", "renorm", "diff", "_cummax_helper", "rot90"]
+_FFT = ["_fft_r2c", "_fft_c2c", "_fft_c2r"]
+_SORTING = ["sort", "topk", "argsort", "kthvalue", "msort"]
+_SPATIAL = ["max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d", "fractional_max_pool2d", "adaptive_avg_pool1d", "adaptive_max_pool1d", "max_pool2d", "max_unpool2d", "max_unpool3d", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d", "mkldnn_max_pool2d", "mkldnn_adaptive_avg_pool2d"]
+_MATRICES = ["linalg_inv_ex", "inverse", "linalg_cholesky_ex", "cholesky", "_linalg_svd", "_linalg_eigh", "linalg_eig", "linalg_qr", "_linalg_det", "_linalg_slogdet", "linalg_lu_factor_ex", "linalg_lu", "linalg_matrix_exp", "matrix_exp", "cholesky_inverse", "linalg_householder_product", "linalg_ldl_factor_ex", "geqrf", "linalg_cross"]
+_SOLVES = ["_linalg_solve_ex", "linalg_solve_triangular", "cholesky_solve", "triangular_solve", "linalg_lu_solve", "ormqr"]
+_ATTENTION = ["_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_efficient_attention", "_scaled_dot_product_fused_attention_overrideable", "_scaled_dot_product_attention_math"]
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_REDUCTIONS, reduction),
+    **dict.fromkeys(_ALONG, along),
+    **dict.fromkeys(_SORTING, sorting),
+    **dict.fromkeys(_SPATIAL, _spatial),
+    **dict.fromkeys(_MATRICES, _leading(2)),
+    **dict.fromkeys(_SOLVES, _leading_aligned(2)),
+    **dict.fromkeys(_ATTENTION, attention),
+    "tril": triangle,
+    "triu": triangle,
+    "tril_": triangle,
+    "triu_": triangle,
+    "constant_pad_nd": constant_pad,
+    "native_layer_norm": layer_norm,
+    "_fused_rms_norm": layer_norm,
+    "native_group_norm": group_norm,
+    **dict.fromkeys(
+        (
+            "native_batch_norm",
+            "_native_batch_norm_legit",
+            "_native_batch_norm_legit_no_training",
+            "_batch_norm_with_update",
+            "_batch_norm_no_update",
+            "cudnn_batch_norm",
+            "_batch_norm_impl_index",
+            "_native_batch_norm_legit_functional",
+            "batch_norm_update_stats",
+            "miopen_batch_norm",
+        ),
+        batch_norm,
+    ),  # fmt: skip
+    "convolution": convolution,
+    "_convolution": convolution,
+    "convolution_overrideable": convolution,
+    "unfold": unfolded,
+    "im2col": _leading(2),
+    "col2im": _leading(2),
+    "pixel_shuffle": _leading(3),
+    "pixel_unshuffle": _leading(3),
+    "channel_shuffle": _leading(3),
+    "native_channel_shuffle": _leading(3),
+    "grid_sampler_2d": _leading(3),
+    "grid_sampler_3d": _leading(4),
+    "affine_grid_generator": _leading(2),
+    "_thnn_fused_lstm_cell": gates,
+    "_thnn_fused_gru_cell": gates,
+    "mkldnn_rnn_layer": recurrence,
+    "_cudnn_rnn": recurrence,
+    "_cdist_forward": distances,
+    "_euclidean_dist": distances,
+    "histc": reduction,
+    "bincount": reduction,
+}

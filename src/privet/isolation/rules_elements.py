@@ -1,0 +1,119 @@
+"""Rules of operations on elements, of random numbers and of losses: whatever is at one place stays there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from privet.isolation.call import Call, Rule, broadcast, private
+from privet.isolation.place import Mixes, NoRule, Verdict, met
+
+_NO_REDUCTION = 0
+
+
+def elements(call: Call) -> Sequence[Verdict]:
+    """Every element of the result depends on the elements at its place."""
+    return [broadcast(call.specs, out.shape) for out in call.out_specs]
+
+
+def like(call: Call) -> Sequence[Verdict]:
+    """A fresh tensor of the shape of another: its rows are as many as the examples, which counts them."""
+    return [broadcast(call.specs[:1], out.shape) for out in call.out_specs]
+
+
+def fresh(call: Call) -> Sequence[Verdict]:
+    """A fresh tensor whose shape is given by numbers."""
+    return call.everywhere(None)
+
+
+def copied_into(call: Call) -> Sequence[Verdict]:
+    """What is written takes the place of what was there; parts that are public may belong to anyone."""
+    return [broadcast([call.args[0], call.args[1]], call.shape)]
+
+
+def overwritten(call: Call) -> Sequence[Verdict]:
+    """Numbers in the place of what was there: the rows still are as many as the examples."""
+    return [call.args[0].verdict]
+
+
+def loss(call: Call) -> Sequence[Verdict]:
+    """A loss on elements that may be added up."""
+    if call.arg("reduction") != _NO_REDUCTION:
+        raise Mixes("the loss is averaged or summed over the batch: use reduction='none'")
+    return elements(call)
+
+
+def class_loss(call: Call) -> Sequence[Verdict]:
+    """A loss of scores [examples, classes, ...] and classes [examples, ...]."""
+    scores, target = call.arg("self"), call.arg("target")
+    if call.arg("reduction") != _NO_REDUCTION:
+        raise Mixes("the loss is averaged or summed over the batch: use reduction='none'")
+    axis = 1 if scores.ndim > 1 else 0
+    found = []
+    for spec, place in private([scores, target]):
+        if spec is scores and not place.is_single:
+            if place.axis == axis:
+                raise Mixes("the examples are taken for classes")
+            place = place.at(place.axis - (place.axis > axis))
+        found.append(place)
+    verdict = met(found)
+    return [verdict if number == 0 else None for number in range(len(call.out_specs))]
+
+
+def connectionist(call: Call) -> Sequence[Verdict]:
+    """The CTC loss of scores [time, examples, classes] and targets [examples, length]."""
+    found = []
+    for spec, place in private(call.specs):
+        if spec is call.args[0] and not place.is_single:
+            if place.axis != 1 or spec.ndim != 3:
+                raise Mixes("the examples must lie on the second axis of the scores")
+            place = place.at(0)
+        if place.axis != 0:
+            raise NoRule("targets must be one row per example")
+        found.append(place)
+    verdict = met(found)
+    return [verdict] * len(call.out_specs)
+
+
+def bucket(call: Call) -> Sequence[Verdict]:
+    """Where numbers lie between public borders."""
+    borders, values = (
+        (call.arg("boundaries") if call.has("boundaries") else call.arg("sorted_sequence")),
+        call.arg("self"),
+    )
+    if borders.verdict is not None:
+        raise NoRule("the borders depend on the examples")
+    return call.everywhere(values.verdict)
+
+
+def rows_drawn(call: Call) -> Sequence[Verdict]:
+    """Draws from every row of a matrix of weights."""
+    spec = call.args[0]
+    place = spec.place
+    if place is None or (not place.is_single and place.axis == spec.ndim - 1):
+        raise Mixes("one draw is made from the weights of all examples")
+    return call.everywhere(place)
+
+
+_ELEMENTS = ["_to_copy", "clone", "detach", "detach_", "alias", "lift", "lift_fresh", "lift_fresh_copy", "contiguous", "_conj", "resolve_conj", "resolve_neg", "_neg_view", "_conj_physical", "conj_physical", "native_dropout", "where", "masked_fill", "masked_fill_", "rrelu_with_noise", "polar", "rrelu_with_noise_functional", "complex", "dropout", "feature_dropout", "_efficientzerotensor", "fill", "fill_", "bernoulli", "bernoulli_", "normal", "poisson", "nan_to_num", "clamp", "clamp_", "clamp_min", "clamp_max", "hardtanh", "hardtanh_", "softplus", "elu", "elu_", "celu", "silu", "silu_", "mish", "mish_", "gelu", "hardswish", "hardsigmoid", "leaky_relu", "leaky_relu_", "threshold", "log_sigmoid_forward", "_prelu_kernel", "prelu", "isclose", "_fused_dropout", "_masked_scale", "xlogy", "special_xlog1py", "relu6", "logit", "heaviside", "square", "square_", "__rshift__", "__lshift__", "__and__", "__or__", "__xor__", "__iand__", "__ior__", "__ixor__", "normal_functional", "binomial", "_standard_gamma", "copysign", "float_power", "igamma", "igammac", "mvlgamma", "polygamma", "rsub", "isnan", "isinf", "isposinf", "isneginf", "isreal", "signbit", "frexp", "ldexp", "gcd", "lcm", "hypot", "nextafter", "round_", "fake_quantize_per_tensor_affine", "bitwise_not", "logical_not", "lgamma", "digamma", "erfinv", "sinc", "angle"]
+_LIKE = ["empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"]
+_FRESH = ["new_zeros", "new_empty", "new_ones", "new_full", "new_empty_strided", "empty", "zeros", "ones", "full", "arange", "rand", "randn", "randint", "randperm", "eye", "linspace", "scalar_tensor", "empty_strided", "_cudnn_init_dropout_state"]
+_OVERWRITTEN = ["zero_", "fill_", "uniform_", "normal_", "exponential_", "random_", "cauchy_", "geometric_", "log_normal_", "bernoulli_"]
+_LOSSES = ["mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "soft_margin_loss", "l1_loss", "kl_div", "poisson_nll_loss", "hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_loss"]
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_ELEMENTS, elements),
+    **dict.fromkeys(_LIKE, like),
+    **dict.fromkeys(_FRESH, fresh),
+    **dict.fromkeys(_OVERWRITTEN, overwritten),
+    **dict.fromkeys(_LOSSES, loss),
+    "copy_": copied_into,
+    "copy": copied_into,
+    "nll_loss_forward": class_loss,
+    "nll_loss2d_forward": class_loss,
+    "multi_margin_loss": class_loss,
+    "_ctc_loss": connectionist,
+    "_cudnn_ctc_loss": connectionist,
+    "bucketize": bucket,
+    "searchsorted": bucket,
+    "multinomial": rows_drawn,
+}

@@ -1,0 +1,225 @@
+"""Rules of operations that pick or place rows by number: tables, gathering, scattering, indexing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from privet.isolation.call import Call, Rule, private
+from privet.isolation.place import Mixes, NoRule, Place, Shape, Spec, Verdict, met
+
+_MASKS = (torch.bool, torch.uint8)
+
+
+def table(call: Call) -> Sequence[Verdict]:
+    """Rows of a public table, in the order of the numbers."""
+    weight, numbers = call.args[0], call.args[1]
+    if weight.verdict is not None:
+        raise NoRule("the table depends on the examples")
+    return call.everywhere(numbers.verdict)
+
+
+def bags(call: Call) -> Sequence[Verdict]:
+    """Sums of rows of a public table, in bags of equal size."""
+    weight, numbers, offsets = call.args[0], call.args[1], call.args[2]
+    place = numbers.place
+    if weight.verdict is not None or place is None:
+        raise NoRule("the table depends on the examples, or its bags do")
+    if place.is_single:
+        return call.everywhere(place)
+    step = None if offsets.iota is None else offsets.iota[1]
+    if offsets.verdict is not None or step is None or place.after % step or offsets.shape[0] * step != numbers.shape[0]:
+        raise NoRule("bags of different sizes")
+    for spec, other in private(call.specs):
+        if spec is not numbers and other != place:
+            raise Mixes("weights of one example meet another")
+    bag = Place(0, place.before, place.after // step, place.first, place.num)
+    verdicts: list[Verdict] = [bag]
+    for out in call.out_specs[1:]:
+        is_number = out.shape[:1] == numbers.shape[:1]
+        verdicts.append(place if is_number else (bag if out.shape[:1] == (bag.length,) else None))
+    return verdicts
+
+
+def gathered(call: Call) -> Sequence[Verdict]:
+    """Numbers picked along one axis; all other axes stay in step."""
+    axis = int(call.arg("dim")) % max(call.args[0].ndim, 1)
+    spec, index = call.args[0], call.arg("index")
+    return call.everywhere(_in_step(call, [spec, index], axis, call.shape))
+
+
+def scattered(call: Call) -> Sequence[Verdict]:
+    """Numbers put along one axis; all other axes stay in step."""
+    axis = int(call.arg("dim")) % max(call.args[0].ndim, 1)
+    return call.everywhere(_in_step(call, call.specs, axis, call.args[0].shape))
+
+
+def _in_step(call: Call, specs: Sequence[Spec], axis: int, shape: Shape) -> Place:
+    found = []
+    for spec, place in private(specs):
+        if not place.is_single and place.axis == axis:
+            if any(other is not spec and other.verdict is not None for other in specs):
+                raise NoRule("the rows of examples travel by number")
+            raise Mixes("rows of the examples are picked by a fixed number")
+        found.append(place)
+    place = met(found)
+    for spec in specs:
+        if spec.verdict is None and spec.ndim == len(shape) and not place.is_single:
+            if spec.shape[place.axis] != shape[place.axis]:
+                raise Mixes("some examples are cut out of the batch")
+    return place
+
+
+def picked(call: Call) -> Sequence[Verdict]:
+    """``index_select`` and what puts rows along one axis by a vector of numbers."""
+    spec, index = call.args[0], call.arg("index")
+    axis = int(call.arg("dim")) % max(spec.ndim, 1)
+    others = [other for other in call.specs if other is not index]
+    if index.verdict is not None:
+        if len(private(others)) == 0 and call.name == "index_select":
+            place = index.place
+            return call.everywhere(None if place is None else place.at(axis))
+        raise NoRule("the rows of examples travel by number")
+    found = []
+    for _, place in private(others):
+        if not place.is_single and place.axis == axis:
+            if _counts(index, spec.shape[axis]):
+                return call.everywhere(place)
+            raise Mixes("rows of the examples are picked by a fixed number")
+        found.append(place)
+    return call.everywhere(met(found))
+
+
+def _counts(index: Spec, length: int) -> bool:
+    """Whether an index counts through all rows in order, so that it moves none."""
+    return index.iota is not None and index.iota[1] == 1 and index.shape[index.iota[0]] == length
+
+
+def _spread(indices: Sequence[Any]) -> list[Spec | None]:
+    """Return the indices with every mask as one vector of numbers per axis of the mask."""
+    spread: list[Spec | None] = []
+    for index in indices:
+        if isinstance(index, Spec) and index.dtype in _MASKS:
+            if index.verdict is not None:
+                raise NoRule("rows are picked by a mask that depends on the examples")
+            spread += [Spec((-1,))] * max(index.ndim, 1)
+        else:
+            spread.append(index)
+    return spread
+
+
+def _where_picked(spec: Spec, indices: list[Spec | None], num_out: int) -> Place:
+    """Return where the examples lie in ``spec[indices]``."""
+    indices = indices + [None] * (spec.ndim - len(indices))
+    used = [axis for axis, index in enumerate(indices) if index is not None]
+    given = [index for index in indices if index is not None]
+    width = max(index.ndim for index in given)
+    is_adjacent = used == list(range(used[0], used[-1] + 1))
+    start = used[0] if is_adjacent else 0
+    found = [place.at(place.axis + width - index.ndim + start) for index, place in private(given)]
+    place = spec.place
+    if place is not None:
+        if place.is_single:
+            found.append(place)
+        elif place.axis in used:
+            index = indices[place.axis]
+            assert index is not None
+            if index.verdict is not None:
+                raise NoRule("the rows of examples travel by number")
+            if not _counts(index, spec.shape[place.axis]) or index.iota is None:
+                raise Mixes("rows of the examples are picked by a fixed number")
+            found.append(place.at(index.iota[0] + width - index.ndim + start))
+        else:
+            before = sum(axis < place.axis and axis not in used for axis in range(spec.ndim))
+            found.append(place.at(before + (width if not is_adjacent or place.axis > used[0] else 0)))
+    return met(found)
+
+
+def indexed(call: Call) -> Sequence[Verdict]:
+    """``x[i, j, ...]`` with tensors of numbers."""
+    return [_where_picked(call.args[0], _spread(call.args[1]), len(call.shape))]
+
+
+def placed(call: Call) -> Sequence[Verdict]:
+    """``x[i, j, ...] = values`` with tensors of numbers."""
+    into, values = call.args[0], call.args[2]
+    indices = _spread(call.args[1])
+    if all(index is None or index.verdict is None for index in indices) and values.verdict is None:
+        return call.everywhere(_untouched(into, indices))
+    target = into
+    if into.place is None:
+        counting = [
+            axis for axis, index in enumerate(indices) if index is not None and _counts(index, into.shape[axis])
+        ]
+        example = next((place for _, place in private([values, *(i for i in indices if i is not None)])), None)
+        if example is None:
+            raise NoRule("numbers are placed by what is in the examples")
+        if example.is_single:
+            return call.everywhere(example)
+        if len(counting) != 1 or example.length != into.shape[counting[0]]:
+            return call.everywhere(_placed_beside(into, indices, values, example))
+        target = Spec(into.shape, dtype=into.dtype, verdict=example.at(counting[0]))
+    place = _where_picked(target, indices, 0)
+    width = _picked_width(target, indices)
+    if values.place is not None and values.place.at(values.place.axis + width - values.ndim) != place:
+        raise Mixes("an example is written over another")
+    return call.everywhere(target.verdict)
+
+
+def _untouched(into: Spec, indices: Sequence[Spec | None]) -> Place:
+    """Public numbers are written by public indices: the examples' axis must not be picked from."""
+    place = into.place
+    assert place is not None
+    if not place.is_single and place.axis < len(indices) and indices[place.axis] is not None:
+        index = indices[place.axis]
+        assert index is not None
+        if not _counts(index, into.shape[place.axis]):
+            raise Mixes("some examples are overwritten")
+    return place
+
+
+def _placed_beside(into: Spec, indices: Sequence[Spec | None], values: Spec, example: Place) -> Place:
+    """Values of the examples are written into a public tensor, along axes that are not the examples'."""
+    if any(index is not None and index.verdict is not None for index in indices) or values.place is None:
+        raise NoRule("numbers are placed by what is in the examples")
+    for axis in range(into.ndim):
+        if axis >= len(indices) or indices[axis] is None:
+            trial = Spec(into.shape, dtype=into.dtype, verdict=example.at(axis))
+            if example.length == into.shape[axis]:
+                width = _picked_width(trial, indices)
+                moved = values.place.at(values.place.axis + width - values.ndim)
+                if _where_picked(trial, list(indices), 0) == moved:
+                    return example.at(axis)
+    raise NoRule("examples are written into a public tensor by number")
+
+
+def _picked_width(spec: Spec, indices: Sequence[Spec | None]) -> int:
+    given = [index for index in indices if index is not None]
+    return max(index.ndim for index in given) + spec.ndim - len(given)
+
+
+def travels(call: Call) -> Sequence[Verdict]:
+    """Rows that are chosen by what is in the examples."""
+    raise NoRule("rows are chosen by what is in the examples")
+
+
+RULES: dict[str, Rule] = {
+    "embedding": table,
+    "_embedding_bag": bags,
+    "_embedding_bag_forward_only": bags,
+    "gather": gathered,
+    "take_along_dim": gathered,
+    **dict.fromkeys(("scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"), scattered),
+    **dict.fromkeys(
+        ("index_select", "index_add", "index_add_", "index_copy", "index_copy_", "index_fill", "index_fill_"), picked
+    ),
+    **dict.fromkeys(("index", "_unsafe_index"), indexed),
+    **dict.fromkeys(("index_put", "index_put_", "_unsafe_index_put", "_index_put_impl_"), placed),
+    **dict.fromkeys(
+        ("nonzero", "masked_select", "masked_scatter", "masked_scatter_", "_unique2", "unique_dim", "take", "put_",
+         "unique_consecutive", "repeat_interleave", "nonzero_static", "_pack_padded_sequence"),
+        travels,
+    ),
+}  # fmt: skip

@@ -1,0 +1,297 @@
+"""Follows a program while it runs: every operation, whatever called it, goes through its rule.
+
+The tracer sees operations below autograd, so detaching, ``no_grad``, in-place writes, scripted code and the inside of
+custom functions make no difference to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from privet.isolation.call import Call, name_of
+from privet.isolation.lines import user_line
+from privet.isolation.memory import Written
+from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Shape, Spec, Verdict
+from privet.isolation.reads import Read, may_read
+from privet.isolation.table import rule_of
+
+_SPEC = "_privet_spec"
+EARLIER = "it uses a value that was computed from an earlier batch"
+# Operations that hand a number to Python.
+_READING = frozenset(["_local_scalar_dense", "equal", "is_nonzero"])
+# Operations whose results have a shape or a type in common with a tensor, and none of its numbers.
+_FORGETTING = frozenset(
+    ["empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros", "new_empty", "new_ones", "new_full", "new_empty_strided"]
+)
+# The longest constant that is kept to be compared with that of a batch of another size.
+_SMALL_CONSTANT = 64
+
+
+@dataclass(slots=True)
+class Entry:
+    """One operation of a trace: what the rules saw, and the numbers that came from Python."""
+
+    call: Call
+    mutated: tuple[int, ...] = ()  # serial numbers of the specs that it wrote to
+    constant: tuple[Any, ...] | None = None  # the numbers of a tensor that was made by Python
+    line: str = ""  # where it was asked for, if it took numbers from Python
+
+
+@dataclass(kw_only=True)
+class Trace:
+    """What a program did with the examples of one physical batch."""
+
+    num_examples: int
+    entries: list[Entry] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    losses: int | None = None  # the serial number of the losses
+
+
+class Tracer(TorchDispatchMode):
+    """The mode that is active while a program is proven."""
+
+    def __init__(self, num_examples: int, first_seen: Callable[[Tensor], Verdict] = lambda tensor: None) -> None:
+        """Follow a batch of this many examples; ``first_seen`` says what a tensor is that was made before."""
+        super().__init__()
+        self._first_seen = first_seen
+        self.trace = Trace(num_examples=num_examples)
+        self._token = object()
+        self._strangers: dict[int, tuple[Tensor, Spec]] = {}  # held, so that no other gets their identity
+        self._written = Written()
+        self._num_specs = 0
+
+    def give(self, tensor: Tensor, verdict: Verdict) -> None:
+        """Say what is known of a tensor that was made while the tracer was not active."""
+        self._new(tensor, verdict)
+
+    def release(self) -> None:
+        """Let go of every tensor."""
+        self._strangers.clear()
+
+    def verdict(self, tensor: Tensor) -> Verdict:
+        """Return what is known of a tensor."""
+        return self.spec(tensor).verdict
+
+    def _new(self, tensor: Tensor, verdict: Verdict) -> Spec:
+        """Describe a tensor that no operation of this trace has made: it is left as it is."""
+        spec = _described(tensor, verdict)
+        spec.token, spec.serial = self._token, self._num_specs
+        self._num_specs += 1
+        self._strangers[id(tensor)] = (tensor, spec)
+        return spec
+
+    def spec(self, tensor: Tensor) -> Spec:
+        """Return what is known of a tensor; one that was never seen is public, unless an earlier batch made it."""
+        stranger = self._strangers.get(id(tensor))
+        found: Spec | None = getattr(tensor, _SPEC, None) if stranger is None else stranger[1]
+        if found is None:
+            found = self._new(tensor, self._first_seen(tensor))
+        elif found.token is not self._token:
+            verdict = self._first_seen(tensor)
+            if verdict is None and found.verdict is not None:
+                verdict = Cause(Fault.MIXES, "the program", EARLIER, user_line())
+            found = self._new(tensor, verdict)
+        if self._written.is_known(found):
+            return found
+        verdict = self._written.verdict(found, tensor)
+        if verdict != found.verdict:
+            found = self._new(tensor, verdict)
+        self._written.knows(found)
+        return found
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Carry out the operation, then note it."""
+        kwargs = kwargs or {}
+        seen = [self._seen(arg) for arg in args]
+        named = {name: self._seen(value) for name, value in kwargs.items()} if kwargs else kwargs
+        result = func(*args, **kwargs)
+        if not torch.compiler.is_compiling():
+            self._note(func, args, kwargs, seen, named, result)
+        return result
+
+    def _seen(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self.spec(value)
+        if type(value) in (list, tuple) and any(isinstance(item, Tensor) for item in value):
+            return [self.spec(item) if isinstance(item, Tensor) else item for item in value]
+        return value
+
+    def _note(
+        self,
+        func: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        seen: list[Any],
+        named: dict[str, Any],
+        result: Any,
+    ) -> None:
+        outs = [result] if isinstance(result, Tensor) else _tensors(result)
+        call = Call(func, seen, named, [_described(out, None) for out in outs])
+        if not outs:
+            self._note_read(func, call)
+            return
+        writes = _writes(func)
+        verdicts = verdicts_of(call)
+        mutated = self._write(writes, args, kwargs, call, verdicts) if writes else ()
+        for out, spec, verdict in zip(outs, call.out_specs, verdicts, strict=True):
+            spec.verdict = verdict
+            spec.token, spec.serial = self._token, self._num_specs
+            self._num_specs += 1
+            self._set(out, spec)
+            self._written.knows(spec)
+        line = user_line() if _takes_numbers(args) else ""
+        self.trace.entries.append(Entry(call, mutated, _constant(func, outs), line))
+
+    def _note_read(self, func: OpOverload, call: Call) -> None:
+        if name_of(func) in _READING:
+            causes = [spec.verdict for spec in call.specs if spec.verdict is not None]
+            if causes and not all(isinstance(verdict, Place) and self._is_everything(verdict) for verdict in causes):
+                self.read(name_of(func))
+
+    def _is_everything(self, place: Place) -> bool:
+        return self.trace.num_examples == 1 and place.is_single
+
+    def read(self, operation: str) -> None:
+        """Note that numbers of the examples were handed to Python."""
+        self.trace.reads.append(may_read(operation))
+
+    def _write(
+        self,
+        writes: Sequence[tuple[int, str]],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        call: Call,
+        verdicts: Sequence[Verdict],
+    ) -> tuple[int, ...]:
+        """Note what was written to: memory that other tensors share holds examples from now on."""
+        mutated = []
+        for number, name in writes:
+            target = args[number] if number < len(args) else kwargs.get(name)
+            for place, tensor in enumerate(_tensors(target)):
+                verdict = verdicts[min(place, len(verdicts) - 1)]
+                before = self.spec(tensor)
+                mutated.append(before.serial)
+                if verdict != before.verdict:
+                    self._written.note(tensor, before, verdict, call, self.trace.num_examples)
+                    self._forget(tensor)
+        return tuple(mutated)
+
+    def _set(self, tensor: Tensor, spec: Spec) -> None:
+        if id(tensor) in self._strangers:
+            self._strangers[id(tensor)] = (tensor, spec)
+        else:
+            setattr(tensor, _SPEC, spec)
+
+    def _forget(self, tensor: Tensor) -> None:
+        self._strangers.pop(id(tensor), None)
+        setattr(tensor, _SPEC, None)
+
+
+def verdicts_of(call: Call) -> Sequence[Verdict]:
+    """Return where the examples lie in each result of an operation."""
+    known: list[Place] = []
+    fault: Cause | None = None
+    for spec in call.specs:
+        verdict = spec.verdict
+        if isinstance(verdict, Cause):
+            if fault is None or (fault.fault is Fault.NO_RULE and verdict.fault is Fault.MIXES):
+                fault = verdict
+        elif verdict is not None:
+            known.append(verdict)
+    name = name_of(call.operation)
+    if fault is not None:
+        return call.everywhere(None if name in _FORGETTING else fault)
+    if name == "arange":
+        _count(call)
+    if not known:
+        _keep_counting(call, name)
+        return call.everywhere(None)
+    if known[0].is_single and all(place == known[0] for place in known):
+        return call.everywhere(known[0])  # whatever it does, it has one example to do it with
+    rule = rule_of(call.operation)
+    if rule is None:
+        return call.everywhere(_cause(Fault.NO_RULE, call, "it has no rule"))
+    try:
+        return rule(call)
+    except Mixes as error:
+        return call.everywhere(_cause(Fault.MIXES, call, str(error)))
+    except NoRule as error:
+        return call.everywhere(_cause(Fault.NO_RULE, call, str(error)))
+
+
+def _cause(fault: Fault, call: Call, reason: str) -> Cause:
+    return Cause(fault, name_of(call.operation), reason, user_line())
+
+
+def _count(call: Call) -> None:
+    """Remember of a fresh vector that it counts its own places."""
+    start = call.arg("start") if call.has("start") else 0
+    step = call.arg("step") if call.has("step") else 1
+    if start == 0 and isinstance(step, int):
+        call.out_specs[0].iota = (0, step)
+
+
+def _keep_counting(call: Call, name: str) -> None:
+    """A vector that counts its places still does after it was reshaped, copied or moved."""
+    specs = call.specs
+    if len(specs) != 1 or specs[0].iota is None or len(call.out_specs) != 1:
+        return
+    (spec,), (out,) = specs, call.out_specs
+    assert spec.iota is not None
+    axis, step = spec.iota
+    if name in ("_to_copy", "clone", "detach", "alias", "lift_fresh"):
+        out.iota = (axis, step)
+    elif name in ("view", "unsqueeze", "_unsafe_view", "reshape", "squeeze", "expand"):
+        long = [number for number, size in enumerate(out.shape) if size == spec.shape[axis]]
+        others = [size for number, size in enumerate(out.shape) if number not in long[:1]]
+        if long and all(size == 1 for size in others):
+            out.iota = (long[0], step)
+
+
+def _takes_numbers(args: tuple[Any, ...]) -> bool:
+    return any(type(arg) is float or (type(arg) is int and arg > 1) for arg in args) or not args
+
+
+@lru_cache(maxsize=4096)
+def _writes(operation: OpOverload) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        (number, argument.name)
+        for number, argument in enumerate(operation._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def _described(tensor: Tensor, verdict: Verdict) -> Spec:
+    shape: Shape = tuple(tensor.shape)
+    try:
+        strides, offset = tensor.stride(), tensor.storage_offset()
+    except (RuntimeError, NotImplementedError):  # sparse and other layouts
+        strides, offset = (), 0
+    return Spec(shape, dtype=tensor.dtype, verdict=verdict, strides=strides, offset=offset)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [item for item in value if isinstance(item, Tensor)]
+    return []
+
+
+def _constant(func: OpOverload, outs: Sequence[Tensor]) -> tuple[Any, ...] | None:
+    """Return the numbers of a small tensor that Python made: they may count the examples."""
+    if name_of(func) not in ("lift_fresh", "lift_fresh_copy") or outs[0].numel() > _SMALL_CONSTANT:
+        return None
+    if outs[0].device.type != "cpu":
+        return None
+    return tuple(outs[0].detach().reshape(-1).tolist())

@@ -1,0 +1,153 @@
+"""What a session knows about the programs it ran: which were proven by rule, which were only tried, what was waived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from privet.errors import UnsupportedModel
+from privet.isolation.follow import Follower, Programs, Proof
+from privet.isolation.place import Cause, Fault, Place
+from privet.isolation.sizes import compare
+from privet.isolation.tracer import Trace
+
+
+class Check(Enum):
+    """A check that a user may waive, in so many words; what is waived stands in the guarantee."""
+
+    READS = "numbers of the examples that the program reads into Python"
+    EXPERIMENTS = "experiments on made-up examples"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiver:
+    """A check that the user answers for.
+
+    Attributes:
+        check: Which check is not held.
+        because: Why nothing can go wrong, in the user's words; printed with the guarantee.
+    """
+
+    check: Check
+    because: str
+
+    def __str__(self) -> str:
+        """Return the assumption that takes the place of the check."""
+        return f"the user vouches for {self.check.value}: {self.because}"
+
+
+@dataclass(slots=True)
+class _Family:
+    """Programs that differ in the number of examples alone."""
+
+    trace: Trace | None = None
+    is_compared: bool = False
+
+
+@dataclass(kw_only=True)
+class Watch:
+    """Judges the programs of one session.
+
+    Guarantee:
+        A program whose proof is accepted gives every example a loss that depends on that example, on public values and
+        on randomness alone. Its rules hold for the calls that were made, so another program is judged anew.
+    """
+
+    waivers: Sequence[Waiver] = ()
+    programs: Programs = field(default_factory=Programs)
+    _families: dict[Any, _Family] = field(default_factory=dict)
+    _tried: dict[str, None] = field(default_factory=dict)
+    _waived: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def tried(self) -> tuple[str, ...]:
+        """Why some of what ran was tried by experiment instead of proven by rule; empty if all was proven."""
+        alone = any(not family.is_compared for family in self._families.values())
+        reasons = ["it met batches of one size only"] if alone else []
+        return (*self._tried, *reasons)
+
+    @property
+    def waived(self) -> tuple[str, ...]:
+        """The waivers that were needed."""
+        return tuple(self._waived)
+
+    @property
+    def wants_two_sizes(self) -> bool:
+        """Whether a program waits to be compared with itself on another number of examples."""
+        return not self._families or any(family.trace is not None for family in self._families.values())
+
+    def has_waived(self, check: Check) -> bool:
+        """Whether the user answers for a check; noted for the guarantee if so."""
+        for waiver in self.waivers:
+            if waiver.check is check:
+                self._waived[str(waiver)] = None
+                return True
+        return False
+
+    def judge(self, proof: Proof, follower: Follower) -> bool:
+        """Return whether a forward pass is proven to keep its examples apart; False if only experiments can tell.
+
+        Raises:
+            UnsupportedModel: if it mixes them, or reads numbers of theirs into Python, naming the line.
+        """
+        if proof.trace is None:
+            return True
+        self._check_reads(proof)
+        if isinstance(proof.losses, Cause):
+            if proof.losses.fault is Fault.MIXES:
+                raise mixes(proof.losses)
+            self._tried[str(proof.losses)] = None
+            return False
+        if proof.trace.num_examples == 1:  # nobody to mix with
+            follower.remember()
+            return True
+        faults = [verdict for verdict in proof.uses if isinstance(verdict, Cause)]
+        if faults:
+            self._tried[str(faults[0])] = None
+            return False
+        if not all(isinstance(verdict, Place) for verdict in proof.uses):
+            self._tried["a parameter makes rows of its own"] = None
+            return False
+        self._check_sizes(proof.calls, proof.trace)
+        follower.remember()
+        return True
+
+    def _check_reads(self, proof: Proof) -> None:
+        refused = [read for read in proof.reads if not read.allowed_because]
+        if refused and not self.has_waived(Check.READS):
+            read = refused[0]
+            raise UnsupportedModel(
+                f"The program reads numbers of the examples into Python ({read.operation} at {read.line}). What Python "
+                "does with them cannot be followed: it may choose or scale the losses of other examples. Keep them in "
+                "torch (torch.where instead of if), leave the line out, or, if nothing of the losses depends on it, say "
+                "so: privatize(..., waive=[Waiver(check=Check.READS, because='...')])."
+            )
+
+    def _check_sizes(self, calls: tuple[Callable[..., Any], ...], trace: Trace) -> None:
+        family = self._families.setdefault(calls, _Family())
+        if family.is_compared:
+            return
+        if family.trace is None:
+            family.trace = trace
+            return
+        if family.trace.num_examples == trace.num_examples:
+            return
+        comparison = compare(family.trace, trace)
+        if comparison.fault is not None:
+            raise mixes(comparison.fault)
+        family.is_compared = comparison.is_possible
+        if comparison.is_possible:
+            family.trace = None
+
+
+def mixes(cause: Cause) -> UnsupportedModel:
+    """Return the error that names what mixes examples, and where."""
+    where = f" ({cause.line})" if cause.line else ""
+    return UnsupportedModel(
+        f"Operation '{cause.operation}'{where} mixes the examples of a batch: {cause.reason}. No example's gradient can "
+        "then be bounded by itself. Usual causes: batch normalisation, a loss averaged over the batch or divided by a "
+        "count of it, in-batch negatives, statistics of the batch (also detached ones). Make each example's loss depend "
+        "on that example alone."
+    )

@@ -1,0 +1,115 @@
+"""Every piece that a plan is made of, family by family, one line each.
+
+This is the only list: files know a piece by its name here, recipes read the same names, and the contract suites test
+every class that stands here. A class of the package that implements the protocol of a family and does not stand here,
+or stands here without a member in its suite, turns the suites red by its name. Nothing registers itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from privet.mechanism.ablations import NoNoise, Unclipped
+from privet.mechanism.adaptive_clipping import AdaptiveQuantile
+from privet.mechanism.adaptive_noise import AdaptiveGaussian, Learning, PastGradients, ReleasedSquares
+from privet.mechanism.chosen_mask import ChosenMask
+from privet.mechanism.clipping import Clipping, Threshold
+from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
+from privet.mechanism.cyclic import Cyclic
+from privet.mechanism.fixed_size import FixedSize
+from privet.mechanism.geometry import Diagonal, Factored, Geometry, Isotropic, PerGroup
+from privet.mechanism.granularity import Blocks, Coordinates, Granularity, Rows
+from privet.mechanism.grouping import ByName, Grouping, OneGroup, PerLayer, PerParameter
+from privet.mechanism.laplace import BlockL2, L2Laplace, ProductLaplace
+from privet.mechanism.masking import FrozenMask, Mask, NoMask, RandomMask, RankedMask
+from privet.mechanism.noise import Gaussian, Noise
+from privet.mechanism.sampling import FullBatch, Poisson, Sampling, Shuffle
+from privet.mechanism.scheduled_clipping import Scheduled
+from privet.mechanism.schedules import Constant, Cosine, GradualCooling, Linear, RateSchedule
+from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
+from privet.mechanism.shared_mask import SharedRandomMask
+from privet.mechanism.truncated import TruncatedPoisson
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pieces:
+    """One family of pieces.
+
+    Attributes:
+        protocol: What each of them offers.
+        kinds: The classes by their names in files.
+    """
+
+    protocol: type[Any]
+    kinds: Mapping[str, type[Any]]
+
+
+SAMPLERS = Pieces(
+    protocol=Sampling,
+    kinds={
+        "poisson": Poisson,
+        "truncated_poisson": TruncatedPoisson,
+        "fixed_size": FixedSize,
+        "full_batch": FullBatch,
+        "shuffle": Shuffle,
+        "cyclic": Cyclic,
+    },
+)
+CLIPPINGS = Pieces(
+    protocol=Clipping,
+    kinds={
+        "threshold": Threshold,
+        "keep_or_drop": KeepOrDrop,
+        "automatic": Automatic,
+        "per_sample_adaptive": PerSampleAdaptive,
+        "adaptive_quantile": AdaptiveQuantile,
+        "scheduled": Scheduled,
+        "unclipped": Unclipped,
+    },
+)
+NOISES = Pieces(
+    protocol=Noise,
+    kinds={
+        "gaussian": Gaussian,
+        "none": NoNoise,
+        "elliptical_gaussian": EllipticalGaussian,
+        "groupwise_gaussian": GroupwiseGaussian,
+        "l2_laplace": L2Laplace,
+        "product_laplace": ProductLaplace,
+        "block_l2": BlockL2,
+        "adaptive_gaussian": AdaptiveGaussian,
+    },
+)
+GEOMETRIES = Pieces(
+    protocol=Geometry,
+    kinds={"isotropic": Isotropic, "diagonal": Diagonal, "factored": Factored, "per_group": PerGroup},
+)
+LEARNINGS = Pieces(
+    protocol=Learning,
+    kinds={"released_squares": ReleasedSquares, "past_gradients": PastGradients},
+)
+GROUPINGS = Pieces(
+    protocol=Grouping,
+    kinds={"one_group": OneGroup, "per_layer": PerLayer, "per_parameter": PerParameter, "by_name": ByName},
+)
+MASKS = Pieces(
+    protocol=Mask,
+    kinds={
+        "none": NoMask,
+        "random": RandomMask,
+        "shared_random": SharedRandomMask,
+        "ranked": RankedMask,
+        "frozen": FrozenMask,
+        "chosen": ChosenMask,
+    },
+)
+GRANULARITIES = Pieces(
+    protocol=Granularity,
+    kinds={"coordinates": Coordinates, "rows": Rows, "blocks": Blocks},
+)
+RATE_SCHEDULES = Pieces(
+    protocol=RateSchedule,
+    kinds={"constant": Constant, "linear": Linear, "cosine": Cosine, "gradual_cooling": GradualCooling},
+)

@@ -1,0 +1,84 @@
+"""Data sets of persons: who says that one item is one person, and where that is held against the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from privet.errors import DataError
+from privet.mechanism.terms import OneItem, Unit, one_item_of
+from privet.training.batching import MapDataset, check_dataset
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OneItemPerPerson:
+    """A data set of which each item holds everything about one person, as its owner declares.
+
+    Guarantee:
+        With ``persons`` it is checked that nobody has two items. Without, the declaration is taken as it is. In both
+        cases it stands among the assumptions of the guarantee.
+
+    Attributes:
+        dataset: The data set itself.
+        persons: Who each item is about, in the order of the items; any names. None declares that all differ.
+    """
+
+    dataset: MapDataset
+    persons: Iterable[object] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse names that are missing or there twice, without a word about whose they are."""
+        check_dataset(self.dataset)
+        if self.persons is None:
+            return
+        names = list(self.persons)
+        if len(names) != len(self.dataset):
+            raise DataError("persons must hold one name per item of the data set, and their numbers differ.")
+        check_persons(names)
+
+    @property
+    def one_item(self) -> OneItem:
+        """One person each."""
+        return OneItem(
+            units=(Unit.PERSON,),
+            otherwise="That is what OneItemPerPerson declares: pass the data set itself to protect its records.",
+        )
+
+    def __len__(self) -> int:
+        """Return the number of persons."""
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        """Return everything about one person."""
+        return self.dataset[index]
+
+
+def declared_rows(dataset: MapDataset, *, one_per_person: bool) -> MapDataset:
+    """Return the data set, as one of persons if its owner declares so."""
+    return OneItemPerPerson(dataset=dataset) if one_per_person else dataset
+
+
+def check_persons(names: list[object]) -> None:
+    """Refuse a list in which a name is missing or stands twice.
+
+    Raises:
+        DataError: without a word about whose name it is.
+    """
+    if any(name is None or name != name or not str(name).strip() for name in names):
+        raise DataError("An item names no person, so nobody knows whose it is. Give each item a name, or leave it out.")
+    if len(set(names)) != len(names):
+        raise DataError(
+            "Somebody has several items, and noise is made for one. Join each person's items into one, keep one of "
+            "them, or protect records: Unit.RECORD."
+        )
+
+
+def check_unit(dataset: MapDataset, unit: Unit) -> MapDataset:
+    """Return the data set that a plan about this unit may train on; refuse one whose items are something else.
+
+    Raises:
+        DataError: saying what the items are, and the way out.
+    """
+    one_item_of(dataset).check(unit)
+    return dataset.dataset if isinstance(dataset, OneItemPerPerson) else dataset

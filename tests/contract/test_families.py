@@ -1,0 +1,196 @@
+"""No piece can be forgotten: what implements a protocol stands in the registry and in the suite of its family."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
+
+from privet.mechanism import codec
+from privet.mechanism.ablations import NotPrivate
+from privet.mechanism.clipping import Threshold, ThresholdRule
+from privet.mechanism.events import _KIND_OF_CLASS
+from privet.mechanism.registry import Pieces
+from privet.mechanism.sensitivity import Norm, Sensitivity
+from tests.contract import noises, test_accountants, test_clipped_sums, test_noise
+from tests.contract.families import FAMILIES, PIECES_OF_PLANS, Family, faults
+from tests.contract.walking import classes_of, full_name, implements, package_modules
+from tests.mechanism import test_laplace
+
+
+@pytest.fixture(scope="module")
+def kinds() -> list[type[Any]]:
+    return classes_of(package_modules())
+
+
+def test_every_piece_of_the_package_is_registered_and_stands_in_its_suite(kinds: list[type[Any]]) -> None:
+    assert faults(kinds) == []
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_what_a_family_lists_implements_its_protocol(family: Family, kinds: list[type[Any]]) -> None:
+    listed = family.members if family.registered is None else family.registered
+    assert listed
+    assert [full_name(kind) for kind in listed if not implements(kind, family.protocol)] == []
+    assert {full_name(kind) for kind in listed} <= {full_name(kind) for kind in kinds}
+
+
+@pytest.mark.parametrize("family", PIECES_OF_PLANS, ids=lambda family: family.name)
+def test_pieces_of_plans_are_frozen_and_take_their_fields_by_name(family: Family) -> None:
+    for kind in family.members:
+        assert dataclasses.is_dataclass(kind)
+        assert kind.__dataclass_params__.frozen, full_name(kind)  # type: ignore[attr-defined]
+        assert all(field.kw_only for field in dataclasses.fields(kind)), full_name(kind)
+
+
+def test_files_know_every_registered_piece_by_one_name() -> None:
+    known = {name: kind for family in (codec.SAMPLING, codec.CLIPPING, codec.GROUPING) for name, kind in family.items()}
+    known |= {f"noise {name}": kind for name, kind in codec.NOISE.items()}
+    known |= {f"mask {name}": kind for name, kind in codec.MASK.items()}
+    registered = [kind for family in PIECES_OF_PLANS for kind in family.registered or ()]
+    assert sorted(map(full_name, known.values())) == sorted(map(full_name, registered))
+
+
+def test_every_noise_has_the_laws_of_one_shape_beside_those_of_all() -> None:
+    for kind, members in noises.NOISES.items():
+        for member in members:
+            is_normal = isinstance(member.piece.event(), GaussianDpEvent)
+            is_open = isinstance(member.piece, NotPrivate) and isinstance(member.piece.event(), NonPrivateDpEvent)
+            is_exponential = kind in {type(piece) for piece in test_laplace.PIECES.values()}
+            assert [is_normal, is_open, is_exponential].count(True) == 1, full_name(kind)
+            assert is_normal == (kind in test_noise.GAUSSIANS), full_name(kind)
+
+
+def test_every_private_clipping_piece_is_tried_in_every_engine() -> None:
+    clipping = next(family for family in FAMILIES if family.name == "clipping")
+    tried = {type(piece) for piece, _ in test_clipped_sums.RULES.values()}
+    assert tried == {kind for kind in clipping.members if not implements(kind, NotPrivate)}
+
+
+def test_every_kind_of_event_is_accounted_in_the_suite() -> None:
+    assert set(test_accountants.EVENTS) == set(_KIND_OF_CLASS)
+
+
+# --------------------------------------------------------------------------------- the laws above can fail, and by name
+
+
+class Lax(Threshold):
+    """A clipping piece that lets ten times its bound through."""
+
+    def for_groups(self, num_groups: int) -> ThresholdRule:
+        class LaxRule(ThresholdRule):
+            def factors(self, norms: Any) -> Any:
+                return 10 * super().factors(norms)
+
+        return LaxRule(sensitivity=Sensitivity(bounds=(1.0,) * num_groups))
+
+
+class LaxRule:
+    def __init__(self) -> None:
+        self.groups = 1
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        return Sensitivity(bounds=(1.0,))
+
+    def factors(self, lengths: Any) -> Any:
+        return lengths
+
+
+class Quiet:
+    norm_kind = Norm.L2
+
+    def event(self) -> Any: ...
+
+    def with_multiplier(self, noise_multiplier: float) -> Quiet:
+        return self
+
+    def add(self, clipped: Any, source: Any) -> Any: ...
+
+
+class Favourites:
+    num_rounds: int
+    steps_per_round: int
+    expected_batch_size: float
+    assumptions = ()
+
+    def refusal(self, adjacency: Any) -> None: ...
+
+    def round_batches(self, num_examples: int, rng: Any) -> Iterator[Any]:
+        yield from ()
+
+    def amplify(self, event: Any) -> Any: ...
+
+
+class Everyone:
+    def groups_of(self, names: Any) -> tuple[int, ...]:
+        return ()
+
+
+class Peeking:
+    def start(self, *, layout: Any, num_steps: int, steps_per_epoch: int) -> Any: ...
+
+
+class Rising:
+    def rate(self, progress: float) -> float:
+        return 2.0
+
+
+class Optimist:
+    name = "optimist"
+
+    def supports(self, event: Any, adjacency: Any) -> None: ...
+
+    def curve(self, event: Any, adjacency: Any) -> Any: ...
+
+    def epsilon(self, event: Any, *, delta: float, adjacency: Any) -> float:
+        return 0.0
+
+    def delta(self, event: Any, *, epsilon: float, adjacency: Any) -> float:
+        return 0.0
+
+
+INVENTED: dict[type[Any], str] = {
+    Lax: "clipping",
+    LaxRule: "clipping rule",
+    Quiet: "noise",
+    Favourites: "sampler",
+    Everyone: "grouping",
+    Peeking: "mask",
+    Rising: "rate schedule",
+    Optimist: "accountant",
+}
+
+
+@pytest.mark.parametrize("invented", INVENTED, ids=lambda kind: kind.__name__)
+def test_a_class_that_is_put_into_a_module_and_nowhere_else_is_found_by_name(
+    invented: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("privet.mechanism.invented")
+    monkeypatch.setattr(invented, "__module__", module.__name__)
+    setattr(module, invented.__name__, invented)
+    found = faults(classes_of([module]))
+    assert len(found) == 1
+    assert found[0].startswith(f"privet.mechanism.invented.{invented.__qualname__} is a")
+    assert f" {INVENTED[invented]} without" in found[0]
+
+
+def test_a_class_that_is_registered_without_a_member_is_found_by_name() -> None:
+    family = PIECES_OF_PLANS[1]
+    assert family.registered is not None
+    longer = dataclasses.replace(family, registered=family.registered | {Lax})
+    assert faults([Lax], [longer]) == [
+        f"{full_name(Lax)} is a clipping without a member in tests/contract/test_clipping.py"
+    ]
+    complete = dataclasses.replace(longer, members=family.members | {Lax})
+    assert faults([Lax], [complete]) == []
+
+
+def test_a_protocol_itself_and_what_a_module_imports_are_no_pieces() -> None:
+    module = ModuleType("privet.mechanism.invented")
+    vars(module).update(Threshold=Threshold, Protocol=PIECES_OF_PLANS[0].protocol, Pieces=Pieces)
+    assert classes_of([module]) == []

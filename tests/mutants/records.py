@@ -1,0 +1,155 @@
+"""Mutants of what one record is and who reads it: processes, units, tables, and the seal of the data."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant, one
+
+_PROCESSES = "accounting/processes.py"
+_SEVERAL = "tests/training/test_several_processes.py"
+
+_TERMS = "mechanism/terms.py"
+_UNITS = "tests/training/test_units.py"
+_OWN_DATA = "tests/cli/test_train_own_data.py"
+_SEAL = "training/data_seal.py"
+_SEALED = "tests/training/test_data_seal.py"
+_CSV = "datasets/csv_records.py"
+_RECORDS = "tests/datasets/test_csv_records.py"
+
+RECORDS: tuple[Mutant, ...] = (
+    one(
+        "started-with-others-unseen",
+        "every process of a launcher trains alone, each with a ledger of its own",
+        _PROCESSES,
+        "if started not in _ALONE:",
+        "if False:",
+        _SEVERAL + "::test_a_process_that_was_started_with_others_spends_nothing",
+    ),
+    one(
+        "process-group-unseen",
+        "every process of a group trains alone, each with a ledger of its own",
+        _PROCESSES,
+        "group.is_initialized() and group.get_world_size() > 1",
+        "group.is_initialized() and group.get_world_size() > 2",
+        _SEVERAL + "::test_every_process_of_a_group_refuses_to_train_until_the_group_is_gone",
+    ),
+    one(
+        "late-process-group-unseen",
+        "a group that is formed after the ledger was opened is not seen",
+        "accounting/ledger.py",
+        "        check_alone()\n        self._check_usable()",
+        "        self._check_usable()",
+        _SEVERAL + "::test_every_process_of_a_group_refuses_to_train_until_the_group_is_gone",
+    ),
+    one(
+        "spread-models-trained",
+        "a model that is spread over processes is trained as if it were whole",
+        "gradients/support.py",
+        "return module.startswith(_SPREADING) and",
+        "return False and",
+        _SEVERAL + "::test_a_model_that_is_spread_over_processes_or_devices_is_refused",
+    ),
+    one(
+        "line-breaks-between-quotes-end-records",
+        "a cell of many lines becomes many records, which are charged as one",
+        _CSV,
+        "        return self.quoted is None\n",
+        "        self.quoted = None\n        return True\n",
+        _RECORDS + "::test_line_breaks_in_a_cell_make_no_records_for_any_reader",
+    ),
+    one(
+        "lone-returns-end-records",
+        "a carriage return in one record's cell makes two records of it",
+        _CSV,
+        'ends_in_cr = form.has_header and text("").readline().endswith("\\r")',
+        "ends_in_cr = True",
+        _RECORDS + "::test_a_line_without_quotes_is_one_record_in_a_file_of_line_feeds",
+    ),
+    one(
+        "text-behind-quotes-read",
+        "a quote that is left open swallows the record after it",
+        _CSV,
+        "if (line[quote + 1 :] if end < 0 else line[quote + 1 : end]).strip():",
+        "if False:",
+        _RECORDS + "::test_what_no_writer_writes_is_refused_by_the_number_of_its_record",
+    ),
+    one(
+        "records-of-any-length",
+        "a record may be longer than declared",
+        _CSV,
+        "> self.max_length:",
+        "> self.max_length * 2**20:",
+        _RECORDS + "::test_a_record_may_have_the_declared_length_and_not_one_character_more",
+    ),
+    one(
+        "units-not-compared",
+        "a plan about persons trains on records",
+        _TERMS,
+        "        if unit not in self.units:",
+        "        if False:",
+        _UNITS + "::test_a_data_set_that_says_nothing_holds_records",
+    ),
+    one(
+        "persons-not-assumed",
+        "a guarantee about persons does not say that somebody declared them",
+        "accounting/guarantee.py",
+        "assumptions=(*assumptions, *unit.assumptions),",
+        "assumptions=tuple(assumptions),",
+        _UNITS + "::test_what_is_declared_stands_among_the_assumptions",
+    ),
+    one(
+        "handed-on-statements-believed",
+        "a data set that cuts persons into pieces passes for one of persons",
+        _TERMS,
+        'hasattr(type(dataset), "one_item")',
+        'hasattr(dataset, "one_item")',
+        _UNITS + "::test_a_data_set_that_hands_on_what_it_is_asked_for_says_nothing_about_its_own_items",
+    ),
+    one(
+        "parties-not-asked-for-their-units",
+        "a party of records takes part in a promise about persons",
+        "federated/party.py",
+        "            records = check_unit(records, agreement.plan.unit)",
+        "            pass",
+        _UNITS + "::test_a_party_of_records_takes_no_part_in_a_promise_about_persons",
+    ),
+    one(
+        "statistics-not-asked-for-their-units",
+        "a release of sums over records is promised to persons",
+        "convex/statistics.py",
+        "one_per_person=one_record_per_person), self.unit)",
+        "one_per_person=one_record_per_person), Unit.RECORD)",
+        _UNITS + "::test_an_estimator_promises_nothing_about_persons_that_nobody_declared[statistics]",
+    ),
+    one(
+        "recipe-of-any-unit",
+        "a recipe may promise something to persons whom nothing names",
+        "experiments/recipe.py",
+        "if unit is None or unit in (*known, *allowed):",
+        "if True:",
+        _OWN_DATA + "::test_persons_are_promised_nothing_by_a_table_that_does_not_know_them",
+    ),
+    one(
+        "several-records-of-a-person-unseen",
+        "the noise of one record is promised to a person who has several",
+        "datasets/declared_table.py",
+        "if persons is None or (all(persons) and len(set(persons)) == len(persons)):",
+        "if True:",
+        _OWN_DATA + "::test_persons_with_several_records_are_not_promised_what_one_record_is",
+    ),
+    one(
+        "seal-of-the-first-tensor",
+        "a resumed run with other labels is not noticed",
+        _SEAL,
+        "    for tensor in parts:\n",
+        "    for tensor in parts[:1]:\n",
+        _SEALED + "::test_every_tensor_of_the_data_is_sealed",
+    ),
+    one(
+        "seal-of-the-first-chunk",
+        "a resumed run with other records beyond the first sixteen million numbers is not noticed",
+        _SEAL,
+        "for start in range(0, len(flat), _CHUNK):",
+        "for start in range(0, min(len(flat), _CHUNK), _CHUNK):",
+        _SEALED + "::test_every_number_of_a_long_tensor_is_sealed",
+    ),
+)
