@@ -33,7 +33,7 @@ ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE
 MEMBERS: Mapping[type, Sequence[Accountant]] = {
     ExactGaussian: [ExactGaussian()],
     ExactPure: [ExactPure()],
-    PLD: [PLD(), PLD(coarsest_spacing=1e-2)],
+    PLD: [PLD()],
     RDP: [RDP()],
 }
 ALL = [accountant for accountants in MEMBERS.values() for accountant in accountants]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -71,6 +72,7 @@ def norms_for(num_groups: int) -> st.SearchStrategy[list[list[float]]]:
     return st.lists(st.lists(lengths, min_size=num_groups, max_size=num_groups), min_size=1, max_size=5)
 
 
+@functools.cache
 def rules_of(piece: Clipping, num_groups: int) -> list[ClippingRule]:
     """Return the rules of a piece by itself, and those of all steps of a run in which some norms were seen."""
     run = start_clipping(piece, num_groups=num_groups, num_steps=STEPS, expected_batch_size=4.0)

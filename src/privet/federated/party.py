@@ -258,6 +258,7 @@ class Party:
             collate=None,
             telemetry=None,
             averaging=None,
+            waive=(),
             seed=self._seed_of(number),
         )
         done: list[Done] = []

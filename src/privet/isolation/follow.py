@@ -32,16 +32,29 @@ _FOLLOWERS = itertools.count(1)
 _READING: frozenset[Function] = frozenset(
     [Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.untyped_storage]
 )
-# Attributes and questions that say nothing about the numbers.
+_ATTRIBUTES = [
+    "shape",
+    "dtype",
+    "device",
+    "requires_grad",
+    "is_cuda",
+    "layout",
+    "ndim",
+    "is_nested",
+    "is_leaf",
+    "is_sparse",
+    "is_quantized",
+    "is_mps",
+    "is_meta",
+]
 ASKING: frozenset[Function] = frozenset(
     [
-        Tensor.shape.__get__, Tensor.size, Tensor.dim, Tensor.dtype.__get__, Tensor.device.__get__, Tensor.__len__,
-        Tensor.is_floating_point, Tensor.requires_grad.__get__, Tensor.is_contiguous, Tensor.stride, Tensor.numel,
-        Tensor.is_cuda.__get__, Tensor.layout.__get__, Tensor.ndim.__get__, Tensor.is_complex, Tensor.element_size,
-        Tensor.is_nested.__get__, Tensor.nelement, Tensor.data_ptr, Tensor.__hash__, Tensor.is_leaf.__get__,
-        Tensor.is_sparse.__get__, Tensor.is_quantized.__get__, Tensor.is_mps.__get__, Tensor.is_meta.__get__,
+        *(getattr(Tensor, name).__get__ for name in _ATTRIBUTES),
+        Tensor.size, Tensor.dim, Tensor.__len__, Tensor.is_floating_point, Tensor.is_contiguous, Tensor.stride,
+        Tensor.numel, Tensor.is_complex, Tensor.element_size, Tensor.nelement, Tensor.data_ptr, Tensor.__hash__,
     ]
-)  # type: ignore[attr-defined]  # fmt: skip
+)  # fmt: skip
+"""Attributes and questions that say nothing about the numbers of a tensor."""
 
 
 @dataclass(slots=True)
@@ -162,7 +175,7 @@ class Follower:
             self._is_lost = True
             return
         self.tracer = Tracer(self._num_examples, self._first_seen)
-        _push_mode(self.tracer)  # type: ignore[no-untyped-call]
+        _push_mode(self.tracer)
 
     def _first_seen(self, tensor: Tensor) -> Verdict:
         """Return what is known of a tensor that was made before the tracer was there."""
@@ -204,7 +217,7 @@ class Follower:
         if isinstance(value, Tensor):
             serial = getattr(value, _SERIAL, 0)
             if serial >> _SHIFT == self._number >> _SHIFT:
-                node = value.grad_fn
+                node: object = value.grad_fn
                 if isinstance(node, BackwardCFunction):
                     return (serial - self._number, self._note_node(node, value))
                 return serial - self._number
@@ -214,7 +227,7 @@ class Follower:
         kind = type(value)
         if kind is float:
             return float  # where examples lie does not depend on it
-        if kind in (int, bool, str) or value is None:
+        if kind in (int, bool, str, type(None)):
             return value
         if kind in (list, tuple, torch.Size):
             return tuple([self._sign(item, number_of) for item in value])
@@ -242,10 +255,10 @@ class Follower:
         if self.tracer is None:
             return
         above = []
-        while (top := _pop_mode()) is not self.tracer:  # type: ignore[no-untyped-call]
+        while (top := _pop_mode()) is not self.tracer:
             above.append(top)
         for mode in reversed(above):
-            _push_mode(mode)  # type: ignore[no-untyped-call]
+            _push_mode(mode)
 
     def release(self) -> None:
         """Let go of every tensor."""

@@ -57,7 +57,7 @@ class Written:
             self._note_rows(content, tensor, verdict)
 
     def _note_rows(self, content: _Content, tensor: Tensor, place: Place) -> None:
-        spec = Spec(tuple(tensor.shape), strides=tensor.stride(), offset=tensor.storage_offset())
+        spec = Spec(tuple(tensor.shape), strides=tensor.stride(), offset=int(tensor.storage_offset()))
         try:
             if place.is_single:  # a batch of one: all memory is its
                 stride, num = max(1, tensor.untyped_storage().nbytes()), 1
@@ -74,7 +74,7 @@ class Written:
 
     def _note_single(self, content: _Content, tensor: Tensor, example: int, num_examples: int) -> None:
         """One example alone was written: its neighbours are expected as far apart as its own rows allow."""
-        spec = Spec(tuple(tensor.shape), strides=tensor.stride(), offset=tensor.storage_offset())
+        spec = Spec(tuple(tensor.shape), strides=tensor.stride(), offset=int(tensor.storage_offset()))
         stride = content.stride
         if not stride:
             stride = spec.offset // example if example else (tensor.numel() if tensor.is_contiguous() else 1)

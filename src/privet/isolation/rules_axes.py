@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -12,7 +13,7 @@ from privet.isolation.place import Mixes, NoRule, Place, Spec, Verdict, met
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def _axes(given: object, ndim: int) -> set[int]:
+def _axes(given: Any, ndim: int) -> set[int]:
     """Return the axes that an argument names; all of them for None or an empty list."""
     if given is None or given == [] or given == ():
         return set(range(ndim))
@@ -274,9 +275,8 @@ def recurrence(call: Call) -> Sequence[Verdict]:
             raise Mixes("the state of one example meets another")
         if other.ndim != 3 and found != place.at(0):
             raise Mixes("the state of one example meets another")
-    first, *rest = call.out_specs
     verdicts: list[Verdict] = [place]
-    for out in rest:
+    for out in call.out_specs[1:]:
         where = 1 if out.ndim == 3 else 0
         is_state = out.ndim in (2, 3) and out.shape[where] == place.length
         verdicts.append(place.at(where) if is_state else None)
@@ -306,14 +306,134 @@ def _spatial(call: Call) -> Sequence[Verdict]:
     return _leading(num)(call)
 
 
-_REDUCTIONS = ["sum", "mean", "amax", "amin", "prod", "any", "all", "argmax", "argmin", "var", "std", "var_mean", "std_mean", "logsumexp", "norm", "linalg_vector_norm", "nansum", "nanmean", "median", "nanmedian", "max", "min", "aminmax", "count_nonzero", "mode"]
-_ALONG = ["cumsum", "cumsum_", "cumprod", "cumprod_", "logcumsumexp", "cummax", "cummin", "_softmax", "_log_softmax", "softmax", "log_softmax", "_safe_softmax", "flip", "roll", "_fft_r2c", "_fft_c2c", "_fft_c2r", "glu", "renorm", "diff", "_cummax_helper", "rot90"]
+_REDUCTIONS = [
+    "sum",
+    "mean",
+    "amax",
+    "amin",
+    "prod",
+    "any",
+    "all",
+    "argmax",
+    "argmin",
+    "var",
+    "std",
+    "var_mean",
+    "std_mean",
+    "logsumexp",
+    "norm",
+    "linalg_vector_norm",
+    "nansum",
+    "nanmean",
+    "median",
+    "nanmedian",
+    "max",
+    "min",
+    "aminmax",
+    "count_nonzero",
+    "mode",
+]
+_ALONG = [
+    "cumsum",
+    "cumsum_",
+    "cumprod",
+    "cumprod_",
+    "logcumsumexp",
+    "cummax",
+    "cummin",
+    "_softmax",
+    "_log_softmax",
+    "softmax",
+    "log_softmax",
+    "_safe_softmax",
+    "flip",
+    "roll",
+    "_fft_r2c",
+    "_fft_c2c",
+    "_fft_c2r",
+    "glu",
+    "renorm",
+    "diff",
+    "_cummax_helper",
+    "rot90",
+]
 _FFT = ["_fft_r2c", "_fft_c2c", "_fft_c2r"]
 _SORTING = ["sort", "topk", "argsort", "kthvalue", "msort"]
-_SPATIAL = ["max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d", "fractional_max_pool2d", "adaptive_avg_pool1d", "adaptive_max_pool1d", "max_pool2d", "max_unpool2d", "max_unpool3d", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d", "mkldnn_max_pool2d", "mkldnn_adaptive_avg_pool2d"]
-_MATRICES = ["linalg_inv_ex", "inverse", "linalg_cholesky_ex", "cholesky", "_linalg_svd", "_linalg_eigh", "linalg_eig", "linalg_qr", "_linalg_det", "_linalg_slogdet", "linalg_lu_factor_ex", "linalg_lu", "linalg_matrix_exp", "matrix_exp", "cholesky_inverse", "linalg_householder_product", "linalg_ldl_factor_ex", "geqrf", "linalg_cross"]
-_SOLVES = ["_linalg_solve_ex", "linalg_solve_triangular", "cholesky_solve", "triangular_solve", "linalg_lu_solve", "ormqr"]
-_ATTENTION = ["_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_efficient_attention", "_scaled_dot_product_fused_attention_overrideable", "_scaled_dot_product_attention_math"]
+_SPATIAL = [
+    "max_pool1d_with_indices",
+    "max_pool2d_with_indices",
+    "max_pool3d_with_indices",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
+    "_adaptive_avg_pool2d",
+    "_adaptive_avg_pool3d",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
+    "fractional_max_pool2d",
+    "adaptive_avg_pool1d",
+    "adaptive_max_pool1d",
+    "max_pool2d",
+    "max_unpool2d",
+    "max_unpool3d",
+    "upsample_nearest1d",
+    "upsample_nearest2d",
+    "upsample_nearest3d",
+    "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d",
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "upsample_trilinear3d",
+    "upsample_bicubic2d",
+    "_upsample_bilinear2d_aa",
+    "_upsample_bicubic2d_aa",
+    "reflection_pad1d",
+    "reflection_pad2d",
+    "reflection_pad3d",
+    "replication_pad1d",
+    "replication_pad2d",
+    "replication_pad3d",
+    "mkldnn_max_pool2d",
+    "mkldnn_adaptive_avg_pool2d",
+]
+_MATRICES = [
+    "linalg_inv_ex",
+    "inverse",
+    "linalg_cholesky_ex",
+    "cholesky",
+    "_linalg_svd",
+    "_linalg_eigh",
+    "linalg_eig",
+    "linalg_qr",
+    "_linalg_det",
+    "_linalg_slogdet",
+    "linalg_lu_factor_ex",
+    "linalg_lu",
+    "linalg_matrix_exp",
+    "matrix_exp",
+    "cholesky_inverse",
+    "linalg_householder_product",
+    "linalg_ldl_factor_ex",
+    "geqrf",
+    "linalg_cross",
+]
+_SOLVES = [
+    "_linalg_solve_ex",
+    "linalg_solve_triangular",
+    "cholesky_solve",
+    "triangular_solve",
+    "linalg_lu_solve",
+    "ormqr",
+]
+_ATTENTION = [
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_fused_attention_overrideable",
+    "_scaled_dot_product_attention_math",
+]
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(_REDUCTIONS, reduction),
@@ -345,7 +465,7 @@ RULES: dict[str, Rule] = {
             "miopen_batch_norm",
         ),
         batch_norm,
-    ),  # fmt: skip
+    ),
     "convolution": convolution,
     "_convolution": convolution,
     "convolution_overrideable": convolution,

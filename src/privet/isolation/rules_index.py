@@ -66,9 +66,9 @@ def _in_step(call: Call, specs: Sequence[Spec], axis: int, shape: Shape) -> Plac
         found.append(place)
     place = met(found)
     for spec in specs:
-        if spec.verdict is None and spec.ndim == len(shape) and not place.is_single:
-            if spec.shape[place.axis] != shape[place.axis]:
-                raise Mixes("some examples are cut out of the batch")
+        is_beside = spec.verdict is None and spec.ndim == len(shape) and not place.is_single
+        if is_beside and spec.shape[place.axis] != shape[place.axis]:
+            raise Mixes("some examples are cut out of the batch")
     return place
 
 
@@ -205,21 +205,37 @@ def travels(call: Call) -> Sequence[Verdict]:
     raise NoRule("rows are chosen by what is in the examples")
 
 
+_TRAVELLING = [
+    "nonzero",
+    "masked_select",
+    "masked_scatter",
+    "masked_scatter_",
+    "_unique2",
+    "unique_dim",
+    "take",
+    "put_",
+    "unique_consecutive",
+    "repeat_interleave",
+    "nonzero_static",
+    "_pack_padded_sequence",
+]
+
 RULES: dict[str, Rule] = {
     "embedding": table,
     "_embedding_bag": bags,
     "_embedding_bag_forward_only": bags,
     "gather": gathered,
     "take_along_dim": gathered,
-    **dict.fromkeys(("scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"), scattered),
+    **dict.fromkeys(
+        ("scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"), scattered
+    ),
     **dict.fromkeys(
         ("index_select", "index_add", "index_add_", "index_copy", "index_copy_", "index_fill", "index_fill_"), picked
     ),
     **dict.fromkeys(("index", "_unsafe_index"), indexed),
     **dict.fromkeys(("index_put", "index_put_", "_unsafe_index_put", "_index_put_impl_"), placed),
     **dict.fromkeys(
-        ("nonzero", "masked_select", "masked_scatter", "masked_scatter_", "_unique2", "unique_dim", "take", "put_",
-         "unique_consecutive", "repeat_interleave", "nonzero_static", "_pack_padded_sequence"),
+        _TRAVELLING,
         travels,
     ),
-}  # fmt: skip
+}

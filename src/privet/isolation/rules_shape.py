@@ -148,7 +148,7 @@ def _rows(place: Place, first: int, last: int, step: int) -> Place:
 
 def _cut(call: Call, axis: int) -> Sequence[Verdict]:
     """Return the verdicts on consecutive parts of a tensor."""
-    spec, place = _place(call)
+    _, place = _place(call)
     if place.is_single or axis != place.axis:
         return call.everywhere(place)
     verdicts: list[Verdict] = []

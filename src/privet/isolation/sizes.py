@@ -21,12 +21,56 @@ from privet.isolation.tracer import Entry, Trace
 _NUMBER = "its numbers depend on how many examples are in the batch"
 _POSITION = "what becomes of an example depends on its place in the batch"
 _ADDING = frozenset(
-    ["sum", "nansum", "prod", "norm", "linalg_vector_norm", "cumsum", "cumprod", "logsumexp", "count_nonzero", "mm", "bmm", "mv", "dot", "addmm", "baddbmm", "nonzero", "bincount", "histc", "std", "var", "var_mean", "std_mean"]
+    [
+        "sum",
+        "nansum",
+        "prod",
+        "norm",
+        "linalg_vector_norm",
+        "cumsum",
+        "cumprod",
+        "logsumexp",
+        "count_nonzero",
+        "mm",
+        "bmm",
+        "mv",
+        "dot",
+        "addmm",
+        "baddbmm",
+        "nonzero",
+        "bincount",
+        "histc",
+        "std",
+        "var",
+        "var_mean",
+        "std_mean",
+    ]
 )
 _COUNTING = frozenset(["arange", "linspace", "logspace", "randperm", "eye", "tril_indices", "triu_indices"])
 # Operations that may take counted places without computing with them.
 _PICKING = frozenset(
-    ["index", "_unsafe_index", "index_put", "index_put_", "index_select", "_embedding_bag", "_embedding_bag_forward_only", "_to_copy", "clone", "detach", "alias", "view", "unsqueeze", "_unsafe_view", "reshape", "squeeze", "expand", "lift_fresh", "slice", "select"]
+    [
+        "index",
+        "_unsafe_index",
+        "index_put",
+        "index_put_",
+        "index_select",
+        "_embedding_bag",
+        "_embedding_bag_forward_only",
+        "_to_copy",
+        "clone",
+        "detach",
+        "alias",
+        "view",
+        "unsqueeze",
+        "_unsafe_view",
+        "reshape",
+        "squeeze",
+        "expand",
+        "lift_fresh",
+        "slice",
+        "select",
+    ]
 )
 # Whole numbers that are values and no lengths.
 _VALUES = frozenset(["high", "low", "fill_value", "value", "other", "alpha", "beta", "exponent", "min", "max"])

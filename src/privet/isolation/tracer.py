@@ -29,7 +29,20 @@ EARLIER = "it uses a value that was computed from an earlier batch"
 _READING = frozenset(["_local_scalar_dense", "equal", "is_nonzero"])
 # Operations whose results have a shape or a type in common with a tensor, and none of its numbers.
 _FORGETTING = frozenset(
-    ["empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros", "new_empty", "new_ones", "new_full", "new_empty_strided"]
+    [
+        "empty_like",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "new_zeros",
+        "new_empty",
+        "new_ones",
+        "new_full",
+        "new_empty_strided",
+    ]
 )
 # The longest constant that is kept to be compared with that of a batch of another size.
 _SMALL_CONSTANT = 64
@@ -55,12 +68,12 @@ class Trace:
     losses: int | None = None  # the serial number of the losses
 
 
-class Tracer(TorchDispatchMode):
+class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The mode that is active while a program is proven."""
 
     def __init__(self, num_examples: int, first_seen: Callable[[Tensor], Verdict] = lambda tensor: None) -> None:
         """Follow a batch of this many examples; ``first_seen`` says what a tensor is that was made before."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._first_seen = first_seen
         self.trace = Trace(num_examples=num_examples)
         self._token = object()
@@ -274,7 +287,7 @@ def _writes(operation: OpOverload) -> tuple[tuple[int, str], ...]:
 def _described(tensor: Tensor, verdict: Verdict) -> Spec:
     shape: Shape = tuple(tensor.shape)
     try:
-        strides, offset = tensor.stride(), tensor.storage_offset()
+        strides, offset = tensor.stride(), int(tensor.storage_offset())
     except (RuntimeError, NotImplementedError):  # sparse and other layouts
         strides, offset = (), 0
     return Spec(shape, dtype=tensor.dtype, verdict=verdict, strides=strides, offset=offset)

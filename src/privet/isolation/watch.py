@@ -121,8 +121,8 @@ class Watch:
             raise UnsupportedModel(
                 f"The program reads numbers of the examples into Python ({read.operation} at {read.line}). What Python "
                 "does with them cannot be followed: it may choose or scale the losses of other examples. Keep them in "
-                "torch (torch.where instead of if), leave the line out, or, if nothing of the losses depends on it, say "
-                "so: privatize(..., waive=[Waiver(check=Check.READS, because='...')])."
+                "torch (torch.where instead of if), leave the line out, or, if no loss depends on it, say so: "
+                "privatize(..., waive=[Waiver(check=Check.READS, because='...')])."
             )
 
     def _check_sizes(self, calls: tuple[Callable[..., Any], ...], trace: Trace) -> None:
@@ -146,8 +146,8 @@ def mixes(cause: Cause) -> UnsupportedModel:
     """Return the error that names what mixes examples, and where."""
     where = f" ({cause.line})" if cause.line else ""
     return UnsupportedModel(
-        f"Operation '{cause.operation}'{where} mixes the examples of a batch: {cause.reason}. No example's gradient can "
-        "then be bounded by itself. Usual causes: batch normalisation, a loss averaged over the batch or divided by a "
-        "count of it, in-batch negatives, statistics of the batch (also detached ones). Make each example's loss depend "
-        "on that example alone."
+        f"Operation '{cause.operation}'{where} mixes the examples of a batch: {cause.reason}. No example's gradient "
+        "can then be bounded by itself. Usual causes: batch normalisation, a loss averaged over the batch or divided "
+        "by a count of it, in-batch negatives, statistics of the batch (also detached ones). Make each example's loss "
+        "depend on that example alone."
     )

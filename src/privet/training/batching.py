@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -114,8 +115,8 @@ def can_be_cut(batch: Any, size: int) -> bool:
 def cut_in_two(batch: Any, size: int) -> Iterator[tuple[Any, int]]:
     """Yield two unequal parts of a batch, with their sizes."""
     first = size // 2 + 1 if size % 2 == 0 else (size + 1) // 2
-    for start, end in ((0, first), (first, size)):
-        yield pytree.tree_map_only(torch.Tensor, lambda tensor, a=start, b=end: tensor[a:b], batch), end - start
+    for rows in (slice(0, first), slice(first, size)):
+        yield pytree.tree_map_only(torch.Tensor, operator.itemgetter(rows), batch), rows.stop - rows.start
 
 
 def tensors_of(batch: Any) -> Sequence[torch.Tensor]:
