@@ -38,6 +38,7 @@ ABOVE, ABOVE_ABSOLUTE, MU_TOLERANCE, MU_ABSOLUTE = 3e-3, 1e-3, 3e-3, 1e-3
 EXACT = 1e-6
 VERSION = 2
 MAX_BYTES = 1 << 30
+MAX_REASON = 200
 ROW = re.compile(
     rb'(\{"body":(\{.*\})),"crc":"([0-9a-f]{8})"(,"kind":"([a-z]+)","plan":"([0-9A-Za-z:._-]{1,128})",'
     rb'"prev":"([0-9a-f]{64})","process":"([0-9a-f]{16})","seq":(0|[1-9][0-9]{0,15})\})\n'
@@ -110,7 +111,8 @@ class Account:
         self.plan: Any = None
         self.assumptions: list[str] = []
         self.plan_hash = ""
-        self.is_seeded = self.is_complete = self.has_unfinished_row = False
+        self.is_seeded = self.is_unexplained = self.is_complete = self.has_unfinished_row = False
+        self.changes: list[str] = []
         self.num_voids = self.num_mismatches = 0
         self.heads: list[str] = []
         self._process = ""
@@ -141,6 +143,7 @@ class Account:
         if (kind == "create") != (not self.heads):
             raise Wrong("the creating row is not the first row, and only the first")
         if kind == "create":
+            check_format(body)
             self.plan, self.plan_hash, self._process = body["plan"], plan, process
             self.is_seeded = "seeded" in body
             self.assumptions = [str(word) for word in body.get("assumes", [])]
@@ -148,7 +151,8 @@ class Account:
         if plan != self.plan_hash:
             raise Wrong(f"row {len(self.heads)} was charged under another plan")
         self._enter(process)
-        self.is_complete = kind == "complete" or (self.is_complete and kind == "close")
+        ends = kind == "complete" and not self.changes and not self.is_unexplained
+        self.is_complete = ends or (self.is_complete and kind in ("close", "change"))
         if kind == "reserve":
             if whole(body["count"]) < 1:
                 raise Wrong(f"row {len(self.heads)} reserves {body['count']!r} rounds")
@@ -168,10 +172,22 @@ class Account:
                 self._give(part["event"], -part["count"])
                 self._charge(part["event"], -part["count"])
             self._closed = True
+        elif kind == "change":
+            self._change(**body)
+        elif kind == "unexplained":
+            whole(body["step"])
+            self.is_unexplained = True
         elif kind == "complete" and body == {}:
             return
         else:
             raise Wrong(f"row {len(self.heads)} is of unknown kind {kind!r}")
+
+    def _change(self, *, reason: Any, step: Any) -> None:
+        if not isinstance(reason, str) or not reason.isprintable() or not 3 <= len(reason) <= MAX_REASON:
+            raise Wrong(f"row {len(self.heads)} does not say how the weights were changed")
+        words = f"the weights were changed after step {whole(step)} by: {reason}; this used no private data"
+        if words not in self.changes:
+            self.changes.append(words)
 
     def _enter(self, process: str) -> None:
         if process == self._process:
@@ -195,6 +211,15 @@ class Account:
         if left < 0:
             raise Wrong(f"row {len(self.heads)} gives back more rounds than were reserved")
         self._returnable[key] = left
+
+
+def check_format(body: Any) -> None:
+    """Check the format of a ledger, and that the run has a name where the format asks for one."""
+    if whole(body["format"]) not in (1, 2):
+        raise Undecided(f"ledgers of format {body['format']} are not known here")
+    run = body.get("run")
+    if (run is None) != (body["format"] == 1) or (run is not None and re.fullmatch("[0-9a-f]{32}", run) is None):
+        raise Wrong("the first row of the ledger does not name its run in the way of its format")
 
 
 def whole(count: Any) -> int:
@@ -550,7 +575,7 @@ class Story:
         sampling = self.plan["sampling"]
         drawn = "cyclic, secret" if sampling.get("secret_partition", False) else sampling["kind"]
         of_plan = (*(descent_words(self.plan["descent"]) if self.is_last else ()), *DRAWN[drawn], *ALWAYS)
-        return [*of_plan, ITEM[self.unit], *self.account.assumptions]
+        return [*of_plan, ITEM[self.unit], *self.account.assumptions, *self.account.changes]
 
 
 def check_proof(plan: dict[str, Any]) -> None:
@@ -878,6 +903,8 @@ def check_head(certificate: dict[str, Any], account: Account) -> None:
         raise Wrong("the ledger has grown since the certificate was written: certify the run again")
     if account.is_seeded:
         raise Wrong("the ledger says that the user chose the seed of the run: nothing is promised")
+    if account.is_unexplained:
+        raise Wrong("the ledger says that something that was no private step changed the weights: nothing is promised")
 
 
 def check_figures(certificate: dict[str, Any], figures: Figures, delta: float) -> str:

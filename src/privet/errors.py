@@ -67,6 +67,10 @@ class LoopError(PrivetError):
     """The training loop broke the order of a private step."""
 
 
+class WeightsChanged(LoopError):
+    """Something that was no private step changed what is trained, so that no guarantee can be given."""
+
+
 class CheckpointError(PrivetError):
     """A checkpoint cannot be read, or does not belong to this run."""
 

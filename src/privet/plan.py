@@ -194,7 +194,7 @@ class Plan:
             self.event if hides else compose(ledger.charged),
             self.release if hides else Release.EVERY_ITERATE,
             (self.assumptions if hides else self._assumptions_of_rounds) + ledger.assumptions + assumptions,
-            (SEEDED,) if ledger.is_seeded else (),
+            ((SEEDED,) if ledger.is_seeded else ()) + ledger.why_not_private,
         )
 
     def is_finished(self, ledger: Charges) -> bool:

@@ -295,22 +295,6 @@ CLIPPING = (
         "tests/training/test_augmentation.py",
     ),
     one(
-        "buffers-may-change",
-        "running statistics of private data leave with the model",
-        "training/guards.py",
-        "        if changed:\n            raise UnsupportedModel(",
-        "        if changed and not now:\n            raise UnsupportedModel(",
-        "tests/training/test_guards.py::test_a_forward_pass_that_changes_a_buffer_is_refused_by_name",
-    ),
-    one(
-        "writes-through-data-pass",
-        "what a forward pass writes through .data leaves with the model",
-        "training/step.py",
-        "looks_inside=_is_watched(session.steps_taken)",
-        "looks_inside=False",
-        "tests/training/test_later_programs.py::test_a_forward_pass_that_writes_into_the_model_is_refused[into_a_weights_data-walked]",
-    ),
-    one(
         "layers-may-be-unfrozen",
         "a layer that joins during a session is moved by gradients without noise",
         "training/guards.py",

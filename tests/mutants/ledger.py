@@ -253,8 +253,8 @@ LEDGER = (
         "seeded-run-not-stamped",
         "a repeatable run is reported as private",
         "plan.py",
-        "(SEEDED,) if ledger.is_seeded else (),",
-        "(),",
+        "((SEEDED,) if ledger.is_seeded else ()) + ledger.why_not_private",
+        "ledger.why_not_private",
         "tests/training/test_randomness.py::test_a_seeded_run_is_stamped_not_private",
     ),
     one(

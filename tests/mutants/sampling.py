@@ -110,9 +110,9 @@ SAMPLING = (
         "divided-by-the-real-batch",
         "the size of the noise reveals how many records were drawn",
         _STEP,
-        "        ending.apply(keep=self._sum.keep)",
-        "        session._endings.divisor = float(max(1, len(self._indices)))\n"
-        "        ending.apply(keep=self._sum.keep)",
+        "            ending.apply(keep=self._sum.keep)",
+        "            session._endings.divisor = float(max(1, len(self._indices)))\n"
+        "            ending.apply(keep=self._sum.keep)",
         "tests/training/test_release.py::test_the_size_of_the_data_set_changes_no_constant",
         "tests/training/test_release.py::test_one_more_record_moves_a_release_at_most_the_bound_over_the_public_size",
     ),

@@ -11,6 +11,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.noise import NOISE
 from tests.mutants.records import RECORDS
 from tests.mutants.sampling import SAMPLING
+from tests.mutants.weights import WEIGHTS
 
 MUTANTS: tuple[Mutant, ...] = (
     *NOISE,
@@ -21,4 +22,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *ACCOUNTING,
     *RECORDS,
     *CONTRACTS,
+    *WEIGHTS,
 )

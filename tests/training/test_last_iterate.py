@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.utils.data import TensorDataset
 
-from privet.errors import LoopError, PlanError
+from privet.errors import LoopError, PlanError, WeightsChanged
 from privet.experiments.ledger_check import check_ledger
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.cyclic import Cyclic
@@ -197,8 +197,20 @@ def _halve(weights: nn.Parameter) -> None:
 def test_weights_that_change_between_steps_are_refused() -> None:
     model = network()
     session = session_of(model)
-    with pytest.raises(LoopError, match="changed between two steps"):
+    with pytest.raises(WeightsChanged, match=r"linear\.weight"):
         walk(session, model, after=lambda: _halve(model.linear.weight))
+
+
+def test_not_even_public_changes_may_come_between_two_steps() -> None:
+    model = network()
+    session = session_of(model)
+
+    def change() -> None:
+        with session.public_change("halves the weights"):
+            _halve(model.linear.weight)
+
+    with pytest.raises(LoopError, match="changed between two steps"):
+        walk(session, model, after=change)
 
 
 def test_a_model_without_a_proven_loss_is_refused() -> None:

@@ -41,6 +41,11 @@ class Charges(Protocol):
         """What the guarantee rests on besides what follows from the plan."""
         ...
 
+    @property
+    def why_not_private(self) -> tuple[str, ...]:
+        """Why nothing is promised, besides a seed; empty where something is."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class SupposedCharges:
@@ -51,12 +56,14 @@ class SupposedCharges:
         is_complete: Whether the plan is supposed to be carried out to its end.
         is_seeded: Whether the user is supposed to choose the seed.
         assumptions: What the guarantee would rest on besides what follows from the plan.
+        why_not_private: Why nothing would be promised.
     """
 
     charged: Sequence[tuple[DpEvent, int]]
     is_complete: bool = False
     is_seeded: bool = False
     assumptions: tuple[str, ...] = ()
+    why_not_private: tuple[str, ...] = ()
 
     @property
     def charged_rounds(self) -> int:

@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from privet import checks
 from privet.accounting.ledger_at_hand import AtHand, coded_or_non_private, event_of, is_same
+from privet.accounting.ledger_changes import Changed, Unexplained
 from privet.accounting.ledger_rows import (
     MAX_COUNT,
     Closed,
@@ -269,10 +270,35 @@ class Ledger(Told):
         with self._guard:
             self._append(Voided(coded=self._take_round("void"), reason=reason))
 
+    def note_public_change(self, reason: str, *, step: int) -> None:
+        """Record that the user is about to change the weights without private data; durable before this returns.
+
+        Args:
+            reason: The user's own words; they stand in every guarantee computed from this ledger.
+            step: Steps in the model now.
+        """
+        self._check_usable()
+        with self._guard:
+            self._append(Changed(reason=reason, step=step))
+
+    def note_unexplained_change(self, *, step: int) -> None:
+        """Record that something that was no private step changed the weights: from here on nothing is promised.
+
+        Edge cases: if the disk refuses, this object refuses all further rounds, and ``LedgerMismatch`` is raised.
+        """
+        self._check_usable()
+        with self._guard:
+            try:
+                self._append(Unexplained(step=step))
+            except LedgerWriteError as error:
+                self._unrecorded_mismatch = True
+                raise LedgerMismatch(f"The weights were changed by no private step, unrecorded: {error}") from error
+
     def complete(self) -> None:
         """Record, durably, that the plan was carried out to its end; a bound on the end of a run holds only then.
 
         Guarantee: the row stands for the rows before it alone: whatever is charged or given up later takes it back.
+        It has no effect where weights were changed by anything but steps, for then no such bound is proven.
         Edge cases: saying it twice writes one row; with rounds at hand that were not run it raises ``LoopError``.
         """
         self._check_usable()
@@ -322,6 +348,12 @@ class Ledger(Told):
     def available(self) -> int:
         """How many rounds this process has reserved and not begun. Zero after ``open`` and after ``close``."""
         return 0 if self._closed else len(self._at_hand)
+
+    @property
+    def why_not_private(self) -> tuple[str, ...]:
+        """Why nothing is promised for what was charged, besides a seed; also what the disk refused to record."""
+        untold = "something ran or changed its weights that was not planned, and the disk refused to record it"
+        return super().why_not_private + ((untold,) if self._unrecorded_mismatch else ())
 
     def verify(self, segments: Sequence[tuple[DpEvent, int]]) -> None:
         """Raise ``LedgerMismatch`` unless everything charged is in the plan, at most as often as planned. Pure."""

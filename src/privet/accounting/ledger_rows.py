@@ -9,6 +9,7 @@ the same JSON without the ``crc`` field and without the newline. ``process`` is 
 created or opened. Order is ``seq`` and nothing else: no clock is read or written.
 
 Bodies are built from events, counts and words of fixed lists, so nothing computed from private data can enter a row.
+The one exception is the reason of a public change, which are the user's own words and stand in the guarantee.
 
 How the format grows: a kind of row never gains or loses a field, because older versions could then misread it. What is
 new becomes a new kind in ``Row``, which older versions refuse as newer than themselves. What changes the meaning of
@@ -27,6 +28,7 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, get_args
 
 from privet import checks
+from privet.accounting.ledger_changes import Changed, Unexplained
 from privet.errors import ArgumentError, LedgerCorrupt, LedgerError
 from privet.mechanism.events import DpEvent, decode_event, encode_event
 from privet.mechanism.fingerprint import canonical as canonical
@@ -281,7 +283,7 @@ class Completed:
         return cls()
 
 
-Row: TypeAlias = Created | Reserved | Mismatched | Voided | Completed | Closed
+Row: TypeAlias = Created | Reserved | Mismatched | Voided | Changed | Unexplained | Completed | Closed
 """Every kind of row. One that is added here has no meaning until the tally gives it one, and mypy says so."""
 _KINDS: Mapping[bytes, Any] = {piece.kind.encode(): piece for piece in get_args(Row)}
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, assert_never
 
 from privet import checks
+from privet.accounting.ledger_changes import Changed, Unexplained
 from privet.accounting.ledger_rows import (
     MAX_ROW_BYTES,
     NO_ROW_SHA256,
@@ -65,12 +66,14 @@ class Tally:
         self.plan: Mapping[str, Any] = {}
         self.is_seeded = False
         self.run = ""
-        self.assumptions: tuple[str, ...] = ()
+        self._assumed: tuple[str, ...] = ()
         self.is_complete = False
         self.num_rows = 0
         self.num_bytes = 0
         self.num_voids = 0
         self.num_mismatches = 0
+        self.public_changes: list[Changed] = []
+        self.unexplained: list[Unexplained] = []
         self._digests = bytearray()
         self._events: dict[bytes, DpEvent] = {}
         self._charged: dict[bytes, int] = {}
@@ -94,6 +97,16 @@ class Tally:
     def charged_rounds(self) -> int:
         """How many rounds are charged in all."""
         return sum(self._charged.values())
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the first row says that a guarantee rests on, and what the user changed, each change once."""
+        return self._assumed + tuple(dict.fromkeys(change.assumption for change in self.public_changes))
+
+    @property
+    def why_not_private(self) -> tuple[str, ...]:
+        """Why no promise is made for what these rows charge, besides a seed."""
+        return tuple(change.why_not_private for change in self.unexplained[:1])
 
     def contains(self, head: LedgerHead) -> bool:
         """Say whether the row named by ``head`` is one of these rows."""
@@ -167,6 +180,8 @@ class Tally:
                 f"{self.num_mismatches} rounds ran as something else than was planned. "
                 "The guarantee of the plan does not hold; the one computed from the ledger does."
             )
+        if self.unexplained:
+            raise LedgerMismatch(f"Nothing is promised for this run: {self.unexplained[0].why_not_private}.")
         planned = _Allowance(segments)
         for event, rounds in self.charged:
             planned.spend(event, rounds)
@@ -221,7 +236,7 @@ class Tally:
                 # runs of format 1 have no name of their own, but a first row like no other
                 self.run = entry.run or hashlib.sha256(line).hexdigest()[:32]
                 self.plan, self.plan_hash, self.is_seeded = entry.plan, fields.plan_hash, entry.is_seeded
-                self.assumptions = entry.assumptions
+                self._assumed = entry.assumptions
             case Voided():
                 self._use(entry.coded, 1)
                 self.num_voids += 1
@@ -231,8 +246,14 @@ class Tally:
                 self._charge(entry.facts, 1)
                 self.num_mismatches += 1
                 self.is_complete = False
+            case Changed():
+                self.public_changes.append(entry)
+            case Unexplained():
+                self.unexplained.append(entry)
+                self.is_complete = False
             case Completed():
-                self.is_complete = True
+                # a bound on the end of a run is about steps alone, so a change among them takes it away
+                self.is_complete = not self.public_changes and not self.unexplained
             case Closed():
                 for part in entry.returned:
                     self._use(part.coded, part.count)
@@ -276,8 +297,13 @@ class Told:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the first row says that the guarantee rests on besides what follows from the plan."""
+        """What rows say that the guarantee rests on besides the plan: the first one, and those of public changes."""
         return self._told.assumptions
+
+    @property
+    def why_not_private(self) -> tuple[str, ...]:
+        """Why nothing is promised for what was charged, besides a seed."""
+        return self._told.why_not_private
 
     @property
     def is_complete(self) -> bool:

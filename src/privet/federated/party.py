@@ -264,7 +264,8 @@ class Party:
         done: list[Done] = []
         with session:
             # the session went back to its own last weights; the federation's are newer
-            write_weights(self._model, before)
+            with session._weights.changing():
+                write_weights(self._model, before)
             for step in session.steps(first=number * way.local_steps):
                 step.accumulate(self._records.losses)
                 step.update()

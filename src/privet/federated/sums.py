@@ -19,7 +19,8 @@ from privet.mechanism.granularity import Kept
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import MapDataset, fetch, split, tensors_of, with_gradients
-from privet.training.guards import StateGuard, trainable_parameters
+from privet.training.guards import trainable_parameters
+from privet.training.weights import StateGuard
 
 LossFunction = Callable[..., Tensor]
 

@@ -5,8 +5,8 @@ Every iterate of a run is covered by its guarantee, so whatever is computed from
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -59,17 +59,24 @@ class RunningAverage:
         torch._foreach_lerp_(list(self._average.values()), weights, 1 - decay)
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Put the averaged weights into the model for the length of the block."""
+    def applied(self, changing: Callable[[], AbstractContextManager[None]] = nullcontext) -> Iterator[None]:
+        """Put the averaged weights into the model for the length of the block.
+
+        Args:
+            changing: The context in which the weights may change. They may not while the block runs: what changed them
+                then would end up in the average.
+        """
         if self._is_applied:
             raise LoopError("The averaged weights are in the model already; averaged() blocks cannot be nested.")
-        self._exchange()
+        with changing():
+            self._exchange()
         self._is_applied = True
         try:
             yield
         finally:
             self._is_applied = False
-            self._exchange()
+            with changing():
+                self._exchange()
 
     def adopt(self) -> None:
         """Put the averaged weights into the model and leave them there."""

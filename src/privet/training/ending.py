@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +55,7 @@ class Endings:
         parameters: What is trained, in the layout's order.
         memory: Holds the gradients from step to step.
         optimizer: Steps once per ending.
-        opened: The context in which the optimizer may step.
+        opened: The context in which the optimizer may step, with the gradients it is called with.
         divisor: By what noisy sums are divided; a constant of the plan.
         records: Whether endings may be recorded as CUDA graphs.
     """
@@ -64,7 +64,7 @@ class Endings:
     parameters: Sequence[nn.Parameter]
     memory: Tensor
     optimizer: Optimizer
-    opened: Callable[[], AbstractContextManager[None]]
+    opened: Callable[[Sequence[Tensor]], AbstractContextManager[Any]]
     divisor: float
     records: bool = False
     _seen: dict[Hashable, int] = field(default_factory=dict)
@@ -91,8 +91,10 @@ class Endings:
     def update(self, private: PrivateSum, *, keep: Tensor | None) -> None:
         """Write the gradients and step the optimizer, one operation after the other."""
         private.write_gradients(self.parameters, divisor=self.divisor, divided=self._divided)
+        # before any code of the optimizer runs: these and no others are what it may use
+        written = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         tell_noise(self.optimizer, private, divisor=self.divisor, keep=keep)
-        with self.opened():
+        with self.opened(written):
             self.optimizer.step()
 
     def _divided(self, flat: Tensor, divisor: float) -> Tensor:
@@ -170,8 +172,7 @@ class _Recorded:
         """Replay; nothing of the noise was added before."""
         on_trial = len(self._draws) < 2
         before = self.private.flat[:_SAMPLE].double() if on_trial else None
-        with self.endings.opened():
-            self.graph.replay()
+        self.graph.replay()
         for parameter, gradient in zip(self.endings.parameters, self.gradients, strict=True):
             parameter.grad = gradient
         if before is not None:

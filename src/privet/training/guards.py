@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer, SparseAdam
 
-from privet.errors import LoopError, PlanError, UnsupportedModel
+from privet.errors import LoopError, PlanError
+from privet.training.following import Following, strangers_in
 
 
 def trainable_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -47,10 +47,17 @@ def check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
 
 
 class StepGuard:
-    """Lets the optimizer step only while a private step is being applied."""
+    """Lets the optimizer step only while a private step is being applied, and only with that step's gradients.
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        """Hook the optimizer's ``step``."""
+    Guarantee:
+        torch's own optimizers and this library's are trusted to move the weights by the gradients they are given.
+        Whatever else runs during an update (an optimizer of another make, hooks, a replaced ``step``) is followed
+        operation by operation (:mod:`privet.training.following`).
+    """
+
+    def __init__(self, optimizer: Optimizer, *, held: Callable[[], Iterable[Tensor]]) -> None:
+        """Hook the optimizer's ``step``; ``held`` gives what is watched between steps."""
+        self._optimizer, self._held = optimizer, held
         self._open = False
         self._handle = optimizer.register_step_pre_hook(self._check)
 
@@ -63,11 +70,21 @@ class StepGuard:
             )
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Allow steps for the length of the block."""
+    def opened(self, gradients: Sequence[Tensor]) -> Iterator[None]:
+        """Allow a step with these gradients for the length of the block.
+
+        Raises:
+            WeightsChanged: the step used something else.
+            LoopError: the session's own hook was taken off the optimizer.
+        """
+        if self._handle.id not in self._optimizer._optimizer_step_pre_hooks:
+            raise LoopError("The session's hook was taken off the optimizer. Leave the hooks of others in place.")
+        strangers = strangers_in(self._optimizer, own_hook=self._handle.id)
+        following = Following(allowed=[*gradients, *self._held()], whom=strangers) if strangers else nullcontext()
         self._open = True
         try:
-            yield
+            with following:
+                yield
         finally:
             self._open = False
 
@@ -79,10 +96,10 @@ class StepGuard:
 class ParameterGuard:
     """Notices when other parameters are trained than those a session was begun with."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Remember what is trained."""
-        self._model, self._optimizer = model, optimizer
-        self._trained = {id(value) for _, value in trainable_parameters(model)}
+    def __init__(self, named: Callable[[], Mapping[str, nn.Parameter]], optimizer: Optimizer) -> None:
+        """Remember what is trained; ``named`` gives the model's parameters as they are now."""
+        self._named, self._optimizer = named, optimizer
+        self._trained = {id(value) for value in named().values() if value.requires_grad}
 
     def check(self) -> None:
         """Refuse a change of what is trained, and gradients that did not come from a private step.
@@ -90,11 +107,11 @@ class ParameterGuard:
         Raises:
             LoopError: naming the parameters.
         """
-        changed = [name for name, value in self._model.named_parameters() if self._has_changed(value)]
+        changed = [name for name, value in self._named().items() if self._has_changed(value)]
         if changed:
             raise LoopError(
                 f"The parameters {changed} were frozen or unfrozen since the session began, which its plan knows "
-                "nothing of. Decide what is trained before privatize(); for training in stages use pv.ChosenMask, or "
+                "nothing of. Decide what is trained before privatize(); for training in stages use a mask, or "
                 "one session per stage, whose costs add up."
             )
         held = (value for group in self._optimizer.param_groups for value in group["params"])
@@ -106,53 +123,3 @@ class ParameterGuard:
 
     def _has_changed(self, value: nn.Parameter) -> bool:
         return value.requires_grad is not (id(value) in self._trained)
-
-
-class StateGuard:
-    """Notices when a forward pass writes private data into a model's buffers or weights."""
-
-    def __init__(self, model: nn.Module) -> None:
-        """Remember the version of every tensor of the model."""
-        self._model = model
-        self._sums: dict[str, str] = {}
-        self._versions = self._now()
-
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        yield from self._model.named_buffers()
-        yield from self._model.named_parameters()
-
-    def _now(self) -> dict[str, tuple[int, int]]:
-        # a tensor can be changed in place, or another one put in its place
-        return {name: (id(tensor), tensor._version) for name, tensor in self._tensors()}
-
-    def check(self) -> None:
-        """Raise if a tensor changed since the state was accepted."""
-        now = self._now()
-        changed = {name for name in now.keys() | self._versions if now.get(name) != self._versions.get(name)}
-        if self._sums:
-            found = self._contents()
-            changed |= {name for name in found.keys() | self._sums if found.get(name) != self._sums.get(name)}
-        if changed:
-            raise UnsupportedModel(
-                f"The forward pass changed the buffers or parameters {sorted(changed)}, which carries private data "
-                "past the noise. Put the layers that own them into eval() mode, or replace them."
-            )
-
-    def accept(self, *, looks_inside: bool = False) -> None:
-        """Take the present state as the one to compare with; ``looks_inside`` also compares what is in it.
-
-        Versions do not tell of what is written through ``.data``. Looking inside takes a pass over the whole model.
-        """
-        self._versions = self._now()
-        self._sums = self._contents() if looks_inside else {}
-
-    @torch.no_grad()
-    def _contents(self) -> dict[str, str]:
-        # one number for each tensor, as text, in which what is not a number equals itself
-        return {name: repr(tensor.sum(dtype=_sum_type(tensor)).item()) for name, tensor in self._tensors()}
-
-
-def _sum_type(tensor: Tensor) -> torch.dtype:
-    if tensor.is_complex():
-        return torch.complex128
-    return torch.float32 if tensor.device.type == "mps" else torch.float64

@@ -71,6 +71,10 @@ class Iterates(Protocol):
         """Remember the weights as the chain left them."""
         ...
 
+    def check_public_change(self) -> None:
+        """Refuse a change of the weights that is no step, where the chain allows none."""
+        ...
+
     def walk_began(self) -> None:
         """Note that a walk over the steps begins."""
         ...
@@ -111,6 +115,9 @@ class SeenIterates:
     def after_step(self) -> None:
         """Remember nothing."""
 
+    def check_public_change(self) -> None:
+        """Accept every change."""
+
     def walk_began(self) -> None:
         """Remember nothing."""
 
@@ -134,7 +141,7 @@ class HiddenIterates:
     Guarantee:
         ``is_complete`` only if every step was taken by plain SGD with the plan's rate and ridge, on the model's own
         proven loss, from the weights that the step before it left, in whole epochs. Weights changed in ways that torch
-        does not count (through ``.data``) are not noticed.
+        does not count (through ``.data``) are noticed by the session's watch over them.
     """
 
     def __init__(
@@ -198,6 +205,17 @@ class HiddenIterates:
     def after_step(self) -> None:
         """Remember where the weights are and how often torch saw them change."""
         self._seen = self._now()
+
+    def check_public_change(self) -> None:
+        """Refuse it: the proof is about steps alone, and covers no iterate but the last one.
+
+        Raises:
+            LoopError: always.
+        """
+        raise LoopError(
+            "With Release.LAST_ITERATE nothing but a step may change the weights, public data or not: the bound is "
+            f"about the chain of steps. Change them before the session's with block or after it. {_INSTEAD}"
+        )
 
     def _now(self) -> Sequence[tuple[int, int]]:
         return [(parameter.data_ptr(), parameter._version) for parameter in self._parameters]

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from privet import checks
 from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import Ledger, VoidReason
-from privet.errors import ArgumentError, LedgerMismatch, LoopError, PlanError
+from privet.errors import ArgumentError, LedgerMismatch, LoopError, PlanError, UnsupportedModel, WeightsChanged
 from privet.gradients.bookkeeping import BookKeeping
 from privet.gradients.engine import Engine
 from privet.gradients.support import check_model
@@ -36,7 +36,7 @@ from privet.training.averaging import ExponentialAverage
 from privet.training.batching import Collate, MapDataset, check_dataset
 from privet.training.ending import Endings
 from privet.training.folder import RunFolder
-from privet.training.guards import ParameterGuard, StateGuard, StepGuard, check_optimizer, trainable_parameters
+from privet.training.guards import ParameterGuard, StepGuard, check_optimizer, trainable_parameters
 from privet.training.last_iterate import follow_iterates
 from privet.training.preflight import Preflight
 from privet.training.randomness import NoiseSource, Streams
@@ -44,6 +44,7 @@ from privet.training.replay import Eager, Launch
 from privet.training.step import Step
 from privet.training.telemetry import Receiver
 from privet.training.units import check_unit
+from privet.training.weights import WeightWatch
 
 _LOG = logging.getLogger("privet")
 
@@ -181,6 +182,7 @@ class Session:
         self._position = self.steps_taken = 0  # where the plan stands, and how many of its steps are in the model
         self._open_step: Step | None = None
         self._noise_sources: tuple[NoiseSource, ...] = ()
+        self._unseen: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
         """Attach to the optimizer and draw the run's keys; restore the newest checkpoint if there is one."""
@@ -189,13 +191,19 @@ class Session:
         self._entered = True
         with ExitStack() as undo:
             undo.callback(self.ledger.abandon)  # a start that is refused leaves the ledger as it was
+            if self.ledger.why_not_private:
+                raise LedgerMismatch(
+                    f"The run cannot be resumed, and nothing is promised for it: {self.ledger.why_not_private[0]}. "
+                    "Start anew with a fresh model and in a new folder."
+                )
             if self._folder is not None:
                 self._folder.restore(self)
             self._iterates.check_start(self.ledger.charged_rounds)
-            self._guard = StepGuard(self.optimizer)
+            self._weights = WeightWatch(self.model, self.optimizer, found=self._note_unexplained_change)
+            self._unseen = self._weights.assumptions
+            self._guard = StepGuard(self.optimizer, held=self._weights.held)
             undo.callback(self._guard.close)
-            self._state = StateGuard(self.model)
-            self._trained = ParameterGuard(self.model, self.optimizer)
+            self._trained = ParameterGuard(lambda: self._weights.parameters, self.optimizer)
             self._preflight = Preflight(self.model)
             self._watch = Watch(waivers=self._waivers)
             self._engine = self._engine_choice.start(self.model, self._parameters, self._layout, self._watch)
@@ -235,21 +243,66 @@ class Session:
         unfinished = self._open_step
         self._open_step = None
         try:
+            changed = self._last_look()
+            if error is not None and changed is not None:
+                _LOG.warning("%s", changed)
             if unfinished is not None and unfinished.is_charged_only:
                 was_asked = error is None or isinstance(error, KeyboardInterrupt)
                 self.ledger.void(VoidReason.INTERRUPTED if was_asked else VoidReason.STEP_FAILED)
-            if self._folder is not None and self._iterates.may_checkpoint and not isinstance(error, LedgerMismatch):
+            may_checkpoint = self._iterates.may_checkpoint and not self._weights.is_broken
+            if self._folder is not None and may_checkpoint and not isinstance(error, LedgerMismatch):
                 with suppress(Exception) if error is not None else nullcontext():
                     self._folder.checkpoint(self)
+            if error is None and changed is not None:
+                raise changed
             if error is None:
                 self.ledger.verify(self.plan.segments)
             self._warn_if_cut_short()
         finally:
             self.ledger.close()
 
+    def _last_look(self) -> WeightsChanged | UnsupportedModel | None:
+        """Look at the weights for the last time; return what is wrong with them, unless that was said before."""
+        try:
+            if not self._weights.is_broken:
+                self._weights.look(waits=True)
+        except (WeightsChanged, UnsupportedModel) as found:
+            return found
+        return None
+
+    def _note_unexplained_change(self) -> None:
+        self.ledger.note_unexplained_change(step=self.steps_taken)
+
+    @contextmanager
+    def public_change(self, reason: str) -> Iterator[None]:
+        """Let the weights be changed between two steps, without private data, for the length of the block.
+
+        For loading public weights, clamping, merging adapters, re-initialising. Weights computed from the session's own
+        iterates alone are fine as well. Not with ``Release.LAST_ITERATE``, whose proof knows steps alone.
+
+        Args:
+            reason: What is done, in words; at most 200 characters. It is written into the ledger before the block runs
+                and stands among the assumptions of every guarantee of this run: never put a private value there.
+
+        Raises:
+            WeightsChanged: the weights had been changed by something else before.
+        """
+        if not self._is_open:
+            raise LoopError("session.public_change() belongs inside the session's with block; after it, it is free.")
+        if self._open_step is not None and self._open_step.is_summing:
+            raise LoopError("The weights cannot be changed while a step is being summed up. Call step.update() first.")
+        self._iterates.check_public_change()
+        if self._average is not None:
+            self._average.check_not_applied()
+        with self._weights.changing():
+            self.ledger.note_public_change(reason, step=self.steps_taken)
+            yield
+
     def _warn_if_cut_short(self) -> None:
         """A bound on the last iterate holds at the planned end only; until then every iterate is charged."""
         if self.plan.release is Release.LAST_ITERATE and not self.is_complete and self.ledger.charged_rounds:
+            if self.ledger.why_not_private:
+                return
             _LOG.warning(
                 "The run ended before its plan did, so the bound on the last model does not apply: as it stands the "
                 "model costs epsilon %.3f, and the plan promised %.3f at its end. Continue the run, or do not show it.",
@@ -301,10 +354,12 @@ class Session:
                 if place + 1 == sampling.steps_per_round:
                     self._iterates.round_ended()
                 if self._folder is not None and self._iterates.is_due(step.index + 1, self._folder.every):
+                    self._weights.look(waits=True)
                     self._folder.checkpoint(self)
             done += 1
         self._iterates.walk_ended()
         if self.plan.release is Release.LAST_ITERATE and self._iterates.is_complete:
+            self._weights.look(waits=True)
             self.ledger.complete()
 
     @property
@@ -322,7 +377,7 @@ class Session:
         """Put the averaged weights into the model for the length of the block; during the run or after it."""
         if self._average is None:
             raise LoopError("This session keeps no average. Ask privatize() for one: averaging=ExponentialAverage().")
-        with self._average.applied():
+        with self._average.applied(self._weights.changing if self._is_open else nullcontext):
             yield
 
     def adopt_average(self) -> None:
@@ -335,7 +390,15 @@ class Session:
         self._average.adopt()
 
     def guarantee(self) -> Guarantee:
-        """Account what the ledger says was charged: the guarantee of everything released so far."""
+        """Account what the ledger says was charged: the guarantee of everything released so far.
+
+        Raises:
+            WeightsChanged: something that was no private step changed the weights since the last look. From then on the
+                guarantee says that nothing is promised.
+        """
+        if self._is_open and not self._weights.is_broken:
+            self._weights.look(waits=True)
         return self.plan.account(
-            self.ledger, assumptions=tuple(f"noise came from {source.description}" for source in self._noise_sources)
+            self.ledger,
+            assumptions=tuple(f"noise came from {source.description}" for source in self._noise_sources) + self._unseen,
         )

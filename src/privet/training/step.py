@@ -93,6 +93,11 @@ class Step:
         return self._stage is _Stage.DONE
 
     @property
+    def is_summing(self) -> bool:
+        """Whether examples went into the step's sum, and its update has not run."""
+        return self._stage in (_Stage.WALKING, _Stage.SUMMED)
+
+    @property
     def done(self) -> Done:
         """What the step did, as it was compared with what was charged; public."""
         if self._done is None:
@@ -126,6 +131,7 @@ class Step:
     def _batches(self, loss_function: LossFunction | None = None, *, can_repeat: bool = False) -> Iterator[Any]:
         """Yield physical batches, watched; those that the launcher can do with the loss function it does itself."""
         session = self._session
+        session._weights.begin_step(looks_inside=_is_watched(session.steps_taken))
         session._trained.check()
         try:
             for batch, size in self._fetched():
@@ -140,12 +146,11 @@ class Step:
                 if session._engine.wants_input_gradients:
                     batch, leaves = with_gradients(batch, size)
                 mark_batch(tensors_of(batch))
-                session._state.accept(looks_inside=_is_watched(session.steps_taken))
                 session._engine.begin(size, leaves, can_repeat=can_repeat)
                 self._awaits_losses = True
                 yield batch
                 self._check_open()
-                session._state.check()
+                session._weights.check_forward()
                 if self._awaits_losses:
                     raise LoopError("A physical batch was handed out but step.backward(losses) was not called for it.")
         finally:
@@ -175,7 +180,7 @@ class Step:
         self._check_open()
         if not self._awaits_losses:
             raise LoopError("step.backward(losses) belongs inside the loop over step.microbatches(), once per batch.")
-        session._state.check()
+        session._weights.check_forward()
         self._note(losses, session._engine.add_clipped(losses, self._rule, self._sum))
         self._awaits_losses = False
 
@@ -243,6 +248,7 @@ class Step:
             raise LoopError("step.update() was called while a physical batch still waits for step.backward(losses).")
         if self._stage is _Stage.FRESH and len(self._indices):
             raise LoopError("step.update() was called before step.microbatches() was walked through.")
+        session._weights.look(waits=_is_watched(session.steps_taken))
         session._trained.check()
         if session._average is not None:
             session._average.check_not_applied()
@@ -259,13 +265,20 @@ class Step:
         else:
             session.ledger.check_within(facts)
         self._stage, self._done = _Stage.DONE, facts
-        ending.apply(keep=self._sum.keep)
+        with session._weights.updating(looks_everywhere=self._is_watched_after):
+            ending.apply(keep=self._sum.keep)
+            session._position, session.steps_taken = self.index + 1, session.steps_taken + 1
         session._mask.watch(ending.private, kept=self._kept)
-        session._position, session.steps_taken = self.index + 1, session.steps_taken + 1
         session._iterates.after_step()
         if session._average is not None:
             session._average.update(self.index)
         self._report()
+
+    def _is_watched_after(self) -> bool:
+        """Whether all weights are looked into after this step: at powers of two, checkpoints and the planned end."""
+        session, taken = self._session, self.index + 1
+        is_kept = session._folder is not None and session._iterates.is_due(taken, session._folder.every)
+        return _is_watched(session.steps_taken) or is_kept or taken >= session.plan.num_steps
 
     def _report(self) -> None:
         if self._session._telemetry is None:

@@ -1,0 +1,134 @@
+"""What runs during an update is followed: only gradients with noise, and what was there before, may move the weights.
+
+torch's optimizers are trusted. Anything else (an optimizer of another make, hooks on ``step``, a ``step`` that was
+replaced) may do as it likes with the noisy gradients, the weights and its own state, which is post-processing; but it
+may not read any other tensor that was there before the update, for that may hold gradients without noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer, lr_scheduler
+from torch.optim import optimizer as torch_optimizer
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from privet.errors import WeightsChanged
+
+_TRUSTED = ("torch.optim.", "privet.training.optimizers")
+# Ways out of torch through which numbers could be written that no operation shows.
+_DOORS = frozenset({"numpy", "__array__", "__dlpack__", "untyped_storage", "storage", "_typed_storage"})
+
+
+def strangers_in(optimizer: Optimizer, *, own_hook: int) -> Sequence[str]:
+    """Name what runs in the optimizer's ``step`` besides torch's own code and this library's."""
+    kind = type(optimizer)
+    found = [] if f"{kind.__module__}.".startswith(_TRUSTED) else [f"the optimizer {kind.__name__}"]
+    step = vars(optimizer).get("step")
+    if step is not None and not _is_of_a_scheduler(step, kind):
+        found.append("the function that was put in the place of optimizer.step")
+    hooks = [hook for key, hook in optimizer._optimizer_step_pre_hooks.items() if key != own_hook]
+    hooks += optimizer._optimizer_step_post_hooks.values()
+    hooks += torch_optimizer._global_optimizer_pre_hooks.values()
+    hooks += torch_optimizer._global_optimizer_post_hooks.values()
+    return found + [f"the hook {getattr(hook, '__qualname__', type(hook).__name__)}" for hook in hooks]
+
+
+def _is_of_a_scheduler(step: Any, kind: type[Optimizer]) -> bool:
+    """Whether a ``step`` is the one with which torch's schedulers of learning rates count calls."""
+    code, inner = getattr(step, "__code__", None), getattr(step, "__wrapped__", None)
+    return code is not None and code.co_filename == lr_scheduler.__file__ and inner is kind.step
+
+
+class Following:
+    """Follows every operation in its block.
+
+    Guarantee:
+        Raises before the block ends if an operation read a tensor that is neither allowed nor made in the block from
+        allowed ones and numbers, or if the memory of an allowed one was handed to numpy. Single numbers that the block
+        takes from Python objects are not followed, nor are kernels of other libraries that take bare addresses.
+    """
+
+    def __init__(self, *, allowed: Iterable[Tensor], whom: Sequence[str]) -> None:
+        """Allow the memory of some tensors; ``whom`` names the followed in the error."""
+        self._whom = ", ".join(whom)
+        self._held = {_memory(tensor) for tensor in allowed}
+        self._known = set(self._held)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._stack.enter_context(_Operations(self._follow))
+        self._stack.enter_context(_Functions(self._refuse_doors))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        self._stack.close()
+
+    def _follow(self, operation: Any, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        # a number of Python's becomes a tensor of one element by this operation, from memory that nobody has seen
+        is_number = operation is torch.ops.aten.lift_fresh.default and all(tensor.numel() == 1 for tensor in inputs)
+        if not is_number and any(tensor.numel() and _memory(tensor) not in self._known for tensor in inputs):
+            raise WeightsChanged(
+                f"During the private update {self._whom} used a tensor that is neither a weight, nor a gradient with "
+                f"noise, nor part of the optimizer's state (in {operation}). Gradients without noise must not get "
+                "there, and no guarantee is given for this run. Let it compute with the gradients it is given; keep "
+                "what it needs from step to step in optimizer.state."
+            )
+        self._known.update(_memory(tensor) for tensor in results)
+
+    def _refuse_doors(self, name: str, tensors: Sequence[Tensor]) -> None:
+        if name in _DOORS and any(_memory(tensor) in self._held for tensor in tensors):
+            raise WeightsChanged(
+                f"During the private update {self._whom} took the memory of a weight, a gradient or optimizer state "
+                f"out of torch (Tensor.{name}), where what is written into it cannot be followed. Use torch's "
+                "operations instead."
+            )
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, follow: Callable[[Any, Sequence[Tensor], Sequence[Tensor]], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._follow = follow
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        inputs = _tensors((args, dict(kwargs or {})))
+        found = func(*args, **(kwargs or {}))
+        self._follow(func, inputs, _tensors(found))
+        return found
+
+
+class _Functions(TorchFunctionMode):
+    def __init__(self, refuse: Callable[[str, Sequence[Tensor]], None]) -> None:
+        super().__init__()
+        self._refuse = refuse
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self._refuse(getattr(func, "__name__", ""), _tensors(args))
+        return func(*args, **(kwargs or {}))
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [value for value in pytree.tree_leaves(values) if isinstance(value, Tensor)]
+
+
+def _memory(tensor: Tensor) -> int:
+    with torch._C.DisableTorchFunction():
+        try:
+            return tensor.untyped_storage().data_ptr()
+        except (RuntimeError, NotImplementedError):  # sparse, or a wrapper without memory of its own
+            return id(tensor)

@@ -1,0 +1,181 @@
+"""Mutants of the watch over weights, and of what may run during an update."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant, one
+
+_WATCH = "training/weights.py"
+_PRINTS = "training/fingerprints.py"
+_FOLLOWING = "training/following.py"
+_SESSION = "training/session.py"
+_STEP = "training/step.py"
+_TALLY = "accounting/ledger_tally.py"
+_FOUND = "tests/training/test_weights.py::test_a_change_between_two_steps_is_refused_and_nothing_is_promised"
+_HOOK = "tests/training/test_following.py::test_a_hook_that_uses_gradients_without_noise_is_refused"
+
+WEIGHTS: tuple[Mutant, ...] = (
+    one(
+        "buffers-may-change",
+        "running statistics of private data leave with the model",
+        _WATCH,
+        "            self.note()\n            raise UnsupportedModel(_forward_words(sorted(self._moved())))",
+        "            self.accept(looks_everywhere=True)",
+        "tests/training/test_guards.py::test_a_forward_pass_that_changes_a_buffer_is_refused_by_name",
+    ),
+    one(
+        "buffers-may-change-at-a-party",
+        "running statistics of private data leave a party of a federation",
+        _WATCH,
+        "            raise UnsupportedModel(_forward_words(self._changed()))",
+        "            self._changed()",
+        "tests/training/test_weights.py::test_a_party_whose_forward_pass_writes_into_the_model_is_refused",
+    ),
+    one(
+        "counters-not-compared",
+        "a second optimizer trains without privacy between two looks at the bits",
+        _WATCH,
+        "        if now == self._places:",
+        "        if now is not None:",
+        f"{_FOUND}[by_assignment]",
+        f"{_FOUND}[by_an_added_buffer]",
+    ),
+    one(
+        "bits-not-compared",
+        "what is written through .data leaves with the model",
+        _WATCH,
+        "        if written:\n",
+        "        if not written:\n            return\n        if waits:\n",
+        f"{_FOUND}[by_data]",
+        f"{_FOUND}[by_a_numpy_alias]",
+    ),
+    one(
+        "bits-compared-at-the-first-step-only",
+        "what is written through .data at a later step leaves with the model",
+        _STEP,
+        "        session._weights.look(waits=_is_watched(session.steps_taken))",
+        "        if session.steps_taken == 0:\n            session._weights.look(waits=True)",
+        "tests/training/test_weights.py::test_a_forward_pass_that_writes_through_data_at_a_later_step_is_refused",
+    ),
+    one(
+        "views-not-compared",
+        "weights that are exchanged by another view of their memory pass",
+        _WATCH,
+        "(*facts, tensor.shape, tensor.stride())",
+        "(*facts, tensor.shape)",
+        f"{_FOUND}[by_a_transposed_view]",
+    ),
+    one(
+        "state-of-the-optimizer-not-watched",
+        "private values written into momentum are carried into the weights",
+        _WATCH,
+        "    for owner, kept in optimizer.state.items():",
+        "    for owner, kept in ():",
+        "tests/training/test_weights.py::test_the_other_optimizers_state_may_not_be_written_either",
+    ),
+    one(
+        "bits-weighed-alike",
+        "permuted weights and changes that cancel pass",
+        _PRINTS,
+        "drawn.bitwise_or_(1).to(device)",
+        "torch.ones_like(drawn).to(device)",
+        "tests/training/test_fingerprints.py::test_exchanged_numbers_show",
+    ),
+    one(
+        "words-of-64-bits",
+        "two changed signs of double precision cancel",
+        _PRINTS,
+        "8: torch.int32}",
+        "8: torch.int64}",
+        "tests/training/test_fingerprints.py::test_signs_that_change_in_pairs_show",
+    ),
+    one(
+        "no-look-at-the-exit",
+        "a session in which a trainer's own optimizer does all the training promises epsilon 0",
+        _SESSION,
+        "            if not self._weights.is_broken:\n                self._weights.look(waits=True)\n        except",
+        "            pass\n        except",
+        "tests/training/test_weights.py::"
+        "test_a_session_in_which_another_optimizer_does_all_the_training_promises_nothing",
+    ),
+    one(
+        "no-look-before-a-guarantee",
+        "a guarantee is given for weights that something else has trained",
+        _SESSION,
+        "        if self._is_open and not self._weights.is_broken:",
+        "        if self._entered is None:",
+        "tests/training/test_weights.py::test_a_guarantee_that_is_asked_for_within_the_session_looks_first",
+    ),
+    one(
+        "change-not-in-the-ledger",
+        "whoever reads the folder takes the run for private",
+        _SESSION,
+        "        self.ledger.note_unexplained_change(step=self.steps_taken)",
+        "        return",
+        "tests/training/test_weights.py::test_the_ledger_keeps_it_and_whoever_reads_it_is_told",
+    ),
+    one(
+        "unexplained-row-not-read",
+        "account, report and certify promise privacy after a change that no private step made",
+        _TALLY,
+        "                self.unexplained.append(entry)",
+        "                pass",
+        "tests/accounting/test_ledger_changes.py::"
+        "test_after_an_unexplained_change_no_plan_agrees_and_the_reason_is_kept",
+    ),
+    one(
+        "public-change-not-in-the-ledger",
+        "what the user changed by hand is no assumption of the guarantee",
+        _SESSION,
+        "            self.ledger.note_public_change(reason, step=self.steps_taken)\n",
+        "",
+        "tests/training/test_public_changes.py::test_public_changes_go_through_a_door_and_stand_in_the_guarantee",
+    ),
+    one(
+        "door-forgives-what-came-before",
+        "a foreign change is hidden by opening the door after it",
+        _WATCH,
+        "        self.look(waits=True)\n        try:\n            yield\n        finally:\n            self.accept(",
+        "        try:\n            yield\n        finally:\n            self.accept(",
+        "tests/training/test_public_changes.py::test_the_door_finds_what_was_changed_before_it",
+    ),
+    one(
+        "hooks-not-followed",
+        "a hook on the optimizer's step swaps in gradients without noise",
+        "training/guards.py",
+        "if strangers else nullcontext()",
+        "if not strangers else nullcontext()",
+        _HOOK,
+    ),
+    one(
+        "optimizers-of-any-make-trusted",
+        "an optimizer's own step uses gradients without noise",
+        _FOLLOWING,
+        '_TRUSTED = ("torch.optim.", "privet.training.optimizers")',
+        '_TRUSTED = ("",)',
+        "tests/training/test_following.py::test_an_optimizer_whose_step_uses_gradients_without_noise_is_refused",
+    ),
+    one(
+        "replaced-steps-trusted",
+        "a function in the place of optimizer.step uses gradients without noise",
+        _FOLLOWING,
+        "    if step is not None and not _is_of_a_scheduler(step, kind):",
+        "    if step is kind:",
+        "tests/training/test_following.py::test_a_step_that_was_replaced_is_followed",
+    ),
+    one(
+        "numpy-not-followed",
+        "a hook writes into the weights through numpy",
+        _FOLLOWING,
+        "        if name in _DOORS and any(",
+        "        if not name and any(",
+        f"{_HOOK}[hook after-write_by_numpy]",
+    ),
+    one(
+        "gradients-taken-after-the-optimizer-was-told",
+        "an optimizer swaps gradients without noise in before it is followed",
+        "training/ending.py",
+        "        with self.opened(written):",
+        "        with self.opened([parameter.grad for parameter in self.parameters if parameter.grad is not None]):",
+        "tests/training/test_following.py::test_gradients_that_an_optimizer_swaps_when_told_of_the_noise_are_refused",
+    ),
+)

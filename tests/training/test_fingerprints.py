@@ -1,0 +1,186 @@
+"""Laws of fingerprints: every changed bit shows, and nothing else does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing._internal.two_tensor import TwoTensor
+
+from privet.training.fingerprints import Fingerprints, _total, _words
+
+KINDS = [
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+    torch.int8,
+    torch.uint8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.bool,
+]
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
+
+
+def some(kind: torch.dtype, size: int = 600) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    if kind is torch.bool or not (kind.is_floating_point or kind.is_complex):
+        return torch.randint(0, 2 if kind is torch.bool else 100, (size,), generator=generator).to(kind)
+    wide = torch.complex128 if kind.is_complex else torch.float64
+    return torch.randn(size, generator=generator, dtype=wide).to(kind)
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    return tensor.view(torch.uint8)
+
+
+class Seen:
+    """Tensors and what they looked like at first."""
+
+    def __init__(self, **tensors: Tensor) -> None:
+        self.prints = Fingerprints.of(tensors)
+        self.before = self.prints.take()
+
+    @property
+    def changed(self) -> set[str]:
+        found = self.prints.differing(self.before, self.prints.take())
+        names = [self.prints.names(self.before.pages, device, differs) for device, differs in found]
+        return set().union(*names)
+
+
+@each_kind
+def test_the_same_bits_have_the_same_fingerprint_and_one_changed_bit_another(kind: torch.dtype) -> None:
+    one, other = some(kind), some(kind)
+    seen = Seen(one=one, other=other)
+    assert not seen.changed
+    for place in (0, -1):
+        bytes_of(one)[place] ^= 1
+        assert seen.changed == {"one"}
+        bytes_of(one)[place] ^= 1
+        assert not seen.changed
+
+
+@each_kind
+def test_exchanged_numbers_show(kind: torch.dtype) -> None:
+    tensor = some(kind)
+    seen = Seen(tensor=tensor)
+    places = [0, next(i for i in range(600) if tensor[i] != tensor[0])]
+    tensor[places] = tensor[places[::-1]].clone()
+    assert seen.changed == {"tensor"}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.is_floating_point], ids=str)
+def test_signs_that_change_in_pairs_show(kind: torch.dtype) -> None:
+    """Two signs of 64-bit numbers are two differences of 2**63, which cancel modulo 2**64."""
+    for first in range(20):
+        tensor = some(kind)
+        seen = Seen(tensor=tensor)
+        tensor[[first, first + 2]] *= -1
+        assert seen.changed == {"tensor"}
+
+
+def test_changes_that_cancel_in_a_sum_show() -> None:
+    tensor = torch.ones(600)
+    seen = Seen(tensor=tensor)
+    tensor[3] += 0.5
+    tensor[400] -= 0.5
+    assert seen.changed == {"tensor"}
+
+
+def test_what_is_not_a_number_equals_itself_and_zero_has_a_sign() -> None:
+    tensor = torch.tensor([float("nan"), 0.0, float("inf")])
+    seen = Seen(tensor=tensor)
+    assert not seen.changed
+    tensor[1] = -0.0
+    assert seen.changed == {"tensor"}
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda: torch.randn(20, 30).t(),
+        lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        lambda: torch.randn(40, 40)[::2, 1:17],
+        lambda: torch.randn(6, 1, dtype=torch.float64).expand(6, 5),
+        lambda: torch.randn(8, 6, dtype=torch.complex128)[:, ::2],
+        lambda: torch.randn(30, dtype=torch.complex64).conj(),
+        lambda: torch.tensor(1.5),
+    ],
+    ids=["transposed", "channels last", "with gaps", "expanded", "complex with gaps", "conjugate", "scalar"],
+)
+def test_tensors_that_lie_otherwise_in_memory_are_read_in_place(view) -> None:  # type: ignore[no-untyped-def]
+    tensor = view()
+    seen = Seen(tensor=tensor)
+    assert not seen.changed
+    tensor.data[(0,) * tensor.dim()] = 7.0
+    assert seen.changed == {"tensor"}
+
+
+def test_changes_are_found_on_every_page_and_only_there() -> None:
+    large, small = torch.zeros(700_000), torch.zeros(5)
+    seen = Seen(large=large, small=small)
+    assert len(seen.prints.pages) > 2
+    for place in (0, 262_143, 262_144, 699_999):
+        large[place] = 1.0
+        assert seen.changed == {"large"}
+        large[place] = 0.0
+    whole = large.clone()
+    large[:262_144] = 1.0
+    with_first = Seen(large=large)
+    large.copy_(whole)
+    large[262_144 : 2 * 262_144] = 1.0
+    assert with_first.changed == {"large"}, "pages that changed places show"
+
+
+def test_a_choice_of_pages_is_compared_alone() -> None:
+    large = torch.zeros(700_000)
+    prints = Fingerprints.of({"large": large})
+    first = prints.take([0])
+    large[600_000] = 1.0
+    assert not any(bool(differs.any()) for _, differs in prints.differing(first, prints.take([0])))
+
+
+@each_kind
+def test_one_product_and_a_product_with_a_sum_are_the_same_number(kind: torch.dtype) -> None:
+    """A processor multiplies and adds at once, a device in two operations, and tensors of one page by running sums."""
+    words = _words(some(kind))
+    multipliers = torch.randint(-(2**63), 2**63 - 1, (len(words),))
+    assert _total(words, multipliers) == (words * multipliers).sum() == (words * multipliers).cumsum(0)[-1]
+
+
+def test_empty_and_meta_tensors_tell_nothing_and_what_cannot_be_read_is_named() -> None:
+    sparse = torch.eye(3).to_sparse()
+    prints = Fingerprints.of({"empty": torch.zeros(0), "meta": torch.zeros(3, device="meta"), "sparse": sparse})
+    assert prints.unseen == ("sparse",)
+    assert not prints.take().sums
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize")
+def test_quantised_numbers_are_read() -> None:
+    tensor = torch.quantize_per_tensor(torch.randn(50), 0.1, 0, torch.qint8)
+    seen = Seen(tensor=tensor)
+    assert not seen.changed
+    tensor[3] = 5.0
+    assert seen.changed == {"tensor"}
+
+
+def test_the_inner_tensors_of_a_wrapper_are_read() -> None:
+    inner = torch.zeros(4)
+    seen = Seen(wrapped=TwoTensor(torch.zeros(4), inner))
+    inner[2] = 1.0
+    assert seen.changed == {"wrapped"}
+
+
+def test_taking_fingerprints_leaves_torchs_random_numbers_alone() -> None:
+    state = torch.get_rng_state()
+    Seen(weight=nn.Linear(3, 3).requires_grad_(False).weight)
+    torch.set_rng_state(state)
+    expected = torch.rand(3)
+    torch.set_rng_state(state)
+    tensor = torch.zeros(10)
+    Seen(tensor=tensor)
+    assert torch.equal(torch.rand(3), expected)
