@@ -396,10 +396,10 @@ class Capture(TorchFunctionMode):
         # an assignment into a tensor returns nothing: what it changed is its output
         written = args[:1] if result is None and writes(func) else result
         for index, output in enumerate(tensors_in(written)):
-            if not output.requires_grad:
+            if not output.requires_grad or not torch.is_grad_enabled():
                 continue
             if id(output) in tracked:
-                if writes(func) and private and torch.is_grad_enabled() and tracked[id(output)].derived:
+                if writes(func) and private and tracked[id(output)].derived:
                     raise UnsupportedModel(
                         f"Operation '{func.__name__}' writes examples into a tensor that is computed from parameters "
                         "alone, which cannot be followed. Use the ordinary form of the operation."
