@@ -25,7 +25,6 @@ from privet.isolation.tracer import Trace, Tracer
 Function = Callable[..., Any]
 Entry = tuple[Any, ...]
 
-_SERIAL = "_privet_serial"
 _SHIFT = 24
 _FOLLOWERS = itertools.count(1)
 # Calls that hand the numbers of a tensor to Python without an operation.
@@ -113,9 +112,24 @@ class Follower:
     """Follows one forward pass."""
 
     def __init__(
-        self, programs: Programs, num_examples: int, place_of: Callable[[Tensor], Verdict], *, may_trace: bool = True
+        self,
+        programs: Programs,
+        num_examples: int,
+        place_of: Callable[[Tensor], Verdict],
+        *,
+        may_trace: bool = True,
+        slot: int = 0,
     ) -> None:
-        """Expect the program that ran last; ``place_of`` says where the examples lie in a tensor of the batch."""
+        """Expect the program that ran last.
+
+        Args:
+            programs: Those that were proven.
+            num_examples: How many examples the batch has.
+            place_of: Says where the examples lie in a tensor of the batch.
+            may_trace: Whether another program may be proven.
+            slot: Tells followers apart that are active at the same time.
+        """
+        self._slot, self._attribute = slot, f"_privet_serial_{slot}"
         self._programs, self._num_examples, self._place_of = programs, num_examples, place_of
         self._candidate = next(iter(programs.of(num_examples)), None)
         self._entries: list[Entry] = []
@@ -177,12 +191,12 @@ class Follower:
         if not self._may_trace:
             self._is_lost = True
             return
-        self.tracer = Tracer(self._num_examples, self._first_seen)
+        self.tracer = Tracer(self._num_examples, self._first_seen, slot=self._slot)
         _push_mode(self.tracer)
 
     def _first_seen(self, tensor: Tensor) -> Verdict:
         """Return what is known of a tensor that was made before the tracer was there."""
-        serial = getattr(tensor, _SERIAL, 0)
+        serial = getattr(tensor, self._attribute, 0)
         if serial >> _SHIFT == self._number >> _SHIFT:
             number = serial - self._number
             return self._seeds[number] if number < len(self._seeds) else None
@@ -191,7 +205,7 @@ class Follower:
     def after(self, outputs: Iterable[Tensor]) -> None:
         """Number the results of the call that was just carried out."""
         for output in outputs:
-            setattr(output, _SERIAL, self._number + len(self._verdicts))
+            setattr(output, self._attribute, self._number + len(self._verdicts))
             self._verdicts.append(None if self.tracer is None else self.tracer.verdict(output))
 
     def use(self, output: Tensor) -> None:
@@ -202,7 +216,7 @@ class Follower:
         """Return where the examples lie in a tensor that was seen as argument or result of a call."""
         if self.tracer is not None:
             return self.tracer.verdict(tensor)
-        serial = getattr(tensor, _SERIAL, 0)
+        serial = getattr(tensor, self._attribute, 0)
         if self._candidate is not None and serial >> _SHIFT == self._number >> _SHIFT:
             return self._candidate.verdicts[serial - self._number]
         return self._place_of(tensor)
@@ -218,7 +232,7 @@ class Follower:
 
     def _sign(self, value: Any, number_of: Callable[[Tensor], Any]) -> Any:
         if isinstance(value, Tensor):
-            serial = getattr(value, _SERIAL, 0)
+            serial = getattr(value, self._attribute, 0)
             if serial >> _SHIFT == self._number >> _SHIFT:
                 node: object = value.grad_fn
                 if node is not None and self.tracer is not None:
@@ -292,7 +306,7 @@ class Follower:
         return Proof(verdict, self._uses, self.tracer.trace.reads, self.tracer.trace, calls)
 
     def _first_seen_result(self, losses: Tensor, candidate: Known | None) -> Verdict:
-        serial = getattr(losses, _SERIAL, 0)
+        serial = getattr(losses, self._attribute, 0)
         if candidate is not None and serial >> _SHIFT == self._number >> _SHIFT:
             found = candidate.verdicts[serial - self._number]
             if found == self._whole():

@@ -117,7 +117,10 @@ class Watch:
         self._tried[reason] = None
 
     def _check_reads(self, proof: Proof) -> None:
-        refused = [read for read in proof.reads if not read.allowed_because]
+        made = proof.trace.losses if proof.trace is not None else None
+        refused = [
+            read for read in proof.reads if not read.allowed_because and (made is None or made >= read.serial)
+        ]
         if refused and not self.has_waived(Check.READS):
             read = refused[0]
             raise UnsupportedModel(
