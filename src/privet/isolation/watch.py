@@ -71,6 +71,16 @@ class Watch:
         return (*self._tried, *reasons)
 
     @property
+    def has_tried(self) -> bool:
+        """Whether any program was only tried."""
+        return bool(self._tried)
+
+    @property
+    def num_kinds(self) -> int:
+        """How many kinds of programs were met; batches of other sizes are of one kind."""
+        return len(self._families) + len(self._tried)
+
+    @property
     def waived(self) -> tuple[str, ...]:
         """The waivers that were needed."""
         return tuple(self._waived)

@@ -204,7 +204,7 @@ class Session:
             self._guard = StepGuard(self.optimizer, held=self._weights.held)
             undo.callback(self._guard.close)
             self._trained = ParameterGuard(lambda: self._weights.parameters, self.optimizer)
-            self._preflight = Preflight(self.model)
+            self._preflight = Preflight(self.model, self._watch)
             self._watch = Watch(waivers=self._waivers)
             self._engine = self._engine_choice.start(self.model, self._parameters, self._layout, self._watch)
             self._launcher = self._launch.start(self._engine, self._device)

@@ -138,7 +138,9 @@ class Step:
             for batch, size in self._fetched():
                 if loss_function is not None:
                     limit = session.physical_batch_size
-                    session._preflight.before(batch, loss_function, size=size, limit=limit)
+                    session._preflight.before(
+                        batch, loss_function, step=session.steps_taken, size=size, limit=limit
+                    )
                     done = session._launcher.add(batch, size, limit, loss_function, self._rule, self._sum)
                     if done is not None:
                         self._note(done.losses, done.norms)
