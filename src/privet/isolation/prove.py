@@ -74,7 +74,8 @@ def prove(loss_function: LossFunction, batch: Any) -> Finding:
     resized = pytree.tree_map_only(Tensor, _without_last if num_examples > 2 else _doubled, batch)
     proof, own = _follow(loss_function, batch, num_examples)
     twin, _ = _follow(loss_function, resized, _num_examples(resized))
-    assert proof.trace is not None and twin.trace is not None, "a program that was never seen is traced"
+    assert proof.trace is not None, "a program that was never seen is traced"
+    assert twin.trace is not None, "a program that was never seen is traced"
     return Finding(
         losses=proof.losses,
         reads=[*proof.reads, *twin.reads],
