@@ -62,11 +62,13 @@ def _without(kwargs: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _bernoulli(numbers: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     share = args[1] if len(args) > 1 else kwargs.get("p", args[0])
-    return numbers < share
+    drawn: Tensor = numbers < share
+    return drawn
 
 
 def _normal(numbers: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return torch.special.ndtri(numbers.clamp(1e-9, 1 - 1e-9))
+    drawn: Tensor = torch.special.ndtri(numbers.clamp(1e-9, 1 - 1e-9))
+    return drawn
 
 
 def _uniform(numbers: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

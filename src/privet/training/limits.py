@@ -18,8 +18,30 @@ from privet.isolation.call import argument_names, name_of
 _LEAF = "_privet_leaf"
 # Operations that hand on whole numbers as they are.
 _SAME = frozenset(
-    "_to_copy clone detach alias view _unsafe_view reshape unsqueeze squeeze expand slice select transpose permute t "
-    "split split_with_sizes unbind lift_fresh contiguous where masked_fill".split()  # noqa: SIM905
+    [
+        "_to_copy",
+        "clone",
+        "detach",
+        "alias",
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "slice",
+        "select",
+        "transpose",
+        "permute",
+        "t",
+        "split",
+        "split_with_sizes",
+        "unbind",
+        "lift_fresh",
+        "contiguous",
+        "where",
+        "masked_fill",
+    ]
 )
 
 

@@ -56,8 +56,11 @@ class MadeUpBatches:
         """Whether any part of an example is a real number."""
         return any(tensor.is_floating_point() for tensor in tensors_of(self.like))
 
-    def draw(self, low: float, high: float, *, seed: int) -> Any:
-        """Return a batch whose real numbers are uniform between two bounds; the same at every call."""
+    def draw(self, low: float, high: float, *, seed: int, ignores: bool = False) -> Any:
+        """Return a batch whose real numbers are uniform between two bounds; the same at every call.
+
+        With ``ignores`` some labels are those that the program ignores: they have no loss, but counts of them differ.
+        """
         generator = torch.Generator().manual_seed(seed)
 
         def drawn(leaf: int, outline: Tensor) -> Tensor:
@@ -66,17 +69,19 @@ class MadeUpBatches:
                 kind = torch.float64 if outline.is_floating_point() else torch.complex128
                 values = torch.rand(shape, dtype=kind, generator=generator) * (high - low) + low
             else:
-                values = self._whole(leaf, outline, shape, generator)
+                values = self._whole(leaf, outline, shape, generator, ignores=ignores)
             return values.to(outline.device, outline.dtype)
 
         leaves, spec = pytree.tree_flatten(self.like)
         return pytree.tree_unflatten([drawn(number, leaf) for number, leaf in enumerate(leaves)], spec)
 
-    def _whole(self, leaf: int, outline: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    def _whole(
+        self, leaf: int, outline: Tensor, shape: tuple[int, ...], generator: torch.Generator, *, ignores: bool
+    ) -> Tensor:
         limit = self.limits.get(leaf, Limit())
         high = 1 + int(outline.any()) if limit.high is None else limit.high
         values = torch.randint(0, max(1, high), shape, generator=generator)
-        if limit.ignored is not None and outline.dtype.is_signed:
+        if ignores and limit.ignored is not None and outline.dtype.is_signed:
             values = values.masked_fill(torch.rand(shape, generator=generator) < _IGNORED_SHARE, limit.ignored)
         return values
 
