@@ -273,8 +273,9 @@ class Session:
         try:
             if not self._weights.is_broken:
                 self._weights.look(waits=True)
-        except (WeightsChanged, UnsupportedModel):
-            return None
+        except (WeightsChanged, UnsupportedModel) as found:
+            return found
+        return None
 
     def _note_unexplained_change(self) -> None:
         self.ledger.note_unexplained_change(step=self.steps_taken)
@@ -413,4 +414,3 @@ class Session:
             self.ledger,
             assumptions=tuple(f"noise came from {source.description}" for source in self._noise_sources) + self._unseen,
         )
-        return found
