@@ -434,7 +434,7 @@ def last_iterate_run(folder: Path) -> Path:
     with Ledger.create(folder / "ledger.jsonl", plan=plan.to_dict(), plan_hash=plan.hash) as ledger:
         ledger.reserve(plan.round_event, plan.num_rounds)
         for _ in range(plan.num_rounds):
-            ledger.check(plan.round_event)
+            ledger.check(done(plan.round_event))
         ledger.complete()
     return folder
 
