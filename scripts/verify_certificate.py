@@ -233,8 +233,8 @@ Steps = dict[tuple[float, float], int]
 
 
 def number(value: Any, low: float, high: float) -> float:
-    """Return a number of the right range; "infinity" stands for itself."""
-    if value == "infinity":
+    """Return a number of the right range; where infinity is in it, "infinity" stands for that."""
+    if value == "infinity" and high == math.inf:
         return math.inf
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise Wrong(f"{value!r} is out of range in an event")
@@ -534,7 +534,9 @@ class Story:
         self.unit, self.relation = plan["unit"], plan["adjacency"]
         if self.unit not in WHO or self.relation not in RELATIONS:
             raise Wrong("the plan's unit or adjacency is none")
-        self.delta = number(plan["delta"], 1e-300, 1 - 1e-16)
+        self.delta = number(plan["delta"], 0.0, 1.0)
+        if not 0 < self.delta < 1:
+            raise Wrong(f"the plan's delta is {plan['delta']!r}, which is no probability to fail with")
         self.event = round_event(plan)
         self.planned = whole(plan["sampling"][ROUNDS[plan["sampling"]["kind"]]])
         is_planned = all(alike(json.loads(key), self.event) for key in account.events)

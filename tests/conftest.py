@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,21 @@ def state_of_no_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRIVET_STATE", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def a_machine_for_every_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test knows how far another has taken a copy of the same run."""
+    name = hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRIVET_STATE", f"{os.environ['PRIVET_STATE']}/{name}")
+        yield
+
+
+@pytest.fixture
+def go_to_another_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], None]:
+    """Return what leaves this machine: a copy of a folder can go on there, and stands in for a crash."""
+    return lambda: monkeypatch.setenv("PRIVET_STATE", str(tmp_path / "another machine"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,10 +1,13 @@
-"""Files that are there whole or not at all, even after a crash or on a full disk."""
+"""Files that are there whole or not at all, even after a crash or on a full disk, and where a user's own are kept."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from pathlib import Path
+
+STATE_VARIABLE = "PRIVET_STATE"
 
 
 def write_durably(path: Path, data: bytes, *, keep_previous: bool = False) -> None:
@@ -37,3 +40,15 @@ def write_durably(path: Path, data: bytes, *, keep_previous: bool = False) -> No
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise
+
+
+def state_folder() -> Path:
+    """Return the folder for what must stay on this machine: ``$PRIVET_STATE``, or the user's state folder."""
+    named = os.environ.get(STATE_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    given = os.environ.get("XDG_STATE_HOME")
+    usual = Path(given or "~/.local/state").expanduser() / "privet"
+    if sys.platform == "darwin" and not given and not usual.exists():
+        return Path("~/Library/Application Support/privet").expanduser()
+    return usual

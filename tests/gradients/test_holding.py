@@ -231,6 +231,12 @@ def test_a_shipped_rule_keeps_its_own_factors(piece: Any, dtype: torch.dtype) ->
     assert torch.equal(held_factors(rule, hostile, rule.sensitivity, 10), torch.zeros_like(hostile))
 
 
+def test_a_rule_that_writes_into_the_norms_changes_nobody_elses() -> None:
+    norms = torch.tensor([[3.0], [4.0]])
+    held_factors(Loose("norms written over", (BOUND,)), norms, Sensitivity(bounds=(BOUND,)), 10)
+    assert norms.tolist() == [[3.0], [4.0]]
+
+
 def test_a_gradient_whose_squares_vanish_is_held_too() -> None:
     rule = Loose("infinite", (BOUND,))
     rule_finite = Automatic(norm=BOUND, stability=1e-30).for_groups(1)

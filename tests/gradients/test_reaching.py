@@ -383,6 +383,26 @@ def test_a_layer_behind_detached_ones_is_a_place_to_stop() -> None:
     assert_exact(Gated().double())
 
 
+class Scaled(nn.Module):
+    """Scales its inputs by a weight where no gradient flows, so that they only seem to come from that weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.layer = nn.Parameter(torch.randn(WIDTH)), nn.Linear(WIDTH, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        probe = torch.zeros(WIDTH, dtype=inputs.dtype, requires_grad=True)
+        scaled = inputs.detach() + probe
+        with torch.no_grad():
+            scaled.mul_(self.scale)
+        return self.layer(scaled) + (inputs * self.scale)[:, :3]
+
+
+def test_a_layer_whose_inputs_only_seem_to_come_from_another_gets_its_gradient() -> None:
+    torch.manual_seed(0)
+    assert_exact(Scaled().double())
+
+
 class Cutting(torch.autograd.Function):
     """Passes values on, and gradients only while it is told to."""
 

@@ -104,4 +104,4 @@ def test_the_last_set_of_a_sound_program_shares_its_pass_with_the_comparison_of_
     inputs = torch.randn(4, 4, generator=torch.Generator().manual_seed(4))
     engine_clipped_sum(BookKeeping(), Mixed(lambda out: out, has_words=False), squared, inputs, Threshold(norm=1.0))
     num_sets = len(list(trials(4, torch.device("cpu"))))
-    assert len(passes) == num_sets + 3, "one for each set, two for norms, and the one that training takes"
+    assert len(passes) == num_sets + 2, "one for each set, one for a norm, and the one that training takes"

@@ -123,6 +123,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         words = itertools.count()
         monkeypatch.setattr(secrets, "randbits", lambda bits: 12345)
         monkeypatch.setattr(ledger_module, "_new_process_word", lambda: b"%016x" % next(words))
+        monkeypatch.setattr(ledger_module, "_new_run_word", lambda: f"{next(words):032x}")
         torch.manual_seed(0)
 
     return freeze

@@ -275,6 +275,14 @@ ACCOUNTING = (
         "tests/scripts/test_verify_certificate.py::test_an_honest_certificate_holds",
     ),
     one(
+        "verifier-believes-what-it-does-not-compute",
+        "a certificate whose sentences were rewritten around a genuine ledger passes",
+        "../../scripts/verify_certificate.py",
+        "        if differs is not None:",
+        "        if differs is not None and differs.startswith('ledger'):",
+        "tests/scripts/test_verify_certificate.py::test_no_certificate_with_another_entry_than_its_ledger_and_files_give_passes",
+    ),
+    one(
         "total-of-a-last-iterate-is-exact",
         "the release that a last iterate comes to is reported as a lower bound on what it costs",
         "experiments/project.py",

@@ -8,6 +8,7 @@ _NAMES = "mechanism/fingerprint.py"
 _FORMER = "mechanism/former_fingerprint.py"
 _ROWS = "accounting/ledger_rows.py"
 _TESTS = "tests/test_formats.py::"
+_ROLLED = "tests/accounting/test_rolled_back.py::"
 _FACTS = "tests/contract/test_what_was_done.py::"
 
 FORMATS = (
@@ -107,5 +108,45 @@ FORMATS = (
         "owed = self.agreement.central_noise_std(num_groups=self._layout.num_groups)",
         "owed = self.agreement.plan.noise.noise_multiplier * clipped.sensitivity.total",
         _FACTS + "test_a_party_that_clips_its_records_to_twice_the_bound_is_refused",
+    ),
+    one(
+        "restored-folder-goes-on",
+        "a run folder restored from a backup is finished again, and two models are paid for once",
+        "training/folder.py",
+        "former_hashes=plan.former_hashes, heads=UserHeads()",
+        "former_hashes=plan.former_hashes",
+        _ROLLED + "test_a_restored_folder_trains_no_second_model_on_one_charge",
+    ),
+    one(
+        "restored-folder-accounted",
+        "the figure of an older copy of a ledger is told as the run's",
+        "accounting/rolled_back.py",
+        "        kept.check(view, where)\n",
+        "",
+        _ROLLED + "test_a_restored_folder_is_neither_accounted_nor_certified",
+    ),
+    one(
+        "head-kept-at-the-end-only",
+        "a run that was killed and restored from a backup is not noticed",
+        "accounting/ledger.py",
+        "        self._tally.take(line)\n        self._keep_head()\n",
+        "        self._tally.take(line)\n        if isinstance(entry, Closed):\n            self._keep_head()\n",
+        _ROLLED + "test_a_row_is_kept_before_data_are_read_for_it",
+    ),
+    one(
+        "difference-of-totals-accepted",
+        "of two copies that went on apart only the longer one is charged",
+        "accounting/rolled_back.py",
+        "shared = {CodedEvent.of(event).key: rounds for event, rounds in tally.charged}",
+        "shared = {CodedEvent.of(event).key: rounds for event, rounds in view.charged}",
+        _ROLLED + "test_copies_that_went_on_apart_are_charged_together",
+    ),
+    one(
+        "accepted-rounds-given-back",
+        "what a lost copy spent is given back when the older one is accepted",
+        "accounting/rolled_back.py",
+        "        ledger.abandon()  # a clean end would give back what was not run here\n",
+        "",
+        _ROLLED + "test_what_accepting_charged_is_given_back_by_nobody",
     ),
 )

@@ -261,8 +261,8 @@ LEDGER = (
         "seed-not-in-the-ledger",
         "whoever reads the folder of a seeded loop takes it for private",
         "training/folder.py",
-        "plan_hash=plan.hash, is_seeded=is_seeded)",
-        "plan_hash=plan.hash)",
+        "            is_seeded=is_seeded,\n            assumptions",
+        "            assumptions",
         "tests/cli/test_own_loop.py::test_a_loop_that_was_given_a_seed_is_not_private_for_whoever_reads_its_folder",
     ),
     one(

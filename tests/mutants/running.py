@@ -23,7 +23,7 @@ import torch
 from tests.mutants.mutant import PACKAGE, ROOT, Mutant, StaleMutant
 
 # The packages above are loaded once, and every mutant's process is a copy of this one.
-_COPIED = ("src", "tests")
+_COPIED = ("scripts", "src", "tests")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 # What pytest's exit status says: some test failed, or all passed. Anything else is no verdict on the mutant.
 _SOME_FAILED, _ALL_PASSED, _NO_VERDICT = 1, 0, 70

@@ -6,6 +6,7 @@ from tests.mutants.accounting import ACCOUNTING
 from tests.mutants.clipping import CLIPPING
 from tests.mutants.contracts import CONTRACTS
 from tests.mutants.formats import FORMATS
+from tests.mutants.holding import HOLDING
 from tests.mutants.ledger import LEDGER
 from tests.mutants.mutant import Mutant
 from tests.mutants.noise import NOISE
@@ -16,6 +17,7 @@ from tests.mutants.weights import WEIGHTS
 MUTANTS: tuple[Mutant, ...] = (
     *NOISE,
     *CLIPPING,
+    *HOLDING,
     *SAMPLING,
     *LEDGER,
     *FORMATS,

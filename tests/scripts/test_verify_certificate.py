@@ -570,3 +570,50 @@ def test_a_last_iterate_that_broke_off_cannot_be_certified_as_one_that_ended(tmp
     ended = replace(honest.check, spent=plan.guarantee(), event=plan.event, is_finished=True)
     write_certificate(replace(honest, check=ended, is_complete=True, limits=honest.limits[1:]), folder)
     assert verdict(folder) == WRONG
+
+
+def forged_with(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Write another ledger with an intact chain under a changed plan, and a certificate that tells the same."""
+    plan = plan_of(steps=60)
+    values = json.loads(json.dumps(plan.to_dict()))
+    change(values)
+    ledger_path = run / "ledger.jsonl"
+    ledger_path.unlink()
+    with Ledger.create(ledger_path, plan=values, plan_hash=plan.hash) as ledger:
+        ledger.reserve(plan.round_event, 60)
+        for _ in range(60):
+            ledger.check(plan.round_event)
+    head = Ledger.read(ledger_path).head
+
+    def retold(told: dict[str, Any]) -> None:
+        told["plan"]["values"] = values
+        told["ledger"]["head"] = {"seq": head.seq, "sha256": head.sha256}
+        told["ledger"]["rows"] = head.seq + 1
+        told["guarantee"]["delta"] = values["delta"]
+
+    resigned(run, retold)
+
+
+def test_another_ledger_with_the_same_plan_is_told_by_its_own_certificate(run: Path) -> None:
+    forged_with(run, lambda plan: None)
+    assert verdict(run) == HOLDS
+
+
+@pytest.mark.parametrize("delta", ["infinity", 1.5, 1.0, 0.0, -1e-5, True, "1e-5", None, 10**9, [1e-5]], ids=repr)
+def test_a_delta_that_is_no_probability_is_refused_whoever_states_it(run: Path, delta: object) -> None:
+    forged_with(run, lambda plan: plan.update(delta=delta))
+    assert verdict(run) == WRONG
+
+
+@pytest.mark.parametrize("steps", [0, -60, True, 60.0, "60", 59, None], ids=repr)
+def test_a_number_of_planned_rounds_that_is_none_is_refused(run: Path, steps: object) -> None:
+    forged_with(run, lambda plan: plan["sampling"].update(steps=steps))
+    assert verdict(run) == WRONG
+
+
+def test_a_ledger_that_ends_in_an_unfinished_row_is_told_as_such(run: Path) -> None:
+    with (run / "ledger.jsonl").open("ab") as file:
+        file.write(b'{"body":{"count":1,')
+    assert verdict(run) == WRONG
+    write_certificate(certify(run), run)
+    assert verdict(run) == HOLDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
 from privet.datasets.arrays import ArrayDataset
+from privet.durable import state_folder
 from privet.errors import CheckpointError, DataError, LedgerMismatch
 from privet.training.augmentation import ShiftAndFlip, Views
-from privet.training.data_seal import DataSeal, state_folder
+from privet.training.data_seal import DataSeal
 from privet.training.session import privatize
 from tests.training.tools import Watched, examples, full_batch, network, plain_sgd, poisson, run
 
@@ -199,4 +201,10 @@ def test_without_a_variable_the_state_is_the_users_own(monkeypatch: pytest.Monke
     assert state_folder() == tmp_path / "privet"
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert state_folder() == tmp_path / ".local" / "state" / "privet"
+    linux = tmp_path / ".local" / "state" / "privet"
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert state_folder() == linux
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert state_folder() == tmp_path / "Library" / "Application Support" / "privet"
+    linux.mkdir(parents=True)  # of an earlier version
+    assert state_folder() == linux

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 from torch.optim import SGD, Adam
 
 from privet.accounting.ledger import Ledger
-from privet.errors import CheckpointError, LedgerBusy, LedgerError, LedgerMismatch
+from privet.errors import CheckpointError, LedgerBusy, LedgerCorrupt, LedgerError, LedgerMismatch
 from privet.plan import Plan
 from privet.training.session import Session, privatize
 from privet.training.step import Step
@@ -81,7 +82,9 @@ def test_a_used_up_plan_gives_its_model_and_no_more_steps(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("crash_at", [0, 3, 9, 10, 17])
-def test_after_a_crash_the_reserved_rounds_are_spent_and_the_plan_still_holds(crash_at: int, tmp_path: Path) -> None:
+def test_after_a_crash_the_reserved_rounds_are_spent_and_the_plan_still_holds(
+    crash_at: int, tmp_path: Path, go_to_another_machine: Callable[[], None]
+) -> None:
     """What a crash leaves behind is what the folder holds at that moment: a copy of it stands in for the crash."""
     model = network()
     crashed = tmp_path / "crashed"
@@ -91,6 +94,7 @@ def test_after_a_crash_the_reserved_rounds_are_spent_and_the_plan_still_holds(cr
             if step.index == crash_at:
                 shutil.copytree(tmp_path / "run", crashed)
             step.update()
+    go_to_another_machine()
     reserved = charged(crashed)
     assert reserved == 10 * (crash_at // 10 + 1)
     with begin(crashed, network()) as resumed:
@@ -98,7 +102,9 @@ def test_after_a_crash_the_reserved_rounds_are_spent_and_the_plan_still_holds(cr
     assert charged(crashed) == 25
 
 
-def test_what_was_trained_after_the_last_checkpoint_is_lost_but_paid_for(tmp_path: Path) -> None:
+def test_what_was_trained_after_the_last_checkpoint_is_lost_but_paid_for(
+    tmp_path: Path, go_to_another_machine: Callable[[], None]
+) -> None:
     model = network()
     crashed = tmp_path / "crashed"
     with begin(tmp_path / "run", model) as session:
@@ -109,13 +115,14 @@ def test_what_was_trained_after_the_last_checkpoint_is_lost_but_paid_for(tmp_pat
                 at_checkpoint = flat(model)
             if step.index == 7:
                 shutil.copytree(tmp_path / "run", crashed)
+    go_to_another_machine()
     resumed = network(seed=9)
     with begin(crashed, resumed) as session:
         assert torch.equal(flat(resumed), at_checkpoint)
         assert next(session.steps()).index == 10
 
 
-def test_a_resumed_run_draws_fresh_noise(tmp_path: Path) -> None:
+def test_a_resumed_run_draws_fresh_noise(tmp_path: Path, go_to_another_machine: Callable[[], None]) -> None:
     leave_after(tmp_path / "a", 5)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     found = []
@@ -124,6 +131,7 @@ def test_a_resumed_run_draws_fresh_noise(tmp_path: Path) -> None:
         with begin(tmp_path / name, model) as session:
             run(session, model, at_most=1)
         found.append(flat(model))
+        go_to_another_machine()
     assert not torch.equal(*found)
 
 
@@ -174,11 +182,14 @@ def test_another_plan_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_ledger_that_was_rolled_back_is_refused(tmp_path: Path) -> None:
+def test_a_ledger_that_was_rolled_back_is_refused(tmp_path: Path, go_to_another_machine: Callable[[], None]) -> None:
     leave_after(tmp_path, 5)
     old = (tmp_path / LEDGER).read_bytes()
     leave_after(tmp_path, 5)
     (tmp_path / LEDGER).write_bytes(old)
+    with pytest.raises(LedgerCorrupt, match="rolled back"):
+        begin(tmp_path, network())
+    go_to_another_machine()  # where the newest row is not kept, the checkpoint still knows it
     session = begin(tmp_path, network())
     with pytest.raises(CheckpointError, match="rolled back"), session:
         pass

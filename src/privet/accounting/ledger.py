@@ -12,7 +12,8 @@ Whatever fails wherever, the rows on disk charge at least what was released. Eig
 2. Rows are only ever added. A round that goes wrong is followed by a ``void`` or ``mismatch`` row and stays charged.
    Only a clean exit gives back rounds, and only those that its own process reserved and never began.
 3. The ledger is not part of a checkpoint. Going back to an older checkpoint does not give back what was spent since.
-4. A checkpoint carries the ledger's head. A ledger that does not contain that head was rolled back, or is another's.
+4. A checkpoint carries the ledger's head, and the user's state folder keeps the newest one. A ledger that does not
+   contain such a head was rolled back, or is another's.
 5. A resumed process starts with no rounds at hand, draws fresh randomness, and pays for repeated rounds again.
 6. One process at a time holds the ledger; a second one is refused, and so are a forked copy of the first and a process
    that a launcher started together with others.
@@ -36,7 +37,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from privet import checks
 from privet.accounting.ledger_at_hand import AtHand, coded_or_non_private, event_of, is_same
@@ -70,6 +71,9 @@ from privet.errors import (
 from privet.mechanism.done import Done
 from privet.mechanism.events import DpEvent
 
+if TYPE_CHECKING:
+    from privet.accounting.kept_heads import Heads
+
 __all__ = ["Ledger", "LedgerHead", "LedgerView", "VoidReason"]
 
 
@@ -82,8 +86,9 @@ class Ledger(Told):
     from it; a forked child can neither reserve nor check nor close on behalf of its parent.
     """
 
-    def __init__(self, *, tally: Tally, process: bytes, file: LedgerFile | None) -> None:
+    def __init__(self, *, tally: Tally, process: bytes, file: LedgerFile | None, heads: Heads | None = None) -> None:
         self._tally = tally
+        self._heads = heads
         self._process = process
         self._file = file
         self._owner = os.getpid()
@@ -110,6 +115,7 @@ class Ledger(Told):
         is_seeded: bool = False,
         assumptions: tuple[str, ...] = (),
         files: FileSystem | None = None,
+        heads: Heads | None = None,
     ) -> Ledger:
         """Start a new ledger file and hold it.
 
@@ -120,6 +126,7 @@ class Ledger(Told):
             is_seeded: Whether the user chose the seed of the random streams: whoever reads the ledger is told so.
             assumptions: What the guarantee rests on besides what follows from the plan.
             files: The file system to use; the real one if None.
+            heads: Where the newest row is kept, so that a roll-back is noticed; None keeps it nowhere.
 
         Guarantee: on return the first row, the name and the folders above it are durable.
         Edge cases: an existing name raises ``LedgerError``; a full or read-only disk raises ``LedgerWriteError`` and
@@ -131,7 +138,7 @@ class Ledger(Told):
         line = _first_line(tally, entry, plan_hash, process)
         file = LedgerFile.create(Path(path), line, process=process.decode(), files=files or PosixFileSystem())
         tally.take(line)
-        return cls(tally=tally, process=process, file=file)
+        return cls(tally=tally, process=process, file=file, heads=heads)
 
     @classmethod
     def open(
@@ -141,6 +148,7 @@ class Ledger(Told):
         plan_hash: str,
         former_hashes: Sequence[str] = (),
         files: FileSystem | None = None,
+        heads: Heads | None = None,
     ) -> Ledger:
         """Resume a ledger file and hold it, after checking every row.
 
@@ -149,6 +157,7 @@ class Ledger(Told):
             plan_hash: The hash that names the plan.
             former_hashes: The names that the same plan had in earlier formats; a ledger keeps the one it began with.
             files: The file system to use; the real one if None.
+            heads: Where the newest row is kept; a ledger that lacks it is refused. None keeps it nowhere.
 
         Guarantee: rounds that an earlier process reserved stay charged and are not at hand: they may have been
         released.
@@ -168,12 +177,16 @@ class Ledger(Told):
                     f"The ledger {path} belongs to the plan {tally.plan_hash.decode()}, asked was {asked}. Restore "
                     "that plan to resume, or start a new run in its own folder and add up both guarantees."
                 )
+            if heads is not None:
+                heads.check(LedgerView(tally=tally, has_unfinished_row=has_unfinished_row), path)
             if has_unfinished_row:
                 file.drop_unfinished(tally.num_bytes)
         except BaseException:
             file.release()
             raise
-        return cls(tally=tally, process=process, file=file)
+        opened = cls(tally=tally, process=process, file=file, heads=heads)
+        opened._keep_head()
+        return opened
 
     @staticmethod
     def read(path: Path | str, *, files: FileSystem | None = None) -> LedgerView:
@@ -383,6 +396,11 @@ class Ledger(Told):
         if self._file is not None:
             self._file.append(line, at=self._tally.num_bytes)
         self._tally.take(line)
+        self._keep_head()
+
+    def _keep_head(self) -> None:
+        if self._heads is not None:
+            self._heads.keep(self)
 
     def _release(self) -> None:
         if self._file is not None:

@@ -53,6 +53,14 @@ class RandomSearch:
         """
         return dp_event.RepeatAndSelectDpEvent(event=one_run, mean=self.mean, shape=self.shape)
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What must hold of a search for its cost to be the one stated."""
+        return (
+            "the number of runs was drawn once, before the first, from the stated distribution, and is not released",
+            "nothing but the best run is released, and no run depends on another",
+        )
+
     def draw_num_runs(self, rng: np.random.Generator) -> int:
         """Draw the number of runs; the number is secret. Zero is possible for a Poisson search only.
 

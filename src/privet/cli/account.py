@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Word to (module, command): what can stand where RUN stands. A run of that name is written ./NAME.
 _PARTS = {
     "event": ("privet.cli.account_event", "event"),
+    "accept": ("privet.cli.account_accept", "accept"),
     "total": ("privet.cli.account_total", "total"),
     "search": ("privet.cli.account_search", "search"),
     "waste": ("privet.cli.account_waste", "waste"),
@@ -49,6 +50,7 @@ class _WithParts(click.Command):
         "privet account --rate 0.01 --steps 1000 --epsilon 2 --delta 1e-5",
         "privet account event --help    any event, as ledgers write it",
         "privet account total --help    all runs of a project together",
+        "privet account accept --help   go on with a restored run folder",
         "privet account search --help   a tuning search of random length",
         "privet account waste --help    what samplers waste in an epoch",
         "privet account batch --help    the expected batch that costs least",

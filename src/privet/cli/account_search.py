@@ -48,7 +48,7 @@ def search(
     model. Beside it stands what the same expected number of runs costs when
     every one of them may be seen.
     """
-    from privet.accounting.guarantee import guarantee, rounded_up
+    from privet.accounting.guarantee import guarantee, rests_on, rounded_up
     from privet.accounting.search import RandomSearch
     from privet.mechanism.events import compose
     from privet.mechanism.noise import Gaussian
@@ -63,8 +63,15 @@ def search(
         "one_run": one_run,
         "every_run_seen": compose([(one_run, max(1, round(mean)))]),
     }
+    words = {"search": tried.assumptions}
     found = {
-        name: guarantee(event, delta=delta, adjacency=Adjacency(adjacency), unit=Unit(unit))
+        name: guarantee(
+            event,
+            delta=delta,
+            adjacency=Adjacency(adjacency),
+            unit=Unit(unit),
+            assumptions=(*words.get(name, ()), *rests_on(Unit(unit))),
+        )
         for name, event in answers.items()
     }
     if as_json:

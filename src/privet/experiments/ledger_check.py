@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 
 from privet import checks
 from privet.accounting.guarantee import Guarantee
-from privet.accounting.ledger import Ledger
 from privet.accounting.ledger_tally import LedgerHead, LedgerView
+from privet.accounting.rolled_back import read_newest
 from privet.accounting.witness import confirmed
 from privet.errors import LedgerCorrupt, LedgerMismatch, PrivetError
 from privet.experiments.resuming import stored_recipe
@@ -77,7 +77,7 @@ def check_ledger(run_or_ledger: Path) -> LedgerCheck:
     files = RunFiles(folder=run_or_ledger) if run_or_ledger.is_dir() else None
     # before the ledger is read: a run that goes on writes rows first, and checkpoints that name them afterwards
     known = None if files is None else _Known.of(files)
-    view = Ledger.read(run_or_ledger if files is None else files.ledger)
+    view = read_newest(run_or_ledger if files is None else files.ledger, where=run_or_ledger)
     plan = Plan.from_dict(view.plan, where="ledger")
     if known is not None:
         known.check(view, view.charged_rounds * plan.sampling.steps_per_round, run_or_ledger)

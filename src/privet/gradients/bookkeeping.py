@@ -31,6 +31,7 @@ from privet.gradients.rehearsal import launches_of
 from privet.gradients.rule_tools import Rule, resolved
 from privet.gradients.support import quiet_vmap
 from privet.gradients.trial import Trial, begun, check_sums, hold, single_example_axes, tolerance_of
+from privet.isolation.backward import followed
 from privet.isolation.follow import Proof
 from privet.isolation.place import Place
 from privet.isolation.watch import Watch
@@ -186,7 +187,7 @@ class RunningBookKeeping:
         trial = None
         if self._building is None and losses.is_cuda:  # the proof takes a while, too
             self._building = Building(launches_of(recording, self.rules, self.planner), losses.device)
-        if self.watch.judge(proof, recording.follower):
+        if self.watch.judge(proof):
             axes = self._proven_axes(proof, recording)
             if proof.trace is not None:
                 trial = begun(losses, recording, self._inputs, [[axis] for axis in axes], self.layout)
@@ -200,7 +201,8 @@ class RunningBookKeeping:
             self._building.wait()
         clipper = Clipper(into, size, self.planner, present=present)
         collector = _Collector(recording, axes, self.rules, self.parameters, clipper)
-        send_back(losses.sum(), recording, (), keep_graph=trial is not None, receive=collector.receive)
+        with followed(recording.follower, self.watch):
+            send_back(losses.sum(), recording, (), keep_graph=trial is not None, receive=collector.receive)
         reach.check_heard(recording, self.layout)
         with torch.no_grad():
             collector.finish()
@@ -208,10 +210,7 @@ class RunningBookKeeping:
             if trial is not None:
                 self._check_sums(trial, norms, clipper, into)
                 check_rule(rule, norms)
-                moves = recording.rearranges or (recording.packs and any(map(_is_folded, trial.axes)))
-                is_sure = trial.is_clean and trial.is_unambiguous and not trial.asleep
-                if remembered is not None and is_sure and not moves:
-                    self._remember(remembered, trial)
+                self._remember(trial, recording, remembered)
             return Present(norms, clipper.needs_check)
 
     def _proven_axes(self, proof: Proof, recording: Recording) -> Sequence[ExampleAxis]:
@@ -242,13 +241,22 @@ class RunningBookKeeping:
         reach.apply(recording)
         return reach
 
-    def _remember(self, signature: Signature, trial: Trial) -> None:
-        """Keep what a trial found, if it could have found everything.
+    def _remember(self, trial: Trial, recording: Recording, signature: Signature | None) -> None:
+        """Keep what was found about a program; what only a trial found, if it could have found everything.
 
         A program whose examples were not leaves may have mixed them before the first parameter. It is tried again with
         the next batch, whose examples will be; where its kind never comes as leaves, two trials must do. A program that
         is known, and only reads its examples in other ways because their number is another, needs no leaves.
         """
+        assert recording.follower is not None, "every batch is followed"
+        moves = recording.rearranges or (recording.packs and any(map(_is_folded, trial.axes)))
+        if not trial.is_clean:
+            return
+        if signature is None:
+            recording.follower.remember()
+            return
+        if not trial.is_unambiguous or trial.asleep or moves:
+            return
         if not self._has_leaves and signature[0] not in self._programs:
             self._met_new_program = True
             self._tried_without_leaves[signature] += 1

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 from torch.utils.hooks import RemovableHandle
 
 from privet.errors import UnsupportedModel
@@ -37,6 +37,7 @@ from privet.gradients.recurrent import COMPOSITES, PACKING, Composite, kept_insi
 from privet.gradients.recurrent_cells import CELLS
 from privet.gradients.statistics import with_statistics
 from privet.gradients.views import Undo, undo_of
+from privet.isolation.backward import wrapped
 from privet.isolation.follow import ASKING, Follower, Programs
 from privet.isolation.lines import user_line
 from privet.isolation.place import Cause, Fault, Place, Verdict, single
@@ -216,6 +217,7 @@ class Capture(TorchFunctionMode):
         proven on the way where ``may_trace`` allows it.
         """
         super().__init__()
+        self.slot = 0
         self._oldest = next(_GENERATIONS) - 1  # the batch was marked just before, or is marked from now on
         self._follows_memory = follows_memory
         self._expansions = {} if expansions is None else expansions
@@ -227,7 +229,7 @@ class Capture(TorchFunctionMode):
             source = Source(tensor=parameter, parameters=frozenset([position]), derived=False)
             self.recording.tracked[id(parameter)] = source
         if programs is not None:
-            follower = Follower(programs, batch_size, self._place_of, may_trace=may_trace)
+            follower = Follower(programs, batch_size, self._place_of, may_trace=may_trace, slot=_free_slot(self))
             self.recording.follower = follower
 
     def _place_of(self, tensor: Tensor) -> Verdict:
@@ -272,6 +274,9 @@ class Capture(TorchFunctionMode):
                     return args[0].copy_(beside(args[0].clone(), *args[1:], **kwargs))
             self._behind = args[0].grad_fn
         follower = self.recording.follower if func not in ASKING else None
+        if follower is not None and func is Tensor.register_hook and is_batch(args[0]):
+            follower.note_hook()
+            args = (args[0], wrapped(args[1], args[0], follower), *args[2:])
         if follower is not None:
             follower.before(func, args, kwargs, self._number_of)
         result = self._run(func, args, kwargs)
@@ -392,10 +397,10 @@ class Capture(TorchFunctionMode):
         # an assignment into a tensor returns nothing: what it changed is its output
         written = args[:1] if result is None and writes(func) else result
         for index, output in enumerate(tensors_in(written)):
-            if not output.requires_grad:
+            if not output.requires_grad or not torch.is_grad_enabled():
                 continue
             if id(output) in tracked:
-                if writes(func) and private and torch.is_grad_enabled() and tracked[id(output)].derived:
+                if writes(func) and private and tracked[id(output)].derived:
                     raise UnsupportedModel(
                         f"Operation '{func.__name__}' writes examples into a tensor that is computed from parameters "
                         "alone, which cannot be followed. Use the ordinary form of the operation."
@@ -528,6 +533,13 @@ def _changed(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], resu
         return tensors_in(result)
     found = tensors_in((result, args[:1], kwargs.get("out")))
     return found + [tensor._base for tensor in found if tensor._base is not None]
+
+
+def _free_slot(capture: Capture) -> int:
+    """Return the first slot that no other capture uses: two sessions may have physical batches open at once."""
+    modes = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, Capture)]
+    capture.slot = next(slot for slot in itertools.count() if all(mode.slot != slot for mode in modes))
+    return capture.slot
 
 
 def _mark_reached(tensors: Iterable[Tensor]) -> None:

@@ -23,6 +23,7 @@ from privet.gradients.planner import Planner
 from privet.gradients.reaching import check_module_hooks, check_parameter_hooks
 from privet.gradients.support import parameters_behind, quiet_vmap
 from privet.gradients.trial import check_isolation, tolerance_of
+from privet.isolation.backward import followed
 from privet.isolation.place import Place, Verdict
 from privet.isolation.watch import Watch
 from privet.mechanism.clipping import ClippingRule
@@ -116,7 +117,7 @@ class RunningFunctional:
         self.abandon()
         losses = check_losses(losses, batch_size)
         assert follower is not None, "every batch is followed"
-        self.watch.judge(follower.prove(losses), follower)
+        is_proven = self.watch.judge(follower.prove(losses))
         if len(calls) != 1:
             raise UnsupportedModel(
                 f"The functional engine needs exactly one call of the model per physical batch, found {len(calls)}. "
@@ -131,9 +132,10 @@ class RunningFunctional:
             _check_first(follower.verdict(tensor), tensor, batch_size)
         with torch.autocast(losses.device.type, enabled=False):
             check_isolation(losses, [outputs[index] for index in live], inputs)
-            found: Sequence[Tensor | None] = torch.autograd.grad(
-                losses.sum(), [outputs[index] for index in live], retain_graph=True, allow_unused=True
-            )
+            with followed(follower, self.watch):
+                found: Sequence[Tensor | None] = torch.autograd.grad(
+                    losses.sum(), [outputs[index] for index in live], retain_graph=True, allow_unused=True
+                )
             cotangents = {index: value for index, value in zip(live, found, strict=True) if value is not None}
             with torch.no_grad():
                 clipper = Clipper(into, batch_size, self._planner)
@@ -145,6 +147,8 @@ class RunningFunctional:
                     clipper.take(position, Explicit(gradients=part))
                 norms = clipper.finish(rule)
                 self._compare_norms(losses, norms, rule, into, tolerance)
+                if is_proven:
+                    follower.remember()
                 return norms
 
     def _compare_norms(

@@ -25,7 +25,6 @@ from privet.isolation.tracer import Trace, Tracer
 Function = Callable[..., Any]
 Entry = tuple[Any, ...]
 
-_SERIAL = "_privet_serial"
 _SHIFT = 24
 _FOLLOWERS = itertools.count(1)
 # Calls that hand the numbers of a tensor to Python without an operation.
@@ -113,9 +112,24 @@ class Follower:
     """Follows one forward pass."""
 
     def __init__(
-        self, programs: Programs, num_examples: int, place_of: Callable[[Tensor], Verdict], *, may_trace: bool = True
+        self,
+        programs: Programs,
+        num_examples: int,
+        place_of: Callable[[Tensor], Verdict],
+        *,
+        may_trace: bool = True,
+        slot: int = 0,
     ) -> None:
-        """Expect the program that ran last; ``place_of`` says where the examples lie in a tensor of the batch."""
+        """Expect the program that ran last.
+
+        Args:
+            programs: Those that were proven.
+            num_examples: How many examples the batch has.
+            place_of: Says where the examples lie in a tensor of the batch.
+            may_trace: Whether another program may be proven.
+            slot: Tells followers apart that are active at the same time.
+        """
+        self._slot, self._attribute = slot, f"_privet_serial_{slot}"
         self._programs, self._num_examples, self._place_of = programs, num_examples, place_of
         self._candidate = next(iter(programs.of(num_examples)), None)
         self._entries: list[Entry] = []
@@ -125,7 +139,10 @@ class Follower:
         self._may_trace, self._is_lost, self._sees_all = may_trace, False, True
         self._seeds: Sequence[Verdict] = ()
         self.tracer: Tracer | None = None
-        self.nodes: dict[Any, dict[int, Verdict]] = {}
+        self.nodes: dict[Any, dict[int, Verdict]] = {}  # of the user's own autograd functions: their results' places
+        self.places: dict[tuple[Any, int], Verdict] = {}  # of every tensor with gradients, by its node
+        self.has_hooks = False
+        self.judge_gradient: Callable[[Verdict, Verdict, str], None] | None = None
         if self._candidate is None:
             self._begin_trace()
 
@@ -174,12 +191,12 @@ class Follower:
         if not self._may_trace:
             self._is_lost = True
             return
-        self.tracer = Tracer(self._num_examples, self._first_seen)
+        self.tracer = Tracer(self._num_examples, self._first_seen, slot=self._slot)
         _push_mode(self.tracer)
 
     def _first_seen(self, tensor: Tensor) -> Verdict:
         """Return what is known of a tensor that was made before the tracer was there."""
-        serial = getattr(tensor, _SERIAL, 0)
+        serial = getattr(tensor, self._attribute, 0)
         if serial >> _SHIFT == self._number >> _SHIFT:
             number = serial - self._number
             return self._seeds[number] if number < len(self._seeds) else None
@@ -188,7 +205,7 @@ class Follower:
     def after(self, outputs: Iterable[Tensor]) -> None:
         """Number the results of the call that was just carried out."""
         for output in outputs:
-            setattr(output, _SERIAL, self._number + len(self._verdicts))
+            setattr(output, self._attribute, self._number + len(self._verdicts))
             self._verdicts.append(None if self.tracer is None else self.tracer.verdict(output))
 
     def use(self, output: Tensor) -> None:
@@ -199,7 +216,7 @@ class Follower:
         """Return where the examples lie in a tensor that was seen as argument or result of a call."""
         if self.tracer is not None:
             return self.tracer.verdict(tensor)
-        serial = getattr(tensor, _SERIAL, 0)
+        serial = getattr(tensor, self._attribute, 0)
         if self._candidate is not None and serial >> _SHIFT == self._number >> _SHIFT:
             return self._candidate.verdicts[serial - self._number]
         return self._place_of(tensor)
@@ -209,15 +226,17 @@ class Follower:
         if self.tracer is not None:
             self.tracer.give(output, verdict)
 
-    def cannot_see(self) -> None:
-        """Note that something happened which calls do not show: the program must be traced every time."""
-        self._sees_all = False
+    def note_hook(self) -> None:
+        """Note that user code will run in the backward pass: the program must be traced every time."""
+        self._sees_all, self.has_hooks = False, True
 
     def _sign(self, value: Any, number_of: Callable[[Tensor], Any]) -> Any:
         if isinstance(value, Tensor):
-            serial = getattr(value, _SERIAL, 0)
+            serial = getattr(value, self._attribute, 0)
             if serial >> _SHIFT == self._number >> _SHIFT:
                 node: object = value.grad_fn
+                if node is not None and self.tracer is not None:
+                    self.places[node, value.output_nr] = self.tracer.verdict(value)
                 if isinstance(node, BackwardCFunction):
                     return (serial - self._number, self._note_node(node, value))
                 return serial - self._number
@@ -263,6 +282,8 @@ class Follower:
     def release(self) -> None:
         """Let go of every tensor."""
         self.nodes.clear()
+        self.places.clear()
+        self.judge_gradient = None
         if self.tracer is not None:
             self.tracer.release()
 
@@ -285,7 +306,7 @@ class Follower:
         return Proof(verdict, self._uses, self.tracer.trace.reads, self.tracer.trace, calls)
 
     def _first_seen_result(self, losses: Tensor, candidate: Known | None) -> Verdict:
-        serial = getattr(losses, _SERIAL, 0)
+        serial = getattr(losses, self._attribute, 0)
         if candidate is not None and serial >> _SHIFT == self._number >> _SHIFT:
             found = candidate.verdicts[serial - self._number]
             if found == self._whole():

@@ -18,11 +18,13 @@ class Read:
         operation: What read them.
         line: The line that asked.
         allowed_because: The name of the rule that allows it; empty if none does.
+        serial: How many tensors there were by then; losses that were there already do not depend on it.
     """
 
     operation: str
     line: str
     allowed_because: str = ""
+    serial: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def _line(frame: FrameType | None) -> str:
     return f"{PurePath(frame.f_code.co_filename).name}:{frame.f_lineno}, in {frame.f_code.co_name}"
 
 
-def may_read(operation: str) -> Read:
+def may_read(operation: str, serial: int) -> Read:
     """Note a read by the innermost line of the user's program, and find the rule that allows it."""
     user = user_frame()
     frame: FrameType | None = sys._getframe(1)
@@ -64,4 +66,4 @@ def may_read(operation: str) -> Read:
             if path.name in allowed.files and path.parts[-1 - len(allowed.package) : -1] == allowed.package:
                 because = allowed.because
         frame = None if frame is user else frame.f_back
-    return Read(operation, _line(user), because)
+    return Read(operation, _line(user), because, serial)

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from privet.errors import UnsupportedModel
-from privet.isolation.follow import Follower, Programs, Proof
+from privet.isolation.follow import Programs, Proof
 from privet.isolation.place import Cause, Fault, Place
 from privet.isolation.sizes import compare
 from privet.isolation.tracer import Trace
@@ -86,7 +86,7 @@ class Watch:
                 return True
         return False
 
-    def judge(self, proof: Proof, follower: Follower) -> bool:
+    def judge(self, proof: Proof) -> bool:
         """Return whether a forward pass is proven to keep its examples apart; False if only experiments can tell.
 
         Raises:
@@ -98,24 +98,29 @@ class Watch:
         if isinstance(proof.losses, Cause):
             if proof.losses.fault is Fault.MIXES:
                 raise mixes(proof.losses)
-            self._tried[str(proof.losses)] = None
+            self.note_tried(str(proof.losses))
             return False
         if proof.trace.num_examples == 1:  # nobody to mix with
-            follower.remember()
             return True
         faults = [verdict for verdict in proof.uses if isinstance(verdict, Cause)]
         if faults:
-            self._tried[str(faults[0])] = None
+            self.note_tried(str(faults[0]))
             return False
         if not all(isinstance(verdict, Place) for verdict in proof.uses):
-            self._tried["a parameter makes rows of its own"] = None
+            self.note_tried("a parameter makes rows of its own")
             return False
         self._check_sizes(proof.calls, proof.trace)
-        follower.remember()
         return True
 
+    def note_tried(self, reason: str) -> None:
+        """Note that something was not proven by rule."""
+        self._tried[reason] = None
+
     def _check_reads(self, proof: Proof) -> None:
-        refused = [read for read in proof.reads if not read.allowed_because]
+        made = proof.trace.losses if proof.trace is not None else None
+        refused = [
+            read for read in proof.reads if not read.allowed_because and (made is None or made >= read.serial)
+        ]
         if refused and not self.has_waived(Check.READS):
             read = refused[0]
             raise UnsupportedModel(

@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import json
 import logging
-import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,13 +22,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
-from privet.durable import write_durably
+from privet.durable import STATE_VARIABLE, state_folder, write_durably
 from privet.errors import DataError
 from privet.training.augmentation import Views
 from privet.training.units import OneItemPerPerson
 
 _LOG = logging.getLogger("privet")
-_VARIABLE = "PRIVET_STATE"
 _MAX_BYTES = 4096
 # Numbers digested at once: data on a device come over piece by piece.
 _CHUNK = 1 << 24
@@ -42,14 +40,6 @@ class HeldInMemory(Protocol):
     def held_tensors(self) -> Iterator[Tensor]:
         """Yield every tensor that its items are taken from, in a fixed order."""
         ...
-
-
-def state_folder() -> Path:
-    """Return the folder for what must stay on this machine: ``$PRIVET_STATE``, or the user's state folder."""
-    named = os.environ.get(_VARIABLE)
-    if named:
-        return Path(named).expanduser()
-    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "privet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +106,7 @@ class DataSeal:
         except OSError as error:
             _LOG.warning(
                 "The data could not be sealed (%s), so a resumed run will not notice other data. Name a folder that "
-                "can be written: %s.", error.strerror, _VARIABLE,
+                "can be written: %s.", error.strerror, STATE_VARIABLE,
             )  # fmt: skip
 
 

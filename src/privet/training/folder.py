@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from privet.accounting.kept_heads import UserHeads
 from privet.accounting.ledger import Ledger
 from privet.errors import CheckpointError, LedgerError
 from privet.plan import Plan
@@ -57,7 +58,9 @@ class RunFolder:
                 given to a run that was begun without one: its ledger could not say that it is not private any more.
         """
         if self.ledger_path.exists():
-            ledger = Ledger.open(self.ledger_path, plan_hash=plan.hash, former_hashes=plan.former_hashes)
+            ledger = Ledger.open(
+                self.ledger_path, plan_hash=plan.hash, former_hashes=plan.former_hashes, heads=UserHeads()
+            )
             if is_seeded and not ledger.is_seeded:
                 ledger.close()
                 raise LedgerError(
@@ -77,6 +80,7 @@ class RunFolder:
             plan_hash=plan.hash,
             is_seeded=is_seeded,
             assumptions=self.assumptions,
+            heads=UserHeads(),
         )
 
     def restore(self, session: Session) -> None:

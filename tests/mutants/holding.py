@@ -1,0 +1,150 @@
+"""Mutants of what is held by code: the bound on a contribution, and that no gradient is lost in silence."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import one
+
+_HOLDING = "gradients/holding.py"
+_REACHING = "gradients/reaching.py"
+_HELD = "tests/gradients/test_holding.py"
+_REACHED = "tests/gradients/test_reaching.py"
+
+HOLDING = (
+    one(
+        "declared-bound-not-held",
+        "a clipping rule that lets ten times its bound through moves the sum ten times as far",
+        _HOLDING,
+        "factors.minimum(limits).clamp_min(0.0)",
+        "factors.clamp_min(0.0)",
+        f"{_HELD}::test_a_loose_rule_moves_the_sum_by_no_more_than_its_declared_bound",
+        f"{_HELD}::test_a_replayed_or_traced_step_holds_a_loose_rule_too",
+    ),
+    one(
+        "negative-factors-pass",
+        "a rule with the wrong sign passes the limit at any length",
+        _HOLDING,
+        "factors.minimum(limits).clamp_min(0.0)",
+        "factors.minimum(limits)",
+        f"{_HELD}::test_a_loose_rule_moves_the_sum_by_no_more_than_its_declared_bound",
+    ),
+    one(
+        "rule-may-write-norms",
+        "a rule that writes into the norms it is given changes what is limited, or what is counted",
+        _HOLDING,
+        "factors = rule.factors(norms.clone())",
+        "factors = rule.factors(norms)",
+        f"{_HELD}::test_a_rule_that_writes_into_the_norms_changes_nobody_elses",
+    ),
+    one(
+        "one-bound-for-many-groups",
+        "every group gets the bound that was declared for all of them together",
+        _HOLDING,
+        "if len(sensitivity.bounds) != norms.shape[1] or sensitivity.norm is not Norm.L2:",
+        "if sensitivity.norm is not Norm.L2:",
+        f"{_HELD}::test_a_bound_for_fewer_groups_than_there_are_is_refused",
+    ),
+    one(
+        "vanished-squares-not-held",
+        "a gradient so short that its squares vanish may be multiplied by anything",
+        _HOLDING,
+        "norms.clamp_min(shortest)",
+        "norms",
+        f"{_HELD}::test_a_gradient_whose_squares_vanish_is_held_too",
+    ),
+    one(
+        "recording-kept-for-another-bound",
+        "a replayed step clips to the bound it was recorded with, while noise follows another",
+        "training/replay.py",
+        "into.flat.data_ptr(), into.sensitivity, into.is_held,",
+        "into.flat.data_ptr(), into.is_held,",
+        f"{_HELD}::test_a_recording_is_made_for_one_bound",
+    ),
+    one(
+        "norms-not-compared",
+        "an operation whose rule measures too short is clipped too little, and nobody notices",
+        _HOLDING,
+        "    chosen = _typical(losses, norms)\n",
+        "    chosen: list[int] = []\n",
+        f"{_HELD}::test_norms_that_are_measured_too_short_are_caught_by_the_trial",
+    ),
+    one(
+        "factors-may-depend-on-others",
+        "a rule that looks at the whole batch lets one example change what all others add",
+        _HOLDING,
+        "    if alone and not torch.allclose(",
+        "    if not alone and not torch.allclose(",
+        f"{_HELD}::test_a_rule_whose_factors_depend_on_other_examples_is_refused",
+    ),
+    one(
+        "party-trusts-its-rule",
+        "a party's update is as long as its clipping rule lets it be",
+        "federated/sums.py",
+        "held_factors(rule, squares.sqrt().unsqueeze(0), rule.sensitivity, layout.num_coordinates)",
+        "rule.factors(squares.sqrt().unsqueeze(0))",
+        f"{_HELD}::test_one_vector_of_a_party_is_held_to_the_bound",
+    ),
+    one(
+        "unseen-parameters-pass",
+        "a parameter that autograd reaches past all rules is trained on noise",
+        _REACHING,
+        "    if walk.missed:\n",
+        "    if walk.missed and not walk.reached:\n",
+        f"{_REACHED}::test_a_parameter_that_autograd_reaches_unseen_is_refused_by_name",
+    ),
+    one(
+        "silent-uses-pass",
+        "an operation to which no gradient came back is left out of the sum",
+        "gradients/bookkeeping.py",
+        "        reach.check_heard(recording, self.layout)\n",
+        "",
+        f"{_REACHED}::test_a_use_that_falls_silent_in_a_known_program_is_refused_by_name",
+    ),
+    one(
+        "backward-stops-where-marks-say",
+        "layers whose inputs only seem to come from other layers get no gradient",
+        "gradients/bookkeeping.py",
+        "        reach.apply(recording)\n",
+        "",
+        f"{_REACHED}::test_a_layer_whose_inputs_only_seem_to_come_from_another_gets_its_gradient",
+    ),
+    one(
+        "parameter-hooks-ignored",
+        "a hook on a parameter's gradient is passed over without a word",
+        _REACHING,
+        "    if hooked:\n",
+        "    if hooked and not parameters:\n",
+        f"{_REACHED}::test_a_hook_on_a_parameter_is_refused_by_name",
+    ),
+    one(
+        "hooks-on-outputs-ignored",
+        "a hook that replaces the gradient of a layer's output does not reach the layer",
+        "gradients/capture.py",
+        "                self._listen_last(args[0])\n",
+        "                pass\n",
+        f"{_REACHED}::test_a_hook_that_replaces_the_gradient_of_a_layers_output_is_honoured_when_it_awakes",
+    ),
+    one(
+        "changed-views-lose-their-history",
+        "a layer's output that is a view and is changed in place sends no gradient back to the layer",
+        "gradients/in_place.py",
+        "    own: Tensor = torch.ops.aten._unsafe_view.default(output, output.shape)\n    return own",
+        "    return output",
+        "tests/gradients/test_in_place.py",
+    ),
+    one(
+        "outputs-counted-twice",
+        "where one output of a model feeds another, the functional engine counts the other twice",
+        "gradients/functional.py",
+        "        output = _apart(output)\n",
+        "",
+        "tests/gradients/test_engines.py::test_clipped_sum_equals_the_per_example_loop[None-Functional-several_outputs]",
+    ),
+    one(
+        "activations-lost-with-batch-norms",
+        "a batch norm with an activation inside becomes a bare group norm",
+        "gradients/support.py",
+        "        if rebuilt is None and _does_more(module):\n",
+        "        if rebuilt is None and not places:\n",
+        "tests/gradients/test_support.py::test_a_batch_norm_that_does_more_is_refused_by_name_and_the_model_left_alone",
+    ),
+)
