@@ -61,14 +61,16 @@ class Known:
     """A program that was proven for one number of examples.
 
     Attributes:
-        entries: Its calls.
+        entries: Its calls up to the one that makes the losses.
         verdicts: Where the examples lie in the result of each call, by number of the result.
         uses: Where they lie where parameters meet them, in order.
+        losses: The number of the losses among the results.
     """
 
     entries: list[Entry]
     verdicts: list[Verdict]
     uses: list[Verdict]
+    losses: int
 
 
 @dataclass(slots=True)
@@ -134,6 +136,9 @@ class Follower:
         self._candidate = next(iter(programs.of(num_examples)), None)
         self._entries: list[Entry] = []
         self._verdicts: list[Verdict] = []
+        self._made_after: list[int] = []  # how many calls there were when each result was made
+        self._finished: Known | None = None
+        self._losses: int | None = None
         self._uses: list[Verdict] = []
         self._number = next(_FOLLOWERS) << _SHIFT
         self._may_trace, self._is_lost, self._sees_all = may_trace, False, True
@@ -171,6 +176,8 @@ class Follower:
             if other.entries[: place + 1] == self._entries:
                 self._candidate = other
                 return
+        if place == len(expected):
+            self._finished = self._candidate  # what follows may have nothing to do with the losses
         self._depart()
         if self.tracer is not None and function in _READING and self._is_private(args):
             self.tracer.read(getattr(function, "__name__", str(function)))
@@ -206,6 +213,7 @@ class Follower:
         """Number the results of the call that was just carried out."""
         for output in outputs:
             setattr(output, self._attribute, self._number + len(self._verdicts))
+            self._made_after.append(len(self._entries))
             self._verdicts.append(None if self.tracer is None else self.tracer.verdict(output))
 
     def use(self, output: Tensor) -> None:
@@ -289,14 +297,17 @@ class Follower:
 
     def prove(self, losses: Tensor) -> Proof:
         """End the forward pass and say what was found; a program without fault will be recognised."""
-        calls = tuple(entry[0] for entry in self._entries)
-        candidate = self._candidate
-        if candidate is not None and len(candidate.entries) == len(self._entries):
+        self._losses = self._number_of_result(losses)
+        end = len(self._entries) if self._losses is None else self._made_after[self._losses]
+        calls = tuple(entry[0] for entry in self._entries[:end])
+        candidate = self._finished or self._candidate
+        if candidate is not None and candidate.losses == self._losses and len(candidate.entries) == end:
+            self._is_lost = False
             return Proof(self._whole(), candidate.uses, (), None, calls)
-        if candidate is not None or self.tracer is None:
-            # it ended earlier than the program it began like: its beginning was proven, its losses were not looked at
-            verdict = self._first_seen_result(losses, candidate)
-            uses = self._uses if candidate is None else candidate.uses[: len(self._uses)]
+        if self.tracer is None:
+            # it ended earlier than the program it began like: what came before was proven then
+            verdict = self._ended_early(self._candidate)
+            uses = self._uses if self._candidate is None else self._candidate.uses[: len(self._uses)]
             return Proof(verdict, uses, (), Trace(num_examples=self._num_examples), calls)
         verdict, self.tracer.trace.losses = self.tracer.verdict(losses), self.tracer.spec(losses).serial
         if isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole():
@@ -305,12 +316,13 @@ class Follower:
             verdict = Cause(Fault.NO_RULE, "the loss function", "its losses do not lie along the examples")
         return Proof(verdict, self._uses, self.tracer.trace.reads, self.tracer.trace, calls)
 
-    def _first_seen_result(self, losses: Tensor, candidate: Known | None) -> Verdict:
-        serial = getattr(losses, self._attribute, 0)
-        if candidate is not None and serial >> _SHIFT == self._number >> _SHIFT:
-            found = candidate.verdicts[serial - self._number]
-            if found == self._whole():
-                return found
+    def _number_of_result(self, tensor: Tensor) -> int | None:
+        serial: int = getattr(tensor, self._attribute, 0)
+        return serial - self._number if serial >> _SHIFT == self._number >> _SHIFT else None
+
+    def _ended_early(self, candidate: Known | None) -> Verdict:
+        if candidate is not None and self._losses is not None and candidate.verdicts[self._losses] == self._whole():
+            return self._whole()
         return Cause(Fault.NO_RULE, "the loss function", "it ends in another way than before")
 
     def _whole(self) -> Place:
@@ -318,5 +330,8 @@ class Follower:
 
     def remember(self) -> None:
         """Let the program be recognised from now on, if its calls show all that it does."""
-        if self.tracer is not None and self._sees_all:
-            self._programs.add(self._num_examples, Known(self._entries, self._verdicts, self._uses))
+        if self.tracer is None or not self._sees_all or self._losses is None:
+            return
+        entries = self._entries[: self._made_after[self._losses]]
+        verdicts = self._verdicts[: self._losses + 1]
+        self._programs.add(self._num_examples, Known(entries, verdicts, self._uses, self._losses))

@@ -40,7 +40,6 @@ _PACKING = "sequences are packed by their lengths; where their rows lie is then 
 _ALLOWED = (
     _Allowed(("torch", "nn", "utils"), ("rnn.py",), _PACKING),
     _Allowed(("torch", "nn", "modules"), ("rnn.py",), _PACKING),
-    _Allowed(("privet", "gradients"), ("recurrent.py", "recurrent_loops.py"), _PACKING),
     _Allowed(
         ("transformers",),
         ("masking_utils.py", "modeling_attn_mask_utils.py"),

@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from privet.isolation.call import Call, name_of
-from privet.isolation.lines import user_line
+from privet.isolation.lines import is_asked_by_privet, user_line
 from privet.isolation.memory import Written
 from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Shape, Spec, Verdict
 from privet.isolation.reads import Read, may_read
@@ -183,6 +183,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def read(self, operation: str) -> None:
         """Note that numbers of the examples were handed to Python."""
+        if is_asked_by_privet():
+            return
         self.trace.reads.append(may_read(operation, self._num_specs))
 
     def _write(

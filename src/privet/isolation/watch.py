@@ -43,6 +43,7 @@ class _Family:
     """Programs that differ in the number of examples alone."""
 
     trace: Trace | None = None
+    step: int = 0  # in which it was traced: from one step to the next the program's own numbers may change
     is_compared: bool = False
 
 
@@ -57,6 +58,7 @@ class Watch:
 
     waivers: Sequence[Waiver] = ()
     programs: Programs = field(default_factory=Programs)
+    step: int = 0
     _families: dict[Any, _Family] = field(default_factory=dict)
     _tried: dict[str, None] = field(default_factory=dict)
     _waived: dict[str, None] = field(default_factory=dict)
@@ -118,9 +120,7 @@ class Watch:
 
     def _check_reads(self, proof: Proof) -> None:
         made = proof.trace.losses if proof.trace is not None else None
-        refused = [
-            read for read in proof.reads if not read.allowed_because and (made is None or made >= read.serial)
-        ]
+        refused = [read for read in proof.reads if not read.allowed_because and (made is None or made >= read.serial)]
         if refused and not self.has_waived(Check.READS):
             read = refused[0]
             raise UnsupportedModel(
@@ -134,8 +134,8 @@ class Watch:
         family = self._families.setdefault(calls, _Family())
         if family.is_compared:
             return
-        if family.trace is None:
-            family.trace = trace
+        if family.trace is None or family.step != self.step:
+            family.trace, family.step = trace, self.step
             return
         if family.trace.num_examples == trace.num_examples:
             return

@@ -57,6 +57,7 @@ class Step:
         self._session, self._indices, self._opens_round = session, indices, opens_round
         self._stage = _Stage.FRESH
         self._awaits_losses = self._was_compared = False
+        session._watch.step = index
         session._flat.zero_()
         self._rule = session._clipping.begin(index, session._flat)
         self._kept = session._mask.begin(index, session._streams.masks, session._flat)
