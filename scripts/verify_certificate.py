@@ -177,7 +177,6 @@ class Account:
         elif kind == "change":
             self._change(**body)
         elif kind == "unexplained":
-            whole(body["step"])
             self.is_unexplained = True
         elif kind == "tried":
             self._tell(self.tried, **body)
@@ -197,9 +196,10 @@ class Account:
             told.append(reason)
 
     def _change(self, *, reason: Any, step: Any) -> None:
-        if not isinstance(reason, str) or not reason.isprintable() or not 3 <= len(reason) <= MAX_REASON:
+        is_text = isinstance(reason, str) and reason.isprintable() and reason.strip() == reason
+        if not is_text or not 3 <= len(reason) <= MAX_REASON or whole(step) < 0:
             raise Wrong(f"row {len(self.heads)} does not say how the weights were changed")
-        words = f"the weights were changed after step {whole(step)} by: {reason}; this used no private data"
+        words = f"the weights were changed after step {step} by: {reason}; this used no private data"
         if words not in self.changes:
             self.changes.append(words)
 
