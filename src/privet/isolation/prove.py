@@ -8,14 +8,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from privet.errors import ArgumentError, LossError
+from privet.errors import ArgumentError, LossError, UnsupportedModel
+from privet.isolation.backward import followed
 from privet.isolation.follow import ASKING, Follower, Programs, Proof
 from privet.isolation.place import Cause, Place, Verdict, single
 from privet.isolation.reads import Read
 from privet.isolation.sizes import Comparison, compare
+from privet.isolation.watch import Watch
+
+# A program may take another course the first time (it fills a cache, it is optimised) or by chance (it drops layers).
+_ATTEMPTS = 6
 
 LossFunction = Callable[[Any], Tensor]
 """Takes a batch and returns one loss per example."""
@@ -29,14 +35,14 @@ class Finding:
         losses: Where the examples lie in the losses, or the operation after which they have no place.
         reads: Numbers of the examples that were handed to Python.
         sizes: The comparison with the same program on another number of examples.
-        own_backward: Autograd functions of the program whose backward pass is code of its own.
+        backward: What is not proven of code that the program brings for its backward pass.
         num_operations: How many operations were followed.
     """
 
     losses: Verdict
     reads: Sequence[Read]
     sizes: Comparison
-    own_backward: Sequence[str]
+    backward: Sequence[str]
     num_operations: int
 
     @property
@@ -48,7 +54,7 @@ class Finding:
             found.append(str(self.sizes.fault))
         elif not self.sizes.is_possible:
             found.append("it is another program on another number of examples")
-        return (*found, *(f"the backward pass of {name} is code of its own" for name in self.own_backward))
+        return (*found, *self.backward)
 
     @property
     def is_proven(self) -> bool:
@@ -64,15 +70,23 @@ def prove(loss_function: LossFunction, batch: Any) -> Finding:
         numbers are. It says nothing of calls that another batch may lead to: a session follows every batch.
 
     Args:
-        loss_function: Takes a batch and returns one loss per example. It runs as it would in training, twice; nothing
-            is sent backward.
+        loss_function: Takes a batch and returns one loss per example. It runs as it would in training, twice or a few
+            times more; no gradients are kept.
         batch: A tensor, or lists, tuples and dictionaries of them. The first axis of every tensor tells the examples
             apart.
     """
     num_examples = _num_examples(batch)
     # one example less is another size; a batch of one or two is doubled, since a single example has nobody to mix with
     resized = pytree.tree_map_only(Tensor, _without_last if num_examples > 2 else _doubled, batch)
-    proof, own = _follow(loss_function, batch, num_examples)
+    for _ in range(_ATTEMPTS):
+        found = _compared(loss_function, batch, resized)
+        if found.sizes.is_possible or isinstance(found.losses, Cause):
+            break
+    return found
+
+
+def _compared(loss_function: LossFunction, batch: Any, resized: Any) -> Finding:
+    proof, backward = _follow(loss_function, batch, _num_examples(batch))
     twin, _ = _follow(loss_function, resized, _num_examples(resized))
     assert proof.trace is not None, "a program that was never seen is traced"
     assert twin.trace is not None, "a program that was never seen is traced"
@@ -80,7 +94,7 @@ def prove(loss_function: LossFunction, batch: Any) -> Finding:
         losses=proof.losses,
         reads=[*proof.reads, *twin.reads],
         sizes=compare(proof.trace, twin.trace),
-        own_backward=own,
+        backward=backward,
         num_operations=len(proof.trace.entries),
     )
 
@@ -119,11 +133,30 @@ def _follow(loss_function: LossFunction, batch: Any, num_examples: int) -> tuple
         if not isinstance(losses, Tensor) or losses.shape != (num_examples,):
             found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise LossError(f"The loss function must return one loss per example, [{num_examples}]; found {found}.")
-        proof = follower.prove(losses)
-        return proof, [type(node).__name__ for node in follower.nodes]
-    finally:
+    except BaseException:
         follower.leave()
         follower.release()
+        raise
+    follower.leave()
+    try:
+        proof = follower.prove(losses)
+        return proof, _follow_back(losses, follower)
+    finally:
+        follower.release()
+
+
+def _follow_back(losses: Tensor, follower: Follower) -> Sequence[str]:
+    """Run what the program brings for its backward pass, if anything, and return what is not proven of it."""
+    edges = [GradientEdge(*edge) for node in follower.nodes for edge in node.next_functions if edge[0] is not None]
+    if not edges:
+        return ()
+    watch = Watch()
+    try:
+        with followed(follower, watch):
+            torch.autograd.grad(losses.sum(), edges, allow_unused=True)  # type: ignore[arg-type]
+    except UnsupportedModel as error:
+        return (str(error),)
+    return watch.tried
 
 
 class _Calls(TorchFunctionMode):

@@ -149,6 +149,9 @@ def indexed(call: Call) -> Sequence[Verdict]:
 def placed(call: Call) -> Sequence[Verdict]:
     """``x[i, j, ...] = values`` with tensors of numbers."""
     into, values = call.args[0], call.args[2]
+    masked = _where_masked(into, call.args[1], values)
+    if masked is not None:
+        return call.everywhere(masked)
     indices = _spread(call.args[1])
     if all(index is None or index.verdict is None for index in indices) and values.verdict is None:
         return call.everywhere(_untouched(into, indices))
@@ -169,6 +172,24 @@ def placed(call: Call) -> Sequence[Verdict]:
     if values.place is not None and values.place.at(values.place.axis + width - values.ndim) != place:
         raise Mixes("an example is written over another")
     return call.everywhere(target.verdict)
+
+
+def _where_masked(into: Spec, indices: Sequence[Any], values: Spec) -> Place | None:
+    """Return the place after ``x[mask] = values`` with values that are the same for every place that is picked.
+
+    That is ``where(mask, values, x)``, an operation on elements: nothing is moved, and it does not matter how many
+    places there are. None if the assignment is of another kind.
+    """
+    axis = next((number for number, index in enumerate(indices) if index is not None), 0)
+    mask = indices[axis]
+    if any(index is not None for index in indices[axis + 1 :]) or mask.dtype not in _MASKS or mask.ndim == 0:
+        return None
+    if values.ndim > into.ndim - axis - mask.ndim and any(size != 1 for size in values.shape):
+        return None
+    found = [place for _, place in private([into])]
+    found += [place.at(place.axis + axis) for _, place in private([mask])]
+    found += [place.at(place.axis + into.ndim - values.ndim) for _, place in private([values])]
+    return met(found)
 
 
 def _untouched(into: Spec, indices: Sequence[Spec | None]) -> Place:

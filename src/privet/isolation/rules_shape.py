@@ -333,6 +333,7 @@ RULES: dict[str, Rule] = {
     "diagonal": diagonal,
     "diag_embed": embedded_diagonal,
     "as_strided": strided,
+    "as_strided_": strided,
     "view_as_real": as_numbers,
     "view_as_complex": as_numbers,
     "real": as_numbers,

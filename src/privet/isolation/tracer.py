@@ -88,6 +88,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._token = object()
         self._strangers: dict[int, tuple[Tensor, Spec]] = {}  # held, so that no other gets their identity
         self._written = Written()
+        self.harmless = ""  # why the reads of the call that is being carried out are, if they are
         self._num_specs = 0
 
     def give(self, tensor: Tensor, verdict: Verdict) -> None:
@@ -196,7 +197,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Note that numbers of the examples were handed to Python."""
         if is_asked_by_privet():
             return
-        self.trace.reads.append(may_read(operation, self._num_specs))
+        self.trace.reads.append(may_read(operation, self._num_specs, self.harmless))
 
     def _write(
         self,
