@@ -115,6 +115,11 @@ _CONDITIONED: dict[str, Any] = {
     "layers_per_block": 1, "cross_attention_dim": 16, "attention_head_dim": 4, "dropout": 0.1,
     "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"), "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"),
 }  # fmt: skip
+_FRAMES: dict[str, Any] = {
+    **{key: value for key, value in _CONDITIONED.items() if key != "dropout"},
+    "down_block_types": ("CrossAttnDownBlock3D", "DownBlock3D"),
+    "up_block_types": ("UpBlock3D", "CrossAttnUpBlock3D"),
+}
 _CODE: dict[str, Any] = {
     "block_out_channels": (8, 16), "norm_num_groups": 4, "latent_channels": 4,
     "down_block_types": ("DownEncoderBlock2D",) * 2, "up_block_types": ("UpDecoderBlock2D",) * 2,
@@ -122,23 +127,69 @@ _CODE: dict[str, Any] = {
 _ATTENDING: dict[str, Any] = {"num_attention_heads": 2, "attention_head_dim": 8, "num_layers": 1}
 
 _ROWS: dict[str, Build] = {
-    "UNet2D": _denoises("UNet2DModel", (3, 16, 16), sample_size=16, block_out_channels=(8, 16), norm_num_groups=4, layers_per_block=1, attention_head_dim=4, dropout=0.1, down_block_types=("DownBlock2D", "AttnDownBlock2D"), up_block_types=("AttnUpBlock2D", "UpBlock2D")),
-    "UNet2D, classes": _denoises("UNet2DModel", (3, 16, 16), {"class_labels": "label"}, sample_size=16, num_class_embeds=5, block_out_channels=(8, 16), norm_num_groups=4, layers_per_block=1, down_block_types=("DownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "UpBlock2D")),
-    "UNet2DCondition (Stable Diffusion)": _denoises("UNet2DConditionModel", (4, 8, 8), {"encoder_hidden_states": "text"}, **_CONDITIONED),
-    "UNet1D": _denoises("UNet1DModel", (14, 32), in_channels=14, out_channels=14, time_embedding_type="positional", use_timestep_embedding=True, out_block_type="OutConv1DBlock", flip_sin_to_cos=False, freq_shift=1, act_fn="swish", block_out_channels=(8, 8, 16), layers_per_block=1, norm_num_groups=4, down_block_types=("DownResnetBlock1D",) * 3, up_block_types=("UpResnetBlock1D",) * 2, mid_block_type="MidResTemporalBlock1D"),
-    "UNet3DCondition": _denoises("UNet3DConditionModel", (4, 2, 8, 8), {"encoder_hidden_states": "text"}, **{key: value for key, value in _CONDITIONED.items() if key != "dropout"} | {"down_block_types": ("CrossAttnDownBlock3D", "DownBlock3D"), "up_block_types": ("UpBlock3D", "CrossAttnUpBlock3D")}),
+    "UNet2D": _denoises(
+        "UNet2DModel", (3, 16, 16), sample_size=16, block_out_channels=(8, 16), norm_num_groups=4,
+        layers_per_block=1, attention_head_dim=4, dropout=0.1, down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+    ),
+    "UNet2D, classes": _denoises(
+        "UNet2DModel", (3, 16, 16), {"class_labels": "label"}, sample_size=16, num_class_embeds=5,
+        block_out_channels=(8, 16), norm_num_groups=4, layers_per_block=1,
+        down_block_types=("DownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "UpBlock2D"),
+    ),
+    "UNet2DCondition (Stable Diffusion)": _denoises(
+        "UNet2DConditionModel", (4, 8, 8), {"encoder_hidden_states": "text"}, **_CONDITIONED,
+    ),
+    "UNet1D": _denoises(
+        "UNet1DModel", (14, 32), in_channels=14, out_channels=14, time_embedding_type="positional",
+        use_timestep_embedding=True, out_block_type="OutConv1DBlock", flip_sin_to_cos=False, freq_shift=1,
+        act_fn="swish", block_out_channels=(8, 8, 16), layers_per_block=1, norm_num_groups=4,
+        down_block_types=("DownResnetBlock1D",) * 3, up_block_types=("UpResnetBlock1D",) * 2,
+        mid_block_type="MidResTemporalBlock1D",
+    ),
+    "UNet3DCondition": _denoises("UNet3DConditionModel", (4, 2, 8, 8), {"encoder_hidden_states": "text"}, **_FRAMES),
     "ControlNet": _controlled,
-    "Transformer2D": _denoises("Transformer2DModel", (8, 8, 8), {"encoder_hidden_states": "text"}, in_channels=8, cross_attention_dim=16, norm_num_groups=4, dropout=0.1, **_ATTENDING),
-    "DiT": _denoises("DiTTransformer2DModel", (4, 8, 8), {"class_labels": "label"}, sample_size=8, patch_size=2, in_channels=4, num_embeds_ada_norm=1000, dropout=0.1, **_ATTENDING),
-    "PixArt": _denoises("PixArtTransformer2DModel", (4, 8, 8), {"encoder_hidden_states": "text"}, sample_size=8, in_channels=4, out_channels=4, caption_channels=16, cross_attention_dim=16, use_additional_conditions=False, dropout=0.1, **_ATTENDING),
-    "Stable Diffusion 3": _denoises("SD3Transformer2DModel", (4, 8, 8), {"encoder_hidden_states": "text", "pooled_projections": "pooled"}, sample_size=8, patch_size=2, in_channels=4, out_channels=4, joint_attention_dim=16, caption_projection_dim=16, pooled_projection_dim=16, pos_embed_max_size=8, **_ATTENDING),
+    "Transformer2D": _denoises(
+        "Transformer2DModel", (8, 8, 8), {"encoder_hidden_states": "text"}, in_channels=8, cross_attention_dim=16,
+        norm_num_groups=4, dropout=0.1, **_ATTENDING,
+    ),
+    "DiT": _denoises(
+        "DiTTransformer2DModel", (4, 8, 8), {"class_labels": "label"}, sample_size=8, patch_size=2, in_channels=4,
+        num_embeds_ada_norm=1000, dropout=0.1, **_ATTENDING,
+    ),
+    "PixArt": _denoises(
+        "PixArtTransformer2DModel", (4, 8, 8), {"encoder_hidden_states": "text"}, sample_size=8, in_channels=4,
+        out_channels=4, caption_channels=16, cross_attention_dim=16, use_additional_conditions=False, dropout=0.1,
+        **_ATTENDING,
+    ),
+    "Stable Diffusion 3": _denoises(
+        "SD3Transformer2DModel", (4, 8, 8), {"encoder_hidden_states": "text", "pooled_projections": "pooled"},
+        sample_size=8, patch_size=2, in_channels=4, out_channels=4, joint_attention_dim=16,
+        caption_projection_dim=16, pooled_projection_dim=16, pos_embed_max_size=8, **_ATTENDING,
+    ),
     "Flux": _flux,
-    "AuraFlow": _denoises("AuraFlowTransformer2DModel", (4, 8, 8), {"encoder_hidden_states": "text"}, sample_size=8, patch_size=2, in_channels=4, out_channels=4, num_mmdit_layers=1, num_single_dit_layers=1, num_attention_heads=2, attention_head_dim=8, joint_attention_dim=16, caption_projection_dim=16, pos_embed_max_size=16),
-    "Sana": _denoises("SanaTransformer2DModel", (4, 8, 8), {"encoder_hidden_states": "text"}, sample_size=8, in_channels=4, out_channels=4, patch_size=1, num_cross_attention_heads=2, cross_attention_head_dim=8, cross_attention_dim=16, caption_channels=16, dropout=0.1, **_ATTENDING),
+    "AuraFlow": _denoises(
+        "AuraFlowTransformer2DModel", (4, 8, 8), {"encoder_hidden_states": "text"}, sample_size=8, patch_size=2,
+        in_channels=4, out_channels=4, num_mmdit_layers=1, num_single_dit_layers=1, num_attention_heads=2,
+        attention_head_dim=8, joint_attention_dim=16, caption_projection_dim=16, pos_embed_max_size=16,
+    ),
+    "Sana": _denoises(
+        "SanaTransformer2DModel", (4, 8, 8), {"encoder_hidden_states": "text"}, sample_size=8, in_channels=4,
+        out_channels=4, patch_size=1, num_cross_attention_heads=2, cross_attention_head_dim=8,
+        cross_attention_dim=16, caption_channels=16, dropout=0.1, **_ATTENDING,
+    ),
     "AutoencoderKL": _encodes("AutoencoderKL", (3, 16, 16), **_CODE),
     "VQModel": _encodes("VQModel", (3, 16, 16), num_vq_embeddings=16, **_CODE),
-    "AutoencoderTiny": _encodes("AutoencoderTiny", (3, 16, 16), encoder_block_out_channels=(8, 8), decoder_block_out_channels=(8, 8), num_encoder_blocks=(1, 1), num_decoder_blocks=(1, 1)),
-    "AutoencoderOobleck": _encodes("AutoencoderOobleck", (1, 64), encoder_hidden_size=8, downsampling_ratios=[2, 4], channel_multiples=[1, 2], decoder_channels=8, decoder_input_channels=4, audio_channels=1),
+    "AutoencoderTiny": _encodes(
+        "AutoencoderTiny", (3, 16, 16), encoder_block_out_channels=(8, 8), decoder_block_out_channels=(8, 8),
+        num_encoder_blocks=(1, 1), num_decoder_blocks=(1, 1),
+    ),
+    "AutoencoderOobleck": _encodes(
+        "AutoencoderOobleck", (1, 64), encoder_hidden_size=8, downsampling_ratios=[2, 4], channel_multiples=[1, 2],
+        decoder_channels=8, decoder_input_channels=4, audio_channels=1,
+    ),
 }  # fmt: skip
 
-DIFFUSERS = tuple(Architecture(name=f"diffusers {name}", build=build, needs=("diffusers",)) for name, build in _ROWS.items())
+DIFFUSERS = tuple(
+    Architecture(name=f"diffusers {name}", build=build, needs=("diffusers",)) for name, build in _ROWS.items()
+)

@@ -65,8 +65,12 @@ _ROWS: dict[str, Build] = {
     "LoRA on the embedding": _on_llama("LoraConfig", r=2, target_modules=["embed_tokens", "q_proj"]),
     "PiSSA": _on_llama("LoraConfig", r=2, init_lora_weights="pissa", target_modules=_LLAMA),
     "AdaLoRA": _on_bert("AdaLoraConfig", init_r=2, target_r=1, total_step=10, target_modules=_BERT),
-    "IA3 on BERT": _on_bert("IA3Config", target_modules=["key", "value", "output.dense"], feedforward_modules=["output.dense"]),
-    "IA3 on Llama": _on_llama("IA3Config", target_modules=["k_proj", "v_proj", "down_proj"], feedforward_modules=["down_proj"]),
+    "IA3 on BERT": _on_bert(
+        "IA3Config", target_modules=["key", "value", "output.dense"], feedforward_modules=["output.dense"],
+    ),
+    "IA3 on Llama": _on_llama(
+        "IA3Config", target_modules=["k_proj", "v_proj", "down_proj"], feedforward_modules=["down_proj"],
+    ),
     "LoHa": _on_bert("LoHaConfig", r=2, target_modules=_BERT),
     "LoKr": _on_bert("LoKrConfig", r=2, target_modules=_BERT),
     "OFT": _on_bert("OFTConfig", oft_block_size=4, target_modules=_BERT),
@@ -84,10 +88,17 @@ _ROWS: dict[str, Build] = {
     "prompt tuning on BERT": _on_bert("PromptTuningConfig", num_virtual_tokens=4, **_SHAPE),
     "prompt tuning on Llama": _on_llama("PromptTuningConfig", num_virtual_tokens=4, **_SHAPE),
     "P-tuning": _on_llama("PromptEncoderConfig", num_virtual_tokens=4, encoder_hidden_size=16, **_SHAPE),
-    "P-tuning, LSTM": _on_llama("PromptEncoderConfig", num_virtual_tokens=4, encoder_hidden_size=16, encoder_reparameterization_type="LSTM", **_SHAPE),
+    "P-tuning, LSTM": _on_llama(
+        "PromptEncoderConfig", num_virtual_tokens=4, encoder_hidden_size=16, encoder_reparameterization_type="LSTM",
+        **_SHAPE,
+    ),
     "prefix tuning on Llama": _on_llama("PrefixTuningConfig", num_virtual_tokens=4, **_SHAPE),
-    "prefix tuning, projected": _on_llama("PrefixTuningConfig", num_virtual_tokens=4, prefix_projection=True, encoder_hidden_size=16, **_SHAPE),
+    "prefix tuning, projected": _on_llama(
+        "PrefixTuningConfig", num_virtual_tokens=4, prefix_projection=True, encoder_hidden_size=16, **_SHAPE,
+    ),
     "LLaMA-Adapter": _on_llama("AdaptionPromptConfig", adapter_len=4, adapter_layers=2),
 }  # fmt: skip
 
-PEFT = tuple(Architecture(name=f"peft {name}", build=build, needs=("transformers", "peft")) for name, build in _ROWS.items())
+PEFT = tuple(
+    Architecture(name=f"peft {name}", build=build, needs=("transformers", "peft")) for name, build in _ROWS.items()
+)

@@ -96,7 +96,9 @@ class _Inverted(nn.Module):
         super().__init__()
         wide = channels * 4
         self.expand = nn.Sequential(nn.Conv2d(channels, wide, 1), nn.GroupNorm(4, wide), nn.SiLU(inplace=True))
-        self.depthwise = nn.Sequential(nn.Conv2d(wide, wide, 3, 1, 1, groups=wide), nn.GroupNorm(4, wide), nn.Hardswish())
+        self.depthwise = nn.Sequential(
+            nn.Conv2d(wide, wide, 3, 1, 1, groups=wide), nn.GroupNorm(4, wide), nn.Hardswish()
+        )
         self.squeeze = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(wide, 4, 1), nn.SiLU(), nn.Conv2d(4, wide, 1))
         self.project = nn.Conv2d(wide, channels, 1)
 

@@ -275,7 +275,10 @@ def strided(call: Call) -> Sequence[Verdict]:
 def _from_memory(spec: Spec, place: Place, out: Spec) -> Place:
     if place.first or any(size > 1 and step == 0 for size, step in zip(spec.shape, spec.strides, strict=True)):
         raise NoRule("memory is read in its own order")
-    return from_storage(storage_stride(place, spec), place.num, out)
+    stride = storage_stride(place, spec)
+    if from_storage(stride, place.num, spec) != place:
+        raise NoRule("the examples do not begin where memory begins")
+    return from_storage(stride, place.num, out)
 
 
 def as_numbers(call: Call) -> Sequence[Verdict]:
