@@ -284,7 +284,7 @@ class Writing(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         if self.writes:
             self.seen.data.copy_(inputs.detach()[0])
-        found: Tensor = self.inner(inputs + 0.1 * self.seen)
+        found: Tensor = self.inner(inputs)  # the losses stay each example's own
         return found
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 from torch.utils.hooks import RemovableHandle
 
 from privet.errors import UnsupportedModel
@@ -217,6 +217,7 @@ class Capture(TorchFunctionMode):
         proven on the way where ``may_trace`` allows it.
         """
         super().__init__()
+        self.slot = 0
         self._oldest = next(_GENERATIONS) - 1  # the batch was marked just before, or is marked from now on
         self._follows_memory = follows_memory
         self._expansions = {} if expansions is None else expansions
@@ -228,7 +229,7 @@ class Capture(TorchFunctionMode):
             source = Source(tensor=parameter, parameters=frozenset([position]), derived=False)
             self.recording.tracked[id(parameter)] = source
         if programs is not None:
-            follower = Follower(programs, batch_size, self._place_of, may_trace=may_trace)
+            follower = Follower(programs, batch_size, self._place_of, may_trace=may_trace, slot=_free_slot(self))
             self.recording.follower = follower
 
     def _place_of(self, tensor: Tensor) -> Verdict:
@@ -532,6 +533,14 @@ def _changed(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], resu
         return tensors_in(result)
     found = tensors_in((result, args[:1], kwargs.get("out")))
     return found + [tensor._base for tensor in found if tensor._base is not None]
+
+
+def _free_slot(capture: Capture) -> int:
+    """Return the first slot that no other capture uses: two sessions may have physical batches open at once."""
+    active = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    modes = [mode for mode in active if isinstance(mode, Capture)]
+    capture.slot = next(slot for slot in itertools.count() if all(mode.slot != slot for mode in modes))
+    return capture.slot
 
 
 def _mark_reached(tensors: Iterable[Tensor]) -> None:

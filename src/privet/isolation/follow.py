@@ -25,7 +25,6 @@ from privet.isolation.tracer import Trace, Tracer
 Function = Callable[..., Any]
 Entry = tuple[Any, ...]
 
-_SERIAL = "_privet_serial"
 _SHIFT = 24
 _FOLLOWERS = itertools.count(1)
 # Calls that hand the numbers of a tensor to Python without an operation.
@@ -62,14 +61,16 @@ class Known:
     """A program that was proven for one number of examples.
 
     Attributes:
-        entries: Its calls.
+        entries: Its calls up to the one that makes the losses.
         verdicts: Where the examples lie in the result of each call, by number of the result.
         uses: Where they lie where parameters meet them, in order.
+        losses: The number of the losses among the results.
     """
 
     entries: list[Entry]
     verdicts: list[Verdict]
     uses: list[Verdict]
+    losses: int
 
 
 @dataclass(slots=True)
@@ -113,13 +114,31 @@ class Follower:
     """Follows one forward pass."""
 
     def __init__(
-        self, programs: Programs, num_examples: int, place_of: Callable[[Tensor], Verdict], *, may_trace: bool = True
+        self,
+        programs: Programs,
+        num_examples: int,
+        place_of: Callable[[Tensor], Verdict],
+        *,
+        may_trace: bool = True,
+        slot: int = 0,
     ) -> None:
-        """Expect the program that ran last; ``place_of`` says where the examples lie in a tensor of the batch."""
+        """Expect the program that ran last.
+
+        Args:
+            programs: Those that were proven.
+            num_examples: How many examples the batch has.
+            place_of: Says where the examples lie in a tensor of the batch.
+            may_trace: Whether another program may be proven.
+            slot: Tells followers apart that are active at the same time.
+        """
+        self._slot, self._attribute = slot, f"_privet_serial_{slot}"
         self._programs, self._num_examples, self._place_of = programs, num_examples, place_of
         self._candidate = next(iter(programs.of(num_examples)), None)
         self._entries: list[Entry] = []
         self._verdicts: list[Verdict] = []
+        self._made_after: list[int] = []  # how many calls there were when each result was made
+        self._finished: Known | None = None
+        self._losses: int | None = None
         self._uses: list[Verdict] = []
         self._number = next(_FOLLOWERS) << _SHIFT
         self._may_trace, self._is_lost, self._sees_all = may_trace, False, True
@@ -156,6 +175,8 @@ class Follower:
             if other.entries[: place + 1] == self._entries:
                 self._candidate = other
                 return
+        if place == len(expected):
+            self._finished = self._candidate  # what follows may have nothing to do with the losses
         self._depart()
         self._note_reading(function, args, kwargs)
 
@@ -182,12 +203,12 @@ class Follower:
         if not self._may_trace:
             self._is_lost = True
             return
-        self.tracer = Tracer(self._num_examples, self._first_seen)
+        self.tracer = Tracer(self._num_examples, self._first_seen, slot=self._slot)
         _push_mode(self.tracer)
 
     def _first_seen(self, tensor: Tensor) -> Verdict:
         """Return what is known of a tensor that was made before the tracer was there."""
-        serial = getattr(tensor, _SERIAL, 0)
+        serial = getattr(tensor, self._attribute, 0)
         if serial >> _SHIFT == self._number >> _SHIFT:
             number = serial - self._number
             return self._seeds[number] if number < len(self._seeds) else None
@@ -196,7 +217,8 @@ class Follower:
     def after(self, outputs: Iterable[Tensor]) -> None:
         """Number the results of the call that was just carried out."""
         for output in outputs:
-            setattr(output, _SERIAL, self._number + len(self._verdicts))
+            setattr(output, self._attribute, self._number + len(self._verdicts))
+            self._made_after.append(len(self._entries))
             self._verdicts.append(None if self.tracer is None else self.tracer.verdict(output))
 
     def use(self, output: Tensor) -> None:
@@ -207,7 +229,7 @@ class Follower:
         """Return where the examples lie in a tensor that was seen as argument or result of a call."""
         if self.tracer is not None:
             return self.tracer.verdict(tensor)
-        serial = getattr(tensor, _SERIAL, 0)
+        serial = getattr(tensor, self._attribute, 0)
         if self._candidate is not None and serial >> _SHIFT == self._number >> _SHIFT:
             return self._candidate.verdicts[serial - self._number]
         return self._place_of(tensor)
@@ -223,7 +245,7 @@ class Follower:
 
     def _sign(self, value: Any, number_of: Callable[[Tensor], Any]) -> Any:
         if isinstance(value, Tensor):
-            serial = getattr(value, _SERIAL, 0)
+            serial = getattr(value, self._attribute, 0)
             if serial >> _SHIFT == self._number >> _SHIFT:
                 node: object = value.grad_fn
                 if node is not None and self.tracer is not None:
@@ -280,14 +302,17 @@ class Follower:
 
     def prove(self, losses: Tensor) -> Proof:
         """End the forward pass and say what was found; a program without fault will be recognised."""
-        calls = tuple(entry[0] for entry in self._entries)
-        candidate = self._candidate
-        if candidate is not None and len(candidate.entries) == len(self._entries):
+        self._losses = self._number_of_result(losses)
+        end = len(self._entries) if self._losses is None else self._made_after[self._losses]
+        calls = tuple(entry[0] for entry in self._entries[:end])
+        candidate = self._finished or self._candidate
+        if candidate is not None and candidate.losses == self._losses and len(candidate.entries) == end:
+            self._is_lost = False
             return Proof(self._whole(), candidate.uses, (), None, calls)
-        if candidate is not None or self.tracer is None:
-            # it ended earlier than the program it began like: its beginning was proven, its losses were not looked at
-            verdict = self._first_seen_result(losses, candidate)
-            uses = self._uses if candidate is None else candidate.uses[: len(self._uses)]
+        if self.tracer is None:
+            # it ended earlier than the program it began like: what came before was proven then
+            verdict = self._ended_early(self._candidate)
+            uses = self._uses if self._candidate is None else self._candidate.uses[: len(self._uses)]
             return Proof(verdict, uses, (), Trace(num_examples=self._num_examples), calls)
         verdict, self.tracer.trace.losses = self.tracer.verdict(losses), self.tracer.spec(losses).serial
         if isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole():
@@ -296,12 +321,13 @@ class Follower:
             verdict = Cause(Fault.NO_RULE, "the loss function", "its losses do not lie along the examples")
         return Proof(verdict, self._uses, self.tracer.trace.reads, self.tracer.trace, calls)
 
-    def _first_seen_result(self, losses: Tensor, candidate: Known | None) -> Verdict:
-        serial = getattr(losses, _SERIAL, 0)
-        if candidate is not None and serial >> _SHIFT == self._number >> _SHIFT:
-            found = candidate.verdicts[serial - self._number]
-            if found == self._whole():
-                return found
+    def _number_of_result(self, tensor: Tensor) -> int | None:
+        serial: int = getattr(tensor, self._attribute, 0)
+        return serial - self._number if serial >> _SHIFT == self._number >> _SHIFT else None
+
+    def _ended_early(self, candidate: Known | None) -> Verdict:
+        if candidate is not None and self._losses is not None and candidate.verdicts[self._losses] == self._whole():
+            return self._whole()
         return Cause(Fault.NO_RULE, "the loss function", "it ends in another way than before")
 
     def _whole(self) -> Place:
@@ -309,5 +335,8 @@ class Follower:
 
     def remember(self) -> None:
         """Let the program be recognised from now on, if its calls show all that it does."""
-        if self.tracer is not None and self._sees_all:
-            self._programs.add(self._num_examples, Known(self._entries, self._verdicts, self._uses))
+        if self.tracer is None or not self._sees_all or self._losses is None:
+            return
+        entries = self._entries[: self._made_after[self._losses]]
+        verdicts = self._verdicts[: self._losses + 1]
+        self._programs.add(self._num_examples, Known(entries, verdicts, self._uses, self._losses))

@@ -11,6 +11,9 @@ import torch
 
 import privet
 
+_ISOLATION = str(Path(__file__).parent)
+# Methods of the capture through which every call of the user goes.
+_HANDING_ON = ("__torch_function__", "_run")
 _OWN = (str(Path(torch.__file__).parent), str(Path(privet.__file__).parent))
 
 
@@ -30,6 +33,18 @@ def user_frame() -> FrameType | None:
     while frame is not None and _is_own(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def is_asked_by_privet() -> bool:
+    """Whether the present operation is the library's own, such as an engine's that works while a batch is open."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        hands_on = frame.f_code.co_name in _HANDING_ON or name.startswith(_ISOLATION)
+        if not hands_on and not name.startswith(_OWN[0]) and not name.startswith("<"):
+            return name.startswith(_OWN[1])
+        frame = frame.f_back
+    return False
 
 
 def user_line() -> str:

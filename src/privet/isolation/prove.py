@@ -129,7 +129,7 @@ def _follow(loss_function: LossFunction, batch: Any, num_examples: int) -> tuple
     follower = Follower(Programs(), num_examples, lambda tensor: place if id(tensor) in given else None)
     try:
         with _Calls(follower):
-            losses = loss_function(batch)
+            losses: object = loss_function(batch)
         if not isinstance(losses, Tensor) or losses.shape != (num_examples,):
             found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise LossError(f"The loss function must return one loss per example, [{num_examples}]; found {found}.")

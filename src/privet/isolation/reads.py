@@ -23,11 +23,13 @@ class Read:
         operation: What read them.
         line: The line that asked.
         allowed_because: The name of the rule that allows it; empty if none does.
+        serial: How many tensors there were by then; losses that were there already do not depend on it.
     """
 
     operation: str
     line: str
     allowed_because: str = ""
+    serial: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,6 @@ _PACKING = "sequences are packed by their lengths; where their rows lie is then 
 _ALLOWED = (
     _Allowed(("torch", "nn", "utils"), ("rnn.py",), _PACKING),
     _Allowed(("torch", "nn", "modules"), ("rnn.py",), _PACKING),
-    _Allowed(("privet", "gradients"), ("recurrent.py", "recurrent_loops.py"), _PACKING),
     _Allowed(
         ("transformers",),
         ("masking_utils.py", "modeling_attn_mask_utils.py"),
@@ -101,11 +102,11 @@ def _line(frame: FrameType | None) -> str:
     return f"{PurePath(frame.f_code.co_filename).name}:{frame.f_lineno}, in {frame.f_code.co_name}"
 
 
-def may_read(operation: str, because: str = "") -> Read:
+def may_read(operation: str, serial: int, because: str = "") -> Read:
     """Note a read by the innermost line of the user's program, and find the rule that allows it."""
     user = user_frame()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not because:
         because = next((allowed.because for allowed in _ALLOWED if allowed.allows(frame)), "")
         frame = None if frame is user else frame.f_back
-    return Read(operation, _line(user), because)
+    return Read(operation, _line(user), because, serial)

@@ -278,7 +278,10 @@ def _from_memory(spec: Spec, place: Place, out: Spec) -> Place:
     stride = storage_stride(place, spec)
     if from_storage(stride, place.num, spec) != place:
         raise NoRule("the examples do not begin where memory begins")
-    return from_storage(stride, place.num, out)
+    try:
+        return from_storage(stride, place.num, out)
+    except NoRule as error:
+        raise Mixes(str(error)) from None
 
 
 def as_numbers(call: Call) -> Sequence[Verdict]:

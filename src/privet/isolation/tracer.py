@@ -18,13 +18,12 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from privet.isolation.call import Call, name_of
-from privet.isolation.lines import user_line
+from privet.isolation.lines import is_asked_by_privet, user_line
 from privet.isolation.memory import Written
 from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Shape, Spec, Verdict
 from privet.isolation.reads import Read, may_read
 from privet.isolation.table import rule_of
 
-_SPEC = "_privet_spec"
 _COMPILER = "torch._dynamo"
 EARLIER = "it uses a value that was computed from an earlier batch"
 # Operations that hand a number to Python.
@@ -73,10 +72,18 @@ class Trace:
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The mode that is active while a program is proven."""
 
-    def __init__(self, num_examples: int, first_seen: Callable[[Tensor], Verdict] = lambda tensor: None) -> None:
-        """Follow a batch of this many examples; ``first_seen`` says what a tensor is that was made before."""
+    def __init__(
+        self, num_examples: int, first_seen: Callable[[Tensor], Verdict] = lambda tensor: None, *, slot: int = 0
+    ) -> None:
+        """Follow a batch of this many examples.
+
+        Args:
+            num_examples: How many there are.
+            first_seen: Says what a tensor is that was made before.
+            slot: Tells tracers apart that are active at the same time.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
-        self._first_seen = first_seen
+        self._first_seen, self._attribute = first_seen, f"_privet_spec_{slot}"
         self.trace = Trace(num_examples=num_examples)
         self._token = object()
         self._strangers: dict[int, tuple[Tensor, Spec]] = {}  # held, so that no other gets their identity
@@ -107,7 +114,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def spec(self, tensor: Tensor) -> Spec:
         """Return what is known of a tensor; one that was never seen is public, unless an earlier batch made it."""
         stranger = self._strangers.get(id(tensor))
-        found: Spec | None = getattr(tensor, _SPEC, None) if stranger is None else stranger[1]
+        found: Spec | None = getattr(tensor, self._attribute, None) if stranger is None else stranger[1]
         if found is None:
             found = self._new(tensor, self._first_seen(tensor))
         elif found.token is not self._token:
@@ -188,7 +195,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def read(self, operation: str) -> None:
         """Note that numbers of the examples were handed to Python."""
-        self.trace.reads.append(may_read(operation, self.harmless))
+        if is_asked_by_privet():
+            return
+        self.trace.reads.append(may_read(operation, self._num_specs, self.harmless))
 
     def _write(
         self,
@@ -215,16 +224,17 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if id(tensor) in self._strangers:
             self._strangers[id(tensor)] = (tensor, spec)
         else:
-            setattr(tensor, _SPEC, spec)
+            setattr(tensor, self._attribute, spec)
 
     def _forget(self, tensor: Tensor) -> None:
         self._strangers.pop(id(tensor), None)
-        setattr(tensor, _SPEC, None)
+        setattr(tensor, self._attribute, None)
 
 
 @lru_cache(maxsize=1)
 def _undisturbed() -> Callable[[Tracer, OpOverload, tuple[Any, ...], dict[str, Any]], Any]:
-    return cast(Any, torch.compiler.disable(Tracer._follow))
+    undisturbed: Any = torch.compiler.disable(Tracer._follow)  # type: ignore[no-untyped-call]
+    return cast("Callable[[Tracer, OpOverload, tuple[Any, ...], dict[str, Any]], Any]", undisturbed)
 
 
 def verdicts_of(call: Call) -> Sequence[Verdict]:

@@ -57,6 +57,7 @@ class Step:
         self._session, self._indices, self._opens_round = session, indices, opens_round
         self._stage = _Stage.FRESH
         self._awaits_losses = self._was_compared = False
+        session._watch.step = index
         session._flat.zero_()
         self._rule = session._clipping.begin(index, session._flat)
         self._kept = session._mask.begin(index, session._streams.masks, session._flat)
@@ -137,7 +138,7 @@ class Step:
             for batch, size in self._fetched():
                 if loss_function is not None:
                     limit = session.physical_batch_size
-                    session._preflight.before(batch, loss_function, size=size, limit=limit)
+                    session._preflight.before(batch, loss_function, step=session.steps_taken, size=size, limit=limit)
                     done = session._launcher.add(batch, size, limit, loss_function, self._rule, self._sum)
                     if done is not None:
                         self._note(done.losses, done.norms)
@@ -253,6 +254,7 @@ class Step:
         if session._average is not None:
             session._average.check_not_applied()
         session._iterates.before_step()
+        session._note_evidence()
         if session._telemetry is not None:
             self._noise_to_signal = noise_to_signal(session._noise.piece, self._sum)
         ending = session._endings.begin(session._noise.piece, self._sum)
