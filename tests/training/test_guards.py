@@ -164,7 +164,7 @@ def test_the_optimizer_is_free_again_after_the_session() -> None:
 
 def test_the_optimizer_is_free_again_when_entering_fails() -> None:
     class Failing:
-        def start(self, model: object, parameters: object, layout: object) -> None:
+        def start(self, model: object, parameters: object, layout: object, watch: object) -> None:
             raise UnsupportedModel("not today")
 
     model = network()
