@@ -113,6 +113,8 @@ class Account:
         self.plan_hash = ""
         self.is_seeded = self.is_unexplained = self.is_complete = self.has_unfinished_row = False
         self.changes: list[str] = []
+        self.tried: list[str] = []
+        self.vouched: list[str] = []
         self.num_voids = self.num_mismatches = 0
         self.heads: list[str] = []
         self._process = ""
@@ -175,17 +177,29 @@ class Account:
         elif kind == "change":
             self._change(**body)
         elif kind == "unexplained":
-            whole(body["step"])
             self.is_unexplained = True
+        elif kind == "tried":
+            self._tell(self.tried, **body)
+        elif kind == "settled":
+            self.tried = [reason for reason in self.tried if reason != body["reason"]]
+        elif kind == "vouched":
+            self._tell(self.vouched, reason=body["assumption"])
         elif kind == "complete" and body == {}:
             return
         else:
             raise Wrong(f"row {len(self.heads)} is of unknown kind {kind!r}")
 
-    def _change(self, *, reason: Any, step: Any) -> None:
+    def _tell(self, told: list[str], *, reason: Any) -> None:
         if not isinstance(reason, str) or not reason.isprintable() or not 3 <= len(reason) <= MAX_REASON:
+            raise Wrong(f"row {len(self.heads)} gives no reason in words")
+        if reason not in told:
+            told.append(reason)
+
+    def _change(self, *, reason: Any, step: Any) -> None:
+        is_text = isinstance(reason, str) and reason.isprintable() and reason.strip() == reason
+        if not is_text or not 3 <= len(reason) <= MAX_REASON or whole(step) < 0:
             raise Wrong(f"row {len(self.heads)} does not say how the weights were changed")
-        words = f"the weights were changed after step {whole(step)} by: {reason}; this used no private data"
+        words = f"the weights were changed after step {step} by: {reason}; this used no private data"
         if words not in self.changes:
             self.changes.append(words)
 
@@ -575,7 +589,7 @@ class Story:
         sampling = self.plan["sampling"]
         drawn = "cyclic, secret" if sampling.get("secret_partition", False) else sampling["kind"]
         of_plan = (*(descent_words(self.plan["descent"]) if self.is_last else ()), *DRAWN[drawn], *ALWAYS)
-        return [*of_plan, ITEM[self.unit], *self.account.assumptions, *self.account.changes]
+        return [*of_plan, ITEM[self.unit], *self.account.assumptions, *self.account.changes, *self.account.vouched]
 
 
 def check_proof(plan: dict[str, Any]) -> None:
@@ -740,7 +754,8 @@ def summary_of(promise: dict[str, Any]) -> str:
     change = RELATIONS[promise["adjacency"]][1].format(unit=promise["unit"])
     seen = promise["released"].replace("_", " ")
     mu = rounded_up(promise["mu"], 3)
-    return " \u00b7 ".join([f"{figures}, \u03bc\u2264{mu}", change, seen, promise["accountant"], "proven"])
+    proven = f"tried, not proven: {'; '.join(promise['tried'])}" if promise["tried"] else "proven"
+    return " \u00b7 ".join([f"{figures}, \u03bc\u2264{mu}", change, seen, promise["accountant"], proven])
 
 
 def statement_of(promise: dict[str, Any]) -> str:
@@ -762,7 +777,17 @@ def statement_of(promise: dict[str, Any]) -> str:
         f"1% of cases, is right in at most {success:.1%} of the cases in which it was. "
         f"One {unit} is what is protected: {WHO[unit]} "
         f"The figures were computed with the {promise['accountant']} accountant."
-    ) + "".join(f" It assumes that {each}." for each in promise["assumptions"])
+    ) + "".join([*(f" It assumes that {each}." for each in promise["assumptions"]), evidence_of(promise)])
+
+
+def evidence_of(promise: dict[str, Any]) -> str:
+    """Return the sentence about what was tried and not proven, if anything was."""
+    if not promise["tried"]:
+        return ""
+    return (
+        " That examples of a batch were kept apart was tried by experiment and not proven, because of: "
+        f"{'; '.join(promise['tried'])}."
+    )
 
 
 def noise_of(story: Story, files: Files, *, epsilon: float, claimed: Any) -> dict[str, Any]:
@@ -848,6 +873,7 @@ def made_anew(certificate: dict[str, Any], story: Story, files: Files, figures: 
         "proven": True,
         "is_upper_bound": True,
         "not_private_because": [],
+        "tried": account.tried,
     }
     noise = noise_of(story, files, epsilon=claim["epsilon"], claimed=certificate["noise"]["tail_delta"])
     return {

@@ -81,6 +81,8 @@ _WHERE = {
     "Compiled": "privet.training.replay",
     "Step": "privet.training.step",
     "preflight": "privet.training.preflight",
+    "Check": "privet.isolation.watch",
+    "Waiver": "privet.isolation.watch",
     "suggest_physical_batch": "privet.training.physical_batch",
     "Unprotected": "privet.training.telemetry",
     "ExponentialAverage": "privet.training.averaging",
@@ -123,6 +125,8 @@ if TYPE_CHECKING:
     from privet.gradients.bookkeeping import BookKeeping as BookKeeping
     from privet.gradients.functional import Functional as Functional
     from privet.gradients.support import replace_batchnorm as replace_batchnorm
+    from privet.isolation.watch import Check as Check
+    from privet.isolation.watch import Waiver as Waiver
     from privet.mechanism.ablations import NoNoise as NoNoise
     from privet.mechanism.ablations import Unclipped as Unclipped
     from privet.mechanism.adaptive_clipping import AdaptiveQuantile as AdaptiveQuantile

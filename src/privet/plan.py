@@ -190,12 +190,13 @@ class Plan:
         Edge cases: a ledger that does not say how its run ended is one of a run that broke off.
         """
         hides = self._hides_iterates(ledger)
-        return self._account(
+        found = self._account(
             self.event if hides else compose(ledger.charged),
             self.release if hides else Release.EVERY_ITERATE,
             (self.assumptions if hides else self._assumptions_of_rounds) + ledger.assumptions + assumptions,
             ((SEEDED,) if ledger.is_seeded else ()) + ledger.why_not_private,
         )
+        return replace(found, tried=ledger.tried)
 
     def is_finished(self, ledger: Charges) -> bool:
         """Whether a run with this ledger used up the plan and, where only its end is released, came to that end."""

@@ -310,7 +310,7 @@ def test_the_end_of_a_plan_is_told_once_and_durably(path: Path, in_memory: bool)
         ledger.reserve(step())
         with pytest.raises(LoopError, match="not run"):
             ledger.complete()
-        ledger.check(step())
+        ledger.check(done(step()))
         assert not ledger.is_complete
         ledger.complete()
         ledger.complete()
@@ -331,7 +331,7 @@ def test_whatever_follows_the_end_of_a_plan_takes_it_back(path: Path, follows: s
             ledger.void(VoidReason.INTERRUPTED)
         elif follows == "mismatch":
             with pytest.raises(LedgerMismatch):
-                ledger.check(step(9.0))
+                ledger.check(done(step(9.0)))
         assert not ledger.is_complete
     assert not Ledger.read(path).is_complete
 

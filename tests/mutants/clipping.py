@@ -278,12 +278,12 @@ CLIPPING = (
         "mask-drawn-anew-inside-a-step",
         "physical batches of one step use different masks",
         "training/step.py",
-        "                batch = fetch(session._dataset, part, session._collate, session._device)\n",
-        "                batch = fetch(session._dataset, part, session._collate, session._device)\n"
-        "                far = self.index + 10**6 + int(part[0])\n"
-        "                again = session._mask.begin(far, session._streams.masks, self._sum.flat)\n"
-        "                self._kept = self._sum.kept = again\n"
-        "                self._sum.keep = None if again is None else again.coordinates\n",
+        "            batch = fetch(session._dataset, part, session._collate, session._device)\n",
+        "            batch = fetch(session._dataset, part, session._collate, session._device)\n"
+        "            far = self.index + 10**6 + int(part[0])\n"
+        "            again = session._mask.begin(far, session._streams.masks, self._sum.flat)\n"
+        "            self._kept = self._sum.kept = again\n"
+        "            self._sum.keep = None if again is None else again.coordinates\n",
         "tests/training/test_masks.py::test_how_a_logical_batch_is_cut_changes_neither_mask_nor_sum",
     ),
     one(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import one
 
 _STATISTICS = "convex/statistics.py"
+_DONE = "mechanism/done.py"
 _SIZES = "tests/convex/test_statistics.py::test_the_noise_of_every_entry_has_the_announced_size"
 _RESTART = "tests/training/test_memory.py::test_what_was_summed_or_counted_before_memory_ran_out_is_forgotten"
 _LISTED = "tests/contract/test_families.py::test_every_piece_of_the_package_is_registered_and_stands_in_its_suite"
@@ -114,41 +115,40 @@ CONTRACTS = (
     one(
         "statistics-without-noise",
         "second moments and label sums are released as they are",
-        _STATISTICS,
-        "            second += (noise + noise.T) / 2\n",
+        _DONE,
+        "    matrix += (noise + noise.T) / 2\n",
         "",
         _SIZES,
     ),
     one(
         "statistics-with-half-the-noise",
         "least squares costs more than it is charged",
-        _STATISTICS,
-        "            streams.noise.add_normal(noise.view(-1), self.noise_std)\n",
-        "            streams.noise.add_normal(noise.view(-1), self.noise_std / 2)\n",
+        _DONE,
+        "    source.add_normal(noise.view(-1), std)\n",
+        "    source.add_normal(noise.view(-1), std / 2)\n",
         _SIZES,
     ),
     one(
         "statistics-with-less-noise-off-the-diagonal",
         "mirrored entries share one draw, and get half its variance twice",
-        _STATISTICS,
-        "            second += (noise + noise.T) / 2\n",
-        "            noise = (noise + noise.T) / 2\n"
-        "            second += noise / math.sqrt(2) + noise.diagonal().diag() * (1 - 1 / math.sqrt(2))\n",
+        _DONE,
+        "    matrix += (noise + noise.T) / 2\n",
+        "    noise = (noise + noise.T) / 2\n    matrix += noise / 2**0.5 + noise.diagonal().diag() * (1 - 0.5**0.5)\n",
         _SIZES,
     ),
     one(
         "statistics-with-label-noise-over-the-squared-weight",
         "the labels of a weighted release get too little noise",
         _STATISTICS,
-        "self.noise_std / self.label_weight)",
-        "self.noise_std / self.label_weight**2)",
+        "std=self.noise_std / self.label_weight, source",
+        "std=self.noise_std / self.label_weight**2, source",
         _SIZES,
     ),
     one(
         "statistics-without-label-noise",
         "the sums over labels are released as they are",
-        _STATISTICS,
-        "            mixed += noise\n",
+        _DONE,
+        "    source.add_normal(vector, std)\n",
         "",
         _SIZES,
     ),

@@ -234,8 +234,8 @@ LEDGER = (
             ),
             Edit(
                 file="training/folder.py",
-                old="plan=plan.to_dict(), plan_hash=plan.hash, is_seeded",
-                new='plan=plan.to_dict() | {"records": records}, plan_hash=plan.hash, is_seeded',
+                old="            plan=plan.to_dict(),\n",
+                new='            plan=plan.to_dict() | {"records": records},\n',
             ),
         ),
         killed_by=("tests/training/test_telemetry.py::test_the_files_of_a_run_do_not_depend_on_the_data",),

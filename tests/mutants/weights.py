@@ -15,6 +15,50 @@ _HOOK = "tests/training/test_following.py::test_a_hook_that_uses_gradients_witho
 
 WEIGHTS: tuple[Mutant, ...] = (
     one(
+        "account-forgets-what-ended-the-promise",
+        "a run whose weights something else changed is promised its figure",
+        "plan.py",
+        " + ledger.why_not_private",
+        "",
+        f"{_FOUND}[by_assignment]",
+    ),
+    one(
+        "bound-on-the-end-despite-a-public-change",
+        "a chain that a projection or a reset broke is charged as if it had been whole",
+        _TALLY,
+        "self.is_complete = not self.public_changes and not self.unexplained",
+        "self.is_complete = True",
+        "tests/accounting/test_ledger_changes.py::"
+        "test_a_public_change_takes_the_end_of_a_plan_away_unless_it_comes_after_it",
+        "tests/accounting/test_ledger_changes.py::test_an_unexplained_change_takes_the_end_of_a_plan_away_for_good",
+    ),
+    one(
+        "verifier-keeps-the-bound-despite-a-public-change",
+        "the bound on the last model is confirmed where the library itself does not claim it",
+        "../../scripts/verify_certificate.py",
+        'ends = kind == "complete" and not self.changes and not self.is_unexplained',
+        'ends = kind == "complete"',
+        "tests/scripts/test_verify_changes.py::"
+        "test_library_and_verifier_agree_which_changes_take_the_bound_on_the_last_iterate_away",
+    ),
+    one(
+        "door-beside-hidden-iterates",
+        "weights are changed inside a chain whose proof knows steps alone",
+        _SESSION,
+        "        self._iterates.check_public_change()\n",
+        "",
+        "tests/training/test_last_iterate.py::test_not_even_a_public_change_may_stand_beside_the_steps",
+    ),
+    one(
+        "change-that-the-disk-refused-is-forgotten",
+        "a full disk turns an unexplained change into a promise",
+        "accounting/ledger.py",
+        "super().why_not_private + ((untold,) if self._unrecorded_mismatch else ())",
+        "super().why_not_private",
+        "tests/accounting/test_ledger_changes.py::"
+        "test_what_the_disk_refuses_to_record_ends_the_promise_of_the_process_that_saw_it",
+    ),
+    one(
         "buffers-may-change",
         "running statistics of private data leave with the model",
         _WATCH,

@@ -15,7 +15,8 @@ from torch.utils.data import TensorDataset
 
 from privet.accounting.guarantee import Guarantee
 from privet.cli.account import _ledger_facts
-from privet.errors import LoopError
+from privet.durable import state_folder
+from privet.errors import LoopError, WeightsChanged
 from privet.experiments.ledger_check import check_ledger
 from privet.experiments.project import total_of_runs
 from privet.federated.agreement import Agreement
@@ -156,7 +157,7 @@ def left_without_an_update(folder: Path, plan: Plan) -> Ended:
 
 
 def killed(folder: Path, plan: Plan, *, after: int) -> Ended:
-    """Copy the folder while the session is open: the files that a kill at that moment leaves."""
+    """Copy the folder and the heads while the session is open: the files that a kill at that moment leaves."""
     session, model = session_in(folder.with_name("open"), plan)
     with session:
         for step in session.steps():
@@ -164,7 +165,9 @@ def killed(folder: Path, plan: Plan, *, after: int) -> Ended:
             step.update()
             if step.index + 1 == after:
                 shutil.copytree(folder.with_name("open"), folder)
+                shutil.copytree(state_folder(), folder.with_name("heads"))
                 said, is_complete = session.guarantee(), session.is_complete
+    shutil.copytree(folder.with_name("heads"), state_folder(), dirs_exist_ok=True)
     return Ended(folder=folder, said=said, is_complete=is_complete)
 
 
@@ -191,6 +194,28 @@ def resumed_when_nothing_was_left(folder: Path, plan: Plan) -> Ended:
     return nothing_done(folder, plan)
 
 
+def changed_by_no_step(folder: Path, plan: Plan) -> Ended:
+    """Weights that something else changed at the end: the last step's row is there, and no promise."""
+    session, model = session_in(folder, plan)
+    with suppress(WeightsChanged), session:
+        for step in session.steps():
+            step.accumulate(model.losses)
+            step.update()
+        model.linear.weight.data.add_(1.0)
+    return Ended(folder=folder, said=session.guarantee(), is_complete=session.is_complete)
+
+
+def changed_in_public(folder: Path, plan: Plan) -> Ended:
+    session, model = session_in(folder, plan)
+    with session:
+        for number, step in enumerate(session.steps()):
+            step.accumulate(model.losses)
+            step.update()
+            with suppress(LoopError), session.public_change(f"adds {number % 2} to the weights"):
+                model.linear.weight.data.add_(number % 2)
+    return Ended(folder=folder, said=session.guarantee(), is_complete=session.is_complete)
+
+
 ENDINGS: tuple[Callable[[Path, Plan], Ended], ...] = (
     finished,
     seeded,
@@ -205,6 +230,8 @@ ENDINGS: tuple[Callable[[Path, Plan], Ended], ...] = (
     broken_off_and_resumed,
     killed_and_resumed,
     resumed_when_nothing_was_left,
+    changed_by_no_step,
+    changed_in_public,
 )
 
 
@@ -215,7 +242,15 @@ def figure(found: Guarantee) -> Guarantee:
 
 
 # where every iterate is released anyway, few endings differ
-FEW_ENDINGS = (finished, seeded, broken_off_in_the_last_round, failed_in_the_last_step, killed_early)
+FEW_ENDINGS = (
+    finished,
+    seeded,
+    broken_off_in_the_last_round,
+    failed_in_the_last_step,
+    killed_early,
+    changed_by_no_step,
+    changed_in_public,
+)
 CASES = [
     pytest.param(kind, ending, id=f"{kind}-{ending.__name__}")
     for kind, plan in PLANS.items()
@@ -245,7 +280,14 @@ def test_everyone_gives_the_same_answer_however_a_run_ended(
         assert VERIFIER.main([str(ended.folder)]) == HOLDS
 
 
-COMPLETE_ENDINGS = (finished, seeded, broken_off_and_resumed, killed_and_resumed, resumed_when_nothing_was_left)
+COMPLETE_ENDINGS = (
+    finished,
+    seeded,
+    broken_off_and_resumed,
+    killed_and_resumed,
+    resumed_when_nothing_was_left,
+    changed_in_public,  # whose door stays shut for such a plan
+)
 
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.__name__)
@@ -258,7 +300,7 @@ def test_only_a_run_that_came_to_its_end_is_promised_the_bound_on_its_last_model
 
 
 def test_a_ledger_that_does_not_say_how_its_run_ended_is_charged_every_iterate_until_the_run_is_taken_up(
-    tmp_path: Path,
+    tmp_path: Path, go_to_another_machine: Callable[[], None]
 ) -> None:
     plan = PLANS["last of cyclic"]
     walked(tmp_path, plan)
@@ -266,6 +308,7 @@ def test_a_ledger_that_does_not_say_how_its_run_ended_is_charged_every_iterate_u
     rows = ledger.read_bytes().splitlines(keepends=True)
     (place,) = (number for number, row in enumerate(rows) if b'"kind":"complete"' in row)
     ledger.write_bytes(b"".join(rows[:place]))
+    go_to_another_machine()
     assert check_ledger(ledger).spent.released is Release.EVERY_ITERATE
     (tmp_path / "checkpoint.safetensors").unlink()
     assert walked(tmp_path, plan).said.released is Release.LAST_ITERATE

@@ -434,7 +434,7 @@ def last_iterate_run(folder: Path) -> Path:
     with Ledger.create(folder / "ledger.jsonl", plan=plan.to_dict(), plan_hash=plan.hash) as ledger:
         ledger.reserve(plan.round_event, plan.num_rounds)
         for _ in range(plan.num_rounds):
-            ledger.check(plan.round_event)
+            ledger.check(done(plan.round_event))
         ledger.complete()
     return folder
 
@@ -582,7 +582,7 @@ def forged_with(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
     with Ledger.create(ledger_path, plan=values, plan_hash=plan.hash) as ledger:
         ledger.reserve(plan.round_event, 60)
         for _ in range(60):
-            ledger.check(plan.round_event)
+            ledger.check(done(plan.round_event))
     head = Ledger.read(ledger_path).head
 
     def retold(told: dict[str, Any]) -> None:

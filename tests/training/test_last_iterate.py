@@ -201,16 +201,42 @@ def test_weights_that_change_between_steps_are_refused() -> None:
         walk(session, model, after=lambda: _halve(model.linear.weight))
 
 
-def test_not_even_public_changes_may_come_between_two_steps() -> None:
+@pytest.mark.parametrize("number", [0, 5, 12], ids=["before the first", "between two", "after the last"])
+def test_not_even_a_public_change_may_stand_beside_the_steps(number: int) -> None:
     model = network()
     session = session_of(model)
+    with session:
+        for step in session.steps():
+            if step.index == number:
+                break
+            step.accumulate(model.losses)
+            step.update()
+        with (
+            pytest.raises(LoopError, match="nothing but a step may change the weights"),
+            session.public_change("halves the weights"),
+        ):
+            pytest.fail("the door was opened")
+    assert not session.ledger.assumptions
+    assert session.is_complete == (number == 12)
 
-    def change() -> None:
-        with session.public_change("halves the weights"):
-            _halve(model.linear.weight)
 
-    with pytest.raises(LoopError, match="nothing but a step may change the weights"):
-        walk(session, model, after=change)
+def test_weights_changed_after_the_end_by_no_step_take_the_bound_and_every_promise_away(tmp_path: Path) -> None:
+    model = network()
+    session = session_of(model, folder=tmp_path)
+
+    def change_at_the_end() -> None:
+        with session:
+            for step in session.steps():
+                step.accumulate(model.losses)
+                step.update()
+            assert session.is_complete
+            model.linear.weight.data.mul_(0.5)
+
+    with pytest.raises(WeightsChanged):
+        change_at_the_end()
+    assert not session.is_complete
+    assert session.guarantee().not_private_because
+    assert check_ledger(tmp_path).spent.released is Release.EVERY_ITERATE
 
 
 def test_a_model_without_a_proven_loss_is_refused() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from torch.nn.utils import parametrizations
 
 from privet.accounting.ledger import Ledger
 from privet.errors import DataError, LossError, UnsupportedModel
+from privet.isolation.watch import Check, Waiver
 from privet.models import dp_cnn
 from privet.training.made_up import MadeUpBatches
 from privet.training.preflight import preflight
@@ -430,36 +430,51 @@ def test_a_session_refuses_mixing_that_only_wakes_on_larger_numbers_than_its_dat
         accumulate(model, losses_of(model))
 
 
-def test_a_session_tries_the_program_once_and_draws_nothing_from_its_streams() -> None:
-    def train(fails_on_made_up: bool) -> Tensor:
-        model, calls = network(), list[int]()
+VOUCHED = Waiver(check=Check.EXPERIMENTS, because="the program is the same on every batch")
 
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            calls.append(len(inputs))
-            if fails_on_made_up and len(inputs) < 8:
-                raise RuntimeError("no made-up examples, please")
-            return losses_of(model)(inputs, labels)
 
-        accumulate(model, loss, seed=1)
-        assert calls[-2:] == [8, 8]
-        assert calls.count(8) == 2
+def test_experiments_draw_nothing_from_the_streams_of_a_session() -> None:
+    def train(**options: Any) -> Tensor:
+        model = network()
+        accumulate(model, losses_of(model), seed=1, **options)
         return flat(model)
 
-    assert torch.equal(train(fails_on_made_up=False), train(fails_on_made_up=True))
+    assert torch.equal(train(), train(waive=[VOUCHED]))
 
 
-def test_a_pre_flight_that_cannot_be_held_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    model = network()
+def test_experiments_are_held_at_the_first_second_and_fourth_step_and_so_on() -> None:
+    model, calls = network(), list[int]()
 
-    def particular(inputs: Tensor, labels: Tensor) -> Tensor:
-        if len(inputs) < 8:
-            raise ValueError("secret")
+    def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+        calls.append(len(inputs))
         return losses_of(model)(inputs, labels)
 
-    with caplog.at_level(logging.INFO, "privet"):
-        accumulate(model, particular)
-    assert "No pre-flight" in caplog.text
-    assert "secret" not in caplog.text
+    counts = []
+    with privatize(model, plain_sgd(model), examples(), full_batch(9)) as session:
+        for step in session.steps():
+            before = len(calls)
+            step.accumulate(loss)
+            counts.append(len(calls) - before)
+            step.update()
+    plain = counts[3]
+    assert [number for number, count in enumerate(counts) if count > plain] == [0, 1, 2, 4, 8]
+
+
+def test_experiments_that_cannot_be_held_stop_a_session_unless_the_user_vouches_for_the_program() -> None:
+    model = network()
+
+    def only_whole_batches(inputs: Tensor, labels: Tensor) -> Tensor:
+        if len(inputs) == 6:
+            raise ValueError("six examples never occur")
+        return losses_of(model)(inputs, labels)
+
+    with pytest.raises(UnsupportedModel, match=r"six examples never occur.*waive"):
+        accumulate(model, only_whole_batches)
+    with privatize(model, plain_sgd(model), examples(), full_batch(2), waive=[VOUCHED]) as session:
+        for step in session.steps():
+            step.accumulate(only_whole_batches)
+            step.update()
+    assert any(VOUCHED.because in assumption for assumption in session.guarantee().assumptions)
 
 
 @pytest.mark.gpu

@@ -46,6 +46,11 @@ class Charges(Protocol):
         """Why nothing is promised, besides a seed; empty where something is."""
         ...
 
+    @property
+    def tried(self) -> tuple[str, ...]:
+        """Why experiments, and no proof, say that examples were kept apart; empty where it was proven."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class SupposedCharges:
@@ -57,6 +62,7 @@ class SupposedCharges:
         is_seeded: Whether the user is supposed to choose the seed.
         assumptions: What the guarantee would rest on besides what follows from the plan.
         why_not_private: Why nothing would be promised.
+        tried: What would be tried by experiment instead of proven.
     """
 
     charged: Sequence[tuple[DpEvent, int]]
@@ -64,6 +70,7 @@ class SupposedCharges:
     is_seeded: bool = False
     assumptions: tuple[str, ...] = ()
     why_not_private: tuple[str, ...] = ()
+    tried: tuple[str, ...] = ()
 
     @property
     def charged_rounds(self) -> int:

@@ -88,6 +88,7 @@ class Guarantee:
         is_upper_bound: False for comparison figures, which promise nothing.
         witness: Epsilon of the dp-accounting library, where it was asked (:mod:`privet.accounting.witness`).
         not_private_because: Reasons why no promise is made after all, such as a seed chosen by the user.
+        tried: Operations for which experiments, and no proof, say that examples of a batch were kept apart.
     """
 
     epsilon: float
@@ -104,6 +105,7 @@ class Guarantee:
     is_upper_bound: bool
     witness: float | None = None
     not_private_because: tuple[str, ...] = ()
+    tried: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be a guarantee: NaN, negative, or a delta that is no probability."""
@@ -127,7 +129,8 @@ class Guarantee:
             if math.isinf(self.epsilon):
                 return f"{reasons} \N{MIDDLE DOT} nothing is promised for any {self.unit.value}"
             return f"{reasons} \N{MIDDLE DOT} without that it would be {self._terms()}"
-        words = ("proven" if self.proven else "heuristic") if self.is_upper_bound else "approximation, not a bound"
+        proven = f"tried, not proven: {'; '.join(self.tried)}" if self.tried else "proven"
+        words = (proven if self.proven else "heuristic") if self.is_upper_bound else "approximation, not a bound"
         return f"{self._terms()} \N{MIDDLE DOT} {words}"
 
     def _terms(self) -> str:
@@ -153,7 +156,16 @@ class Guarantee:
         if not (self.is_upper_bound and self.proven):
             return f"No privacy is promised: the figures are not proven bounds. They read {self._promise()}"
         conditions = "".join(f" It assumes that {assumption}." for assumption in self.assumptions)
-        return f"What is promised is {self._promise()}{conditions}"
+        return f"What is promised is {self._promise()}{conditions}{self._evidence}"
+
+    @property
+    def _evidence(self) -> str:
+        if not self.tried:
+            return ""
+        return (
+            " That examples of a batch were kept apart was tried by experiment and not proven, because of: "
+            f"{'; '.join(self.tried)}."
+        )
 
     def _promise(self) -> str:
         unit = self.unit.value
@@ -224,13 +236,14 @@ class Guarantee:
             "proven": self.proven,
             "is_upper_bound": self.is_upper_bound,
             "not_private_because": list(self.not_private_because),
+            "tried": list(self.tried),
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Guarantee:
         """Read what ``to_dict`` wrote; unknown, missing or ill-typed entries raise ``ArgumentError``."""
         expected = set(cls.__dataclass_fields__)
-        if set(data) != expected:
+        if set(data) | {"tried"} != expected:  # which earlier versions did not know
             raise ArgumentError(f"A guarantee has exactly the entries {sorted(expected)}, got {data!r}.")
         try:
             adjacency, unit = Adjacency(data["adjacency"]), Unit(data["unit"])
@@ -252,6 +265,7 @@ class Guarantee:
             is_upper_bound=_flag_in("is_upper_bound", data["is_upper_bound"]),
             witness=None if data["witness"] is None else _number_in("witness", data["witness"]),
             not_private_because=_words_in("not_private_because", data["not_private_because"]),
+            tried=_words_in("tried", data.get("tried", [])),
         )
 
 

@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from privet import checks
 from privet.accounting.ledger_at_hand import AtHand, coded_or_non_private, event_of, is_same
 from privet.accounting.ledger_changes import Changed, Unexplained
+from privet.accounting.ledger_evidence import Settled, Tried, Vouched
 from privet.accounting.ledger_rows import (
     MAX_COUNT,
     Closed,
@@ -293,6 +294,26 @@ class Ledger(Told):
             except LedgerWriteError as error:
                 self._unrecorded_mismatch = True
                 raise LedgerMismatch(f"The weights were changed by no private step, unrecorded: {error}") from error
+
+    def note_evidence(self, *, tried: Sequence[str], settled: Sequence[str], vouched: Sequence[str]) -> None:
+        """Record what speaks for isolation of examples besides proof, each reason once; durable before this returns.
+
+        Args:
+            tried: What was tried by experiment, in words about the program.
+            settled: What is proven by now, in the words in which it was tried.
+            vouched: What the user answers for.
+        """
+        self._check_usable()
+        with self._guard:
+            for reason in settled:
+                if reason in self._tally.tried:
+                    self._append(Settled(reason=reason))
+            for reason in tried:
+                if reason not in self._tally.tried:
+                    self._append(Tried(reason=reason))
+            for assumption in vouched:
+                if assumption not in self._tally.vouched:
+                    self._append(Vouched(assumption=assumption))
 
     def complete(self) -> None:
         """Record, durably, that the plan was carried out to its end; a bound on the end of a run holds only then.

@@ -29,6 +29,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, get_args
 
 from privet import checks
 from privet.accounting.ledger_changes import Changed, Unexplained
+from privet.accounting.ledger_evidence import Settled, Tried, Vouched
 from privet.errors import ArgumentError, LedgerCorrupt, LedgerError
 from privet.mechanism.events import DpEvent, decode_event, encode_event
 from privet.mechanism.fingerprint import canonical as canonical
@@ -283,7 +284,9 @@ class Completed:
         return cls()
 
 
-Row: TypeAlias = Created | Reserved | Mismatched | Voided | Changed | Unexplained | Completed | Closed
+Row: TypeAlias = (
+    Created | Reserved | Mismatched | Voided | Changed | Unexplained | Completed | Closed | Tried | Settled | Vouched
+)
 """Every kind of row. One that is added here has no meaning until the tally gives it one, and mypy says so."""
 _KINDS: Mapping[bytes, Any] = {piece.kind.encode(): piece for piece in get_args(Row)}
 

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, assert_never
 
 from privet import checks
 from privet.accounting.ledger_changes import Changed, Unexplained
+from privet.accounting.ledger_evidence import Settled, Tried, Vouched
 from privet.accounting.ledger_rows import (
     MAX_ROW_BYTES,
     NO_ROW_SHA256,
@@ -66,6 +67,8 @@ class Tally:
         self.plan: Mapping[str, Any] = {}
         self.is_seeded = False
         self.run = ""
+        self.tried: tuple[str, ...] = ()
+        self.vouched: tuple[str, ...] = ()
         self._assumed: tuple[str, ...] = ()
         self.is_complete = False
         self.num_rows = 0
@@ -101,7 +104,7 @@ class Tally:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the first row says that a guarantee rests on, and what the user changed, each change once."""
-        return self._assumed + tuple(dict.fromkeys(change.assumption for change in self.public_changes))
+        return self._assumed + tuple(dict.fromkeys(change.assumption for change in self.public_changes)) + self.vouched
 
     @property
     def why_not_private(self) -> tuple[str, ...]:
@@ -251,6 +254,12 @@ class Tally:
             case Unexplained():
                 self.unexplained.append(entry)
                 self.is_complete = False
+            case Tried():
+                self.tried = tuple(dict.fromkeys((*self.tried, entry.reason)))
+            case Settled():
+                self.tried = tuple(reason for reason in self.tried if reason != entry.reason)
+            case Vouched():
+                self.vouched = tuple(dict.fromkeys((*self.vouched, entry.assumption)))
             case Completed():
                 # a bound on the end of a run is about steps alone, so a change among them takes it away
                 self.is_complete = not self.public_changes and not self.unexplained
@@ -304,6 +313,11 @@ class Told:
     def why_not_private(self) -> tuple[str, ...]:
         """Why nothing is promised for what was charged, besides a seed."""
         return self._told.why_not_private
+
+    @property
+    def tried(self) -> tuple[str, ...]:
+        """Why experiments, and no proof, say that examples were kept apart; empty where it was proven."""
+        return self._told.tried
 
     @property
     def is_complete(self) -> bool:

@@ -94,5 +94,6 @@ def _composed(checks: Sequence[LedgerCheck], delta: float) -> Guarantee:
         assumptions=(_SAME_DATA, *dict.fromkeys(word for check in checks for word in check.spent.assumptions)),
         not_private_because=tuple(dict.fromkeys(word for check in checks for word in check.spent.not_private_because)),
     )
+    found = replace(found, tried=tuple(dict.fromkeys(word for check in checks for word in check.spent.tried)))
     # the release that a last iterate comes to is exact about itself, but only an upper bound on that iterate
     return replace(found, accountant=ACCOUNTANT, lower=None) if hides_iterates else found

@@ -537,7 +537,8 @@ def _changed(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], resu
 
 def _free_slot(capture: Capture) -> int:
     """Return the first slot that no other capture uses: two sessions may have physical batches open at once."""
-    modes = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, Capture)]
+    active = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    modes = [mode for mode in active if isinstance(mode, Capture)]
     capture.slot = next(slot for slot in itertools.count() if all(mode.slot != slot for mode in modes))
     return capture.slot
 

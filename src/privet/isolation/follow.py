@@ -19,7 +19,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from privet.isolation.place import Cause, Fault, Place, Verdict
-from privet.isolation.reads import Read
+from privet.isolation.reads import Read, checks_only
 from privet.isolation.tracer import Trace, Tracer
 
 Function = Callable[..., Any]
@@ -166,8 +166,7 @@ class Follower:
         place = len(self._entries)
         self._entries.append(entry)
         if self._candidate is None:
-            if self.tracer is not None and function in _READING and self._is_private(args):
-                self.tracer.read(getattr(function, "__name__", str(function)))
+            self._note_reading(function, args, kwargs)
             return
         expected = self._candidate.entries
         if place < len(expected) and expected[place] == entry:
@@ -179,7 +178,13 @@ class Follower:
         if place == len(expected):
             self._finished = self._candidate  # what follows may have nothing to do with the losses
         self._depart()
-        if self.tracer is not None and function in _READING and self._is_private(args):
+        self._note_reading(function, args, kwargs)
+
+    def _note_reading(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if self.tracer is None:
+            return
+        self.tracer.harmless = checks_only(function, args, kwargs)
+        if function in _READING and self._is_private(args):
             self.tracer.read(getattr(function, "__name__", str(function)))
 
     def _is_private(self, args: Sequence[Any]) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torch import Tensor
+import torch
+from torch import Tensor, UntypedStorage
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from privet.isolation.call import Call
@@ -23,12 +24,18 @@ class _Content:
     number: int = 0
 
 
+EARLIER = "it uses a value that was computed from an earlier batch"
+# Set on memory, which outlives a batch where a program keeps it: the pass that wrote examples into it.
+_WRITER = "_privet_writer"
+
+
 @dataclass(slots=True)
 class Written:
     """All memory into which examples were written that it did not hold when it was made."""
 
     _contents: dict[int, _Content] = field(default_factory=dict)
     _count: int = 0
+    _pass: object = field(default_factory=object)
 
     def is_known(self, spec: Spec) -> bool:
         """Whether nothing was written since the spec was last looked at."""
@@ -41,7 +48,7 @@ class Written:
     def note(self, tensor: Tensor, before: Spec, verdict: Verdict, call: Call, num_examples: int) -> None:
         """Remember that a tensor now is what ``verdict`` says."""
         self._count += 1
-        storage = tensor.untyped_storage()
+        storage = _storage(tensor)
         key = storage._cdata
         content = self._contents.get(key)
         if content is None or content.memory.expired():  # type: ignore[no-untyped-call]
@@ -49,9 +56,12 @@ class Written:
         content.number = self._count
         if isinstance(verdict, Cause):
             content.fault = verdict
-        elif verdict is None:
+        if verdict is None:
             return  # public numbers may belong to anyone
-        elif verdict.is_single and num_examples > 1:
+        setattr(storage, _WRITER, self._pass)
+        if isinstance(verdict, Cause):
+            return
+        if verdict.is_single and num_examples > 1:
             self._note_single(content, tensor, verdict.first, num_examples)
         else:
             self._note_rows(content, tensor, verdict)
@@ -60,7 +70,7 @@ class Written:
         spec = Spec(tuple(tensor.shape), strides=tensor.stride(), offset=int(tensor.storage_offset()))
         try:
             if place.is_single:  # a batch of one: all memory is its
-                stride, num = max(1, tensor.untyped_storage().nbytes()), 1
+                stride, num = max(1, _storage(tensor).nbytes()), 1
             else:
                 stride, num = storage_stride(place, spec), place.num
                 if stride == 0 or place.first or from_storage(stride, num, spec) != place:
@@ -87,12 +97,15 @@ class Written:
 
     def verdict(self, spec: Spec, tensor: Tensor) -> Verdict:
         """Return what is known of a tensor whose memory may have been written to through another."""
-        if not self._contents or isinstance(spec.verdict, Cause):
+        if isinstance(spec.verdict, Cause):
             return spec.verdict
         try:
-            content = self._contents.get(tensor.untyped_storage()._cdata)
+            storage = _storage(tensor)
         except (RuntimeError, NotImplementedError):
             return spec.verdict
+        if spec.verdict is None and getattr(storage, _WRITER, self._pass) is not self._pass:
+            return Cause(Fault.MIXES, "the program", EARLIER, user_line())
+        content = self._contents.get(storage._cdata)
         if content is None or content.memory.expired() or content.number <= spec.storage:  # type: ignore[no-untyped-call]
             return spec.verdict
         if content.fault is not None:
@@ -114,6 +127,12 @@ class Written:
         if spec.place is not None and spec.place != found:
             return Cause(Fault.MIXES, "an in-place write", "it writes examples over others", user_line())
         return found
+
+
+def _storage(tensor: Tensor) -> UntypedStorage:
+    """Return a tensor's memory; nobody is to take that for a read of the program's."""
+    with torch._C.DisableTorchFunction():
+        return tensor.untyped_storage()
 
 
 def _is_row(spec: Spec, stride: int, num: int, example: int) -> bool:

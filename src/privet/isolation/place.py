@@ -113,7 +113,7 @@ class Spec:
         self.shape, self.dtype, self.verdict, self.iota = shape, dtype, verdict, iota
         self.strides, self.offset, self.serial = strides, offset, serial
         self.token: object = None
-        self.storage: int = 0
+        self.storage: int = -1  # how many writes into memory were known when it was last looked at
 
     @property
     def place(self) -> Place | None:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from privet.isolation.call import Call, Rule, private
-from privet.isolation.place import Mixes, NoRule, Place, Spec, Verdict, met
+from privet.isolation.lines import user_line
+from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Spec, Verdict, met
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -61,7 +62,10 @@ def sorting(call: Call) -> Sequence[Verdict]:
     place = spec.place
     assert place is not None
     if not place.is_single and place.axis == int(call.arg("dim")) % max(spec.ndim, 1):
-        raise NoRule("the rows of examples travel by what is in them")
+        # the numbers in order are statistics of the batch; their places may serve to bring rows back as they were
+        values = Cause(Fault.MIXES, call.name, "it ranks examples by what is in them", user_line())
+        places = Cause(Fault.NO_RULE, call.name, "the rows of examples travel by what is in them", user_line())
+        return [places if out.dtype is torch.int64 and number else values for number, out in enumerate(call.out_specs)]
     if place.is_single:
         return call.everywhere(place)
     kept = call.has("keepdim") and len(call.shape) < spec.ndim

@@ -45,26 +45,28 @@ def bags(call: Call) -> Sequence[Verdict]:
 
 def gathered(call: Call) -> Sequence[Verdict]:
     """Numbers picked along one axis; all other axes stay in step."""
-    axis = int(call.arg("dim")) % max(call.args[0].ndim, 1)
     spec, index = call.args[0], call.arg("index")
-    return call.everywhere(_in_step(call, [spec, index], axis, call.shape))
+    axis, place = int(call.arg("dim")) % max(spec.ndim, 1), spec.place
+    if place is None:
+        return call.everywhere(index.verdict)  # a public table: every number picks for itself
+    if not place.is_single and place.axis == axis:
+        if index.verdict is not None:
+            raise NoRule("the rows of examples travel by number")
+        raise Mixes("rows of the examples are picked by a fixed number")
+    return call.everywhere(_in_step([spec, index], call.shape))
 
 
 def scattered(call: Call) -> Sequence[Verdict]:
     """Numbers put along one axis; all other axes stay in step."""
     axis = int(call.arg("dim")) % max(call.args[0].ndim, 1)
-    return call.everywhere(_in_step(call, call.specs, axis, call.args[0].shape))
-
-
-def _in_step(call: Call, specs: Sequence[Spec], axis: int, shape: Shape) -> Place:
-    found = []
-    for spec, place in private(specs):
+    for _, place in private(call.specs):
         if not place.is_single and place.axis == axis:
-            if any(other is not spec and other.verdict is not None for other in specs):
-                raise NoRule("the rows of examples travel by number")
-            raise Mixes("rows of the examples are picked by a fixed number")
-        found.append(place)
-    place = met(found)
+            raise Mixes("rows of several examples are put into one")
+    return call.everywhere(_in_step(call.specs, call.args[0].shape))
+
+
+def _in_step(specs: Sequence[Spec], shape: Shape) -> Place:
+    place = met([place for _, place in private(specs)])
     for spec in specs:
         is_beside = spec.verdict is None and spec.ndim == len(shape) and not place.is_single
         if is_beside and spec.shape[place.axis] != shape[place.axis]:
@@ -81,7 +83,9 @@ def picked(call: Call) -> Sequence[Verdict]:
         if len(private(others)) == 0 and call.name == "index_select":
             place = index.place
             return call.everywhere(None if place is None else place.at(axis))
-        raise NoRule("the rows of examples travel by number")
+        if call.name == "index_select":
+            raise NoRule("the rows of examples travel by number")
+        raise Mixes("rows of several examples are put into one")
     found = []
     for _, place in private(others):
         if not place.is_single and place.axis == axis:
@@ -145,6 +149,9 @@ def indexed(call: Call) -> Sequence[Verdict]:
 def placed(call: Call) -> Sequence[Verdict]:
     """``x[i, j, ...] = values`` with tensors of numbers."""
     into, values = call.args[0], call.args[2]
+    masked = _where_masked(into, call.args[1], values)
+    if masked is not None:
+        return call.everywhere(masked)
     indices = _spread(call.args[1])
     if all(index is None or index.verdict is None for index in indices) and values.verdict is None:
         return call.everywhere(_untouched(into, indices))
@@ -154,8 +161,7 @@ def placed(call: Call) -> Sequence[Verdict]:
             axis for axis, index in enumerate(indices) if index is not None and _counts(index, into.shape[axis])
         ]
         example = next((place for _, place in private([values, *(i for i in indices if i is not None)])), None)
-        if example is None:
-            raise NoRule("numbers are placed by what is in the examples")
+        assert example is not None, "a rule is asked where something is private"
         if example.is_single:
             return call.everywhere(example)
         if len(counting) != 1 or example.length != into.shape[counting[0]]:
@@ -166,6 +172,24 @@ def placed(call: Call) -> Sequence[Verdict]:
     if values.place is not None and values.place.at(values.place.axis + width - values.ndim) != place:
         raise Mixes("an example is written over another")
     return call.everywhere(target.verdict)
+
+
+def _where_masked(into: Spec, indices: Sequence[Any], values: Spec) -> Place | None:
+    """Return the place after ``x[mask] = values`` with values that are the same for every place that is picked.
+
+    That is ``where(mask, values, x)``, an operation on elements: nothing is moved, and it does not matter how many
+    places there are. None if the assignment is of another kind.
+    """
+    axis = next((number for number, index in enumerate(indices) if index is not None), 0)
+    mask = indices[axis]
+    if any(index is not None for index in indices[axis + 1 :]) or mask.dtype not in _MASKS or mask.ndim == 0:
+        return None
+    if values.ndim > into.ndim - axis - mask.ndim and any(size != 1 for size in values.shape):
+        return None
+    found = [place for _, place in private([into])]
+    found += [place.at(place.axis + axis) for _, place in private([mask])]
+    found += [place.at(place.axis + into.ndim - values.ndim) for _, place in private([values])]
+    return met(found)
 
 
 def _untouched(into: Spec, indices: Sequence[Spec | None]) -> Place:
@@ -183,7 +207,7 @@ def _untouched(into: Spec, indices: Sequence[Spec | None]) -> Place:
 def _placed_beside(into: Spec, indices: Sequence[Spec | None], values: Spec, example: Place) -> Place:
     """Values of the examples are written into a public tensor, along axes that are not the examples'."""
     if any(index is not None and index.verdict is not None for index in indices) or values.place is None:
-        raise NoRule("numbers are placed by what is in the examples")
+        raise Mixes("rows of several examples are put into one")
     for axis in range(into.ndim):
         if axis >= len(indices) or indices[axis] is None:
             trial = Spec(into.shape, dtype=into.dtype, verdict=example.at(axis))

@@ -275,7 +275,10 @@ def strided(call: Call) -> Sequence[Verdict]:
 def _from_memory(spec: Spec, place: Place, out: Spec) -> Place:
     if place.first or any(size > 1 and step == 0 for size, step in zip(spec.shape, spec.strides, strict=True)):
         raise NoRule("memory is read in its own order")
-    return from_storage(storage_stride(place, spec), place.num, out)
+    try:
+        return from_storage(storage_stride(place, spec), place.num, out)
+    except NoRule as error:
+        raise Mixes(str(error)) from None
 
 
 def as_numbers(call: Call) -> Sequence[Verdict]:
@@ -330,6 +333,7 @@ RULES: dict[str, Rule] = {
     "diagonal": diagonal,
     "diag_embed": embedded_diagonal,
     "as_strided": strided,
+    "as_strided_": strided,
     "view_as_real": as_numbers,
     "view_as_complex": as_numbers,
     "real": as_numbers,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import torch
 from torch._ops import OpOverload
 
 from privet.isolation import rules_axes, rules_elements, rules_index, rules_products, rules_shape
-from privet.isolation.call import Rule, name_of
+from privet.isolation.call import Call, Rule, name_of
+from privet.isolation.place import NoRule, Place, Verdict
 
 RULES: Mapping[str, Rule] = {
     **rules_elements.RULES,
@@ -25,5 +26,19 @@ def rule_of(operation: OpOverload) -> Rule | None:
     """Return the rule of an operation: by its name, or because torch says that it works on elements."""
     found = RULES.get(name_of(operation))
     if found is None and torch.Tag.pointwise in operation.tags:
-        return rules_elements.elements
-    return found
+        found = rules_elements.elements
+    return None if found is None else _fitting(found)
+
+
+def _fitting(rule: Rule) -> Rule:
+    """Return a rule whose places lie within the results they speak of."""
+
+    def checked(call: Call) -> Sequence[Verdict]:
+        verdicts = rule(call)
+        for spec, verdict in zip(call.out_specs, verdicts, strict=True):
+            if isinstance(verdict, Place) and not verdict.is_single:
+                if verdict.axis >= spec.ndim or spec.shape[verdict.axis] != verdict.length:
+                    raise NoRule("its result has not as many rows as the examples")
+        return verdicts
+
+    return checked

@@ -6,10 +6,11 @@ custom functions make no difference to it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Shape, Sp
 from privet.isolation.reads import Read, may_read
 from privet.isolation.table import rule_of
 
+_COMPILER = "torch._dynamo"
 EARLIER = "it uses a value that was computed from an earlier batch"
 # Operations that hand a number to Python.
 _READING = frozenset(["_local_scalar_dense", "equal", "is_nonzero"])
@@ -86,6 +88,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._token = object()
         self._strangers: dict[int, tuple[Tensor, Spec]] = {}  # held, so that no other gets their identity
         self._written = Written()
+        self.harmless = ""  # why the reads of the call that is being carried out are, if they are
         self._num_specs = 0
 
     def give(self, tensor: Tensor, verdict: Verdict) -> None:
@@ -127,11 +130,20 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._written.knows(found)
         return found
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Tell torch not to import its compiler (seconds) for the first operation; see below."""
+        return False
+
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Carry out the operation, then note it."""
-        kwargs = kwargs or {}
+        """Carry out the operation, then note it; where torch's compiler is about, it must not compile that."""
+        if _COMPILER in sys.modules:
+            return _undisturbed()(self, func, args, kwargs or {})
+        return self._follow(func, args, kwargs or {})
+
+    def _follow(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         seen = [self._seen(arg) for arg in args]
         named = {name: self._seen(value) for name, value in kwargs.items()} if kwargs else kwargs
         result = func(*args, **kwargs)
@@ -185,7 +197,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Note that numbers of the examples were handed to Python."""
         if is_asked_by_privet():
             return
-        self.trace.reads.append(may_read(operation, self._num_specs))
+        self.trace.reads.append(may_read(operation, self._num_specs, self.harmless))
 
     def _write(
         self,
@@ -217,6 +229,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _forget(self, tensor: Tensor) -> None:
         self._strangers.pop(id(tensor), None)
         setattr(tensor, self._attribute, None)
+
+
+@lru_cache(maxsize=1)
+def _undisturbed() -> Callable[[Tracer, OpOverload, tuple[Any, ...], dict[str, Any]], Any]:
+    undisturbed: Any = torch.compiler.disable(Tracer._follow)  # type: ignore[no-untyped-call]
+    return cast("Callable[[Tracer, OpOverload, tuple[Any, ...], dict[str, Any]], Any]", undisturbed)
 
 
 def verdicts_of(call: Call) -> Sequence[Verdict]:

@@ -13,6 +13,12 @@ from privet.isolation.place import Cause, Fault, Place
 from privet.isolation.sizes import compare
 from privet.isolation.tracer import Trace
 
+# The longest reason that a ledger takes.
+_LONGEST = 200
+
+
+ONE_SIZE = "the program met batches of one size only"
+
 
 class Check(Enum):
     """A check that a user may waive, in so many words; what is waived stands in the guarantee."""
@@ -66,9 +72,26 @@ class Watch:
     @property
     def tried(self) -> tuple[str, ...]:
         """Why some of what ran was tried by experiment instead of proven by rule; empty if all was proven."""
-        alone = any(not family.is_compared for family in self._families.values())
-        reasons = ["it met batches of one size only"] if alone else []
-        return (*self._tried, *reasons)
+        return (*self._tried, *self._waiting)
+
+    @property
+    def settled(self) -> tuple[str, ...]:
+        """What may have been told as tried and is proven by now."""
+        return () if self._waiting else (ONE_SIZE,)
+
+    @property
+    def _waiting(self) -> tuple[str, ...]:
+        return (ONE_SIZE,) if any(not family.is_compared for family in self._families.values()) else ()
+
+    @property
+    def has_tried(self) -> bool:
+        """Whether any program was only tried."""
+        return bool(self._tried)
+
+    @property
+    def num_kinds(self) -> int:
+        """How many kinds of programs were met; batches of other sizes are of one kind."""
+        return len(self._families) + len(self._tried)
 
     @property
     def waived(self) -> tuple[str, ...]:
@@ -84,7 +107,7 @@ class Watch:
         """Whether the user answers for a check; noted for the guarantee if so."""
         for waiver in self.waivers:
             if waiver.check is check:
-                self._waived[str(waiver)] = None
+                self._waived[str(waiver)[:_LONGEST]] = None
                 return True
         return False
 
@@ -116,7 +139,7 @@ class Watch:
 
     def note_tried(self, reason: str) -> None:
         """Note that something was not proven by rule."""
-        self._tried[reason] = None
+        self._tried[reason[:_LONGEST]] = None
 
     def _check_reads(self, proof: Proof) -> None:
         made = proof.trace.losses if proof.trace is not None else None

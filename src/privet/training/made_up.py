@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,6 +12,9 @@ from torch.utils import _pytree as pytree
 
 from privet.errors import DataError
 from privet.training.batching import tensors_of
+from privet.training.limits import Limit
+
+_IGNORED_SHARE = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +23,8 @@ class MadeUpBatches:
 
     Guarantee:
         Of the given batch only the shapes and types enter, and for whole numbers whether any of them is above zero:
-        if so, zeros and ones are drawn, which are legal labels and token ids almost everywhere, else zeros alone.
+        if so, zeros and ones are drawn, which are legal labels and token ids almost everywhere, else zeros alone. Where
+        the program says which numbers it takes (``limits``), those are drawn, and labels that it ignores among them.
 
     Attributes:
         like: A batch as the data set gives it, examples along the first axis of every tensor.
@@ -28,6 +33,7 @@ class MadeUpBatches:
 
     like: Any
     num_examples: int
+    limits: Mapping[int, Limit] = field(default_factory=dict)
 
     @classmethod
     def of(cls, batch: Any, *, num_examples: int, size: int | None = None) -> MadeUpBatches:
@@ -50,20 +56,40 @@ class MadeUpBatches:
         """Whether any part of an example is a real number."""
         return any(tensor.is_floating_point() for tensor in tensors_of(self.like))
 
-    def draw(self, low: float, high: float, *, seed: int) -> Any:
-        """Return a batch whose real numbers are uniform between two bounds; the same at every call."""
+    def draw(self, low: float, high: float, *, seed: int, ignores: bool = False) -> Any:
+        """Return a batch whose real numbers are uniform between two bounds; the same at every call.
+
+        With ``ignores`` some labels are those that the program ignores: they have no loss, but counts of them differ.
+        """
         generator = torch.Generator().manual_seed(seed)
 
-        def drawn(outline: Tensor) -> Tensor:
+        def drawn(leaf: int, outline: Tensor) -> Tensor:
             shape = (self.num_examples, *outline.shape[1:])
             if outline.is_floating_point() or outline.is_complex():
                 kind = torch.float64 if outline.is_floating_point() else torch.complex128
                 values = torch.rand(shape, dtype=kind, generator=generator) * (high - low) + low
             else:
-                values = torch.randint(0, 1 + int(outline.any()), shape, generator=generator)
+                values = self._whole(leaf, outline, shape, generator, ignores=ignores)
             return values.to(outline.device, outline.dtype)
 
-        return pytree.tree_map_only(Tensor, drawn, self.like)
+        leaves, spec = pytree.tree_flatten(self.like)
+        return pytree.tree_unflatten([drawn(number, leaf) for number, leaf in enumerate(leaves)], spec)
+
+    def _whole(
+        self, leaf: int, outline: Tensor, shape: tuple[int, ...], generator: torch.Generator, *, ignores: bool
+    ) -> Tensor:
+        limit = self.limits.get(leaf, Limit())
+        high = 1 + int(outline.any()) if limit.high is None else limit.high
+        values = torch.randint(0, max(1, high), shape, generator=generator)
+        if ignores and limit.ignored is not None and outline.dtype.is_signed:
+            values = values.masked_fill(torch.rand(shape, generator=generator) < _IGNORED_SHARE, limit.ignored)
+        return values
+
+    def zeros(self) -> Any:
+        """Return a batch of zeros, which every table and every set of classes has."""
+        return pytree.tree_map_only(
+            Tensor, lambda outline: outline.new_zeros((self.num_examples, *outline.shape[1:])), self.like
+        )
 
 
 def _outline(tensor: Tensor) -> Tensor:

@@ -8,29 +8,31 @@ model's state and to the next batch is measured.
 
 from __future__ import annotations
 
-import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
+from torch.utils import _pytree as pytree
 
 from privet import checks
 from privet.errors import DataError, LossError, PrivetError, UnsupportedModel
 from privet.gradients.support import check_model
 from privet.gradients.trial import trials
+from privet.isolation.place import Cause, Fault
+from privet.isolation.prove import Finding, prove
+from privet.isolation.watch import Check, Watch, mixes
 from privet.training.batching import tensors_of
+from privet.training.equal_draws import EqualDraws
+from privet.training.limits import Limit, Limits
 from privet.training.made_up import MadeUpBatches, joined, part_of, spoiled
 from privet.training.model_state import ModelState
 from privet.training.recording import LossFunction
 from privet.training.suspects import find_suspect
-
-_LOG = logging.getLogger("privet")
 
 # Losses that need probabilities, ordinary inputs, and inputs wild enough to wake what sleeps on ordinary ones.
 _RANGES = ((0.0, 1.0), (-2.0, 2.0), (-40.0, 40.0))
@@ -79,60 +81,138 @@ def preflight(model: nn.Module, loss_function: LossFunction, batch: Any, *, num_
     """
     check_model(model)
     made_up = MadeUpBatches.of(batch, num_examples=checks.count("num_examples", num_examples, minimum=2))
-    failures = [error for error in _experiment(model, loss_function, made_up) if error is not None]
-    if len(failures) == len(_RANGES):
-        # On one line, because some readers of this message show its first line alone.
-        reason = " ".join(str(failures[-1]).split())[:200]
-        raise UnsupportedModel(
-            f"{FAILS_ON_MADE_UP} ({type(failures[-1]).__name__}: {reason}). {SHAPES_REMEDY}"
-        ) from failures[-1]
+    _stop_if_none_was_held(_experiment(model, loss_function, made_up))
+    finding = _proven(model, loss_function, made_up)
+    if finding is not None:
+        _refuse(finding)
+
+
+def _stop_if_none_was_held(failures: Sequence[Exception | None]) -> None:
+    """Raise the last failure if every experiment failed.
+
+    Raises:
+        UnsupportedModel: the program ran on no made-up batch.
+    """
+    last = failures[-1]
+    if last is None or any(error is None for error in failures):
+        return
+    # On one line, because some readers of this message show its first line alone.
+    reason = " ".join(str(last).split())[:200]
+    raise UnsupportedModel(f"{FAILS_ON_MADE_UP} ({type(last).__name__}: {reason}). {SHAPES_REMEDY}") from last
+
+
+def _refuse(finding: Finding) -> None:
+    """Raise what the rules found against a program on made-up examples, if they found something for certain."""
+    cause = finding.losses if isinstance(finding.losses, Cause) else finding.sizes.fault
+    if cause is not None and cause.fault is Fault.MIXES:
+        raise mixes(cause)
+
+
+def _proven(model: nn.Module, loss_function: LossFunction, made_up: MadeUpBatches) -> Finding | None:
+    """Return what the rules say of the program on made-up examples; None if it fails on them."""
+    state = ModelState(model)
+    batch = made_up.draw(*_RANGES[0], seed=1)
+    try:
+        with _repeatable(tensors_of(batch)[0].device, 0), torch.enable_grad():
+            return prove(lambda parts: _called(loss_function, parts), batch)
+    except PrivetError:
+        raise
+    except Exception:  # noqa: BLE001 (a user's program may raise anything on numbers it never meets)
+        return None
+    finally:
+        state.restore()
+
+
+def _called(loss_function: LossFunction, batch: Any) -> Tensor:
+    return loss_function(*(batch if isinstance(batch, tuple | list) else (batch,)))
 
 
 class Preflight:
-    """The pre-flight of one session: once, with the first physical batch's shapes."""
+    """The pre-flights of one session: for every new kind of program, and at the first, second, fourth step and so on.
 
-    def __init__(self, model: nn.Module) -> None:
+    Programs that are proven by rule get a short one, a second line behind the rules; all others get every experiment.
+    """
+
+    def __init__(self, model: nn.Module, watch: Watch) -> None:
         """Wait for the first batch."""
-        self._model = model
-        self._is_due = True
+        self._model, self._watch = model, watch
+        self._last_step, self._num_kinds = -1, -1
+        self._is_proven = False
 
-    def before(self, batch: Any, loss_function: LossFunction, *, size: int, limit: int) -> None:
-        """Try the program on batches like this one of ``size`` examples, once; ``limit`` examples fit into memory."""
-        if not self._is_due:
+    def before(self, batch: Any, loss_function: LossFunction, *, step: int, size: int, limit: int) -> None:
+        """Try the program on batches like this one of ``size`` examples, if it is time to.
+
+        Args:
+            batch: The batch that comes next; its shapes and types are used.
+            loss_function: The user's.
+            step: How many steps this process has taken.
+            size: How many examples the batch has.
+            limit: How many examples fit into memory.
+
+        Raises:
+            UnsupportedModel: the program mixes examples, or no experiment could be held and the user did not waive it.
+        """
+        is_new = self._watch.num_kinds != self._num_kinds
+        is_turn = step != self._last_step and step & (step - 1) == 0
+        if not (is_new or is_turn) or self._watch.has_waived(Check.EXPERIMENTS):
             return
-        self._is_due = False
-        num_examples = max(2, min(6, limit))
+        self._last_step = step
         try:
-            made_up = MadeUpBatches.of(batch, num_examples=num_examples, size=size)
-            failures: Sequence[Exception | None] = _experiment(self._model, loss_function, made_up)
+            made_up = MadeUpBatches.of(batch, num_examples=max(2, min(6, limit)), size=size)
+            if self._num_kinds < 0:  # nothing of this session has run yet
+                finding = _proven(self._model, loss_function, made_up)
+                self._is_proven = finding is not None and finding.is_proven
+            self._num_kinds = self._watch.num_kinds
+            self._is_proven = self._is_proven and not self._watch.has_tried
+            failures = _experiment(self._model, loss_function, made_up, is_short=self._is_proven)
         except LossError:
             return  # refused on the real batch as well, in the words of that place
         except DataError as error:
             failures = [error]
-        if all(error is not None for error in failures):
-            _LOG.warning(
-                "No pre-flight was held: batches like this data set's cannot be made up for this loss function (%s). "
-                "The trial on the first batch still looks for examples that mix.",
-                type(failures[-1]).__name__,
-            )
+        try:
+            _stop_if_none_was_held(failures)
+        except UnsupportedModel as error:
+            raise UnsupportedModel(
+                f"{error} No experiment on made-up examples could be held, and they are the second line behind the "
+                "rules. If the program is right all the same, say so: privatize(..., waive=[pv.Waiver("
+                "check=pv.Check.EXPERIMENTS, because='...')])."
+            ) from error
 
 
-def _experiment(model: nn.Module, loss_function: LossFunction, made_up: MadeUpBatches) -> Sequence[Exception | None]:
+def _experiment(
+    model: nn.Module, loss_function: LossFunction, made_up: MadeUpBatches, *, is_short: bool = False
+) -> Sequence[Exception | None]:
     """Return for each range what the user's own code raised there, if anything."""
     failures: list[Exception | None] = []
     state = ModelState(model)
     program = _Program(model=model, loss_function=loss_function)
     try:
+        made_up = replace(made_up, limits=_limits_of(program, made_up))
         for low, high in _RANGES:
             experiment = _Experiment(program=program, made_up=made_up, low=low, high=high, state=state)
-            failures.append(_failure_of(experiment.run))
-            _failure_of(experiment.spoil)
+            failures.append(_failure_of(experiment.run_short if is_short else experiment.run))
+            if is_short and failures[-1] is None:
+                break
+            if not is_short:
+                _failure_of(experiment.spoil)
     finally:
         state.restore()
     return failures
 
 
-def _failure_of(experiment: Callable[[], None]) -> Exception | None:
+def _limits_of(program: _Program, made_up: MadeUpBatches) -> Mapping[int, Limit]:
+    """Return which whole numbers the program takes; nothing where it fails on zeros."""
+    batch, limits = made_up.zeros(), Limits()
+    for number, leaf in enumerate(pytree.tree_leaves(batch)):
+        if not leaf.is_floating_point() and not leaf.is_complex():
+            limits.follow(number, leaf)
+    if limits.found:
+        with limits:
+            _failure_of(lambda: program.losses(batch))
+    return limits.found
+
+
+def _failure_of(experiment: Callable[[], object]) -> Exception | None:
     try:
         experiment()
     except PrivetError:
@@ -190,19 +270,6 @@ def _repeatable(device: torch.device, seed: int) -> Iterator[None]:
             np.random.set_state(global_numpy)
 
 
-@contextmanager
-def _without_dropout(model: nn.Module) -> Iterator[None]:
-    """Switch the known dropout layers off, so that batches of two sizes can be compared."""
-    switched = [module for module in model.modules() if isinstance(module, _DropoutNd) and module.training]
-    for module in switched:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in switched:
-            module.training = True
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Experiment:
     """All experiments in one range of numbers."""
@@ -215,22 +282,38 @@ class _Experiment:
 
     def run(self) -> None:
         """Raise ``UnsupportedModel`` at the first thing that should not happen."""
-        first, second, third = (self.made_up.draw(self.low, self.high, seed=seed) for seed in (1, 2, 3))
+        first, second = (self.made_up.draw(self.low, self.high, seed=seed) for seed in (1, 2))
+        third = self.made_up.draw(self.low, self.high, seed=3, ignores=True)
         losses = self.program.losses(first)
         self.state.check_unchanged()
         for mine in self._stayers():
             found = self._losses_beside(first, second, losses.detach(), mine)
-            one, other = (self.program.gradient(values, mine) for values in (losses, found))
-            if not _agree(one, other, added_up=True):
-                raise UnsupportedModel(
-                    "The backward pass mixes the examples of a batch: other examples beside them changed the gradient "
-                    "of those that stayed the same, though not their losses. Look for custom autograd functions and "
-                    "hooks on tensors that compute with the whole batch."
-                )
+            self._gradients_agree(losses, found, mine)
             self._losses_beside(first, third, losses.detach(), mine)
         self._nothing_is_remembered(first, second, losses.detach())
         self._number_does_not_matter(first)
         self.state.check_unchanged()
+
+    def run_short(self) -> None:
+        """Exchange every other example, both ways: for programs that rules have proven already."""
+        first = self.made_up.draw(self.low, self.high, seed=1)
+        second = self.made_up.draw(self.low, self.high, seed=2, ignores=True)
+        losses = self.program.losses(first)
+        self.state.check_unchanged()
+        mine = torch.arange(self.made_up.num_examples) % 2 == 0
+        found = self._losses_beside(first, second, losses.detach(), mine)
+        self._gradients_agree(losses, found, mine)
+        self._losses_beside(first, second, losses.detach(), ~mine)
+        self.state.check_unchanged()
+
+    def _gradients_agree(self, losses: Tensor, found: Tensor, mine: Tensor) -> None:
+        one, other = (self.program.gradient(values, mine) for values in (losses, found))
+        if not _agree(one, other, added_up=True):
+            raise UnsupportedModel(
+                "The backward pass mixes the examples of a batch: other examples beside them changed the gradient "
+                "of those that stayed the same, though not their losses. Look for custom autograd functions and "
+                "hooks on tensors that compute with the whole batch."
+            )
 
     def spoil(self) -> None:
         """Put examples that are not numbers beside sound ones: a zero does not hide them if they are multiplied."""
@@ -269,10 +352,8 @@ class _Experiment:
     def _number_does_not_matter(self, first: Any) -> None:
         fewer = self.made_up.num_examples - 1
         staying = torch.arange(fewer + 1) < fewer
-        with _without_dropout(self.program.model):
+        with EqualDraws():
             whole = self.program.losses(first)
-            if not _agree(whole.detach(), self.program.losses(first, seed=1).detach()):
-                return  # random in other ways: two sizes draw different numbers, and cannot be compared
             part = self.program.losses(part_of(first, fewer))
             if not _agree(whole.detach()[:fewer], part.detach(), same_shape=False):
                 raise UnsupportedModel(

@@ -20,7 +20,14 @@ from torch.optim import Optimizer
 from privet import checks
 from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import Ledger, VoidReason
-from privet.errors import ArgumentError, LedgerMismatch, LoopError, PlanError, UnsupportedModel, WeightsChanged
+from privet.errors import (
+    ArgumentError,
+    LedgerMismatch,
+    LoopError,
+    PlanError,
+    UnsupportedModel,
+    WeightsChanged,
+)
 from privet.gradients.bookkeeping import BookKeeping
 from privet.gradients.engine import Engine
 from privet.gradients.support import check_model
@@ -204,8 +211,8 @@ class Session:
             self._guard = StepGuard(self.optimizer, held=self._weights.held)
             undo.callback(self._guard.close)
             self._trained = ParameterGuard(lambda: self._weights.parameters, self.optimizer)
-            self._preflight = Preflight(self.model)
             self._watch = Watch(waivers=self._waivers)
+            self._preflight = Preflight(self.model, self._watch)
             self._engine = self._engine_choice.start(self.model, self._parameters, self._layout, self._watch)
             self._launcher = self._launch.start(self._engine, self._device)
             undo.pop_all()
@@ -297,6 +304,11 @@ class Session:
         with self._weights.changing():
             self.ledger.note_public_change(reason, step=self.steps_taken)
             yield
+
+    def _note_evidence(self) -> None:
+        """Write into the ledger what was not proven by rule, before its gradients are used."""
+        watch = self._watch
+        self.ledger.note_evidence(tried=watch.tried, settled=watch.settled, vouched=watch.waived)
 
     def _warn_if_cut_short(self) -> None:
         """A bound on the last iterate holds at the planned end only; until then every iterate is charged."""

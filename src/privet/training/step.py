@@ -138,7 +138,7 @@ class Step:
             for batch, size in self._fetched():
                 if loss_function is not None:
                     limit = session.physical_batch_size
-                    session._preflight.before(batch, loss_function, size=size, limit=limit)
+                    session._preflight.before(batch, loss_function, step=session.steps_taken, size=size, limit=limit)
                     done = session._launcher.add(batch, size, limit, loss_function, self._rule, self._sum)
                     if done is not None:
                         self._note(done.losses, done.norms)
@@ -254,6 +254,7 @@ class Step:
         if session._average is not None:
             session._average.check_not_applied()
         session._iterates.before_step()
+        session._note_evidence()
         if session._telemetry is not None:
             self._noise_to_signal = noise_to_signal(session._noise.piece, self._sum)
         ending = session._endings.begin(session._noise.piece, self._sum)

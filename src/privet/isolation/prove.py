@@ -1,0 +1,178 @@
+"""Proves of a loss function, on one batch and without training, that it keeps the examples apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from privet.errors import ArgumentError, LossError, UnsupportedModel
+from privet.isolation.backward import followed
+from privet.isolation.follow import ASKING, Follower, Programs, Proof
+from privet.isolation.place import Cause, Place, Verdict, single
+from privet.isolation.reads import Read
+from privet.isolation.sizes import Comparison, compare
+from privet.isolation.watch import Watch
+
+# A program may take another course the first time (it fills a cache, it is optimised) or by chance (it drops layers).
+_ATTEMPTS = 6
+
+LossFunction = Callable[[Any], Tensor]
+"""Takes a batch and returns one loss per example."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """What the rules say of a loss function.
+
+    Attributes:
+        losses: Where the examples lie in the losses, or the operation after which they have no place.
+        reads: Numbers of the examples that were handed to Python.
+        sizes: The comparison with the same program on another number of examples.
+        backward: What is not proven of code that the program brings for its backward pass.
+        num_operations: How many operations were followed.
+    """
+
+    losses: Verdict
+    reads: Sequence[Read]
+    sizes: Comparison
+    backward: Sequence[str]
+    num_operations: int
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Everything that keeps the program from being proven, in words."""
+        found = [str(self.losses)] if isinstance(self.losses, Cause) else []
+        found += [f"{read.operation} at {read.line} reads examples" for read in self.reads if not read.allowed_because]
+        if self.sizes.fault is not None:
+            found.append(str(self.sizes.fault))
+        elif not self.sizes.is_possible:
+            found.append("it is another program on another number of examples")
+        return (*found, *self.backward)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether every loss depends on its own example, on public values and on randomness alone."""
+        return not self.doubts
+
+
+def prove(loss_function: LossFunction, batch: Any) -> Finding:
+    """Follow a loss function on a batch, and on one of another size, and say whether it mixes the examples.
+
+    Guarantee:
+        A finding without doubts says that the calls which were made give every example a loss of its own, whatever its
+        numbers are. It says nothing of calls that another batch may lead to: a session follows every batch.
+
+    Args:
+        loss_function: Takes a batch and returns one loss per example. It runs as it would in training, twice or a few
+            times more; no gradients are kept.
+        batch: A tensor, or lists, tuples and dictionaries of them. The first axis of every tensor tells the examples
+            apart.
+    """
+    num_examples = _num_examples(batch)
+    # one example less is another size; a batch of one or two is doubled, since a single example has nobody to mix with
+    resized = pytree.tree_map_only(Tensor, _without_last if num_examples > 2 else _doubled, batch)
+    for _ in range(_ATTEMPTS):
+        found = _compared(loss_function, batch, resized)
+        if found.sizes.is_possible or isinstance(found.losses, Cause):
+            break
+    return found
+
+
+def _compared(loss_function: LossFunction, batch: Any, resized: Any) -> Finding:
+    proof, backward = _follow(loss_function, batch, _num_examples(batch))
+    twin, _ = _follow(loss_function, resized, _num_examples(resized))
+    assert proof.trace is not None, "a program that was never seen is traced"
+    assert twin.trace is not None, "a program that was never seen is traced"
+    return Finding(
+        losses=proof.losses,
+        reads=[*proof.reads, *twin.reads],
+        sizes=compare(proof.trace, twin.trace),
+        backward=backward,
+        num_operations=len(proof.trace.entries),
+    )
+
+
+def _num_examples(batch: Any) -> int:
+    lengths = {tensor.shape[0] if tensor.dim() else None for tensor in _tensors(batch)}
+    if len(lengths) != 1 or None in lengths:
+        raise ArgumentError(
+            "Every tensor of a batch must have one row per example on its first axis; found first axes of "
+            f"{sorted(map(str, lengths)) or 'no tensors'}. Collate the batch as the training loop does."
+        )
+    (found,) = lengths
+    assert found is not None
+    return found
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _without_last(tensor: Tensor) -> Tensor:
+    return tensor[:-1].clone()
+
+
+def _doubled(tensor: Tensor) -> Tensor:
+    return torch.cat([tensor, tensor])
+
+
+def _follow(loss_function: LossFunction, batch: Any, num_examples: int) -> tuple[Proof, Sequence[str]]:
+    place = single(0) if num_examples == 1 else Place(0, 1, 1, 0, num_examples)
+    given = {id(tensor) for tensor in _tensors(batch)}
+    follower = Follower(Programs(), num_examples, lambda tensor: place if id(tensor) in given else None)
+    try:
+        with _Calls(follower):
+            losses: object = loss_function(batch)
+        if not isinstance(losses, Tensor) or losses.shape != (num_examples,):
+            found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise LossError(f"The loss function must return one loss per example, [{num_examples}]; found {found}.")
+    except BaseException:
+        follower.leave()
+        follower.release()
+        raise
+    follower.leave()
+    try:
+        proof = follower.prove(losses)
+        return proof, _follow_back(losses, follower)
+    finally:
+        follower.release()
+
+
+def _follow_back(losses: Tensor, follower: Follower) -> Sequence[str]:
+    """Run what the program brings for its backward pass, if anything, and return what is not proven of it."""
+    edges = [GradientEdge(*edge) for node in follower.nodes for edge in node.next_functions if edge[0] is not None]
+    if not edges:
+        return ()
+    watch = Watch()
+    try:
+        with followed(follower, watch):
+            torch.autograd.grad(losses.sum(), edges, allow_unused=True)  # type: ignore[arg-type]
+    except UnsupportedModel as error:
+        return (str(error),)
+    return watch.tried
+
+
+class _Calls(TorchFunctionMode):
+    """Shows a follower the calls that hand numbers to Python without an operation."""
+
+    def __init__(self, follower: Follower) -> None:
+        super().__init__()
+        self._follower = follower
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in ASKING:
+            return func(*args, **kwargs)
+        self._follower.before(func, args, kwargs, lambda tensor: (tensor.shape, tensor.dtype))
+        result = func(*args, **kwargs)
+        self._follower.after(_tensors(result))
+        return result

@@ -1,0 +1,121 @@
+"""Which whole numbers a program takes: token ids within the tables they index, labels within their classes.
+
+Found by running the program on zeros, which every table has. Nothing of a real batch enters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from privet.isolation.call import argument_names, name_of
+
+_LEAF = "_privet_leaf"
+# Operations that hand on whole numbers as they are.
+_SAME = frozenset(
+    [
+        "_to_copy",
+        "clone",
+        "detach",
+        "alias",
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "slice",
+        "select",
+        "transpose",
+        "permute",
+        "t",
+        "split",
+        "split_with_sizes",
+        "unbind",
+        "lift_fresh",
+        "contiguous",
+        "where",
+        "masked_fill",
+    ]
+)
+
+
+@dataclass(slots=True)
+class Limit:
+    """What is legal for the whole numbers of one tensor of a batch.
+
+    Attributes:
+        high: They are below it; None if nothing is known.
+        ignored: A label that means none, if the program knows one.
+    """
+
+    high: int | None = None
+    ignored: int | None = None
+
+    def below(self, high: int) -> None:
+        """Note a limit; the lowest counts."""
+        self.high = high if self.high is None else min(self.high, high)
+
+
+@dataclass(eq=False)
+class Limits(TorchDispatchMode):
+    """Watches a program and notes what the whole numbers of its batch index."""
+
+    found: dict[int, Limit] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Set torch's part up."""
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def follow(self, leaf: int, tensor: Tensor) -> None:
+        """Follow a tensor of the batch."""
+        self.found[leaf] = Limit()
+        setattr(tensor, _LEAF, leaf)
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Carry out the operation and look at what it does with whole numbers."""
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        name = name_of(func)
+        if name in _SAME:
+            leaves = [leaf for leaf in map(_leaf_of, args) if leaf is not None]
+            for out in [result] if isinstance(result, Tensor) else result:
+                if leaves and isinstance(out, Tensor) and not out.is_floating_point():
+                    setattr(out, _LEAF, leaves[0])
+        else:
+            self._note(name, func, args, kwargs)
+        return result
+
+    def _note(self, name: str, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def given(key: str) -> Any:
+            number, default = argument_names(func)[key]
+            return args[number] if number < len(args) else kwargs.get(key, default)
+
+        if name in ("embedding", "_embedding_bag", "_embedding_bag_forward_only"):
+            self._limit(args[1], args[0].shape[0])
+        elif name in ("nll_loss_forward", "nll_loss2d_forward"):
+            self._limit(given("target"), args[0].shape[1 if args[0].dim() > 1 else 0], given("ignore_index"))
+        elif name.rstrip("_") in ("gather", "scatter", "scatter_add", "index_select", "scatter_reduce"):
+            self._limit(given("index"), args[0].shape[given("dim")] if args[0].dim() else 1)
+        elif name in ("index", "_unsafe_index"):
+            for axis, index in enumerate(args[1]):
+                if index is not None and index.dtype not in (torch.bool, torch.uint8):
+                    self._limit(index, args[0].shape[axis])
+
+    def _limit(self, numbers: Any, high: int, ignored: int | None = None) -> None:
+        leaf = _leaf_of(numbers)
+        if leaf is not None:
+            self.found[leaf].below(high)
+            if ignored is not None:
+                self.found[leaf].ignored = ignored
+
+
+def _leaf_of(value: Any) -> int | None:
+    return getattr(value, _LEAF, None) if isinstance(value, Tensor) else None

@@ -1,0 +1,91 @@
+"""Programs that mix examples are refused before an update is applied, and the refusal names the line."""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from privet.errors import UnsupportedModel
+from privet.gradients.bookkeeping import BookKeeping
+from privet.gradients.engine import Engine
+from privet.gradients.functional import Functional
+from privet.training.session import privatize
+from privet.training.step import Step
+from tests.isolation.mixer import NUM_EXAMPLES, Mixer, Scene
+from tests.isolation.mixers import MIXERS
+from tests.training.tools import full_batch, plain_sgd
+
+Losses = Callable[..., Tensor]
+
+
+def walked(step: Step, losses: Losses) -> None:
+    for batch in step.microbatches():
+        step.backward(losses(*batch))
+
+
+def accumulated(step: Step, losses: Losses) -> None:
+    step.accumulate(losses)
+
+
+ENGINES: dict[str, Engine] = {"book-keeping": BookKeeping(), "functional": Functional()}
+
+
+def cases() -> list[Any]:
+    found = []
+    for mixer, way, engine in itertools.product(MIXERS, (walked, accumulated), ENGINES):
+        if engine == "functional" and not mixer.calls_once:
+            continue
+        waits = mixer.waits and way.__name__ in mixer.waits_in
+        marks = [pytest.mark.xfail(strict=True, reason=mixer.waits)] if waits else []
+        found.append(pytest.param(mixer, way, ENGINES[engine], id=f"{mixer.name}-{way.__name__}-{engine}", marks=marks))
+    return found
+
+
+def train(mixer: Mixer, way: Callable[[Step, Losses], None], engine: Engine) -> tuple[int, UnsupportedModel | None]:
+    """Train until the program is refused; return how many updates were applied, and the refusal."""
+    torch.manual_seed(0)
+    scene, taken = Scene(model=mixer.build()), 0
+    losses = partial(mixer.program, scene)
+    plan, optimizer = full_batch(mixer.starts + 2), plain_sgd(scene.model)
+    with privatize(
+        scene.model, optimizer, mixer.data(), plan, physical_batch_size=NUM_EXAMPLES, engine=engine
+    ) as session:
+        for step in session.steps():
+            scene.step = step.index
+            try:
+                way(step, losses)
+            except UnsupportedModel as error:
+                return taken, error
+            step.update()
+            taken += 1
+    return taken, None
+
+
+def is_experimental(refusal: UnsupportedModel) -> bool:
+    """Whether experiments on made-up examples came first, which know no line."""
+    frames = traceback.walk_tb(refusal.__traceback__)
+    return any(frame.f_code.co_filename.endswith("preflight.py") for frame, _ in frames)
+
+
+def test_there_are_many_different_ways_to_mix_examples() -> None:
+    names = [mixer.name for mixer in MIXERS]
+    assert len(set(names)) == len(names) >= 100
+
+
+@pytest.mark.parametrize(("mixer", "way", "engine"), cases())
+def test_a_program_that_mixes_examples_is_refused_with_the_line_that_mixes(
+    mixer: Mixer, way: Callable[[Step, Losses], None], engine: Engine
+) -> None:
+    taken, refusal = train(mixer, way, engine)
+    assert refusal is not None, f"{mixer.name} was trained"
+    assert taken == mixer.starts, str(refusal)
+    if not is_experimental(refusal):
+        assert mixer.says in str(refusal), str(refusal)
+        assert any(line in str(refusal) for line in mixer.lines), str(refusal)
