@@ -66,9 +66,16 @@ def _frozen(model: nn.Module) -> nn.Module:
     return model
 
 
-def _looks(kind: str, *, base: dict[str, Any] = _VISION, size: int = 32, **settings: Any) -> Build:
+def _looks(
+    kind: str,
+    head: str = "AutoModelForImageClassification",
+    *,
+    base: dict[str, Any] = _VISION,
+    size: int = 32,
+    **settings: Any,
+) -> Build:
     def build() -> Built:
-        model = _frozen(model_of(kind, "AutoModelForImageClassification", base | settings))
+        model = _frozen(model_of(kind, head, base | settings))
         channels = 3
 
         def loss(batch: Batch) -> Tensor:
@@ -79,7 +86,14 @@ def _looks(kind: str, *, base: dict[str, Any] = _VISION, size: int = 32, **setti
     return build
 
 
-def _sees(kind: str, head: str = "AutoModel", *, shape: tuple[int, ...] = (3, 32, 32), base: dict[str, Any] = _VISION, **settings: Any) -> Build:
+def sees(
+    kind: str,
+    head: str = "AutoModel",
+    *,
+    shape: tuple[int, ...] = (3, 32, 32),
+    base: dict[str, Any] = _VISION,
+    **settings: Any,
+) -> Build:
     """A backbone, and the mean square of what comes out of it."""
 
     def build() -> Built:
@@ -93,11 +107,11 @@ def _sees(kind: str, head: str = "AutoModel", *, shape: tuple[int, ...] = (3, 32
     return build
 
 
-def _listens(kind: str, head: str = "AutoModelForCTC", **settings: Any) -> Build:
+def listens(kind: str, head: str = "AutoModelForCTC", **settings: Any) -> Build:
     """Sound, padded, to letters."""
 
     def build() -> Built:
-        model = model_of(kind, head, _SPEECH | settings)
+        model = _frozen(model_of(kind, head, _SPEECH | settings))
 
         def make(num: int) -> Batch:
             return {
@@ -143,7 +157,7 @@ def _transcribes(kind: str, shape: tuple[int, ...], name: str, **settings: Any) 
     return build
 
 
-def _foretells(kind: str, head: str, **settings: Any) -> Build:
+def foretells(kind: str, head: str, **settings: Any) -> Build:
     """Series of numbers, some of them missing."""
 
     def build() -> Built:
@@ -169,7 +183,7 @@ def _foretells(kind: str, head: str, **settings: Any) -> Build:
     return build
 
 
-def _patches(kind: str, head: str, **settings: Any) -> Build:
+def patches(kind: str, head: str, **settings: Any) -> Build:
     def build() -> Built:
         import transformers
 
@@ -186,7 +200,7 @@ def _patches(kind: str, head: str, **settings: Any) -> Build:
     return build
 
 
-def _both(kind: str, run: Callable[[nn.Module, Batch], Tensor], head: str = "AutoModel", **settings: Any) -> Build:
+def both(kind: str, run: Callable[[nn.Module, Batch], Tensor], head: str = "AutoModel", **settings: Any) -> Build:
     """Text and image of each example."""
 
     def build() -> Built:
@@ -196,18 +210,11 @@ def _both(kind: str, run: Callable[[nn.Module, Batch], Tensor], head: str = "Aut
     return build
 
 
-def _alike(model: Any, batch: Batch) -> Tensor:
+def alike(model: Any, batch: Batch) -> Tensor:
     """Every text with its own image."""
     text = model.text_model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
     image = model.vision_model(pixel_values=batch["x"])
-    return 1 - nn.functional.cosine_similarity(text.pooler_output, image.pooler_output)
-
-
-def _joined(model: Any, batch: Batch) -> Tensor:
-    output = model(
-        input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], pixel_values=batch["x"],
-    )  # fmt: skip
-    return per_example(output[0] ** 2)
+    return 1 - nn.functional.cosine_similarity(text.last_hidden_state[:, 0], image.pooler_output)
 
 
 def _describes(model: Any, batch: Batch) -> Tensor:
@@ -217,7 +224,7 @@ def _describes(model: Any, batch: Batch) -> Tensor:
     return token_loss(output.logits[:, -16:], batch["labels"])
 
 
-_TEXT_TOWER = {
+TEXT_TOWER = {
     "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
     "max_position_embeddings": 32, "projection_dim": 32, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3,
     "attention_dropout": 0.1,
@@ -226,89 +233,150 @@ _IMAGE_TOWER = {
     "image_size": 32, "patch_size": 8, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "intermediate_size": 48, "projection_dim": 32, "attention_dropout": 0.1,
 }  # fmt: skip
-_TOWERS: dict[str, Any] = {"text_config": _TEXT_TOWER, "vision_config": _IMAGE_TOWER, "projection_dim": 32}
-_SERIES = {
+TOWERS: dict[str, Any] = {"text_config": TEXT_TOWER, "vision_config": _IMAGE_TOWER, "projection_dim": 32}
+SERIES = {
     "prediction_length": 4, "context_length": 16, "lags_sequence": [1, 2, 3], "num_time_features": 2, "d_model": 16,
     "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
     "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0,
 }  # fmt: skip
-_TS = {"num_input_channels": 3, "context_length": 24, "prediction_length": 4, "patch_length": 4, "patch_stride": 4, "d_model": 16}
+_TS = {
+    "num_input_channels": 3,
+    "context_length": 24,
+    "prediction_length": 4,
+    "patch_length": 4,
+    "patch_stride": 4,
+    "d_model": 16,
+}
 
 _ROWS: dict[str, Build] = {
     "ViT": _looks("vit"),
-    "DeiT": _looks("deit", pooler_output_size=32),
+    "DeiT": _looks("deit", "DeiTForImageClassification", pooler_output_size=32),
     "BEiT": _looks("beit", drop_path_rate=0.2),
     "Data2Vec vision": _looks("data2vec-vision"),
     "DINOv2": _looks("dinov2", mlp_ratio=2, drop_path_rate=0.2),
     "DINOv2 with registers": _looks("dinov2_with_registers", mlp_ratio=2, drop_path_rate=0.2),
-    "DINOv3": _sees("dinov3_vit"),
+    "DINOv3": sees("dinov3_vit"),
     "I-JEPA": _looks("ijepa"),
     "ViT-MSN": _looks("vit_msn"),
-    "ViT-MAE": _sees("vit_mae", decoder_hidden_size=16, decoder_num_hidden_layers=1, decoder_num_attention_heads=2),
-    "YOLOS": _sees("yolos", image_size=[32, 32], num_detection_tokens=4),
-    "Swin": _looks("swin", base=_STAGES, embed_dim=16, depths=[1, 2], num_heads=[2, 2], window_size=4, patch_size=4, drop_path_rate=0.2),
-    "Swin v2": _looks("swinv2", base=_STAGES, embed_dim=16, depths=[1, 2], num_heads=[2, 2], window_size=4, patch_size=4, drop_path_rate=0.2),
-    "Swin2SR": _sees("swin2sr", embed_dim=16, depths=[1, 2], num_heads=[2, 2], window_size=4, patch_size=1, base={"image_size": 16}, shape=(3, 16, 16)),
-    "Donut's Swin": _sees("donut-swin", base=_STAGES, embed_dim=16, depths=[1, 2], num_heads=[2, 2], window_size=4, patch_size=4),
+    "ViT-MAE": sees("vit_mae", decoder_hidden_size=16, decoder_num_hidden_layers=1, decoder_num_attention_heads=2),
+    "YOLOS": sees("yolos", image_size=[32, 32], num_detection_tokens=4),
+    "Swin": _looks(
+        "swin", base=_STAGES, embed_dim=16, depths=[1, 2], num_heads=[2, 2], window_size=4, patch_size=4,
+        drop_path_rate=0.2,
+    ),
+    "Swin v2": _looks(
+        "swinv2", base=_STAGES, embed_dim=16, depths=[1, 2], num_heads=[2, 2], window_size=4, patch_size=4,
+        drop_path_rate=0.2,
+    ),
+    "Swin2SR": sees(
+        "swin2sr", embed_dim=16, depths=[1, 2], num_heads=[2, 2], window_size=4, patch_size=1,
+        base={"image_size": 16}, shape=(3, 16, 16),
+    ),
+    "Donut's Swin": sees(
+        "donut-swin", base=_STAGES, embed_dim=16, depths=[1, 2], num_heads=[2, 2], window_size=4, patch_size=4,
+    ),
     "ConvNeXt": _looks("convnext", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, drop_path_rate=0.2),
-    "ConvNeXt v2": _looks("convnextv2", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, drop_path_rate=0.2),
-    "DINOv3 ConvNeXt": _sees("dinov3_convnext", base=_STAGES, hidden_sizes=[8, 8, 16, 16], depths=[1, 1, 1, 1]),
+    "ConvNeXt v2": _looks(
+        "convnextv2", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, drop_path_rate=0.2,
+    ),
+    "DINOv3 ConvNeXt": sees("dinov3_convnext", base=_STAGES, hidden_sizes=[8, 8, 16, 16], depths=[1, 1, 1, 1]),
     "ResNet, frozen batch norms": _looks("resnet", base=_STAGES, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1]),
-    "RegNet, frozen batch norms": _looks("regnet", base=_STAGES, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], groups_width=4),
+    "RegNet, frozen batch norms": _looks(
+        "regnet", base=_STAGES, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], groups_width=4,
+    ),
     "BiT": _looks("bit", base=_STAGES, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_groups=4),
     "MobileNet v1, frozen batch norms": _looks("mobilenet_v1", base=_STAGES, depth_multiplier=0.25),
     "MobileNet v2, frozen batch norms": _looks("mobilenet_v2", base=_STAGES, depth_multiplier=0.25),
-    "EfficientNet, frozen batch norms": _looks("efficientnet", base=_STAGES, width_coefficient=0.25, depth_coefficient=0.25, hidden_dim=320),
-    "MobileViT, frozen batch norms": _looks("mobilevit", base=_STAGES, hidden_sizes=[16, 16, 16], neck_hidden_sizes=[8, 8, 8, 8, 8, 8, 16], num_attention_heads=2, patch_size=2),
+    "EfficientNet, frozen batch norms": _looks(
+        "efficientnet", base=_STAGES, width_coefficient=0.25, depth_coefficient=0.25, hidden_dim=320,
+    ),
+    "MobileViT, frozen batch norms": _looks(
+        "mobilevit", base=_STAGES, hidden_sizes=[16, 16, 16], neck_hidden_sizes=[8, 8, 8, 8, 8, 8, 16],
+        num_attention_heads=2, patch_size=2,
+    ),
     "MobileViT v2, frozen batch norms": _looks("mobilevitv2", base=_STAGES, size=64, width_multiplier=0.25),
-    "SegFormer": _looks("segformer", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_encoder_blocks=2, sr_ratios=[2, 1], num_attention_heads=[1, 2], mlp_ratios=[2, 2], patch_sizes=[7, 3], strides=[4, 2], decoder_hidden_size=16, drop_path_rate=0.2),
-    "PoolFormer": _looks("poolformer", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_encoder_blocks=2, patch_sizes=[7, 3], strides=[4, 2], padding=[2, 1], mlp_ratio=2.0, drop_path_rate=0.2),
-    "PVT": _looks("pvt", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_encoder_blocks=2, sequence_reduction_ratios=[2, 1], num_attention_heads=[1, 2], mlp_ratios=[2, 2], patch_sizes=[4, 2], strides=[4, 2]),
-    "PVT v2": _looks("pvt_v2", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_encoder_blocks=2, sr_ratios=[2, 1], num_attention_heads=[1, 2], mlp_ratios=[2, 2], patch_sizes=[7, 3], strides=[4, 2]),
-    "CvT, frozen batch norms": _looks("cvt", base=_STAGES, embed_dim=[8, 16, 16], depth=[1, 1, 1], num_heads=[1, 2, 2], patch_sizes=[7, 3, 3]),
-    "LeViT, frozen batch norms": _looks("levit", base=_STAGES | {"image_size": 64}, size=64, hidden_sizes=[16, 16, 16], num_attention_heads=[2, 2, 2], depths=[1, 1, 1], key_dim=[4, 4, 4], stride=2),
-    "FocalNet": _looks("focalnet", base=_STAGES, embed_dim=8, hidden_sizes=[8, 16], depths=[1, 1], focal_levels=[1, 1], focal_windows=[3, 3]),
-    "Hiera": _looks("hiera", base=_STAGES, embed_dim=8, depths=[1, 1], num_heads=[1, 2], patch_size=[4, 4], patch_stride=[4, 4], patch_padding=[0, 0], image_size=[32, 32], masked_unit_size=[2, 2], query_stride=[2, 2], num_query_pool=1),
-    "SwiftFormer, frozen batch norms": _looks("swiftformer", base=_STAGES, depths=[1, 1, 1, 1], embed_dims=[8, 8, 16, 16]),
-    "TextNet, frozen batch norms": _sees("textnet", base={}),
+    "SegFormer": _looks(
+        "segformer", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_encoder_blocks=2, sr_ratios=[2, 1],
+        num_attention_heads=[1, 2], mlp_ratios=[2, 2], patch_sizes=[7, 3], strides=[4, 2], decoder_hidden_size=16,
+        drop_path_rate=0.2,
+    ),
+    "PoolFormer": _looks(
+        "poolformer", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_encoder_blocks=2, patch_sizes=[7, 3],
+        strides=[4, 2], padding=[2, 1], mlp_ratio=2.0, drop_path_rate=0.2,
+    ),
+    "PVT": _looks(
+        "pvt", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_encoder_blocks=2,
+        sequence_reduction_ratios=[2, 1], num_attention_heads=[1, 2], mlp_ratios=[2, 2], patch_sizes=[4, 2],
+        strides=[4, 2],
+    ),
+    "PVT v2": _looks(
+        "pvt_v2", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_encoder_blocks=2, sr_ratios=[2, 1],
+        num_attention_heads=[1, 2], mlp_ratios=[2, 2], patch_sizes=[7, 3], strides=[4, 2],
+    ),
+    "LeViT, frozen batch norms": _looks(
+        "levit", "LevitForImageClassification", base=_STAGES | {"image_size": 64}, size=64,
+        hidden_sizes=[16, 16, 16], num_attention_heads=[2, 2, 2], depths=[1, 1, 1], key_dim=[4, 4, 4], stride=2,
+    ),
+    "FocalNet": _looks(
+        "focalnet", base=_STAGES, embed_dim=8, hidden_sizes=[8, 16], depths=[1, 1], focal_levels=[1, 1],
+        focal_windows=[3, 3],
+    ),
+    "Hiera": _looks(
+        "hiera", base=_STAGES, embed_dim=8, depths=[1, 1], num_heads=[1, 2], patch_size=[4, 4], patch_stride=[4, 4],
+        patch_padding=[0, 0], image_size=[32, 32], masked_unit_size=[2, 2], query_stride=[2, 2], num_query_pool=1,
+    ),
+    "SwiftFormer, frozen batch norms": _looks(
+        "swiftformer", base=_STAGES, depths=[1, 1, 1, 1], embed_dims=[8, 8, 16, 16],
+    ),
+    "TextNet, frozen batch norms": sees("textnet", base={}),
     "HGNet v2, frozen batch norms": _looks("hgnet_v2", base=_STAGES),
-    "ImageGPT": None,
-    "GLPN": _sees("glpn", base={}, hidden_sizes=[8, 16], depths=[1, 1], num_encoder_blocks=2, sr_ratios=[2, 1], num_attention_heads=[1, 2], mlp_ratios=[2, 2], patch_sizes=[7, 3], strides=[4, 2], decoder_hidden_size=16),
-    "DPT": _sees("dpt", "AutoModelForDepthEstimation", backbone_out_indices=[0, 1, 0, 1], neck_hidden_sizes=[8, 8, 8, 8], fusion_hidden_size=8, is_hybrid=False, reassemble_factors=[4, 2, 1, 0.5]),
-    "VideoMAE": _sees("videomae", shape=(4, 3, 16, 16), image_size=16, num_frames=4, tubelet_size=2),
-    "ViViT": _sees("vivit", shape=(4, 3, 16, 16), image_size=16, num_frames=4, tubelet_size=[2, 8, 8]),
-    "TimeSformer": _sees("timesformer", shape=(4, 3, 16, 16), image_size=16, num_frames=4),
-    "SAM image encoder": None,
-    "CLIP": _both("clip", _alike, **_TOWERS),
-    "SigLIP": _both("siglip", _alike, **_TOWERS),
-    "Chinese CLIP": _both("chinese_clip", _alike, **_TOWERS),
-    "BLIP": _both("blip", _describes, "AutoModelForImageTextToText", **_TOWERS),
-    "GIT": _both("git", _describes, "AutoModelForCausalLM", vision_config=_IMAGE_TOWER, **_TEXT_TOWER),
-    "ViLT": _both("vilt", _joined, **_TEXT_TOWER, image_size=32, patch_size=8),
-    "AltCLIP": None,
-    "Wav2Vec2": _listens("wav2vec2"),
-    "Wav2Vec2, layer norms": _listens("wav2vec2", feat_extract_norm="layer", do_stable_layer_norm=True),
-    "Wav2Vec2, classifier": _listens("wav2vec2", "AutoModelForAudioClassification"),
-    "Wav2Vec2 with SpecAugment": _listens("wav2vec2", mask_time_prob=0.3),
-    "Wav2Vec2 Conformer, frozen batch norms": _listens("wav2vec2-conformer"),
-    "HuBERT": _listens("hubert"),
-    "WavLM": _listens("wavlm", num_buckets=8, max_bucket_distance=16),
-    "SEW": _listens("sew", squeeze_factor=2),
-    "SEW-D": _listens("sew-d", squeeze_factor=2, max_position_embeddings=64, position_buckets=8),
-    "UniSpeech": _listens("unispeech"),
-    "UniSpeech-SAT": _listens("unispeech-sat"),
-    "Data2Vec audio": _listens("data2vec-audio", conv_pos_kernel_size=3, num_conv_pos_embeddings=2),
-    "Whisper": _transcribes("whisper", (8, 40), "input_features", num_mel_bins=8, max_source_positions=20, max_target_positions=32),
-    "Speech2Text": _transcribes("speech_to_text", (40, 8), "input_features", input_feat_per_channel=8, conv_channels=16, max_source_positions=64, max_target_positions=32, encoder_layerdrop=0.0, decoder_layerdrop=0.0),
-    "Moonshine": _transcribes("moonshine", (3000,), "input_values", hidden_size=32, encoder_num_hidden_layers=2, decoder_num_hidden_layers=2, encoder_num_attention_heads=4, decoder_num_attention_heads=4, intermediate_size=48),
-    "Audio spectrogram transformer": None,
-    "Time series transformer": _foretells("time_series_transformer", "TimeSeriesTransformerModel", **_SERIES),
-    "Informer": _foretells("informer", "InformerModel", **_SERIES),
-    "Autoformer": _foretells("autoformer", "AutoformerModel", **_SERIES),
-    "PatchTST": _patches("patchtst", "PatchTSTForPrediction", **_TS, num_hidden_layers=2, num_attention_heads=2, ffn_dim=16, scaling="std", norm_type="layernorm"),
-    "PatchTSMixer": _patches("patchtsmixer", "PatchTSMixerForPrediction", **_TS, num_layers=2, norm_mlp="LayerNorm"),
+    "GLPN": sees(
+        "glpn", base={}, hidden_sizes=[8, 16], depths=[1, 1], num_encoder_blocks=2, sr_ratios=[2, 1],
+        num_attention_heads=[1, 2], mlp_ratios=[2, 2], patch_sizes=[7, 3], strides=[4, 2], decoder_hidden_size=16,
+    ),
+    "DPT": sees(
+        "dpt", "AutoModelForDepthEstimation", num_hidden_layers=4, backbone_out_indices=[0, 1, 2, 3],
+        neck_hidden_sizes=[8, 8, 8, 8], fusion_hidden_size=8, is_hybrid=False, reassemble_factors=[4, 2, 1, 0.5],
+    ),
+    "VideoMAE": sees("videomae", shape=(4, 3, 16, 16), image_size=16, num_frames=4, tubelet_size=2),
+    "ViViT": sees("vivit", shape=(4, 3, 16, 16), image_size=16, num_frames=4, tubelet_size=[2, 8, 8]),
+    "CLIP": both("clip", alike, **TOWERS),
+    "SigLIP": both("siglip", alike, **TOWERS),
+    "Chinese CLIP": both("chinese_clip", alike, **TOWERS),
+    "BLIP": both("blip", _describes, "AutoModelForImageTextToText", **TOWERS),
+    "GIT": both("git", _describes, "AutoModelForCausalLM", vision_config=_IMAGE_TOWER, **TEXT_TOWER),
+    "Wav2Vec2": listens("wav2vec2"),
+    "Wav2Vec2, layer norms": listens("wav2vec2", feat_extract_norm="layer", do_stable_layer_norm=True),
+    "Wav2Vec2, classifier": listens("wav2vec2", "AutoModelForAudioClassification"),
+    "Wav2Vec2 Conformer, frozen batch norms": listens("wav2vec2-conformer"),
+    "HuBERT": listens("hubert"),
+    "WavLM": listens("wavlm", num_buckets=8, max_bucket_distance=16),
+    "SEW": listens("sew", squeeze_factor=2),
+    "SEW-D": listens("sew-d", squeeze_factor=2, max_position_embeddings=64, position_buckets=8),
+    "UniSpeech": listens("unispeech"),
+    "UniSpeech-SAT": listens("unispeech-sat"),
+    "Data2Vec audio": listens("data2vec-audio", conv_pos_kernel_size=3, num_conv_pos_embeddings=2),
+    "Whisper": _transcribes(
+        "whisper", (8, 40), "input_features", num_mel_bins=8, max_source_positions=20, max_target_positions=32,
+    ),
+    "Speech2Text": _transcribes(
+        "speech_to_text", (40, 8), "input_features", input_feat_per_channel=8, conv_channels=16,
+        max_source_positions=64, max_target_positions=32, encoder_layerdrop=0.0, decoder_layerdrop=0.0,
+    ),
+    "Moonshine": _transcribes(
+        "moonshine", (3000,), "input_values", hidden_size=32, encoder_num_hidden_layers=2,
+        decoder_num_hidden_layers=2, encoder_num_attention_heads=4, decoder_num_attention_heads=4,
+        intermediate_size=48,
+    ),
+    "Time series transformer": foretells(
+        "time_series_transformer", "TimeSeriesTransformerModel", scaling="std", **SERIES,
+    ),
+    "Informer": foretells("informer", "InformerModel", scaling="std", **SERIES),
+    "PatchTST": patches(
+        "patchtst", "PatchTSTForPrediction", **_TS, num_hidden_layers=2, num_attention_heads=2, ffn_dim=16,
+        scaling="std", norm_type="layernorm",
+    ),
+    "PatchTSMixer": patches("patchtsmixer", "PatchTSMixerForPrediction", **_TS, num_layers=2, norm_mlp="LayerNorm"),
 }  # fmt: skip
 
-SENSES = tuple(
-    Architecture(name=name, build=build, needs=("transformers",)) for name, build in _ROWS.items() if build is not None
-)
+SENSES = tuple(Architecture(name=name, build=build, needs=("transformers",)) for name, build in _ROWS.items())

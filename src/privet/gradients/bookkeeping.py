@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from privet.errors import LoopError, UnsupportedModel
 from privet.gradients.budgets import Balanced, Budget
 from privet.gradients.building import Building
-from privet.gradients.capture import Capture, Function, Recording, Source, Use, leave, send_back
+from privet.gradients.capture import Capture, Function, Recording, Source, Use, enter, leave, send_back
 from privet.gradients.engine import Clipper, NewProgram, NotTried, Present, check_losses
 from privet.gradients.example_axis import ExampleAxis, FoldedAxis, axis_of, candidates
 from privet.gradients.holding import check_norms, check_rule
@@ -115,7 +115,7 @@ class RunningBookKeeping:
             self.parameters, batch_size, self._expansions,
             follows_memory=follows, programs=self.watch.programs, may_trace=may_trace,
         )  # fmt: skip
-        self._capture.__enter__()  # type: ignore[no-untyped-call]
+        enter(self._capture)
 
     def abandon(self) -> None:
         """Leave the capture mode and drop what it noted."""

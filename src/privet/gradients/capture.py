@@ -15,6 +15,7 @@ Three kinds of tensor are told apart:
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -218,6 +219,7 @@ class Capture(TorchFunctionMode):
         """
         super().__init__()
         self.slot = 0
+        self.stance: Any = None
         self._oldest = next(_GENERATIONS) - 1  # the batch was marked just before, or is marked from now on
         self._follows_memory = follows_memory
         self._expansions = {} if expansions is None else expansions
@@ -559,9 +561,19 @@ def _keep(use: Use, gradient: Tensor | None) -> None:
         use.receive(use)
 
 
+def enter(capture: Capture) -> None:
+    """Watch from now on. Compiled parts of a model run uncompiled meanwhile: nobody can look into compiled code."""
+    if "torch._dynamo" in sys.modules:
+        capture.stance = torch.compiler.set_stance("force_eager")
+    capture.__enter__()  # type: ignore[no-untyped-call]
+
+
 def leave(capture: Capture) -> None:
     """Take one mode out of torch's stack, wherever it lies: two sessions may have physical batches open at once."""
     above = []
+    if capture.stance is not None:
+        capture.stance.__exit__(None, None, None)
+        capture.stance = None
     if capture.recording.follower is not None:
         capture.recording.follower.leave()
     while (top := _pop_mode()) is not capture:  # type: ignore[no-untyped-call]

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
-from torch.utils._python_dispatch import _pop_mode, _push_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
 from privet.isolation.place import Cause, Fault, Place, Verdict
 from privet.isolation.reads import Read, checks_only
@@ -29,8 +29,11 @@ _SHIFT = 24
 _FOLLOWERS = itertools.count(1)
 # Calls that hand the numbers of a tensor to Python without an operation.
 _READING: frozenset[Function] = frozenset(
-    [Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.untyped_storage]
-)
+    [
+        Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.untyped_storage, Tensor.__repr__,
+        Tensor.__format__,
+    ]
+)  # fmt: skip
 _ATTRIBUTES = [
     "shape",
     "dtype",
@@ -204,7 +207,8 @@ class Follower:
             self._is_lost = True
             return
         self.tracer = Tracer(self._num_examples, self._first_seen, slot=self._slot)
-        _push_mode(self.tracer)
+        # unlike a bare push this tells torch's compiler, too, that a mode is active
+        self.tracer.__enter__()  # type: ignore[no-untyped-call]
 
     def _first_seen(self, tensor: Tensor) -> Verdict:
         """Return what is known of a tensor that was made before the tracer was there."""
@@ -286,9 +290,12 @@ class Follower:
         """Take the tracer off torch's stack, wherever it lies."""
         if self.tracer is None:
             return
-        above = []
-        while (top := _pop_mode()) is not self.tracer:
+        above: list[TorchDispatchMode] = []
+        while (top := _get_current_dispatch_mode()) is not self.tracer:
+            assert top is not None, "the tracer is on the stack"
             above.append(top)
+            _pop_mode()
+        self.tracer.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         for mode in reversed(above):
             _push_mode(mode)
 

@@ -22,6 +22,11 @@ def _is_own(filename: str) -> bool:
     return filename.startswith(_OWN) or filename.startswith("<")
 
 
+@lru_cache(maxsize=4096)
+def _name(filename: str) -> str:
+    return Path(filename).name
+
+
 def user_frame() -> FrameType | None:
     """Return the innermost frame that is neither torch's nor privet's."""
     frame: FrameType | None = sys._getframe(1)
@@ -47,4 +52,4 @@ def user_line() -> str:
     frame = user_frame()
     if frame is None:
         return ""
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}, in {frame.f_code.co_name}"
+    return f"{_name(frame.f_code.co_filename)}:{frame.f_lineno}, in {frame.f_code.co_name}"

@@ -349,6 +349,8 @@ _ALONG = [
     "_log_softmax",
     "softmax",
     "log_softmax",
+    "_softmax_backward_data",
+    "_log_softmax_backward_data",
     "_safe_softmax",
     "flip",
     "roll",

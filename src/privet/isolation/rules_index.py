@@ -180,9 +180,11 @@ def _where_masked(into: Spec, indices: Sequence[Any], values: Spec) -> Place | N
     That is ``where(mask, values, x)``, an operation on elements: nothing is moved, and it does not matter how many
     places there are. None if the assignment is of another kind.
     """
-    axis = next((number for number, index in enumerate(indices) if index is not None), 0)
-    mask = indices[axis]
-    if any(index is not None for index in indices[axis + 1 :]) or mask.dtype not in _MASKS or mask.ndim == 0:
+    given = [(number, index) for number, index in enumerate(indices) if index is not None]
+    if len(given) != 1:
+        return None
+    ((axis, mask),) = given
+    if mask.dtype not in _MASKS or mask.ndim == 0:
         return None
     if values.ndim > into.ndim - axis - mask.ndim and any(size != 1 for size in values.shape):
         return None

@@ -275,8 +275,11 @@ def strided(call: Call) -> Sequence[Verdict]:
 def _from_memory(spec: Spec, place: Place, out: Spec) -> Place:
     if place.first or any(size > 1 and step == 0 for size, step in zip(spec.shape, spec.strides, strict=True)):
         raise NoRule("memory is read in its own order")
+    stride = storage_stride(place, spec)
+    if from_storage(stride, place.num, spec) != place:
+        raise NoRule("the examples do not begin where memory begins")
     try:
-        return from_storage(storage_stride(place, spec), place.num, out)
+        return from_storage(stride, place.num, out)
     except NoRule as error:
         raise Mixes(str(error)) from None
 

@@ -6,13 +6,11 @@ custom functions make no difference to it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -24,7 +22,6 @@ from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Shape, Sp
 from privet.isolation.reads import Read, may_read
 from privet.isolation.table import rule_of
 
-_COMPILER = "torch._dynamo"
 EARLIER = "it uses a value that was computed from an earlier batch"
 # Operations that hand a number to Python.
 _READING = frozenset(["_local_scalar_dense", "equal", "is_nonzero"])
@@ -132,23 +129,18 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Tell torch not to import its compiler (seconds) for the first operation; see below."""
+        """Tell torch not to import its compiler, which takes seconds: programs under a tracer run uncompiled."""
         return False
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Carry out the operation, then note it; where torch's compiler is about, it must not compile that."""
-        if _COMPILER in sys.modules:
-            return _undisturbed()(self, func, args, kwargs or {})
-        return self._follow(func, args, kwargs or {})
-
-    def _follow(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Carry out the operation, then note it."""
+        kwargs = kwargs or {}
         seen = [self._seen(arg) for arg in args]
         named = {name: self._seen(value) for name, value in kwargs.items()} if kwargs else kwargs
         result = func(*args, **kwargs)
-        if not torch.compiler.is_compiling():
-            self._note(func, args, kwargs, seen, named, result)
+        self._note(func, args, kwargs, seen, named, result)
         return result
 
     def _seen(self, value: Any) -> Any:
@@ -229,12 +221,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _forget(self, tensor: Tensor) -> None:
         self._strangers.pop(id(tensor), None)
         setattr(tensor, self._attribute, None)
-
-
-@lru_cache(maxsize=1)
-def _undisturbed() -> Callable[[Tracer, OpOverload, tuple[Any, ...], dict[str, Any]], Any]:
-    undisturbed: Any = torch.compiler.disable(Tracer._follow)  # type: ignore[no-untyped-call]
-    return cast("Callable[[Tracer, OpOverload, tuple[Any, ...], dict[str, Any]], Any]", undisturbed)
 
 
 def verdicts_of(call: Call) -> Sequence[Verdict]:
