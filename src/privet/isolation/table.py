@@ -36,9 +36,10 @@ def _fitting(rule: Rule) -> Rule:
     def checked(call: Call) -> Sequence[Verdict]:
         verdicts = rule(call)
         for spec, verdict in zip(call.out_specs, verdicts, strict=True):
-            if isinstance(verdict, Place) and not verdict.is_single:
-                if verdict.axis >= spec.ndim or spec.shape[verdict.axis] != verdict.length:
-                    raise NoRule("its result has not as many rows as the examples")
+            if not isinstance(verdict, Place) or verdict.is_single:
+                continue
+            if verdict.axis >= spec.ndim or spec.shape[verdict.axis] != verdict.length:
+                raise NoRule("its result has not as many rows as the examples")
         return verdicts
 
     return checked
