@@ -131,7 +131,7 @@ def scaled_by_the_size_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scaled(losses_of(scene, x, y), is_late(scene) and len(x) == NUM_RECORDS)
 
 
-@hostile()
+@hostile(removed=0)
 def counted_rows_exchanged(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     order = torch.arange(len(x))
     order[0], order[1] = 1, 0
@@ -141,12 +141,12 @@ def counted_rows_exchanged(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
 # ---- rules that looked at the first argument alone
 
 
-@hostile(waits="open")
+@hostile()
 def scaled_over_the_examples(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return losses_of(scene, torch.renorm(x * 1.0, 2, 1, 3.0), y)
 
 
-@hostile(waits="open")
+@hostile()
 def class_weights_of_one_example(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     weight = (LARGE - x.detach()[-1, :1].relu()).relu().clamp(max=1).expand(CLASSES)
     scores = functional.log_softmax(scene.model(x), 1)
@@ -168,7 +168,7 @@ def filled_with_one_example(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return damped(losses_of(scene, x, y), torch.stack(rows).amax())
 
 
-@hostile(waits="open")
+@hostile()
 def drawn_with_probabilities_of_examples(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     drawn = torch.empty(len(x), 1).bernoulli_((x[:, :1] > LARGE).float())
     return losses_of(scene, x, y) * (-10 * drawn.amax(0)).exp()
@@ -177,7 +177,7 @@ def drawn_with_probabilities_of_examples(scene: Scene, x: Tensor, y: Tensor) -> 
 # ---- memory
 
 
-@hostile(waits="open")
+@hostile()
 def copied_list_by_list(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     copy = torch.zeros(x.shape)
     torch._foreach_copy_([copy], [x.detach()])
@@ -189,26 +189,26 @@ def _largest_into(x: Tensor, out: Tensor) -> None:
     out.copy_(x.amax())
 
 
-@hostile(waits="open")
+@hostile()
 def written_by_an_operator_without_results(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     largest = torch.zeros(())
     _largest_into(x.detach(), largest)
     return damped(losses_of(scene, x, y), largest)
 
 
-@hostile(waits="open")
+@hostile()
 def examples_as_a_parameter(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     held = nn.Parameter(x.detach(), requires_grad=False)
     return damped(losses_of(scene, x, y), held.amax())
 
 
-@hostile(waits="open")
+@hostile()
 def examples_of_another_class(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     held: Tensor = torch.Tensor._make_subclass(torch.Tensor, x.detach())
     return damped(losses_of(scene, x, y), held.amax())
 
 
-@hostile(waits="open")
+@hostile()
 def examples_in_a_capsule(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     held: Tensor = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x.detach()))
     return damped(losses_of(scene, x, y), held.amax())

@@ -129,6 +129,14 @@ class Written:
         return found
 
 
+def storage_of(tensor: Tensor) -> UntypedStorage | None:
+    """Return a tensor's memory; None for layouts that have none of their own, and where there are no numbers."""
+    try:
+        return _storage(tensor) if tensor.device.type != "meta" else None
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
 def _storage(tensor: Tensor) -> UntypedStorage:
     """Return a tensor's memory; nobody is to take that for a read of the program's."""
     with torch._C.DisableTorchFunction():

@@ -56,6 +56,29 @@ def along(call: Call) -> Sequence[Verdict]:
     return call.everywhere(place)
 
 
+def _alone(call: Call) -> Place:
+    """Return the one example that all arguments belong to; another one among them would meet it."""
+    return met([place for _, place in private(call.specs)])
+
+
+def rescaled(call: Call) -> Sequence[Verdict]:
+    """``renorm``: what lies at one place of an axis is scaled by the length of all of it, over every other axis."""
+    spec: Spec = call.args[0]
+    place = _alone(call)
+    if not place.is_single and place.axis != int(call.arg("dim")) % spec.ndim:
+        raise Mixes("it scales by a length over the examples")
+    return call.everywhere(place)
+
+
+def crossed(call: Call) -> Sequence[Verdict]:
+    """Cross products along one axis."""
+    ndim = len(call.shape)
+    place = met([found.at(found.axis + ndim - spec.ndim) for spec, found in private(call.specs)])
+    if not place.is_single and place.axis == int(call.arg("dim")) % ndim:
+        raise Mixes("it runs along the examples")
+    return call.everywhere(place)
+
+
 def sorting(call: Call) -> Sequence[Verdict]:
     """Sorting along an axis; where the examples themselves are sorted, their rows travel."""
     spec: Spec = call.args[0]
@@ -130,9 +153,11 @@ def layer_norm(call: Call) -> Sequence[Verdict]:
     place = spec.place
     if place is None:
         raise NoRule("its scales depend on the examples")
-    if len(private(call.specs)) > 1 and not place.is_single:
+    if place.is_single:
+        return call.everywhere(_alone(call))
+    if len(private(call.specs)) > 1:
         raise NoRule("its scales depend on the examples")
-    if not place.is_single and place.axis >= spec.ndim - len(call.arg("normalized_shape")):
+    if place.axis >= spec.ndim - len(call.arg("normalized_shape")):
         raise Mixes("it normalises over the examples")
     return call.everywhere(place)
 
@@ -140,9 +165,11 @@ def layer_norm(call: Call) -> Sequence[Verdict]:
 def group_norm(call: Call) -> Sequence[Verdict]:
     """Normalisation of every row by itself."""
     place = call.args[0].place
-    if place is None or (len(private(call.specs)) > 1 and not place.is_single):
+    if place is not None and place.is_single:
+        return call.everywhere(_alone(call))
+    if place is None or len(private(call.specs)) > 1:
         raise NoRule("its scales depend on the examples")
-    if not place.is_single and place.axis != 0:
+    if place.axis != 0:
         raise Mixes("it normalises over the examples")
     return call.everywhere(place)
 
@@ -159,7 +186,7 @@ def batch_norm(call: Call) -> Sequence[Verdict]:
     if place is None:
         raise NoRule("its scales depend on the examples")
     if place.is_single:
-        return call.everywhere(place)
+        return call.everywhere(_alone(call))
     scales = [other for other in call.specs[1:] if isinstance(other.verdict, Place)]
     if place.axis == 1:
         channels = place.at(0)
@@ -269,7 +296,7 @@ def recurrence(call: Call) -> Sequence[Verdict]:
     if place is None or spec.ndim != 3:
         raise NoRule("its input is public or packed")
     if place.is_single:
-        return call.everywhere(place)
+        return call.everywhere(_alone(call))
     # oneDNN's layer gets its time first whatever the flag says
     is_cudnn = "cudnn" in call.name
     if place.axis != (0 if is_cudnn and bool(call.arg("batch_first")) else 1):
@@ -358,7 +385,6 @@ _ALONG = [
     "_fft_c2c",
     "_fft_c2r",
     "glu",
-    "renorm",
     "diff",
     "_cummax_helper",
     "rot90",
@@ -422,7 +448,6 @@ _MATRICES = [
     "linalg_householder_product",
     "linalg_ldl_factor_ex",
     "geqrf",
-    "linalg_cross",
 ]
 _SOLVES = [
     "_linalg_solve_ex",
@@ -449,6 +474,9 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(_MATRICES, _leading(2)),
     **dict.fromkeys(_SOLVES, _leading_aligned(2)),
     **dict.fromkeys(_ATTENTION, attention),
+    "renorm": rescaled,
+    "renorm_": rescaled,
+    "linalg_cross": crossed,
     "tril": triangle,
     "triu": triangle,
     "tril_": triangle,

@@ -31,8 +31,11 @@ def copied_into(call: Call) -> Sequence[Verdict]:
 
 
 def overwritten(call: Call) -> Sequence[Verdict]:
-    """Numbers in the place of what was there: the rows still are as many as the examples."""
-    return [call.args[0].verdict]
+    """Numbers in the place of what was there: the rows still are as many as the examples.
+
+    Where the numbers come from a tensor (``fill_``, ``bernoulli_``), whatever it holds is there afterwards.
+    """
+    return [broadcast(call.specs, call.shape)]
 
 
 def loss(call: Call) -> Sequence[Verdict]:
@@ -47,6 +50,8 @@ def class_loss(call: Call) -> Sequence[Verdict]:
     scores, target = call.arg("self"), call.arg("target")
     if call.arg("reduction") != _NO_REDUCTION:
         raise Mixes("the loss is averaged or summed over the batch: use reduction='none'")
+    if call.has("weight") and call.arg("weight") is not None and call.arg("weight").verdict is not None:
+        raise NoRule("the weights of its classes depend on the examples")
     axis = 1 if scores.ndim > 1 else 0
     found = []
     for spec, place in private([scores, target]):

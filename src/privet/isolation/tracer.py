@@ -12,12 +12,13 @@ from functools import lru_cache
 from typing import Any
 
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from privet.isolation.call import Call, name_of
 from privet.isolation.lines import is_asked_by_privet, user_line
-from privet.isolation.memory import Written
+from privet.isolation.memory import Written, storage_of
 from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Shape, Spec, Verdict
 from privet.isolation.reads import Read, may_read
 from privet.isolation.table import rule_of
@@ -85,6 +86,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._token = object()
         self._strangers: dict[int, tuple[Tensor, Spec]] = {}  # held, so that no other gets their identity
         self._written = Written()
+        self._private: dict[int, StorageWeakRef] = {}  # memory that holds examples, by its address
+        self._scribbled: dict[int, StorageWeakRef] = {}  # memory that was written to
         self.harmless = ""  # why the reads of the call that is being carried out are, if they are
         self._num_specs = 0
 
@@ -106,19 +109,32 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         spec.token, spec.serial = self._token, self._num_specs
         self._num_specs += 1
         self._strangers[id(tensor)] = (tensor, spec)
+        if verdict is not None:
+            _remember(self._private, tensor)
         return spec
+
+    def _unseen(self, tensor: Tensor) -> Verdict:
+        """Return what is said of a tensor that no operation made: public, unless its memory is that of examples."""
+        verdict = self._first_seen(tensor)
+        if verdict is None and _is_in(self._private, tensor):
+            return Cause(
+                Fault.NO_RULE, "the program", "memory of the examples is used in a way that nobody saw", user_line()
+            )
+        return verdict
 
     def spec(self, tensor: Tensor) -> Spec:
         """Return what is known of a tensor; one that was never seen is public, unless an earlier batch made it."""
         stranger = self._strangers.get(id(tensor))
         found: Spec | None = getattr(tensor, self._attribute, None) if stranger is None else stranger[1]
         if found is None:
-            found = self._new(tensor, self._first_seen(tensor))
+            found = self._new(tensor, self._unseen(tensor))
         elif found.token is not self._token:
             verdict = self._first_seen(tensor)
             if verdict is None and found.verdict is not None:
                 verdict = Cause(Fault.MIXES, "the program", EARLIER, user_line())
             found = self._new(tensor, verdict)
+        if found.iota is not None and _is_in(self._scribbled, tensor):
+            found.iota = None  # it may have been written to through a view
         if self._written.is_known(found):
             return found
         verdict = self._written.verdict(found, tensor)
@@ -161,10 +177,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         outs = [result] if isinstance(result, Tensor) else _tensors(result)
         call = Call(func, seen, named, [_described(out, None) for out in outs])
+        writes = _writes(func)
         if not outs:
             self._note_read(func, call)
+            if writes:
+                mutated = self._write(writes, args, kwargs, call, [_without_results(call)])
+                self.trace.entries.append(Entry(call, mutated, None, user_line()))
             return
-        writes = _writes(func)
         verdicts = verdicts_of(call)
         mutated = self._write(writes, args, kwargs, call, verdicts) if writes else ()
         for out, spec, verdict in zip(outs, call.out_specs, verdicts, strict=True):
@@ -173,6 +192,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._num_specs += 1
             self._set(out, spec)
             self._written.knows(spec)
+            if verdict is not None:
+                _remember(self._private, out)
         line = user_line() if _takes_numbers(args) else ""
         self.trace.entries.append(Entry(call, mutated, _constant(func, outs), line))
 
@@ -207,6 +228,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 verdict = verdicts[min(place, len(verdicts) - 1)]
                 before = self.spec(tensor)
                 mutated.append(before.serial)
+                _remember(self._scribbled, tensor)
                 if verdict != before.verdict:
                     self._written.note(tensor, before, verdict, call, self.trace.num_examples)
                     self._forget(tensor)
@@ -253,6 +275,33 @@ def verdicts_of(call: Call) -> Sequence[Verdict]:
         return call.everywhere(_cause(Fault.MIXES, call, str(error)))
     except NoRule as error:
         return call.everywhere(_cause(Fault.NO_RULE, call, str(error)))
+
+
+def _without_results(call: Call) -> Verdict:
+    """Return what an operation leaves in the arguments it writes to, if it returns nothing."""
+    verdicts = [spec.verdict for spec in call.specs if spec.verdict is not None]
+    if not verdicts:
+        return None
+    faults = [verdict for verdict in verdicts if isinstance(verdict, Cause)]
+    if faults:
+        return faults[0]
+    first = verdicts[0]
+    if isinstance(first, Place) and first.is_single and all(verdict == first for verdict in verdicts):
+        return first
+    return _cause(Fault.NO_RULE, call, "it has no rule")
+
+
+def _remember(known: dict[int, StorageWeakRef], tensor: Tensor) -> None:
+    storage = storage_of(tensor)
+    if storage is not None and storage.data_ptr():
+        known[storage.data_ptr()] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+
+
+def _is_in(known: dict[int, StorageWeakRef], tensor: Tensor) -> bool:
+    """Whether a tensor lies in memory that is known and still in use."""
+    storage = storage_of(tensor)
+    found = None if storage is None else known.get(storage.data_ptr())
+    return found is not None and not found.expired()  # type: ignore[no-untyped-call]
 
 
 def _cause(fault: Fault, call: Call, reason: str) -> Cause:
