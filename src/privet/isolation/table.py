@@ -36,9 +36,8 @@ def _fitting(rule: Rule) -> Rule:
     def checked(call: Call) -> Sequence[Verdict]:
         verdicts = rule(call)
         for spec, verdict in zip(call.out_specs, verdicts, strict=True):
-            if isinstance(verdict, Place) and not verdict.is_single:
-                if verdict.axis >= spec.ndim or spec.shape[verdict.axis] != verdict.length:
-                    raise NoRule("its result has not as many rows as the examples")
+            if isinstance(verdict, Place) and not verdict.fits(spec.shape):
+                raise NoRule("its result has not as many rows as the examples")
         return verdicts
 
     return checked
