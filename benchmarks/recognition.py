@@ -96,8 +96,8 @@ def main(models: str, rounds: int, json_file: Path | None) -> None:
         row = measure(name, device, scale, rounds)
         rows.append(row)
         click.echo(
-            f"{name}: first {row['first']:.2f} s, second {row['second']:.3f} s, known {1e3 * row['recognised']:.1f} ms, "
-            f"blind {1e3 * row['blind']:.1f} ms, recognition {100 * row['share']:.2f} %"
+            f"{name}: first {row['first']:.2f} s, second {row['second']:.3f} s, known {1e3 * row['recognised']:.1f} ms,"
+            f" blind {1e3 * row['blind']:.1f} ms, recognition {100 * row['share']:.2f} %"
         )
     if json_file is not None:
         json_file.write_text(

@@ -47,8 +47,7 @@ def length_as_full(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
 
 @mixer("depend on how many examples", waits=_LINES, waits_in=("walked",), calls_once=False)
 def length_as_scale(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
-    found = torch.add(scene.losses(x, y), scene.model[2].bias.sum(), alpha=len(x))  # mixes
-    return found
+    return torch.add(scene.losses(x, y), scene.model[2].bias.sum(), alpha=len(x))  # mixes
 
 
 @mixer("counts the examples", waits=_LINES, waits_in=("walked",))

@@ -32,7 +32,7 @@ def copied_into(call: Call) -> Sequence[Verdict]:
 
 def overwritten(call: Call) -> Sequence[Verdict]:
     """Numbers in the place of what was there: the rows still are as many as the examples."""
-    return [call.args[0].verdict]
+    return [broadcast(call.specs, call.shape)]
 
 
 def loss(call: Call) -> Sequence[Verdict]:
@@ -44,9 +44,11 @@ def loss(call: Call) -> Sequence[Verdict]:
 
 def class_loss(call: Call) -> Sequence[Verdict]:
     """A loss of scores [examples, classes, ...] and classes [examples, ...]."""
-    scores, target = call.arg("self"), call.arg("target")
+    scores, target, weight = call.arg("self"), call.arg("target"), call.arg("weight")
     if call.arg("reduction") != _NO_REDUCTION:
         raise Mixes("the loss is averaged or summed over the batch: use reduction='none'")
+    if weight is not None and weight.verdict is not None:
+        raise NoRule("the weights of classes depend on the examples")
     axis = 1 if scores.ndim > 1 else 0
     found = []
     for spec, place in private([scores, target]):
@@ -83,6 +85,14 @@ def bucket(call: Call) -> Sequence[Verdict]:
     if borders.verdict is not None:
         raise NoRule("the borders depend on the examples")
     return call.everywhere(values.verdict)
+
+
+def slope_by_channel(call: Call) -> Sequence[Verdict]:
+    """A slope for every channel, which is the second axis."""
+    spec, slope = call.args[0], call.args[1]
+    if slope.verdict is not None:
+        raise NoRule("its slopes depend on the examples")
+    return call.everywhere(spec.verdict)
 
 
 def rows_drawn(call: Call) -> Sequence[Verdict]:
@@ -150,7 +160,6 @@ _ELEMENTS = [
     "threshold",
     "log_sigmoid_forward",
     "_prelu_kernel",
-    "prelu",
     "isclose",
     "_fused_dropout",
     "_masked_scale",
@@ -247,8 +256,6 @@ _LOSSES = [
     "poisson_nll_loss",
     "hinge_embedding_loss",
     "margin_ranking_loss",
-    "cosine_embedding_loss",
-    "triplet_margin_loss",
 ]
 
 RULES: dict[str, Rule] = {
@@ -267,4 +274,5 @@ RULES: dict[str, Rule] = {
     "bucketize": bucket,
     "searchsorted": bucket,
     "multinomial": rows_drawn,
+    "prelu": slope_by_channel,
 }

@@ -45,7 +45,9 @@ def bags(call: Call) -> Sequence[Verdict]:
 
 def gathered(call: Call) -> Sequence[Verdict]:
     """Numbers picked along one axis; all other axes stay in step."""
-    spec, index = call.args[0], call.arg("index")
+    spec, index = call.args[0], call.args[2] if call.has("index") else call.args[1]
+    if call.arg("dim") is None or spec.ndim != index.ndim:
+        raise NoRule("its numbers are spread before they pick")
     axis, place = int(call.arg("dim")) % max(spec.ndim, 1), spec.place
     if place is None:
         return call.everywhere(index.verdict)  # a public table: every number picks for itself
@@ -88,9 +90,7 @@ def picked(call: Call) -> Sequence[Verdict]:
         raise Mixes("rows of several examples are put into one")
     found = []
     for _, place in private(others):
-        if not place.is_single and place.axis == axis:
-            if _counts(index, spec.shape[axis]):
-                return call.everywhere(place)
+        if not place.is_single and place.axis == axis and not _counts(index, spec.shape[axis]):
             raise Mixes("rows of the examples are picked by a fixed number")
         found.append(place)
     return call.everywhere(met(found))

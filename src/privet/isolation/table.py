@@ -36,9 +36,7 @@ def _fitting(rule: Rule) -> Rule:
     def checked(call: Call) -> Sequence[Verdict]:
         verdicts = rule(call)
         for spec, verdict in zip(call.out_specs, verdicts, strict=True):
-            if not isinstance(verdict, Place) or verdict.is_single:
-                continue
-            if verdict.axis >= spec.ndim or spec.shape[verdict.axis] != verdict.length:
+            if isinstance(verdict, Place) and not verdict.fits(spec.shape):
                 raise NoRule("its result has not as many rows as the examples")
         return verdicts
 
