@@ -6,6 +6,7 @@ from tests.mutants.accounting import ACCOUNTING
 from tests.mutants.clipping import CLIPPING
 from tests.mutants.contracts import CONTRACTS
 from tests.mutants.formats import FORMATS
+from tests.mutants.isolation import ISOLATION
 from tests.mutants.ledger import LEDGER
 from tests.mutants.mutant import Mutant
 from tests.mutants.noise import NOISE
@@ -21,4 +22,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *ACCOUNTING,
     *RECORDS,
     *CONTRACTS,
+    *ISOLATION,
 )
