@@ -136,6 +136,15 @@ CLIPPING = (
         _BOUND,
     ),
     one(
+        "user-backward-compared-on-scaled-losses",
+        "a hook that limits gradients is refused, because it limits scaled ones less",
+        "gradients/bookkeeping.py",
+        "is_linear=not runs_user_code",
+        "is_linear=True",
+        "tests/gradients/test_reaching.py::"
+        "test_a_hook_that_replaces_the_gradient_of_a_layers_output_is_honoured_at_every_batch",
+    ),
+    one(
         "uses-of-a-shared-layer-measured-apart",
         "the products between two calls of one layer are missing from the norm",
         "gradients/bookkeeping.py",
