@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -128,11 +127,9 @@ def handed_over_as_a_capsule(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y) * scale
 
 
-@mixer(_READS, waits=_FUNCTIONS, waits_in=("walked",))
-def saved_as_bytes(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
-    file = io.BytesIO()
-    torch.save(x.detach(), file)  # mixes
-    scale = float(sum(file.getvalue()))
+@mixer(_READS)
+def read_as_bytes(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    scale = float(sum(bytes(x.detach().untyped_storage())[-16:]))  # mixes
     return scene.losses(x, y) * scale
 
 

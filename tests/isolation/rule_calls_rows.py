@@ -46,7 +46,8 @@ def _views() -> list[Sample]:
         call(aten.squeeze_.dim, floats(1, 4, 1, 4), 2),
         *(call(aten.select.int, CUBE, dim, index) for dim in (0, 1, 2) for index in (1, -1)),
         *(call(aten.slice.Tensor, LONG, dim, *cut) for dim in (0, 1)
-          for cut in ((0, 4), (2, 4), (0, 8), (1, None), (0, 8, 2), (1, 8, 2), (-4, None), (3, 4), (0, 6, 3), (0, 7, 2))),
+          for cut in ((0, 4), (2, 4), (0, 8), (1, None), (0, 8, 2), (1, 8, 2), (-4, None),
+                      (3, 4), (0, 6, 3), (0, 7, 2))),
         call(aten.as_strided.default, SQUARE, [4, 4], [1, 4]),
         call(aten.as_strided.default, SQUARE, [4, 4], [3, 1]),
         call(aten.as_strided.default, SQUARE, [16], [1]),
@@ -142,17 +143,20 @@ def _picks() -> list[Sample]:
         *(call(op, CUBE, indices, iotas=iotas) for op in (aten.index.Tensor, aten._unsafe_index.Tensor)
           for indices, iotas in (
             ([numbers], {}), ([None, numbers], {}), ([None, None, numbers], {}), ([grid], {}),
-            ([counting, numbers], {1: (0, 1)}), ([numbers, None, numbers], {}), ([None, counting, numbers], {1: (0, 1)}),
+            ([counting, numbers], {1: (0, 1)}), ([numbers, None, numbers], {}),
+            ([None, counting, numbers], {1: (0, 1)}),
             ([counting, None, numbers], {1: (0, 1)}), ([counting.unsqueeze(1), grid], {1: (0, 1)}),
             ([counting.unsqueeze(0), grid], {1: (1, 1)}))),
         call(aten.index.Tensor, CUBE, [SQUARE > 0]),
         call(aten.index.Tensor, CUBE, [None, VECTOR > 0]),
         *(call(op, SQUARE, indices, values, iotas=iotas) for op in (
-            aten.index_put.default, aten.index_put_.default, aten._unsafe_index_put.default, aten._index_put_impl_.default)
+            aten.index_put.default, aten.index_put_.default, aten._unsafe_index_put.default,
+            aten._index_put_impl_.default)
           for indices, values, iotas in (
             ([numbers], floats(4, 4, seed=1), {}), ([None, numbers], floats(4, 4, seed=1), {}),
             ([counting, numbers], floats(4, seed=1), {1: (0, 1)}), ([counting], floats(4, 4, seed=1), {1: (0, 1)}),
-            ([None, counting], floats(4, 4, seed=1), {1: (0, 1)}), ([numbers, counting], floats(4, seed=1), {2: (0, 1)}),
+            ([None, counting], floats(4, 4, seed=1), {1: (0, 1)}),
+            ([numbers, counting], floats(4, seed=1), {2: (0, 1)}),
             ([SQUARE > 0], torch.tensor(1.0), {}))),
         call(aten.nonzero.default, grid),
         call(aten.nonzero_static.default, grid, size=4),

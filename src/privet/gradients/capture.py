@@ -409,6 +409,7 @@ class Capture(TorchFunctionMode):
                     )
                 continue
             if private:
+                self._declare_if_public(sources[0].tensor, output)
                 self._note_use(func, args, kwargs, sources, output, is_root=not reached, output_index=index)
             elif self._makes_batch_axis(func, args, sources, output):
                 self._mark([output])
@@ -427,6 +428,13 @@ class Capture(TorchFunctionMode):
     def _mark(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
             setattr(tensor, _MARK, self._oldest << _SHIFT)
+
+    def _declare_if_public(self, source: Tensor, output: Tensor) -> None:
+        """Say that a table looked up at constants that were made in the shape of the examples has rows of theirs."""
+        follower = self.recording.follower
+        is_public = follower is not None and follower.tracer is not None and follower.verdict(output) is None
+        if is_public and output.dim() and output.shape[0] == self.recording.batch_size:
+            self._declare_rows(source, output)
 
     def _declare_rows(self, source: Tensor, output: Tensor) -> None:
         """Say of copies of a parameter, one for each example, that they are the examples'."""

@@ -35,6 +35,17 @@ def user_frame() -> FrameType | None:
     return frame
 
 
+def is_within(path: tuple[str, ...]) -> bool:
+    """Whether the user's line reached the present operation through a file, named by the end of its path."""
+    user = user_frame()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame is not user:
+        if Path(frame.f_code.co_filename).parts[-len(path) :] == path:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def is_asked_by_privet() -> bool:
     """Whether the present operation is the library's own, such as an engine's that works while a batch is open."""
     frame: FrameType | None = sys._getframe(1)

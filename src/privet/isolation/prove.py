@@ -85,6 +85,11 @@ def prove(loss_function: LossFunction, batch: Any) -> Finding:
     return found
 
 
+def follow(loss_function: LossFunction, batch: Any) -> Proof:
+    """Follow a loss function on one batch, and nothing else."""
+    return _follow(loss_function, batch, _num_examples(batch))[0]
+
+
 def _compared(loss_function: LossFunction, batch: Any, resized: Any) -> Finding:
     proof, backward = _follow(loss_function, batch, _num_examples(batch))
     twin, _ = _follow(loss_function, resized, _num_examples(resized))

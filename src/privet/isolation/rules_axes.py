@@ -8,10 +8,13 @@ from typing import Any
 import torch
 
 from privet.isolation.call import Call, Rule, broadcast, private
-from privet.isolation.lines import user_line
+from privet.isolation.lines import is_within, user_line
 from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Spec, Verdict, met
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+_PACKING = ("torch", "nn", "utils", "rnn.py")
 
 
 def _axes(given: Any, ndim: int) -> set[int]:
@@ -73,6 +76,8 @@ def sorting(call: Call) -> Sequence[Verdict]:
     assert place is not None
     axis = int(call.arg("dim")) % max(spec.ndim, 1) if call.has("dim") else 0
     if not place.is_single and place.axis == axis:
+        if is_within(_PACKING):
+            raise NoRule("torch packs sequences in the order of their lengths, and unpacks them")
         # the numbers in order are statistics of the batch; their places may serve to bring rows back as they were
         values = Cause(Fault.MIXES, call.name, "it ranks examples by what is in them", user_line())
         places = Cause(Fault.NO_RULE, call.name, "the rows of examples travel by what is in them", user_line())

@@ -14,38 +14,18 @@ from typing import Any
 
 from torch._ops import OpOverload
 
-from privet.isolation.call import name_of, specs_in
-from privet.isolation.place import Cause, Fault, Spec
+from privet.isolation import rules_axes, rules_products
+from privet.isolation.call import Call, name_of, specs_in
+from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Spec
+from privet.isolation.table import rule_of
 from privet.isolation.tracer import Entry, Trace
 
 _NUMBER = "its numbers depend on how many examples are in the batch"
 _POSITION = "what becomes of an example depends on its place in the batch"
-_ADDING = frozenset(
-    [
-        "sum",
-        "nansum",
-        "prod",
-        "norm",
-        "linalg_vector_norm",
-        "cumsum",
-        "cumprod",
-        "logsumexp",
-        "count_nonzero",
-        "mm",
-        "bmm",
-        "mv",
-        "dot",
-        "addmm",
-        "baddbmm",
-        "nonzero",
-        "bincount",
-        "histc",
-        "std",
-        "var",
-        "var_mean",
-        "std_mean",
-    ]
-)
+# The largest of many copies is the largest of a few: masks are asked like that.
+_OF_COPIES = frozenset(["max", "min", "amax", "amin", "aminmax", "any", "all", "argmax", "argmin"])
+# Operations that compute along axes; others only arrange numbers anew.
+_COMPUTING = frozenset([*rules_axes.RULES, *rules_products.RULES])
 _COUNTING = frozenset(["arange", "linspace", "logspace", "randperm", "eye", "tril_indices", "triu_indices"])
 # Operations that may take counted places without computing with them.
 _PICKING = frozenset(
@@ -136,11 +116,47 @@ def _cause_at(
         return Cause(Fault.MIXES, name, _NUMBER, entry.line)
     if entry.constant != twin.constant:
         return Cause(Fault.MIXES, name, _NUMBER, entry.line)
-    if name in _ADDING and all(spec.verdict is None for spec in specs):
-        lost = any(spec.serial in long for spec in specs) and _lengths(entry) == _lengths(twin)
-        if lost:
-            return Cause(Fault.MIXES, name, "it counts the examples", entry.line)
+    if all(spec.verdict is None for spec in specs) and _counts_examples(entry, twin, long):
+        return Cause(Fault.MIXES, name, "it counts the examples", entry.line)
     return None
+
+
+def _counts_examples(entry: Entry, twin: Entry, long: dict[int, list[int]]) -> bool:
+    """Whether public numbers, one or more for each example, are brought together: what lets examples meet counts them.
+
+    The rules decide, as if every such row were an example's.
+    """
+    call, name = entry.call, name_of(entry.call.operation)
+    rows = [(spec, axis) for spec in call.specs for axis in long.get(spec.serial, ())]
+    if not rows:
+        return False
+    if name in ("nonzero", "bincount", "histc"):
+        return _lengths(entry) == _lengths(twin)
+    is_whole = not any(spec.dtype is not None and spec.dtype.is_floating_point for spec in call.specs)
+    rule = rule_of(call.operation)
+    if name not in _COMPUTING or rule is None or (name in _OF_COPIES and is_whole):
+        return False
+    for spec, axis in rows:
+        try:
+            rule(_as_if(call, spec, Place(axis, 1, 1, 0, spec.shape[axis])))
+        except Mixes:
+            return True
+        except NoRule:
+            continue
+    return False
+
+
+def _as_if(call: Call, spec: Spec, place: Place) -> Call:
+    """Return the call as if one of its tensors held examples."""
+    private = Spec(spec.shape, dtype=spec.dtype, verdict=place, iota=spec.iota, strides=spec.strides)
+
+    def exchanged(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [exchanged(item) for item in value]
+        return private if value is spec else value
+
+    named = {name: exchanged(value) for name, value in call.kwargs.items()}
+    return Call(call.operation, [exchanged(value) for value in call.args], named, call.out_specs)
 
 
 def _lengths(entry: Entry) -> list[Any]:
