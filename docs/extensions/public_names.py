@@ -18,6 +18,7 @@ _HEADINGS = {
     "privet.mechanism": "Pieces of a plan",
     "privet.accounting": "Guarantees and ledgers",
     "privet.gradients": "Gradients",
+    "privet.isolation": "Isolation of examples",
     "privet.errors": "Errors",
 }
 
