@@ -136,6 +136,15 @@ CLIPPING = (
         _BOUND,
     ),
     one(
+        "labels-that-mean-none-index-tables",
+        "a loss weighted by its label fails on every made-up batch, and is refused",
+        "training/made_up.py",
+        " and not limit.is_index",
+        "",
+        "tests/effects/test_mitigation.py::"
+        "test_a_weighted_training_has_the_guarantee_of_the_plain_one_and_no_gradient_beyond_the_bound",
+    ),
+    one(
         "user-backward-compared-on-scaled-losses",
         "a hook that limits gradients is refused, because it limits scaled ones less",
         "gradients/bookkeeping.py",
