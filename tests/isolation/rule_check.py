@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from privet.isolation.call import Call, name_of
-from privet.isolation.place import Cause, Place, Spec, Verdict
+from privet.isolation.place import Cause, Place, Spec, Verdict, single
 from privet.isolation.tracer import verdicts_of
 
 # So many ways to lay examples out are tried for every sample.
@@ -56,6 +56,9 @@ def copied(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
 
 
+_SINGLE = (single(0), single(1))
+
+
 def places_in(shape: Sequence[int], num: int) -> Iterator[Place]:
     """Yield all places that ``num`` examples can have in a tensor of this shape."""
     for axis, size in enumerate(shape):
@@ -80,7 +83,10 @@ def layouts(tensors: Sequence[Tensor], seed: int = 0) -> list[tuple[Place | None
         # the same place in all that can have it is what programs do
         everywhere = list(dict.fromkeys(place for places in options for place in places[1:]))
         same = [tuple(place if place in places else None for places in options) for place in everywhere]
+        # other examples here than there, and one example alone beside many
+        strange = [[*places, *(replace(place, first=num) for place in places[1:]), *_SINGLE] for places in options]
         together = [tuple(draw.choice(places) for places in options) for _ in range(_MOST_LAYOUTS // 4)]
+        together += [tuple(draw.choice(places) for places in strange) for _ in range(_MOST_LAYOUTS // 4)]
         for kind in (alone, same):
             plain = [layout for layout in kind if all(place is None or place.length == num for place in layout)]
             found += plain + draw.sample(kind, min(_MOST_LAYOUTS // 8, len(kind)))
@@ -133,18 +139,20 @@ def contradiction(
 ) -> str:
     """Return where the truth contradicts what the rules said of the results ``before``; empty if nowhere."""
     tensors = sample.tensors
-    (num,) = {place.num for place in layout if place is not None}
-    for example in range(min(num, _CHANGED)):
+    present = {place.first + number for place in layout if place is not None for number in range(place.num)}
+    for example in sorted(present)[-_CHANGED:]:
         others = [
             tensor if place is None else changed(tensor, rows_of(place, tensor.shape, example), example)
             for tensor, place in zip(tensors, layout, strict=True)
         ]
         try:
             after = sample.run(others)
-        except torch.linalg.LinAlgError:
+        except RuntimeError:
             continue  # such numbers are refused
         for number, (one, other, verdict) in enumerate(zip(before, after, said, strict=True)):
             if isinstance(verdict, Cause):
+                continue
+            if verdict == single(example):
                 continue
             if one.shape != other.shape:
                 return f"result {number} changes its shape"

@@ -26,7 +26,12 @@ Function = Callable[..., Any]
 Entry = tuple[Any, ...]
 
 _SHIFT = 24
+_MOST_RESULTS = 1 << _SHIFT
 _FOLLOWERS = itertools.count(1)
+# Arguments that tell programs apart as they are.
+_EXACT = frozenset(
+    [int, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(Ellipsis)]
+)
 # Calls that hand the numbers of a tensor to Python without an operation.
 _READING: frozenset[Function] = frozenset(
     [
@@ -163,7 +168,8 @@ class Follower:
         self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], number_of: Callable[[Tensor], Any]
     ) -> None:
         """Note a call before it is carried out; ``number_of`` names parameters and tensors of the batch."""
-        entry = (function, *[self._sign(arg, number_of) for arg in args])
+        sign = self._sign
+        entry = (function, *[sign(arg, number_of) for arg in args])
         if kwargs:
             entry += tuple((name, self._sign(value, number_of)) for name, value in kwargs.items())
         place = len(self._entries)
@@ -248,23 +254,26 @@ class Follower:
         self._sees_all, self.has_hooks = False, True
 
     def _sign(self, value: Any, number_of: Callable[[Tensor], Any]) -> Any:
+        # this runs for every argument of every call of every batch, so the frequent cases come first
+        kind = type(value)
+        if kind in _EXACT:
+            return value
+        if kind is float:
+            return float  # where examples lie does not depend on it
         if isinstance(value, Tensor):
-            serial = getattr(value, self._attribute, 0)
-            if serial >> _SHIFT == self._number >> _SHIFT:
+            number = getattr(value, self._attribute, 0) - self._number
+            if 0 <= number < _MOST_RESULTS:
                 node: object = value.grad_fn
-                if node is not None and self.tracer is not None:
+                if node is None:
+                    return number
+                if self.tracer is not None:
                     self.places[node, value.output_nr] = self.tracer.verdict(value)
                 if isinstance(node, BackwardCFunction):
-                    return (serial - self._number, self._note_node(node, value))
-                return serial - self._number
+                    return (number, self._note_node(node, value))
+                return number
             if self.tracer is not None and self.tracer.verdict(value) is not None:
                 self._sees_all = self._sees_all and self._place_of(value) is not None
             return number_of(value)
-        kind = type(value)
-        if kind is float:
-            return float  # where examples lie does not depend on it
-        if kind in (int, bool, str, type(None)):
-            return value
         if kind in (list, tuple, torch.Size):
             return tuple([self._sign(item, number_of) for item in value])
         if kind is slice:
@@ -274,9 +283,7 @@ class Follower:
             return tuple([(name, self._sign(item, number_of)) for name, item in value.items()])
         if isinstance(value, np.ndarray):
             return (np.ndarray, value.shape, value.tobytes() if value.nbytes <= 1 << 16 else id(value))
-        if isinstance(value, torch.dtype | torch.device | torch.memory_format | torch.layout) or callable(value):
-            return value
-        return kind
+        return value if callable(value) else kind
 
     def _note_node(self, node: Any, output: Tensor) -> type:
         """Note a result whose gradient goes through the user's own code."""

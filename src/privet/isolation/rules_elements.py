@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from privet.isolation.call import Call, Rule, broadcast, private
-from privet.isolation.place import Mixes, NoRule, Verdict, met
+from privet.isolation.place import Mixes, NoRule, Spec, Verdict, met
 
 _NO_REDUCTION = 0
 
@@ -77,14 +77,16 @@ def connectionist(call: Call) -> Sequence[Verdict]:
 
 
 def bucket(call: Call) -> Sequence[Verdict]:
-    """Where numbers lie between public borders."""
-    borders, values = (
-        (call.arg("boundaries") if call.has("boundaries") else call.arg("sorted_sequence")),
-        call.arg("self"),
-    )
-    if borders.verdict is not None:
-        raise NoRule("the borders depend on the examples")
-    return call.everywhere(values.verdict)
+    """Where numbers lie between borders: public ones, or each row of numbers between a row of its own."""
+    values = call.arg("self")
+    borders = call.arg("boundaries") if call.has("boundaries") else call.arg("sorted_sequence")
+    place = borders.place
+    if place is None:
+        return call.everywhere(values.verdict)
+    has_rows = isinstance(values, Spec) and borders.ndim == values.ndim > 1
+    if not place.is_single and (not has_rows or place.axis == borders.ndim - 1):
+        raise Mixes("the borders are other examples")
+    return call.everywhere(met([found for _, found in private([borders, values])]))
 
 
 def slope_by_channel(call: Call) -> Sequence[Verdict]:

@@ -9,8 +9,8 @@ import torch
 from torch._ops import OpOverload
 
 from privet.isolation import rules_axes, rules_elements, rules_index, rules_products, rules_shape
-from privet.isolation.call import Call, Rule, name_of
-from privet.isolation.place import NoRule, Place, Verdict
+from privet.isolation.call import Call, Rule, name_of, private
+from privet.isolation.place import Mixes, NoRule, Place, Verdict
 
 RULES: Mapping[str, Rule] = {
     **rules_elements.RULES,
@@ -31,9 +31,11 @@ def rule_of(operation: OpOverload) -> Rule | None:
 
 
 def _fitting(rule: Rule) -> Rule:
-    """Return a rule whose places lie within the results they speak of."""
+    """Return a rule that is asked about calls on the same examples alone, and whose places lie within the results."""
 
     def checked(call: Call) -> Sequence[Verdict]:
+        if rule not in _JOINING and len({(place.first, place.num) for _, place in private(call.specs)}) > 1:
+            raise Mixes("an example meets other examples")
         verdicts = rule(call)
         for spec, verdict in zip(call.out_specs, verdicts, strict=True):
             if isinstance(verdict, Place) and not verdict.fits(spec.shape):
@@ -41,3 +43,7 @@ def _fitting(rule: Rule) -> Rule:
         return verdicts
 
     return checked
+
+
+# They take tensors of different examples, and put them side by side.
+_JOINING = frozenset([rules_shape.joined, rules_shape.stacked])
