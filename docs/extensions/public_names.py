@@ -19,7 +19,6 @@ _HEADINGS = {
     "privet.mechanism": "Pieces of a plan",
     "privet.accounting": "Guarantees and ledgers",
     "privet.gradients": "Gradients",
-    "privet.isolation": "Isolation of examples",
     "privet.errors": "Errors",
 }
 
