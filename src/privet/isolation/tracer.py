@@ -10,11 +10,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from privet.isolation.call import Call, name_of
@@ -46,7 +47,7 @@ _FORGETTING = frozenset(
     ]
 )
 # The longest constant that is kept to be compared with that of a batch of another size.
-_SMALL_CONSTANT = 64
+_SMALL_CONSTANT = 4096
 
 
 @dataclass(slots=True)
@@ -55,8 +56,8 @@ class Entry:
 
     call: Call
     mutated: tuple[int, ...] = ()  # serial numbers of the specs that it wrote to
-    constant: tuple[Any, ...] | None = None  # the numbers of a tensor that was made by Python
-    line: str = ""  # where it was asked for, if it took numbers from Python
+    constant: bytes | None = None  # the numbers of a tensor that was made by Python
+    line: str = ""  # where it was asked for
 
 
 @dataclass(kw_only=True)
@@ -66,7 +67,9 @@ class Trace:
     num_examples: int
     entries: list[Entry] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
+    constants: dict[int, bytes] = field(default_factory=dict)  # small public tensors made elsewhere
     losses: int | None = None  # the serial number of the losses
+    memory_of_losses: int = -1  # the memory they lie in
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -88,6 +91,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._token = object()
         self._strangers: dict[int, tuple[Tensor, Spec]] = {}  # held, so that no other gets their identity
         self._written = Written()
+        self._memories: dict[int, StorageWeakRef] = {}  # held, so that no other memory gets their identity
         self.harmless = ""  # why the reads of the call that is being carried out are, if they are
         self._num_specs = 0
 
@@ -98,6 +102,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def release(self) -> None:
         """Let go of every tensor."""
         self._strangers.clear()
+        self._memories.clear()
 
     def verdict(self, tensor: Tensor) -> Verdict:
         """Return what is known of a tensor."""
@@ -105,10 +110,25 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _new(self, tensor: Tensor, verdict: Verdict) -> Spec:
         """Describe a tensor that no operation of this trace has made: it is left as it is."""
-        spec = _described(tensor, verdict)
+        spec = self._described(tensor, verdict)
+        if verdict is None and not tensor.requires_grad and (numbers := _numbers(tensor)) is not None:
+            self.trace.constants[self._num_specs] = numbers
         spec.token, spec.serial = self._token, self._num_specs
         self._num_specs += 1
         self._strangers[id(tensor)] = (tensor, spec)
+        return spec
+
+    def _described(self, tensor: Tensor, verdict: Verdict) -> Spec:
+        shape: Shape = tuple(tensor.shape)
+        try:
+            with torch._C.DisableTorchFunction():  # these questions are not the program's
+                strides, offset, storage = tensor.stride(), int(tensor.storage_offset()), tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError):  # sparse and other layouts
+            return Spec(shape, dtype=tensor.dtype, verdict=verdict)
+        spec = Spec(shape, dtype=tensor.dtype, verdict=verdict, strides=strides, offset=offset)
+        spec.memory = storage._cdata
+        if spec.memory not in self._memories:
+            self._memories[spec.memory] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         return spec
 
     def spec(self, tensor: Tensor) -> Spec:
@@ -132,15 +152,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Tell torch not to import its compiler (seconds) for the first operation; see below."""
+        """Tell torch not to import its compiler (seconds) for the first operation; see :func:`tracer`."""
         return False
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Carry out the operation, then note it; where torch's compiler is about, it must not compile that."""
-        if _COMPILER in sys.modules:
-            return _undisturbed()(self, func, args, kwargs or {})
+        """Carry out the operation, then note it."""
         return self._follow(func, args, kwargs or {})
 
     def _follow(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -168,11 +186,14 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result: Any,
     ) -> None:
         outs = [result] if isinstance(result, Tensor) else _tensors(result)
-        call = Call(func, seen, named, [_described(out, None) for out in outs])
+        call = Call(func, seen, named, [self._described(out, None) for out in outs])
+        writes = _writes(func)
+        if not outs and writes:  # it changes tensors and returns none: what it changed is its result
+            outs = [tensor for number, name in writes for tensor in _tensors(_argument(args, kwargs, number, name))]
+            call.out_specs = [self._described(out, None) for out in outs]
         if not outs:
             self._note_read(func, call)
             return
-        writes = _writes(func)
         verdicts = verdicts_of(call)
         mutated = self._write(writes, args, kwargs, call, verdicts) if writes else ()
         for out, spec, verdict in zip(outs, call.out_specs, verdicts, strict=True):
@@ -181,8 +202,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._num_specs += 1
             self._set(out, spec)
             self._written.knows(spec)
-        line = user_line() if _takes_numbers(args) else ""
-        self.trace.entries.append(Entry(call, mutated, _constant(func, outs), line))
+        self.trace.entries.append(Entry(call, mutated, _constant(func, outs), user_line()))
 
     def _note_read(self, func: OpOverload, call: Call) -> None:
         if name_of(func) in _READING:
@@ -210,8 +230,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Note what was written to: memory that other tensors share holds examples from now on."""
         mutated = []
         for number, name in writes:
-            target = args[number] if number < len(args) else kwargs.get(name)
-            for place, tensor in enumerate(_tensors(target)):
+            for place, tensor in enumerate(_tensors(_argument(args, kwargs, number, name))):
                 verdict = verdicts[min(place, len(verdicts) - 1)]
                 before = self.spec(tensor)
                 mutated.append(before.serial)
@@ -231,10 +250,23 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         setattr(tensor, self._attribute, None)
 
 
-@lru_cache(maxsize=1)
-def _undisturbed() -> Callable[[Tracer, OpOverload, tuple[Any, ...], dict[str, Any]], Any]:
-    undisturbed: Any = torch.compiler.disable(Tracer._follow)  # type: ignore[no-untyped-call]
-    return cast("Callable[[Tracer, OpOverload, tuple[Any, ...], dict[str, Any]], Any]", undisturbed)
+class _Uncompiled(Tracer):
+    """A tracer whose own code torch's compiler must leave alone."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self._follow(func, args, kwargs or {})
+
+
+def tracer(num_examples: int, first_seen: Callable[[Tensor], Verdict], *, slot: int = 0) -> Tracer:
+    """Return a tracer; see :class:`Tracer`. Where torch's compiler is about, it is kept from compiling the tracer."""
+    kind = _Uncompiled if _COMPILER in sys.modules else Tracer
+    return kind(num_examples, first_seen, slot=slot)
 
 
 def verdicts_of(call: Call) -> Sequence[Verdict]:
@@ -298,10 +330,6 @@ def _keep_counting(call: Call, name: str) -> None:
             out.iota = (long[0], step)
 
 
-def _takes_numbers(args: tuple[Any, ...]) -> bool:
-    return any(type(arg) is float or (type(arg) is int and arg > 1) for arg in args) or not args
-
-
 @lru_cache(maxsize=4096)
 def _writes(operation: OpOverload) -> tuple[tuple[int, str], ...]:
     return tuple(
@@ -311,13 +339,8 @@ def _writes(operation: OpOverload) -> tuple[tuple[int, str], ...]:
     )
 
 
-def _described(tensor: Tensor, verdict: Verdict) -> Spec:
-    shape: Shape = tuple(tensor.shape)
-    try:
-        strides, offset = tensor.stride(), int(tensor.storage_offset())
-    except (RuntimeError, NotImplementedError):  # sparse and other layouts
-        strides, offset = (), 0
-    return Spec(shape, dtype=tensor.dtype, verdict=verdict, strides=strides, offset=offset)
+def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], number: int, name: str) -> Any:
+    return args[number] if number < len(args) else kwargs.get(name)
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -328,10 +351,16 @@ def _tensors(value: Any) -> list[Tensor]:
     return []
 
 
-def _constant(func: OpOverload, outs: Sequence[Tensor]) -> tuple[Any, ...] | None:
-    """Return the numbers of a small tensor that Python made: they may count the examples."""
-    if name_of(func) not in ("lift_fresh", "lift_fresh_copy") or outs[0].numel() > _SMALL_CONSTANT:
+def _constant(func: OpOverload, outs: Sequence[Tensor]) -> bytes | None:
+    """Return the numbers of a tensor that Python made: they may count the examples."""
+    return _numbers(outs[0]) if name_of(func) in ("lift_fresh", "lift_fresh_copy") else None
+
+
+def _numbers(tensor: Tensor) -> bytes | None:
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.numel() > _SMALL_CONSTANT:
         return None
-    if outs[0].device.type != "cpu":
+    try:
+        with torch._C._DisableTorchDispatch():  # these operations are not the program's
+            return bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
+    except (RuntimeError, NotImplementedError, TypeError):  # inside transforms of functions tensors have no numbers
         return None
-    return tuple(outs[0].detach().reshape(-1).tolist())
