@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from privet.isolation.lines import is_asked_by_torch
 from privet.isolation.place import Cause, Fault, Place, Verdict
 from privet.isolation.reads import Read, checks_only, may_read
-from privet.isolation.tracer import Trace, Tracer, has_own_length
+from privet.isolation.tracer import Trace, Tracer, has_own_length, tracer
 
 Function = Callable[..., Any]
 Entry = tuple[Any, ...]
@@ -147,6 +147,12 @@ class Proof:
     trace: Trace | None
     calls: tuple[Function, ...]
 
+    @property
+    def refused(self) -> Sequence[Read]:
+        """The reads that no rule allows; what is read after the losses were made does not reach them."""
+        made = self.trace.losses if self.trace is not None else None
+        return [read for read in self.reads if not read.allowed_because and (made is None or made >= read.serial)]
+
 
 class Follower:
     """Follows one forward pass."""
@@ -243,7 +249,7 @@ class Follower:
         if not self._may_trace:
             self._is_lost = True
             return
-        self.tracer = Tracer(self._num_examples, self._first_seen, slot=self._slot)
+        self.tracer = tracer(self._num_examples, self._first_seen, slot=self._slot)
         # unlike a bare push this tells torch's compiler, too, that a mode is active
         self.tracer.__enter__()  # type: ignore[no-untyped-call]
 
@@ -376,7 +382,8 @@ class Follower:
             verdict = self._ended_early(self._candidate)
             uses = self._uses if self._candidate is None else self._candidate.uses[: len(self._uses)]
             return Proof(verdict, uses, self._errors, Trace(num_examples=self._num_examples), calls)
-        verdict, self.tracer.trace.losses = self.tracer.verdict(losses), self.tracer.spec(losses).serial
+        spec, trace = self.tracer.spec(losses), self.tracer.trace
+        verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
         if isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole():
             verdict = Cause(Fault.MIXES, "the loss function", "its losses are not one per example, in order")
         if verdict is None:

@@ -6,16 +6,19 @@ custom functions make no difference to it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from privet.isolation.call import Call, broadcast, name_of, specs_in
+from privet.isolation.call import Call, name_of, specs_in
 from privet.isolation.lines import is_asked_by_privet, user_line
 from privet.isolation.memory import Written
 from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Shape, Spec, Verdict
@@ -23,6 +26,7 @@ from privet.isolation.reads import Read, may_read
 from privet.isolation.rules_index import BY_MASK, TRAVELLING
 from privet.isolation.table import rule_of
 
+_COMPILER = "torch._dynamo"
 EARLIER = "it uses a value that was computed from an earlier batch"
 # Operations that tell Python about shapes and types alone.
 _ASKING = frozenset(
@@ -52,7 +56,7 @@ _FORGETTING = frozenset(
     ]
 )
 # The longest constant that is kept to be compared with that of a batch of another size.
-_SMALL_CONSTANT = 64
+_SMALL_CONSTANT = 4096
 
 
 @dataclass(slots=True)
@@ -61,8 +65,8 @@ class Entry:
 
     call: Call
     mutated: tuple[int, ...] = ()  # serial numbers of the specs that it wrote to
-    constant: tuple[Any, ...] | None = None  # the numbers of a tensor that was made by Python
-    line: str = ""  # where it was asked for, if it took numbers from Python
+    constant: bytes | None = None  # the numbers of a tensor that was made by Python
+    line: str = ""  # where it was asked for
 
 
 @dataclass(kw_only=True)
@@ -72,7 +76,9 @@ class Trace:
     num_examples: int
     entries: list[Entry] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
+    constants: dict[int, bytes] = field(default_factory=dict)  # small public tensors made elsewhere
     losses: int | None = None  # the serial number of the losses
+    memory_of_losses: int = -1  # the memory they lie in
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -94,13 +100,14 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._token = object()
         self._strangers: dict[int, tuple[Tensor, Spec]] = {}  # held, so that no other gets their identity
         self._written = Written()
+        self._memories: dict[int, StorageWeakRef] = {}  # held, so that no other memory gets their identity
         self.harmless = ""  # why the reads of the call that is being carried out are, if they are
         self._num_specs = 0
 
     def mark(self, tensor: Tensor, verdict: Verdict) -> None:
         """Say what a tensor is that autograd made, so that a later batch knows where it comes from."""
         self._strangers.pop(id(tensor), None)
-        spec = _described(tensor, verdict)
+        spec = self._described(tensor, verdict)
         spec.token, spec.serial = self._token, self._num_specs
         self._num_specs += 1
         setattr(tensor, self._attribute, spec)
@@ -112,6 +119,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def release(self) -> None:
         """Let go of every tensor."""
         self._strangers.clear()
+        self._memories.clear()
 
     def verdict(self, tensor: Tensor) -> Verdict:
         """Return what is known of a tensor."""
@@ -119,10 +127,25 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _new(self, tensor: Tensor, verdict: Verdict) -> Spec:
         """Describe a tensor that no operation of this trace has made: it is left as it is."""
-        spec = _described(tensor, verdict)
+        spec = self._described(tensor, verdict)
+        if verdict is None and not tensor.requires_grad and (numbers := _numbers(tensor)) is not None:
+            self.trace.constants[self._num_specs] = numbers
         spec.token, spec.serial = self._token, self._num_specs
         self._num_specs += 1
         self._strangers[id(tensor)] = (tensor, spec)
+        return spec
+
+    def _described(self, tensor: Tensor, verdict: Verdict) -> Spec:
+        shape: Shape = tuple(tensor.shape)
+        try:
+            with torch._C.DisableTorchFunction():  # these questions are not the program's
+                strides, offset, storage = tensor.stride(), int(tensor.storage_offset()), tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError):  # sparse and other layouts
+            return Spec(shape, dtype=tensor.dtype, verdict=verdict)
+        spec = Spec(shape, dtype=tensor.dtype, verdict=verdict, strides=strides, offset=offset)
+        spec.memory = storage._cdata
+        if spec.memory not in self._memories:
+            self._memories[spec.memory] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         return spec
 
     def spec(self, tensor: Tensor) -> Spec:
@@ -146,14 +169,16 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Tell torch not to import its compiler, which takes seconds: programs under a tracer run uncompiled."""
+        """Tell torch not to import its compiler (seconds) for the first operation; see :func:`tracer`."""
         return False
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Carry out the operation, then note it."""
-        kwargs = kwargs or {}
+        return self._follow(func, args, kwargs or {})
+
+    def _follow(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         seen = [self._seen(arg) for arg in args]
         named = {name: self._seen(value) for name, value in kwargs.items()} if kwargs else kwargs
         try:
@@ -186,11 +211,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result: Any,
     ) -> None:
         outs = [result] if isinstance(result, Tensor) else _tensors(result)
-        call = Call(func, seen, named, [_described(out, None) for out in outs])
+        call = Call(func, seen, named, [self._described(out, None) for out in outs])
         writes = _writes(func)
+        if not outs and writes:  # it changes tensors and returns none: what it changed is its result
+            outs = [tensor for number, name in writes for tensor in _tensors(_argument(args, kwargs, number, name))]
+            call.out_specs = [self._described(out, None) for out in outs]
         if not outs:
             self._note_read(call, result)
-            self._note_silent_writes(writes, args, kwargs, call)
             return
         verdicts = verdicts_of(call)
         mutated = self._write(writes, args, kwargs, call, verdicts) if writes else ()
@@ -208,21 +235,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             causes = [spec.verdict for spec in call.specs if spec.verdict is not None]
             if causes and not all(isinstance(verdict, Place) and self._is_everything(verdict) for verdict in causes):
                 self.read(call.name)
-
-    def _note_silent_writes(
-        self, writes: Sequence[tuple[int, str]], args: tuple[Any, ...], kwargs: dict[str, Any], call: Call
-    ) -> None:
-        """Note what an operation wrote that returns nothing; it has no rule."""
-        causes = [spec.verdict for spec in call.specs if spec.verdict is not None]
-        if not writes or not causes:
-            return
-        fault = next((verdict for verdict in causes if isinstance(verdict, Cause)), None)
-        fault = fault or Cause(Fault.NO_RULE, call.name, "it writes and returns nothing", user_line())
-        lists = [arg for arg in call.args if isinstance(arg, list)]
-        verdicts: list[Verdict] = [fault]
-        if call.name.startswith("_foreach_") and lists:  # element by element, list by list
-            verdicts = [_of_elements(list(parts), fault) for parts in zip(*lists, strict=False)]
-        self._write(writes, args, kwargs, call, verdicts)
 
     def _is_everything(self, place: Place) -> bool:
         return self.trace.num_examples == 1 and place.is_single
@@ -244,8 +256,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Note what was written to: memory that other tensors share holds examples from now on."""
         mutated = []
         for number, name in writes:
-            target = args[number] if number < len(args) else kwargs.get(name)
-            for place, tensor in enumerate(_tensors(target)):
+            for place, tensor in enumerate(_tensors(_argument(args, kwargs, number, name))):
                 verdict = verdicts[min(place, len(verdicts) - 1)]
                 before = self.spec(tensor)
                 mutated.append(before.serial)
@@ -274,11 +285,23 @@ def has_own_length(verdict: Verdict) -> bool:
     )
 
 
-def _of_elements(specs: list[Spec], fault: Cause) -> Verdict:
-    try:
-        return broadcast(specs, specs[0].shape)
-    except Mixes as error:
-        return Cause(Fault.MIXES, fault.operation, str(error), fault.line)
+class _Uncompiled(Tracer):  # type: ignore[no-untyped-call]
+    """A tracer whose own code torch's compiler must leave alone."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self._follow(func, args, kwargs or {})
+
+
+def tracer(num_examples: int, first_seen: Callable[[Tensor], Verdict], *, slot: int = 0) -> Tracer:
+    """Return a tracer; see :class:`Tracer`. Where torch's compiler is about, it is kept from compiling the tracer."""
+    kind = _Uncompiled if _COMPILER in sys.modules else Tracer
+    return kind(num_examples, first_seen, slot=slot)
 
 
 def verdicts_of(call: Call) -> Sequence[Verdict]:
@@ -352,13 +375,8 @@ def _writes(operation: OpOverload) -> tuple[tuple[int, str], ...]:
     )
 
 
-def _described(tensor: Tensor, verdict: Verdict) -> Spec:
-    shape: Shape = tuple(tensor.shape)
-    try:
-        strides, offset = tensor.stride(), int(tensor.storage_offset())
-    except (RuntimeError, NotImplementedError):  # sparse and other layouts
-        strides, offset = (), 0
-    return Spec(shape, dtype=tensor.dtype, verdict=verdict, strides=strides, offset=offset)
+def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], number: int, name: str) -> Any:
+    return args[number] if number < len(args) else kwargs.get(name)
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -369,10 +387,16 @@ def _tensors(value: Any) -> list[Tensor]:
     return []
 
 
-def _constant(func: OpOverload, outs: Sequence[Tensor]) -> tuple[Any, ...] | None:
-    """Return the numbers of a small tensor that Python made: they may count the examples."""
-    if name_of(func) not in ("lift_fresh", "lift_fresh_copy") or outs[0].numel() > _SMALL_CONSTANT:
+def _constant(func: OpOverload, outs: Sequence[Tensor]) -> bytes | None:
+    """Return the numbers of a tensor that Python made: they may count the examples."""
+    return _numbers(outs[0]) if name_of(func) in ("lift_fresh", "lift_fresh_copy") else None
+
+
+def _numbers(tensor: Tensor) -> bytes | None:
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.numel() > _SMALL_CONSTANT:
         return None
-    if outs[0].device.type != "cpu":
+    try:
+        with torch._C._DisableTorchDispatch():  # these operations are not the program's
+            return bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
+    except (RuntimeError, NotImplementedError, TypeError):  # inside transforms of functions tensors have no numbers
         return None
-    return tuple(outs[0].detach().reshape(-1).tolist())
