@@ -19,6 +19,7 @@ _HEADINGS = {
     "privet.mechanism": "Pieces of a plan",
     "privet.accounting": "Guarantees and ledgers",
     "privet.gradients": "Gradients",
+    "privet.isolation": "Isolation of examples",
     "privet.errors": "Errors",
 }
 

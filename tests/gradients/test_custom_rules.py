@@ -73,6 +73,25 @@ def test_an_engine_with_a_rule_of_ones_own_is_exact(physical_batch_size: int | N
     assert relative_error(found, expected) <= 1e-9
 
 
+def tripled_rule(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
+    return [(source, Explicit(gradients=3 * part.in_full())) for source, part in damped_rule(use, axis, batch_size)]
+
+
+@pytest.mark.parametrize("physical_batch_size", [1, 3, None])
+def test_a_wrong_rule_is_refused_however_few_examples_come_at_a_time(physical_batch_size: int | None) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedModel, match=r"\['scale'\] do not add up to autograd's gradient"):
+        engine_clipped_sum(
+            BookKeeping(rules={**RULES, damped: tripled_rule}),
+            Damping(),
+            squared,
+            torch.randn(5, 4, 6),
+            Threshold(norm=0.3),
+            physical_batch_size=physical_batch_size,
+            waive=[LOOKS_ON_THE_WAY],
+        )
+
+
 def test_teaching_one_engine_does_not_teach_another() -> None:
     engine = BookKeeping(rules={**RULES, damped: damped_rule})
     assert damped in engine.rules
