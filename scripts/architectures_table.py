@@ -33,8 +33,8 @@ _NUM = 4
 _PACKAGES = ("torch", "transformers", "peft", "diffusers")
 _HEAD = """# Architectures that are proven to keep their examples apart
 
-Written by `HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 python -m scripts.architectures_table`; do not edit by hand. Each model is
-small and has random weights; it runs in training mode with its dropout on, on a batch of {num} examples with padding
+Written by `HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2 python -m scripts.architectures_table`; do not edit by hand. Each model
+is small and has random weights; it runs in training mode with its dropout on, on a batch of {num} examples with padding
 where there is padding, and with one loss per example. *Proven* means: every operation has a rule that says where the
 examples lie afterwards, no number of theirs is read into Python unless a named rule allows it, and nothing depends on
 how many examples there are. Seconds are those of the whole proof, at two sizes, with the forward passes in it.
@@ -44,9 +44,10 @@ how many examples there are. Seconds are those of the whole proof, at two sizes,
 """
 _BERT = """## BERT-base
 
-Real size, 8 sequences of 128 tokens, training mode, {threads} threads: a plain forward pass takes {plain:.2f} s, one that
-is followed {followed:.2f} s, and the whole proof at two sizes {proof:.2f} s ({operations} operations); best of three.
-The same program with a width of 48, where following it is all that counts: {small_plain:.3f} s and {small_followed:.3f} s.
+Real size, 8 sequences of 128 tokens, training mode, {threads} threads: a plain forward pass takes {plain:.2f} s, one
+that is followed {followed:.2f} s, and the whole proof at two sizes {proof:.2f} s ({operations} operations); best of
+three. The same program with a width of 48, where following it is all that counts: {small_plain:.3f} s and
+{small_followed:.3f} s.
 """
 
 

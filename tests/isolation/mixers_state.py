@@ -195,7 +195,7 @@ def written_by_a_fused_operation(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x + shift, y)  # mixes
 
 
-@mixer("an in-place write", waits=_WRITES, waits_in=("walked",))
+@mixer("mixes the examples", waits=_WRITES, waits_in=("walked",))
 def rows_of_a_shared_view(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     x = x.clone()
     flat = x.view(-1)

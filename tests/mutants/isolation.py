@@ -58,8 +58,8 @@ ISOLATION = (
         "kept-memory-forgotten",
         "what an earlier batch wrote into memory passes for public",
         "isolation/memory.py",
-        "        if spec.verdict is None and getattr(storage, _WRITER, self._pass) is not self._pass:",
-        "        if spec.ndim > 9 and getattr(storage, _WRITER, self._pass) is not self._pass:",
+        "        if spec.verdict is None and getattr(storage, _WRITER, self.generation) != self.generation:",
+        "        if spec.ndim > 9 and getattr(storage, _WRITER, self.generation) != self.generation:",
         _in_zoo("bank_written_as_data"),
     ),
     one(

@@ -15,6 +15,15 @@ def elements(call: Call) -> Sequence[Verdict]:
     return [broadcast(call.specs, out.shape) for out in call.out_specs]
 
 
+def each(call: Call) -> Sequence[Verdict]:
+    """The same operation on elements for every tensor of a list, each with its partners in the other lists."""
+    verdicts: list[Verdict] = []
+    for number, out in enumerate(call.out_specs):
+        given = [value[number] if isinstance(value, list | tuple) else value for value in call.args]
+        verdicts.append(broadcast([spec for spec in given if isinstance(spec, Spec)], out.shape))
+    return verdicts
+
+
 def like(call: Call) -> Sequence[Verdict]:
     """A fresh tensor of the shape of another: its rows are as many as the examples, which counts them."""
     return [broadcast(call.specs[:1], out.shape) for out in call.out_specs]

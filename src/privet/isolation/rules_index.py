@@ -107,7 +107,7 @@ def _spread(indices: Sequence[Any]) -> list[Spec | None]:
     for index in indices:
         if isinstance(index, Spec) and index.dtype in _MASKS:
             if index.verdict is not None:
-                raise NoRule("rows are picked by a mask that depends on the examples")
+                raise NoRule(BY_MASK)
             spread += [Spec((-1,))] * max(index.ndim, 1)
         else:
             spread.append(index)
@@ -231,7 +231,8 @@ def travels(call: Call) -> Sequence[Verdict]:
     raise NoRule("rows are chosen by what is in the examples")
 
 
-_TRAVELLING = [
+BY_MASK = "rows are picked by a mask that depends on the examples"
+TRAVELLING = [
     "nonzero",
     "masked_select",
     "masked_scatter",
@@ -261,7 +262,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("index", "_unsafe_index"), indexed),
     **dict.fromkeys(("index_put", "index_put_", "_unsafe_index_put", "_index_put_impl_"), placed),
     **dict.fromkeys(
-        _TRAVELLING,
+        TRAVELLING,
         travels,
     ),
 }
