@@ -14,10 +14,12 @@ PAGE = "api"
 _HEADINGS = {
     "privet.plan": "The plan",
     "privet.training": "Training",
+    "privet.isolation": "Isolation",
     "privet.convex": "Convex training",
     "privet.mechanism": "Pieces of a plan",
     "privet.accounting": "Guarantees and ledgers",
     "privet.gradients": "Gradients",
+    "privet.isolation": "Isolation of examples",
     "privet.errors": "Errors",
 }
 

@@ -46,8 +46,7 @@ def length_as_full(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
 
 @mixer("depend on how many examples", calls_once=False)
 def length_as_scale(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
-    found = torch.add(scene.losses(x, y), scene.model[2].bias.sum(), alpha=len(x))  # mixes
-    return found
+    return torch.add(scene.losses(x, y), scene.model[2].bias.sum(), alpha=len(x))  # mixes
 
 
 @mixer("reduces over the examples")

@@ -247,7 +247,8 @@ def test_a_new_loss_function_at_every_step_is_never_answered_with_an_old_recordi
         return model.state_dict()
 
     with caplog.at_level(logging.WARNING, logger="privet"):
-        _assert_same(trained(_PlainLaunch(_Plain())), trained(None), tolerance=0)
+        # the first batch comes in two parts, so its loss function is met twice
+        _assert_same(trained(_PlainLaunch(_Plain(), warm_up=2)), trained(None), tolerance=0)
     assert "changes from step to step" in caplog.text
 
 

@@ -275,31 +275,38 @@ def test_the_other_optimizers_state_may_not_be_written_either() -> None:
 class Writing(nn.Module):
     """Writes what it sees into a buffer from some step on, past torch's counters."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, uses: bool) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.inner, self.writes = nn.Linear(3, 2), False
+        self.inner, self.writes, self.uses = nn.Linear(3, 2), False, uses
         self.register_buffer("seen", torch.zeros(3))
 
     def forward(self, inputs: Tensor) -> Tensor:
         if self.writes:
             self.seen.data.copy_(inputs.detach()[0])
-        found: Tensor = self.inner(inputs)  # the losses stay each example's own
+        if self.uses:
+            inputs = inputs + 0.1 * self.seen
+        found: Tensor = self.inner(inputs)
         return found
 
 
 @LOOPS
 @pytest.mark.parametrize("number", [1, 3, 4, 6])
+@pytest.mark.parametrize(
+    ("uses", "pattern"),
+    [(False, "seen"), (True, r"seen|'add' \(test_weights\.py:\d+, in forward\) mixes the examples")],
+)
 def test_a_forward_pass_that_writes_through_data_at_a_later_step_is_refused(
-    pass_over: Callable[..., None], number: int
+    pass_over: Callable[..., None], number: int, uses: bool, pattern: str
 ) -> None:
-    model = Writing()
+    """The rules see what the losses depend on; the watch of the weights sees what is merely written."""
+    model = Writing(uses=uses)
     session = begin(model, plain_sgd(model))
 
     def wake(taken: int) -> None:
         object.__setattr__(model, "writes", taken == number)
 
-    with pytest.raises((UnsupportedModel, WeightsChanged), match="seen"):
+    with pytest.raises((UnsupportedModel, WeightsChanged), match=pattern):
         train(session, pass_over, wake)
     assert session.steps_taken == number
     assert session.guarantee().not_private_because

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from privet.errors import LoopError, UnsupportedModel
-from privet.gradients.capture import HALF, Capture, is_batch, leave, tensors_in
+from privet.gradients.capture import HALF, Capture, enter, is_batch, leave, tensors_in
 from privet.gradients.engine import Clipper, check_losses
 from privet.gradients.holding import check_norms, check_rule
 from privet.gradients.per_example import Explicit
@@ -93,7 +93,7 @@ class RunningFunctional:
         check_module_hooks(self._model)
         self._inputs = inputs
         self._capture = Capture((), batch_size, programs=self.watch.programs, may_trace=may_trace)
-        self._capture.__enter__()  # type: ignore[no-untyped-call]
+        enter(self._capture)
 
     def abandon(self) -> None:
         """Forget the noted call."""

@@ -50,6 +50,10 @@ class Place:
         """Return the same place on another axis."""
         return self if self.is_single or axis == self.axis else replace(self, axis=axis)
 
+    def fits(self, shape: Shape) -> bool:
+        """Whether a tensor of this shape has such an axis."""
+        return self.is_single or (0 <= self.axis < len(shape) and shape[self.axis] == self.length)
+
     def same_examples(self, other: Place) -> bool:
         """Whether both hold the same examples."""
         return self.first == other.first and self.num == other.num
@@ -160,6 +164,8 @@ def regrouped(place: Place, old: Shape, new: Shape) -> Place:
 
 def aligned(place: Place, ndim: int, out_ndim: int) -> Place:
     """Return the place after broadcasting to more axes, which come first."""
+    if ndim > out_ndim and not place.is_single:
+        raise NoRule("its result has fewer axes than what went in")
     return place.at(place.axis + out_ndim - ndim)
 
 
@@ -168,7 +174,10 @@ def met(places: Sequence[Place]) -> Place:
 
     Raises:
         Mixes: if two of them differ.
+        NoRule: if there is none.
     """
+    if not places:
+        raise NoRule("another argument depends on the examples")
     first = places[0]
     for other in places[1:]:
         if other != first:

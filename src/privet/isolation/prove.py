@@ -160,7 +160,7 @@ def _follow_back(losses: Tensor, follower: Follower) -> Sequence[str]:
     watch = Watch()
     try:
         with followed(follower, watch):
-            torch.autograd.grad(losses.sum(), edges, allow_unused=True)  # type: ignore[arg-type]
+            torch.autograd.grad(losses.sum(), edges, allow_unused=True)
     except UnsupportedModel as error:
         return (str(error),)
     return watch.tried

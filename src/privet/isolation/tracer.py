@@ -18,17 +18,26 @@ from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from privet.isolation.call import Call, name_of
+from privet.isolation.call import Call, name_of, specs_in
 from privet.isolation.lines import is_asked_by_privet, user_line
 from privet.isolation.memory import Written
 from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Shape, Spec, Verdict
 from privet.isolation.reads import Read, may_read
+from privet.isolation.rules_index import BY_MASK, TRAVELLING
 from privet.isolation.table import rule_of
 
 _COMPILER = "torch._dynamo"
 EARLIER = "it uses a value that was computed from an earlier batch"
-# Operations that hand a number to Python.
-_READING = frozenset(["_local_scalar_dense", "equal", "is_nonzero"])
+# Operations that tell Python about shapes and types alone.
+_ASKING = frozenset(
+    [
+        "sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "size", "stride", "numel", "dim",
+        "storage_offset", "is_contiguous", "is_pinned", "is_same_size", "is_strides_like_format",
+        "is_non_overlapping_and_dense", "_has_compatible_shallow_copy_type", "_version", "is_complex",
+        "is_floating_point", "is_conj", "is_neg", "is_inference", "is_signed", "can_cast", "result_type",
+        "_is_zerotensor",
+    ]
+)  # fmt: skip
 # Operations whose results have a shape or a type in common with a tensor, and none of its numbers.
 _FORGETTING = frozenset(
     [
@@ -94,6 +103,14 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._memories: dict[int, StorageWeakRef] = {}  # held, so that no other memory gets their identity
         self.harmless = ""  # why the reads of the call that is being carried out are, if they are
         self._num_specs = 0
+
+    def mark(self, tensor: Tensor, verdict: Verdict) -> None:
+        """Say what a tensor is that autograd made, so that a later batch knows where it comes from."""
+        self._strangers.pop(id(tensor), None)
+        spec = self._described(tensor, verdict)
+        spec.token, spec.serial = self._token, self._num_specs
+        self._num_specs += 1
+        setattr(tensor, self._attribute, spec)
 
     def give(self, tensor: Tensor, verdict: Verdict) -> None:
         """Say what is known of a tensor that was made while the tracer was not active."""
@@ -164,10 +181,18 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _follow(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         seen = [self._seen(arg) for arg in args]
         named = {name: self._seen(value) for name, value in kwargs.items()} if kwargs else kwargs
-        result = func(*args, **kwargs)
-        if not torch.compiler.is_compiling():
-            self._note(func, args, kwargs, seen, named, result)
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            self._note_error(func, seen, named)
+            raise
+        self._note(func, args, kwargs, seen, named, result)
         return result
+
+    def _note_error(self, func: OpOverload, seen: list[Any], named: dict[str, Any]) -> None:
+        """Note an error: whoever catches it learns something about the numbers of the arguments."""
+        if any(spec.verdict is not None for spec in specs_in((*seen, *named.values()))):
+            self.read(f"an error of {name_of(func)}")
 
     def _seen(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -192,7 +217,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             outs = [tensor for number, name in writes for tensor in _tensors(_argument(args, kwargs, number, name))]
             call.out_specs = [self._described(out, None) for out in outs]
         if not outs:
-            self._note_read(func, call)
+            self._note_read(call, result)
             return
         verdicts = verdicts_of(call)
         mutated = self._write(writes, args, kwargs, call, verdicts) if writes else ()
@@ -204,11 +229,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._written.knows(spec)
         self.trace.entries.append(Entry(call, mutated, _constant(func, outs), user_line()))
 
-    def _note_read(self, func: OpOverload, call: Call) -> None:
-        if name_of(func) in _READING:
+    def _note_read(self, call: Call, result: Any) -> None:
+        """Note a result that is no tensor: Python was told something about the numbers of the arguments."""
+        if result is not None and call.name not in _ASKING:
             causes = [spec.verdict for spec in call.specs if spec.verdict is not None]
             if causes and not all(isinstance(verdict, Place) and self._is_everything(verdict) for verdict in causes):
-                self.read(name_of(func))
+                self.read(call.name)
 
     def _is_everything(self, place: Place) -> bool:
         return self.trace.num_examples == 1 and place.is_single
@@ -234,7 +260,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 verdict = verdicts[min(place, len(verdicts) - 1)]
                 before = self.spec(tensor)
                 mutated.append(before.serial)
-                if verdict != before.verdict:
+                if verdict != before.verdict or isinstance(verdict, Cause):
                     self._written.note(tensor, before, verdict, call, self.trace.num_examples)
                     self._forget(tensor)
         return tuple(mutated)
@@ -250,7 +276,16 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         setattr(tensor, self._attribute, None)
 
 
-class _Uncompiled(Tracer):
+def has_own_length(verdict: Verdict) -> bool:
+    """Whether the lengths of a tensor depend on what is in the examples, because rows were chosen by that."""
+    return (
+        isinstance(verdict, Cause)
+        and verdict.fault is Fault.NO_RULE
+        and (verdict.operation in TRAVELLING or verdict.reason == BY_MASK)
+    )
+
+
+class _Uncompiled(Tracer):  # type: ignore[no-untyped-call]
     """A tracer whose own code torch's compiler must leave alone."""
 
     @classmethod
@@ -288,7 +323,8 @@ def verdicts_of(call: Call) -> Sequence[Verdict]:
     if not known:
         _keep_counting(call, name)
         return call.everywhere(None)
-    if known[0].is_single and all(place == known[0] for place in known):
+    is_one = known[0].is_single and all(place == known[0] for place in known)
+    if is_one and name not in TRAVELLING:
         return call.everywhere(known[0])  # whatever it does, it has one example to do it with
     rule = rule_of(call.operation)
     if rule is None:

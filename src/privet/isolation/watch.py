@@ -50,6 +50,7 @@ class _Family:
 
     trace: Trace | None = None
     step: int = 0  # in which it was traced: from one step to the next the program's own numbers may change
+    met: int = 0  # the step in which it was met first
     is_compared: bool = False
 
 
@@ -100,8 +101,16 @@ class Watch:
 
     @property
     def wants_two_sizes(self) -> bool:
-        """Whether a program waits to be compared with itself on another number of examples."""
-        return not self._families or any(family.trace is not None for family in self._families.values())
+        """Whether a program waits to be compared with itself on another number of examples.
+
+        Not at every step for ever: a program that is another at every call (layers skipped at random) may never be.
+        """
+        if not self._families:
+            return True
+        is_turn = self.step & (self.step - 1) == 0
+        return any(
+            family.trace is not None and (is_turn or family.met >= self.step - 1) for family in self._families.values()
+        )
 
     def has_waived(self, check: Check) -> bool:
         """Whether the user answers for a check; noted for the guarantee if so."""
@@ -153,7 +162,7 @@ class Watch:
             )
 
     def _check_sizes(self, calls: tuple[Callable[..., Any], ...], trace: Trace) -> None:
-        family = self._families.setdefault(calls, _Family())
+        family = self._families.setdefault(calls, _Family(met=self.step))
         if family.is_compared:
             return
         if family.trace is None or family.step != self.step:

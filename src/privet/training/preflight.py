@@ -44,6 +44,8 @@ _OTHER_SHAPE = {torch.float64: 1e-8, torch.float32: 1e-4}
 _ADDED_UP_ON_DEVICE = {torch.float64: 1e-9, torch.float32: 1e-3}
 _OTHER_SHAPE_ON_DEVICE = {torch.float64: 1e-8, torch.float32: 2e-2}
 _HALF_PRECISION = 2e-2
+# So many kinds of programs are all tried.
+_FEW_KINDS = 4
 FAILS_ON_MADE_UP = "The loss function fails on made-up examples"
 """How the error begins that says that a program ran on no made-up batch."""
 SHAPES_REMEDY = "Pass a batch of the shapes and types that the data set gives."
@@ -138,6 +140,7 @@ class Preflight:
         self._model, self._watch = model, watch
         self._last_step, self._num_kinds = -1, -1
         self._is_proven = False
+        self._failures: Sequence[Exception | None] = (None,)
 
     def before(self, batch: Any, loss_function: LossFunction, *, step: int, size: int, limit: int) -> None:
         """Try the program on batches like this one of ``size`` examples, if it is time to.
@@ -150,9 +153,14 @@ class Preflight:
             limit: How many examples fit into memory.
 
         Raises:
-            UnsupportedModel: the program mixes examples, or no experiment could be held and the user did not waive it.
+            UnsupportedModel: the program mixes examples.
+            OutOfMemoryError: so many examples do not fit into memory.
         """
-        is_new = self._watch.num_kinds != self._num_kinds
+        if limit == 1:  # nobody to mix with
+            return
+        # a model that skips layers at random is of a new kind at every step: then fewer and fewer of them are tried
+        kinds = self._watch.num_kinds
+        is_new = kinds > self._num_kinds and (kinds <= _FEW_KINDS or kinds & (kinds - 1) == 0)
         is_turn = step != self._last_step and step & (step - 1) == 0
         if not (is_new or is_turn) or self._watch.has_waived(Check.EXPERIMENTS):
             return
@@ -169,6 +177,15 @@ class Preflight:
             return  # refused on the real batch as well, in the words of that place
         except DataError as error:
             failures = [error]
+        self._failures = failures
+
+    def check_held(self) -> None:
+        """Refuse to go on if no experiment could be held, once the program has run on real examples.
+
+        Raises:
+            UnsupportedModel: the user did not waive the experiments.
+        """
+        failures, self._failures = self._failures, (None,)
         try:
             _stop_if_none_was_held(failures)
         except UnsupportedModel as error:
@@ -215,7 +232,7 @@ def _limits_of(program: _Program, made_up: MadeUpBatches) -> Mapping[int, Limit]
 def _failure_of(experiment: Callable[[], object]) -> Exception | None:
     try:
         experiment()
-    except PrivetError:
+    except (PrivetError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # noqa: BLE001 (a user's program may raise anything on numbers it never meets)
         return error

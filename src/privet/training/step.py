@@ -254,6 +254,7 @@ class Step:
         if session._average is not None:
             session._average.check_not_applied()
         session._iterates.before_step()
+        session._preflight.check_held()
         session._note_evidence()
         if session._telemetry is not None:
             self._noise_to_signal = noise_to_signal(session._noise.piece, self._sum)
