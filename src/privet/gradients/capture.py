@@ -395,6 +395,8 @@ class Capture(TorchFunctionMode):
             if sources and isinstance(result, Tensor) and not writes(func):
                 result = with_own_history(result, given)
             changed = _changed(func, args, kwargs, result)
+            if func is Tensor.to and any(result is tensor and not is_batch(tensor) for tensor in given):
+                return result  # a constant that had the type of the examples already
             if self._programs is not None and writes(func) and args and not is_batch(args[0]):
                 for tensor in tensors_in(args[:1]):
                     self._programs.write(tensor)
@@ -498,7 +500,23 @@ class Capture(TorchFunctionMode):
         use.handle = _listen(use, output)
         self.recording.uses.append(use)
         if self.recording.follower is not None:
+            self._declare_beside(used, output, self.recording.follower)
             self.recording.follower.use(output)
+
+    def _declare_beside(self, used: Sequence[Tensor], output: Tensor, follower: Follower) -> None:
+        """Say where the examples lie in what a parameter made of public numbers beside them.
+
+        Public numbers may belong to anyone. The rules then hold whatever becomes of them to the place that is given
+        here, so a wrong one is refused.
+        """
+        size = self.recording.batch_size
+        if size == 1 or follower.tracer is None or follower.verdict(output) is not None:
+            return
+        alike = [follower.verdict(tensor) for tensor in used if tensor.shape == output.shape]
+        place = next((verdict for verdict in alike if isinstance(verdict, Place)), None)
+        if place is None and output.dim() and output.shape[0] == size:
+            place = Place(0, 1, 1, 0, size)
+        follower.declare(output, place)
 
     def _note_part(self, func: Function, args: tuple[Any, ...], output: Tensor) -> None:
         """Note a part of a composite operation: its tracked arguments' gradients follow from ``output``'s."""

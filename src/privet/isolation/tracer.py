@@ -396,7 +396,7 @@ def _numbers(tensor: Tensor) -> bytes | None:
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.numel() > _SMALL_CONSTANT:
         return None
     try:
-        with torch._C._DisableTorchDispatch():  # these operations are not the program's
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # these are not the program's
             return bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
     except (RuntimeError, NotImplementedError, TypeError):  # inside transforms of functions tensors have no numbers
         return None
