@@ -1,0 +1,79 @@
+"""Programs written to break the bound: none moves the sum beyond it while it is called proven."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.optim import SGD
+from torch.utils.data import TensorDataset
+
+from privet.errors import UnsupportedModel
+from privet.training.session import privatize
+from privet.training.step import Step
+from tests.isolation.hostile import HOSTILE, LARGE, LAST, LATE, NUM_RECORDS, Hostile
+from tests.isolation.mixer import CLASSES, WIDTH, Scene, network
+from tests.training.tools import full_batch
+
+Losses = Callable[..., Tensor]
+BOUND = 1.0
+
+
+def walked(step: Step, losses: Losses) -> None:
+    for batch in step.microbatches():
+        step.backward(losses(*batch))
+
+
+def accumulated(step: Step, losses: Losses) -> None:
+    step.accumulate(losses)
+
+
+def cases() -> list[Any]:
+    found = []
+    for program, way in itertools.product(HOSTILE, (walked, accumulated)):
+        marks = [pytest.mark.xfail(strict=True, reason=program.waits)] if program.waits else []
+        found.append(pytest.param(program, way, id=f"{program.name}-{way.__name__}", marks=marks))
+    return found
+
+
+def records(*, without: int | None = None) -> TensorDataset:
+    """Nine records, of which the last is far from the others."""
+    x = torch.randn(NUM_RECORDS, WIDTH, generator=torch.Generator().manual_seed(1)).clamp(-2, 2)
+    x[LAST, 0] = 5 * LARGE
+    kept = [place for place in range(NUM_RECORDS) if place != without]
+    return TensorDataset(x[kept], (torch.arange(NUM_RECORDS) % CLASSES)[kept])
+
+
+def sums_of(program: Hostile, way: Callable[[Step, Losses], None], data: TensorDataset) -> tuple[list[Tensor], bool]:
+    """Train without moving; return the noise-free sums, and whether everything is called proven."""
+    torch.manual_seed(0)
+    scene, sums = Scene(model=network(), memory={"data": data}), []
+    optimizer, plan = SGD(scene.model.parameters(), lr=0.0), full_batch(LATE + 3)
+    with privatize(scene.model, optimizer, data, plan, physical_batch_size=16) as session:
+        for step in session.steps():
+            scene.step = step.index
+            torch.manual_seed(100 + step.index)
+            way(step, partial(program.program, scene))
+            sums.append(step._sum.flat.double())
+            step.update()
+        guarantee = session.guarantee()
+    return sums, not guarantee.tried
+
+
+@pytest.mark.parametrize(("program", "way"), cases())
+def test_a_program_that_is_called_proven_moves_the_sum_at_most_the_bound_for_one_record(
+    program: Hostile, way: Callable[[Step, Losses], None]
+) -> None:
+    try:
+        one, is_proven = sums_of(program, way, records())
+        other, is_proven_too = sums_of(program, way, records(without=program.removed))
+    except UnsupportedModel:
+        return
+    if is_proven and is_proven_too:
+        moved = max(float((left - right).norm()) for left, right in zip(one, other, strict=True))
+        assert moved <= BOUND * (1 + 1e-4), f"{moved:.2f} times the bound"
