@@ -14,6 +14,7 @@ PAGE = "api"
 _HEADINGS = {
     "privet.plan": "The plan",
     "privet.training": "Training",
+    "privet.isolation": "Isolation",
     "privet.convex": "Convex training",
     "privet.mechanism": "Pieces of a plan",
     "privet.accounting": "Guarantees and ledgers",

@@ -135,7 +135,6 @@ def test_two_thousand_canaries_and_ten_steps_pass_correct_code_and_flag_a_tenth_
     [
         plan_of(noise=ShortNoise(noise_multiplier=0.5, part=0.5)),
         plan_of(noise=ShortNoise(noise_multiplier=0.5, part=1e-3)),
-        plan_of(clipping=LooseThreshold(norm=0.7)),
         plan_of(noise=ShortNoise(noise_multiplier=0.5, part=0.5), adjacency=Adjacency.REPLACE_ONE),
         plan_of(noise=ShortNoise(noise_multiplier=0.5), adjacency=Adjacency.ZERO_OUT),
         plan_of(
@@ -146,13 +145,21 @@ def test_two_thousand_canaries_and_ten_steps_pass_correct_code_and_flag_a_tenth_
     ids=[
         "half noise",
         "no noise",
-        "clip 2C",
         "half noise, replace",
         "noise x0.9, blank",
         "half noise, q=0.2",
     ],
 )
 def test_broken_pieces_are_found(plan: Plan) -> None:
+    assert audited(plan).is_broken
+
+
+def test_a_rule_that_clips_at_twice_its_bound_is_held_to_it_and_found_where_nothing_holds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = plan_of(clipping=LooseThreshold(norm=0.7))
+    assert not audited(plan).is_broken
+    monkeypatch.setattr("privet.training.step.NotPrivate", LooseThreshold)  # only ablations are not held
     assert audited(plan).is_broken
 
 

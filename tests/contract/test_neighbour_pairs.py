@@ -48,13 +48,13 @@ class Summing:
         leaves: Sequence[Tensor] = ()
         if self.running.wants_input_gradients:
             inputs, leaves = with_gradients(inputs, len(inputs))
-        inputs = inputs.clone()
+        inputs, weights = inputs.clone(), torch.ones(len(inputs))
+        weights[-1] = last  # an example brings its weight along: none may depend on the place in a batch
         self.running.begin(len(inputs), leaves)
-        mark_batch([inputs])
+        mark_batch([inputs, weights])
         total = ClippedSum(flat=flat, layout=self.layout, sensitivity=self.rule.sensitivity)
         losses = squared(self.model, inputs)
-        weights = torch.ones_like(losses).index_fill(0, torch.tensor([len(losses) - 1]), last)
-        self.running.add_clipped(scale * weights * losses, self.rule, total)
+        self.running.add_clipped(scale * weights.to(losses) * losses, self.rule, total)
         return flat.double()
 
 

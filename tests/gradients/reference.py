@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from privet.gradients.capture import mark_batch
 from privet.gradients.engine import Engine, RunningEngine
+from privet.isolation.watch import Waiver, Watch
 from privet.mechanism.clipping import Clipping, ClippingRule
 from privet.mechanism.grouping import Grouping, OneGroup
 from privet.mechanism.layout import Layout
@@ -60,6 +61,7 @@ def engine_clipped_sum(
     grouping: Grouping | None = None,
     physical_batch_size: int | None = None,
     keep: Tensor | None = None,
+    waive: Sequence[Waiver] = (),
 ) -> Tensor:
     """The same sum through an engine, in pieces of ``physical_batch_size``."""
     layout = layout_of(model, grouping)
@@ -67,7 +69,7 @@ def engine_clipped_sum(
     rule = clipping.for_groups(layout.num_groups)
     flat = parameters[0].new_zeros(layout.num_coordinates)
     into = ClippedSum(flat=flat, layout=layout, sensitivity=rule.sensitivity, keep=keep)
-    running = engine.start(model, parameters, layout)
+    running = engine.start(model, parameters, layout, Watch(waivers=waive))
     try:
         for part in inputs.split(physical_batch_size or max(1, len(inputs))):
             leaves: Sequence[Tensor] = ()
@@ -83,7 +85,11 @@ def engine_clipped_sum(
 
 
 def started(
-    engine: Engine, model: nn.Module, clipping: Clipping, grouping: Grouping | None = None
+    engine: Engine,
+    model: nn.Module,
+    clipping: Clipping,
+    grouping: Grouping | None = None,
+    waive: Sequence[Waiver] = (),
 ) -> tuple[RunningEngine, ClippedSum, ClippingRule]:
     """An engine bound to a model for several batches, and an empty sum."""
     layout = layout_of(model, grouping)
@@ -91,7 +97,7 @@ def started(
     rule = clipping.for_groups(layout.num_groups)
     flat = parameters[0].new_zeros(layout.num_coordinates)
     into = ClippedSum(flat=flat, layout=layout, sensitivity=rule.sensitivity)
-    return engine.start(model, parameters, layout), into, rule
+    return engine.start(model, parameters, layout, Watch(waivers=waive)), into, rule
 
 
 def add(

@@ -13,9 +13,12 @@ from privet.gradients.example_axis import ExampleAxis
 from privet.gradients.layer_rules import RULES
 from privet.gradients.per_example import Explicit
 from privet.gradients.rule_tools import Operand, named_arguments, out_grad_of, source_of
+from privet.isolation.watch import Check, Waiver
 from privet.mechanism.clipping import Threshold
 from tests.gradients.reference import engine_clipped_sum, loop_clipped_sum, relative_error
 from tests.gradients.zoo import squared
+
+LOOKS_ON_THE_WAY = Waiver(check=Check.READS, because="it compares with a limit and stops, or changes nothing")
 
 
 def damped(inputs: Tensor, scale: Tensor) -> Tensor:
@@ -47,7 +50,9 @@ def damped_rule(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
 def test_an_operation_without_a_rule_is_refused_with_the_way_to_give_it_one() -> None:
     torch.manual_seed(0)
     with pytest.raises(UnsupportedModel, match=r"'damped'.*BookKeeping\(rules="):
-        engine_clipped_sum(BookKeeping(), Damping(), squared, torch.randn(5, 4, 6), Threshold(norm=0.3))
+        engine_clipped_sum(
+            BookKeeping(), Damping(), squared, torch.randn(5, 4, 6), Threshold(norm=0.3), waive=[LOOKS_ON_THE_WAY]
+        )
 
 
 @pytest.mark.parametrize("physical_batch_size", [1, 3, None])
@@ -57,9 +62,34 @@ def test_an_engine_with_a_rule_of_ones_own_is_exact(physical_batch_size: int | N
     engine = BookKeeping(rules={**RULES, damped: damped_rule})
     expected = loop_clipped_sum(model, squared, inputs, Threshold(norm=0.3))
     found = engine_clipped_sum(
-        engine, model, squared, inputs, Threshold(norm=0.3), physical_batch_size=physical_batch_size
+        engine,
+        model,
+        squared,
+        inputs,
+        Threshold(norm=0.3),
+        physical_batch_size=physical_batch_size,
+        waive=[LOOKS_ON_THE_WAY],
     )
     assert relative_error(found, expected) <= 1e-9
+
+
+def tripled_rule(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
+    return [(source, Explicit(gradients=3 * part.in_full())) for source, part in damped_rule(use, axis, batch_size)]
+
+
+@pytest.mark.parametrize("physical_batch_size", [1, 3, None])
+def test_a_wrong_rule_is_refused_however_few_examples_come_at_a_time(physical_batch_size: int | None) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedModel, match=r"\['scale'\] do not add up to autograd's gradient"):
+        engine_clipped_sum(
+            BookKeeping(rules={**RULES, damped: tripled_rule}),
+            Damping(),
+            squared,
+            torch.randn(5, 4, 6),
+            Threshold(norm=0.3),
+            physical_batch_size=physical_batch_size,
+            waive=[LOOKS_ON_THE_WAY],
+        )
 
 
 def test_teaching_one_engine_does_not_teach_another() -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privet.gradients.bookkeeping import BookKeeping
+from privet.isolation.watch import Check, Waiver
 from privet.mechanism.clipping import Threshold
 from tests.gradients.reference import add, loop_clipped_sum, relative_error, started
 
@@ -40,6 +41,10 @@ def longformer() -> nn.Module:
     return transformers.LongformerForSequenceClassification(config)  # type: ignore[no-any-return]
 
 
+COUNTS_GLOBAL_TOKENS = Waiver(
+    check=Check.READS,
+    because="Longformer asks for the largest number of global tokens, and masks what others have less",
+)
 MODELS = {
     "LoHa": lambda: adapted_bert(peft.LoHaConfig(r=2, target_modules=["query", "value"])),
     "OFT": lambda: adapted_bert(peft.OFTConfig(r=0, oft_block_size=4, target_modules=["query", "value"])),
@@ -51,7 +56,7 @@ MODELS = {
 def test_no_gradient_is_lost_at_the_first_step_nor_after_weights_that_were_zero_have_moved(name: str) -> None:
     torch.manual_seed(0)
     model, words = MODELS[name]().double(), torch.randint(5, 50, (4, 8))
-    running, into, rule = started(BookKeeping(), model, CLIPPING)
+    running, into, rule = started(BookKeeping(), model, CLIPPING, waive=[COUNTS_GLOBAL_TOKENS])
     try:
         for _ in range(2):
             into.clear()

@@ -329,12 +329,15 @@ class Hooked(nn.Module):
         return self.second(found)
 
 
-def test_a_hook_that_replaces_the_gradient_of_a_layers_output_is_honoured_when_it_awakes() -> None:
+@pytest.mark.parametrize("limits", [(1e6, 1e6, 1e-3), (1e-3, 1e-3, 1e6)], ids=["awakes", "falls asleep"])
+def test_a_hook_that_replaces_the_gradient_of_a_layers_output_is_honoured_at_every_batch(
+    limits: tuple[float, ...],
+) -> None:
     torch.manual_seed(0)
-    model, inputs = Hooked(1e6).double(), examples()
+    model, inputs = Hooked(limits[0]).double(), examples()
     running, into, rule = started(BookKeeping(), model, CLIPPING)
     try:
-        for limit in (1e6, 1e6, 1e-3):
+        for limit in limits:
             model.limit = limit
             into.clear()
             add(running, model, inputs, rule, into, squared)

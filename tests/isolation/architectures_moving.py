@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tests.isolation.architecture import Architecture, Batch, Build, Built, class_loss, images, per_example, tokens
 from tests.isolation.architectures_senses import SERIES, TEXT_TOWER, TOWERS, both, foretells, listens, sees
-from tests.isolation.architectures_transformers import SMALL, classifies, continues, model_of
+from tests.isolation.architectures_transformers import SMALL, classifies, continues, model_of, translates
 
 
 def _normalised() -> Built:
@@ -58,6 +58,23 @@ _ROWS: dict[str, Build] = {
     "Qwen2-MoE": continues("qwen2_moe", shared_expert_intermediate_size=16, **_EXPERTS),
     "OLMoE": continues("olmoe", **_EXPERTS),
     "X-MOD": classifies("xmod", languages=["en"], default_language="en"),
+    "ProphetNet": translates(
+        "prophetnet",
+        base={},
+        vocab_size=64,
+        pad_token_id=1,
+        decoder_start_token_id=2,
+        encoder_ffn_dim=48,
+        decoder_ffn_dim=48,
+        max_position_embeddings=64,
+        hidden_size=32,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        num_encoder_attention_heads=4,
+        num_decoder_attention_heads=4,
+        ngram=2,
+        num_buckets=8,
+    ),
     "Longformer, global attention": _global,
     "I-BERT": classifies("ibert"),
     "ResNet, batch normalisation": _normalised,

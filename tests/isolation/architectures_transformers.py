@@ -261,23 +261,6 @@ _ROWS: dict[str, Build] = {
         "led", attention_window=4, max_encoder_position_embeddings=64, max_decoder_position_embeddings=64
     ),
     "BigBird-Pegasus": translates("bigbird_pegasus", attention_type="original_full"),
-    "ProphetNet": translates(
-        "prophetnet",
-        base={},
-        vocab_size=64,
-        pad_token_id=1,
-        decoder_start_token_id=2,
-        encoder_ffn_dim=48,
-        decoder_ffn_dim=48,
-        max_position_embeddings=64,
-        hidden_size=32,
-        num_encoder_layers=2,
-        num_decoder_layers=2,
-        num_encoder_attention_heads=4,
-        num_decoder_attention_heads=4,
-        ngram=2,
-        num_buckets=8,
-    ),
     "FSMT": translates("fsmt", langs=["a", "b"], src_vocab_size=64, tgt_vocab_size=64),
 }
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from tests.isolation import mixers_flow, mixers_layers, mixers_losses, mixers_state
+from tests.isolation import mixers_flow, mixers_layers, mixers_losses, mixers_places, mixers_state
 from tests.isolation.mixer import Mixer
 
-MIXERS: tuple[Mixer, ...] = tuple(
-    found
-    for module in (mixers_losses, mixers_layers, mixers_state, mixers_flow)
-    for found in vars(module).values()
-    if isinstance(found, Mixer)
+_ROOMS = (mixers_losses, mixers_layers, mixers_state, mixers_flow, mixers_places)
+MIXERS: tuple[Mixer, ...] = (
+    *(found for room in _ROOMS for found in vars(room).values() if isinstance(found, Mixer)),
+    *mixers_places.UNDER,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -128,9 +127,9 @@ def handed_over_as_a_capsule(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y) * scale
 
 
-@mixer(_READS, waits=_FUNCTIONS, waits_in=("walked",))
-def saved_as_bytes(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
-    scale = float(sum(pickle.dumps(x.detach())[-64:]))  # mixes
+@mixer(_READS)
+def read_as_bytes(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    scale = float(sum(bytes(x.detach().untyped_storage())[-16:]))  # mixes
     return scene.losses(x, y) * scale
 
 
@@ -182,7 +181,7 @@ def stacked_in_a_random_order_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor
 @mixer("picked by a fixed number", starts=LATE)
 def picked_by_a_list_that_changes(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     if scene.is_late:
-        x = x[list(range(1, len(x))) + [0]]  # mixes
+        x = x[[*range(1, len(x)), 0]]  # mixes
     return scene.losses(x, y)
 
 

@@ -10,7 +10,6 @@ from tests.isolation.mixer import CLASSES, LATE, Scene, mixer, tokens
 from tests.isolation.mixer_models import attentive, classifier_of_tokens, dropping, recurrent
 
 IGNORED = -100
-_LINES = "lines are kept of operations with a number among their arguments alone"
 _RANKS = "places of sorted examples that are used as numbers are tried in one of the loops only"
 
 
@@ -35,7 +34,7 @@ def power_of_length(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y) * x.size(0) ** -0.5  # mixes
 
 
-@mixer("depend on how many examples", waits=_LINES, waits_in=("walked",))
+@mixer("depend on how many examples")
 def length_as_tensor(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y) / torch.tensor(float(len(x)))  # mixes
 
@@ -45,13 +44,12 @@ def length_as_full(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y) / torch.full((), x.numel())  # mixes
 
 
-@mixer("depend on how many examples", waits=_LINES, waits_in=("walked",), calls_once=False)
+@mixer("depend on how many examples", calls_once=False)
 def length_as_scale(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
-    found = torch.add(scene.losses(x, y), scene.model[2].bias.sum(), alpha=len(x))  # mixes
-    return found
+    return torch.add(scene.losses(x, y), scene.model[2].bias.sum(), alpha=len(x))  # mixes
 
 
-@mixer("counts the examples", waits=_LINES, waits_in=("walked",))
+@mixer("reduces over the examples")
 def counted_ones(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y) / torch.ones(len(x)).sum()  # mixes
 
@@ -61,33 +59,33 @@ def counted_ones_like(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y) / torch.ones_like(x).sum()  # mixes
 
 
-@mixer("counts the examples", waits=_LINES, waits_in=("walked",))
+@mixer("reduces over the examples")
 def counted_new_ones(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y) / x.new_ones(x.shape[:1]).norm()  # mixes
 
 
-@mixer("counts the examples", waits=_LINES, waits_in=("walked",))
+@mixer("sums over the examples")
 def counted_by_product(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     ones = torch.ones(1, len(x))
     return scene.losses(x, y) / (ones @ ones.T).flatten()  # mixes
 
 
-@mixer("place in the batch", waits=_LINES, waits_in=("walked",))
+@mixer("place in the batch")
 def counted_places(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y) / torch.arange(len(x)).max()  # mixes
 
 
-@mixer("place in the batch", waits=_LINES)
+@mixer("place in the batch")
 def weighted_by_place(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y) * torch.arange(len(x))  # mixes
 
 
-@mixer("place in the batch", waits=_LINES, waits_in=("walked",))
+@mixer("place in the batch")
 def weighted_by_spaced_places(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y) * torch.linspace(0, 1, len(x))  # mixes
 
 
-@mixer("depend on how many examples", waits=_LINES)
+@mixer("depend on how many examples")
 def weighted_by_a_list(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     weights = torch.tensor([1.0 / (1 + k) for k in range(len(x))])  # mixes
     return scene.losses(x, y) * weights

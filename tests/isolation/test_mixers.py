@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from privet.errors import UnsupportedModel
 from privet.gradients.bookkeeping import BookKeeping
@@ -18,8 +18,9 @@ from privet.gradients.engine import Engine
 from privet.gradients.functional import Functional
 from privet.training.session import privatize
 from privet.training.step import Step
-from tests.isolation.mixer import NUM_EXAMPLES, Mixer, Scene
+from tests.isolation.mixer import CLASSES, NUM_EXAMPLES, WIDTH, Mixer, Scene
 from tests.isolation.mixers import MIXERS
+from tests.isolation.mixers_layers import sequences
 from tests.training.tools import full_batch, plain_sgd
 
 Losses = Callable[..., Tensor]
@@ -89,3 +90,33 @@ def test_a_program_that_mixes_examples_is_refused_with_the_line_that_mixes(
     if not is_experimental(refusal):
         assert mixer.says in str(refusal), str(refusal)
         assert any(line in str(refusal) for line in mixer.lines), str(refusal)
+
+
+class SecondAxis(nn.Module):
+    """A layer on ``[time, examples, width]``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.inner(inputs.tanh())
+        return found
+
+
+@pytest.mark.parametrize("way", [walked, accumulated])
+@pytest.mark.parametrize("time", [15, 40])
+def test_examples_on_the_second_axis_are_no_rows_of_the_first_for_the_functional_engine(
+    time: int, way: Callable[[Step, Losses], None]
+) -> None:
+    """Time is a multiple of the number of examples, so that the lengths alone would fit."""
+
+    def losses(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+        found: Tensor = scene.model(x.transpose(0, 1)).square().sum((0, 2))
+        return found
+
+    program = Mixer(name="second axis", program=losses, build=SecondAxis, data=sequences(time), says="first axis")
+    taken, refusal = train(program, way, Functional())
+    assert taken == 0
+    assert "first axis" in str(refusal)
+    assert train(program, way, BookKeeping()) == (2, None)

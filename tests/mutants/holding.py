@@ -121,7 +121,7 @@ HOLDING = (
         "gradients/capture.py",
         "                self._listen_last(args[0])\n",
         "                pass\n",
-        f"{_REACHED}::test_a_hook_that_replaces_the_gradient_of_a_layers_output_is_honoured_when_it_awakes",
+        f"{_REACHED}::test_a_hook_that_replaces_the_gradient_of_a_layers_output_is_honoured_at_every_batch",
     ),
     one(
         "changed-views-lose-their-history",

@@ -7,6 +7,7 @@ from tests.mutants.clipping import CLIPPING
 from tests.mutants.contracts import CONTRACTS
 from tests.mutants.formats import FORMATS
 from tests.mutants.holding import HOLDING
+from tests.mutants.isolation import ISOLATION
 from tests.mutants.ledger import LEDGER
 from tests.mutants.mutant import Mutant
 from tests.mutants.noise import NOISE
@@ -24,5 +25,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *ACCOUNTING,
     *RECORDS,
     *CONTRACTS,
+    *ISOLATION,
     *WEIGHTS,
 )

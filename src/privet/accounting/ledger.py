@@ -101,8 +101,7 @@ class Ledger(Told):
     @classmethod
     def in_memory(cls, plan_hash: str, *, is_seeded: bool = False) -> Ledger:
         """Return a ledger that writes no file: the same checks, without surviving the process."""
-        process = _new_process_word()
-        tally = Tally()
+        process, tally = _new_process_word(), Tally()
         tally.take(_first_line(tally, Created(plan={}, is_seeded=is_seeded, run=_new_run_word()), plan_hash, process))
         return cls(tally=tally, process=process, file=None)
 

@@ -208,7 +208,8 @@ class RunningBookKeeping:
             collector.finish()
             norms = clipper.finish(rule)
             if trial is not None:
-                self._check_sums(trial, norms, clipper, into)
+                runs_user_code = bool(recording.follower.has_hooks or recording.follower.nodes)
+                self._check_sums(trial, norms, clipper, into, is_linear=not runs_user_code)
                 check_rule(rule, norms)
                 self._remember(trial, recording, remembered)
             return Present(norms, clipper.needs_check)
@@ -267,10 +268,15 @@ class RunningBookKeeping:
             self._axes[signature] = trial.axes
             self._programs.add(signature[0])
 
-    def _check_sums(self, trial: Trial, norms: Tensor, clipper: Clipper, into: ClippedSum) -> None:
-        """Compare with autograd, all examples clipped so that a huge one cannot drown the others in rounding."""
+    def _check_sums(self, trial: Trial, norms: Tensor, clipper: Clipper, into: ClippedSum, *, is_linear: bool) -> None:
+        """Compare with autograd, all examples clipped so that a huge one cannot drown the others in rounding.
+
+        A user's own code in the backward pass may do something else to a scaled gradient (clamp it, say), so it is
+        compared on the losses as they are.
+        """
         sound = norms.isfinite().all(1) & trial.losses.detach().isfinite()
-        weights = clipper.factors.amin(1).masked_fill(~sound, 0)
+        factors = clipper.factors.amin(1)
+        weights = (factors if is_linear else torch.ones_like(factors)).masked_fill(~sound, 0)
         lengths = torch.linalg.vector_norm(norms, dim=1).masked_fill(~sound, 0)
         check_sums(
             clipper.weighted_sum, trial, weights, lengths, self.parameters, self.layout,

@@ -39,7 +39,7 @@ from privet.gradients.recurrent_cells import CELLS
 from privet.gradients.statistics import with_statistics
 from privet.gradients.views import Undo, undo_of
 from privet.isolation.backward import wrapped
-from privet.isolation.follow import ASKING, Follower, Programs
+from privet.isolation.follow import ASKING, LENGTHS, Follower, Programs
 from privet.isolation.lines import user_line
 from privet.isolation.place import Cause, Fault, Place, Verdict, single
 from privet.isolation.tracer import EARLIER
@@ -51,6 +51,8 @@ _MADE = "_privet_made"  # set on tensors that were computed from parameters befo
 # A mark holds the number of the batch and, for its own tensors, their number in it.
 _SHIFT = 10
 _GENERATIONS = itertools.count(2)
+
+_EXCHANGES: frozenset[Any] = frozenset([Tensor.data.__set__])  # type: ignore[attr-defined]
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -218,6 +220,7 @@ class Capture(TorchFunctionMode):
         proven on the way where ``may_trace`` allows it.
         """
         super().__init__()
+        self._programs = programs
         self.slot = 0
         self.stance: Any = None
         self._oldest = next(_GENERATIONS) - 1  # the batch was marked just before, or is marked from now on
@@ -238,7 +241,7 @@ class Capture(TorchFunctionMode):
         """Return where the examples lie in a tensor of the batch: the data set's items are its rows."""
         mark, size = getattr(tensor, _MARK, 0), self.recording.batch_size
         if not mark:
-            return None
+            return Cause(Fault.MIXES, "the program", EARLIER, user_line()) if self._was_written(tensor) else None
         if mark >> _SHIFT < self._oldest:
             return Cause(Fault.MIXES, "the program", EARLIER, user_line())
         if size == 1:
@@ -255,8 +258,11 @@ class Capture(TorchFunctionMode):
         if source is not None and not source.derived:
             return source.parameters
         mark = getattr(tensor, _MARK, 0)
-        is_stale = mark != 0 and mark >> _SHIFT < self._oldest
+        is_stale = mark >> _SHIFT < self._oldest if mark else self._was_written(tensor)
         return (mark & ((1 << _SHIFT) - 1), is_stale, tensor.shape, tensor.dtype)
+
+    def _was_written(self, tensor: Tensor) -> bool:
+        return self._programs is not None and self._programs.was_written(tensor)
 
     def __torch_function__(
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -275,13 +281,25 @@ class Capture(TorchFunctionMode):
                 with self:
                     return args[0].copy_(beside(args[0].clone(), *args[1:], **kwargs))
             self._behind = args[0].grad_fn
-        follower = self.recording.follower if func not in ASKING else None
+        follower = self.recording.follower
+        if follower is not None and func in ASKING:
+            if func in LENGTHS:
+                follower.note_length(args[0])
+            follower = None
         if follower is not None and func is Tensor.register_hook and is_batch(args[0]):
             follower.note_hook()
             args = (args[0], wrapped(args[1], args[0], follower), *args[2:])
         if follower is not None:
             follower.before(func, args, kwargs, self._number_of)
-        result = self._run(func, args, kwargs)
+        try:
+            result = self._run(func, args, kwargs)
+        except Exception:
+            if follower is not None and any(map(is_batch, tensors_in(args))):
+                follower.note_error(func)
+            raise
+        if func in _EXCHANGES and follower is not None:
+            follower.exchange(args[0], args[1])
+            setattr(args[0], _MARK, getattr(args[1], _MARK, 0))
         if isinstance(result, Tensor) or type(result) not in _PLAIN or writes(func):
             result = self._note(func, args, kwargs, result)
             if func is Tensor.register_hook:
@@ -377,6 +395,11 @@ class Capture(TorchFunctionMode):
             if sources and isinstance(result, Tensor) and not writes(func):
                 result = with_own_history(result, given)
             changed = _changed(func, args, kwargs, result)
+            if func is Tensor.to and any(result is tensor and not is_batch(tensor) for tensor in given):
+                return result  # a constant that had the type of the examples already
+            if self._programs is not None and writes(func) and args and not is_batch(args[0]):
+                for tensor in tensors_in(args[:1]):
+                    self._programs.write(tensor)
             self._mark(changed)
             if reached or sources:
                 _mark_reached(changed)
@@ -409,6 +432,7 @@ class Capture(TorchFunctionMode):
                     )
                 continue
             if private:
+                self._declare_if_public(sources[0].tensor, output)
                 self._note_use(func, args, kwargs, sources, output, is_root=not reached, output_index=index)
             elif self._makes_batch_axis(func, args, sources, output):
                 self._mark([output])
@@ -427,6 +451,13 @@ class Capture(TorchFunctionMode):
     def _mark(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
             setattr(tensor, _MARK, self._oldest << _SHIFT)
+
+    def _declare_if_public(self, source: Tensor, output: Tensor) -> None:
+        """Say that a table looked up at constants that were made in the shape of the examples has rows of theirs."""
+        follower = self.recording.follower
+        is_public = follower is not None and follower.tracer is not None and follower.verdict(output) is None
+        if is_public and output.dim() and output.shape[0] == self.recording.batch_size:
+            self._declare_rows(source, output)
 
     def _declare_rows(self, source: Tensor, output: Tensor) -> None:
         """Say of copies of a parameter, one for each example, that they are the examples'."""
@@ -469,7 +500,23 @@ class Capture(TorchFunctionMode):
         use.handle = _listen(use, output)
         self.recording.uses.append(use)
         if self.recording.follower is not None:
+            self._declare_beside(used, output, self.recording.follower)
             self.recording.follower.use(output)
+
+    def _declare_beside(self, used: Sequence[Tensor], output: Tensor, follower: Follower) -> None:
+        """Say where the examples lie in what a parameter made of public numbers beside them.
+
+        Public numbers may belong to anyone. The rules then hold whatever becomes of them to the place that is given
+        here, so a wrong one is refused.
+        """
+        size = self.recording.batch_size
+        if size == 1 or follower.tracer is None or follower.verdict(output) is not None:
+            return
+        alike = [follower.verdict(tensor) for tensor in used if tensor.shape == output.shape]
+        place = next((verdict for verdict in alike if isinstance(verdict, Place)), None)
+        if place is None and output.dim() and output.shape[0] == size:
+            place = Place(0, 1, 1, 0, size)
+        follower.declare(output, place)
 
     def _note_part(self, func: Function, args: tuple[Any, ...], output: Tensor) -> None:
         """Note a part of a composite operation: its tracked arguments' gradients follow from ``output``'s."""

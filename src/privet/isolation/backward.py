@@ -85,7 +85,7 @@ def wrapped(hook: Callable[[Tensor], Tensor | None], tensor: Tensor, follower: F
 
     def run(grad: Tensor) -> Tensor | None:
         if follower.tracer is not None:
-            follower.tracer.give(grad, place)
+            follower.tracer.mark(grad, place)
         changed = hook(grad)
         if changed is not None and follower.tracer is not None and follower.judge_gradient is not None:
             follower.judge_gradient(follower.tracer.verdict(changed), place, f"hook {name}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,22 +17,29 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
+from privet.isolation.lines import is_asked_by_torch
 from privet.isolation.place import Cause, Fault, Place, Verdict
-from privet.isolation.reads import Read, checks_only
-from privet.isolation.tracer import Trace, Tracer
+from privet.isolation.reads import Read, checks_only, may_read
+from privet.isolation.tracer import Trace, Tracer, has_own_length, tracer
 
 Function = Callable[..., Any]
 Entry = tuple[Any, ...]
 
 _SHIFT = 24
+_MOST_RESULTS = 1 << _SHIFT
 _FOLLOWERS = itertools.count(1)
+# Arguments that tell programs apart as they are.
+_EXACT = frozenset(
+    [int, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(Ellipsis)]
+)
 # Calls that hand the numbers of a tensor to Python without an operation.
 _READING: frozenset[Function] = frozenset(
     [
         Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.untyped_storage, Tensor.__repr__,
-        Tensor.__format__,
+        Tensor.__format__, Tensor.apply_, Tensor.map_, Tensor.map2_,
     ]
 )  # fmt: skip
 _ATTRIBUTES = [
@@ -59,6 +67,12 @@ ASKING: frozenset[Function] = frozenset(
 """Attributes and questions that say nothing about the numbers of a tensor."""
 
 
+LENGTHS: frozenset[Function] = frozenset(
+    [Tensor.shape.__get__, Tensor.size, Tensor.__len__, Tensor.numel, Tensor.nelement]  # type: ignore[attr-defined]
+)
+"""Those that tell lengths, which say something where they depend on the numbers of examples."""
+
+
 @dataclass(slots=True)
 class Known:
     """A program that was proven for one number of examples.
@@ -81,11 +95,32 @@ class Programs:
     """All programs of a session that were proven."""
 
     by_size: dict[int, list[Known]] = field(default_factory=dict)
+    written: dict[int, StorageWeakRef] = field(default_factory=dict)  # public memory that examples were written into
     most: int = 1024
 
     def of(self, num_examples: int) -> list[Known]:
         """Return those of one number of examples, the latest used first."""
         return self.by_size.get(num_examples, [])
+
+    def write(self, tensor: Tensor) -> None:
+        """Remember memory that was public and holds examples from now on."""
+        with suppress(NotImplementedError, RuntimeError):
+            storage = tensor.untyped_storage()
+            self.written[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+
+    def was_written(self, tensor: Tensor) -> bool:
+        """Whether examples were written into the memory of a tensor that knows nothing of it."""
+        if not self.written:
+            return False
+        try:
+            key = tensor.untyped_storage()._cdata
+        except (NotImplementedError, RuntimeError):
+            return False
+        found = self.written.get(key)
+        if found is not None and found.expired():  # type: ignore[no-untyped-call]
+            del self.written[key]
+            return False
+        return found is not None
 
     def add(self, num_examples: int, program: Known) -> None:
         """Remember a program; the oldest is forgotten, and proven again, when there are too many."""
@@ -111,6 +146,12 @@ class Proof:
     reads: Sequence[Read]
     trace: Trace | None
     calls: tuple[Function, ...]
+
+    @property
+    def refused(self) -> Sequence[Read]:
+        """The reads that no rule allows; what is read after the losses were made does not reach them."""
+        made = self.trace.losses if self.trace is not None else None
+        return [read for read in self.reads if not read.allowed_because and (made is None or made >= read.serial)]
 
 
 class Follower:
@@ -141,6 +182,7 @@ class Follower:
         self._verdicts: list[Verdict] = []
         self._made_after: list[int] = []  # how many calls there were when each result was made
         self._finished: Known | None = None
+        self._errors: list[Read] = []
         self._losses: int | None = None
         self._uses: list[Verdict] = []
         self._number = next(_FOLLOWERS) << _SHIFT
@@ -163,7 +205,8 @@ class Follower:
         self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], number_of: Callable[[Tensor], Any]
     ) -> None:
         """Note a call before it is carried out; ``number_of`` names parameters and tensors of the batch."""
-        entry = (function, *[self._sign(arg, number_of) for arg in args])
+        sign = self._sign
+        entry = (function, *[sign(arg, number_of) for arg in args])
         if kwargs:
             entry += tuple((name, self._sign(value, number_of)) for name, value in kwargs.items())
         place = len(self._entries)
@@ -206,7 +249,7 @@ class Follower:
         if not self._may_trace:
             self._is_lost = True
             return
-        self.tracer = Tracer(self._num_examples, self._first_seen, slot=self._slot)
+        self.tracer = tracer(self._num_examples, self._first_seen, slot=self._slot)
         # unlike a bare push this tells torch's compiler, too, that a mode is active
         self.tracer.__enter__()  # type: ignore[no-untyped-call]
 
@@ -243,28 +286,47 @@ class Follower:
         if self.tracer is not None:
             self.tracer.give(output, verdict)
 
+    def note_length(self, tensor: Tensor) -> None:
+        """Note that the user asks for a length; one that depends on numbers of the examples is a read."""
+        if self.tracer is not None and has_own_length(self.tracer.verdict(tensor)) and not is_asked_by_torch():
+            self.tracer.read("a length")
+
+    def note_error(self, function: Function) -> None:
+        """Note a call that failed: whoever catches the error learns something about its arguments."""
+        if self.tracer is None:  # which sees errors by itself
+            name = f"an error of {getattr(function, '__name__', str(function))}"
+            self._errors.append(may_read(name, len(self._verdicts)))
+
+    def exchange(self, tensor: Tensor, given: Tensor) -> None:
+        """Note that a tensor was given the memory of another."""
+        if self.tracer is not None:
+            self.tracer.give(tensor, self.tracer.verdict(given))
+
     def note_hook(self) -> None:
         """Note that user code will run in the backward pass: the program must be traced every time."""
         self._sees_all, self.has_hooks = False, True
 
     def _sign(self, value: Any, number_of: Callable[[Tensor], Any]) -> Any:
+        # this runs for every argument of every call of every batch, so the frequent cases come first
+        kind = type(value)
+        if kind in _EXACT:
+            return value
+        if kind is float:
+            return float  # where examples lie does not depend on it
         if isinstance(value, Tensor):
-            serial = getattr(value, self._attribute, 0)
-            if serial >> _SHIFT == self._number >> _SHIFT:
+            number = getattr(value, self._attribute, 0) - self._number
+            if 0 <= number < _MOST_RESULTS:
                 node: object = value.grad_fn
-                if node is not None and self.tracer is not None:
+                if node is None:
+                    return number
+                if self.tracer is not None:
                     self.places[node, value.output_nr] = self.tracer.verdict(value)
                 if isinstance(node, BackwardCFunction):
-                    return (serial - self._number, self._note_node(node, value))
-                return serial - self._number
+                    return (number, self._note_node(node, value))
+                return number
             if self.tracer is not None and self.tracer.verdict(value) is not None:
                 self._sees_all = self._sees_all and self._place_of(value) is not None
             return number_of(value)
-        kind = type(value)
-        if kind is float:
-            return float  # where examples lie does not depend on it
-        if kind in (int, bool, str, type(None)):
-            return value
         if kind in (list, tuple, torch.Size):
             return tuple([self._sign(item, number_of) for item in value])
         if kind is slice:
@@ -274,9 +336,7 @@ class Follower:
             return tuple([(name, self._sign(item, number_of)) for name, item in value.items()])
         if isinstance(value, np.ndarray):
             return (np.ndarray, value.shape, value.tobytes() if value.nbytes <= 1 << 16 else id(value))
-        if isinstance(value, torch.dtype | torch.device | torch.memory_format | torch.layout) or callable(value):
-            return value
-        return kind
+        return value if callable(value) else kind
 
     def _note_node(self, node: Any, output: Tensor) -> type:
         """Note a result whose gradient goes through the user's own code."""
@@ -313,20 +373,22 @@ class Follower:
         end = len(self._entries) if self._losses is None else self._made_after[self._losses]
         calls = tuple(entry[0] for entry in self._entries[:end])
         candidate = self._finished or self._candidate
-        if candidate is not None and candidate.losses == self._losses and len(candidate.entries) == end:
+        is_known = candidate is not None and candidate.losses == self._losses and len(candidate.entries) == end
+        if is_known and candidate is not None and not self._errors:
             self._is_lost = False
             return Proof(self._whole(), candidate.uses, (), None, calls)
         if self.tracer is None:
             # it ended earlier than the program it began like: what came before was proven then
             verdict = self._ended_early(self._candidate)
             uses = self._uses if self._candidate is None else self._candidate.uses[: len(self._uses)]
-            return Proof(verdict, uses, (), Trace(num_examples=self._num_examples), calls)
-        verdict, self.tracer.trace.losses = self.tracer.verdict(losses), self.tracer.spec(losses).serial
+            return Proof(verdict, uses, self._errors, Trace(num_examples=self._num_examples), calls)
+        spec, trace = self.tracer.spec(losses), self.tracer.trace
+        verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
         if isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole():
             verdict = Cause(Fault.MIXES, "the loss function", "its losses are not one per example, in order")
         if verdict is None:
             verdict = Cause(Fault.NO_RULE, "the loss function", "its losses do not lie along the examples")
-        return Proof(verdict, self._uses, self.tracer.trace.reads, self.tracer.trace, calls)
+        return Proof(verdict, self._uses, [*self._errors, *self.tracer.trace.reads], self.tracer.trace, calls)
 
     def _number_of_result(self, tensor: Tensor) -> int | None:
         serial: int = getattr(tensor, self._attribute, 0)

@@ -11,6 +11,8 @@ import torch
 
 import privet
 
+# Where torch writes methods of tensors in Python, and hands them to modes.
+_METHODS = tuple(str(Path(torch.__file__).parent / name) for name in ("_tensor.py", "overrides.py"))
 _ISOLATION = str(Path(__file__).parent)
 # Methods of the capture through which every call of the user goes.
 _HANDING_ON = ("__torch_function__", "_run")
@@ -33,6 +35,25 @@ def user_frame() -> FrameType | None:
     while frame is not None and _is_own(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def is_within(path: tuple[str, ...]) -> bool:
+    """Whether the user's line reached the present operation through a file, named by the end of its path."""
+    user = user_frame()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame is not user:
+        if Path(frame.f_code.co_filename).parts[-len(path) :] == path:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_asked_by_torch() -> bool:
+    """Whether torch's own Python code asks, on the way from the user's line."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_OWN[1], *_METHODS)):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(_OWN[0])
 
 
 def is_asked_by_privet() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -35,7 +36,7 @@ class Written:
 
     _contents: dict[int, _Content] = field(default_factory=dict)
     _count: int = 0
-    _pass: object = field(default_factory=object)
+    generation: object = field(default_factory=object)  # tells this pass from others
 
     def is_known(self, spec: Spec) -> bool:
         """Whether nothing was written since the spec was last looked at."""
@@ -58,7 +59,7 @@ class Written:
             content.fault = verdict
         if verdict is None:
             return  # public numbers may belong to anyone
-        setattr(storage, _WRITER, self._pass)
+        setattr(storage, _WRITER, self.generation)
         if isinstance(verdict, Cause):
             return
         if verdict.is_single and num_examples > 1:
@@ -103,7 +104,7 @@ class Written:
             storage = _storage(tensor)
         except (RuntimeError, NotImplementedError):
             return spec.verdict
-        if spec.verdict is None and getattr(storage, _WRITER, self._pass) is not self._pass:
+        if spec.verdict is None and getattr(storage, _WRITER, self.generation) != self.generation:
             return Cause(Fault.MIXES, "the program", EARLIER, user_line())
         content = self._contents.get(storage._cdata)
         if content is None or content.memory.expired() or content.number <= spec.storage:  # type: ignore[no-untyped-call]
@@ -129,12 +130,10 @@ class Written:
         return found
 
 
-def storage_of(tensor: Tensor) -> UntypedStorage | None:
-    """Return a tensor's memory; None for layouts that have none of their own, and where there are no numbers."""
-    try:
-        return _storage(tensor) if tensor.device.type != "meta" else None
-    except (RuntimeError, NotImplementedError):
-        return None
+def note_writer(tensor: Tensor, generation: object) -> None:
+    """Remember in a tensor's memory which pass wrote examples into it."""
+    with suppress(RuntimeError, NotImplementedError):  # tensors of tensors have no memory of their own
+        setattr(_storage(tensor), _WRITER, generation)
 
 
 def _storage(tensor: Tensor) -> UntypedStorage:

@@ -50,6 +50,10 @@ class Place:
         """Return the same place on another axis."""
         return self if self.is_single or axis == self.axis else replace(self, axis=axis)
 
+    def fits(self, shape: Shape) -> bool:
+        """Whether a tensor of this shape has such an axis."""
+        return self.is_single or (0 <= self.axis < len(shape) and shape[self.axis] == self.length)
+
     def same_examples(self, other: Place) -> bool:
         """Whether both hold the same examples."""
         return self.first == other.first and self.num == other.num
@@ -96,7 +100,7 @@ Verdict = Place | Cause | None
 class Spec:
     """A tensor as the rules see it: its shape and what is known of its examples, without its numbers."""
 
-    __slots__ = ("dtype", "iota", "offset", "serial", "shape", "storage", "strides", "token", "verdict")
+    __slots__ = ("dtype", "iota", "memory", "offset", "serial", "shape", "storage", "strides", "token", "verdict")
 
     def __init__(
         self,
@@ -113,6 +117,7 @@ class Spec:
         self.shape, self.dtype, self.verdict, self.iota = shape, dtype, verdict, iota
         self.strides, self.offset, self.serial = strides, offset, serial
         self.token: object = None
+        self.memory: int = -1  # which piece of memory it lies in
         self.storage: int = -1  # how many writes into memory were known when it was last looked at
 
     @property
@@ -159,6 +164,8 @@ def regrouped(place: Place, old: Shape, new: Shape) -> Place:
 
 def aligned(place: Place, ndim: int, out_ndim: int) -> Place:
     """Return the place after broadcasting to more axes, which come first."""
+    if ndim > out_ndim and not place.is_single:
+        raise NoRule("its result has fewer axes than what went in")
     return place.at(place.axis + out_ndim - ndim)
 
 
@@ -167,7 +174,10 @@ def met(places: Sequence[Place]) -> Place:
 
     Raises:
         Mixes: if two of them differ.
+        NoRule: if there is none.
     """
+    if not places:
+        raise NoRule("another argument depends on the examples")
     first = places[0]
     for other in places[1:]:
         if other != first:

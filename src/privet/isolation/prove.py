@@ -33,7 +33,7 @@ class Finding:
 
     Attributes:
         losses: Where the examples lie in the losses, or the operation after which they have no place.
-        reads: Numbers of the examples that were handed to Python.
+        reads: Numbers of the examples that were handed to Python, though no rule allows it.
         sizes: The comparison with the same program on another number of examples.
         backward: What is not proven of code that the program brings for its backward pass.
         num_operations: How many operations were followed.
@@ -49,7 +49,7 @@ class Finding:
     def doubts(self) -> tuple[str, ...]:
         """Everything that keeps the program from being proven, in words."""
         found = [str(self.losses)] if isinstance(self.losses, Cause) else []
-        found += [f"{read.operation} at {read.line} reads examples" for read in self.reads if not read.allowed_because]
+        found += [f"{read.operation} at {read.line} reads examples" for read in self.reads]
         if self.sizes.fault is not None:
             found.append(str(self.sizes.fault))
         elif not self.sizes.is_possible:
@@ -75,9 +75,10 @@ def prove(loss_function: LossFunction, batch: Any) -> Finding:
         batch: A tensor, or lists, tuples and dictionaries of them. The first axis of every tensor tells the examples
             apart.
     """
-    num_examples = _num_examples(batch)
-    # one example less is another size; a batch of one or two is doubled, since a single example has nobody to mix with
-    resized = pytree.tree_map_only(Tensor, _without_last if num_examples > 2 else _doubled, batch)
+    if _num_examples(batch) == 1:  # a single example has nobody to mix with
+        batch = pytree.tree_map_only(Tensor, _doubled, batch)
+    is_large = _num_examples(batch) > 2
+    resized = pytree.tree_map_only(Tensor, _without_last if is_large else _doubled, batch)
     for _ in range(_ATTEMPTS):
         found = _compared(loss_function, batch, resized)
         if found.sizes.is_possible or isinstance(found.losses, Cause):
@@ -85,14 +86,20 @@ def prove(loss_function: LossFunction, batch: Any) -> Finding:
     return found
 
 
+def follow(loss_function: LossFunction, batch: Any) -> Proof:
+    """Follow a loss function on one batch, and nothing else."""
+    return _follow(loss_function, batch, _num_examples(batch))[0]
+
+
 def _compared(loss_function: LossFunction, batch: Any, resized: Any) -> Finding:
     proof, backward = _follow(loss_function, batch, _num_examples(batch))
     twin, _ = _follow(loss_function, resized, _num_examples(resized))
     assert proof.trace is not None, "a program that was never seen is traced"
     assert twin.trace is not None, "a program that was never seen is traced"
+    is_twin = isinstance(twin.losses, Cause) and not isinstance(proof.losses, Cause)
     return Finding(
-        losses=proof.losses,
-        reads=[*proof.reads, *twin.reads],
+        losses=twin.losses if is_twin else proof.losses,
+        reads=[*proof.refused, *twin.refused],
         sizes=compare(proof.trace, twin.trace),
         backward=backward,
         num_operations=len(proof.trace.entries),

@@ -7,11 +7,14 @@ from typing import Any
 
 import torch
 
-from privet.isolation.call import Call, Rule, private
-from privet.isolation.lines import user_line
+from privet.isolation.call import Call, Rule, broadcast, private
+from privet.isolation.lines import is_within, user_line
 from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Spec, Verdict, met
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+_PACKING = ("torch", "nn", "utils", "rnn.py")
 
 
 def _axes(given: Any, ndim: int) -> set[int]:
@@ -56,26 +59,13 @@ def along(call: Call) -> Sequence[Verdict]:
     return call.everywhere(place)
 
 
-def _alone(call: Call) -> Place:
-    """Return the one example that all arguments belong to; another one among them would meet it."""
-    return met([place for _, place in private(call.specs)])
-
-
-def rescaled(call: Call) -> Sequence[Verdict]:
-    """``renorm``: what lies at one place of an axis is scaled by the length of all of it, over every other axis."""
+def renormed(call: Call) -> Sequence[Verdict]:
+    """Every slice along one axis is scaled by its own norm, over all other axes."""
     spec: Spec = call.args[0]
-    place = _alone(call)
+    place = spec.place
+    assert place is not None
     if not place.is_single and place.axis != int(call.arg("dim")) % spec.ndim:
-        raise Mixes("it scales by a length over the examples")
-    return call.everywhere(place)
-
-
-def crossed(call: Call) -> Sequence[Verdict]:
-    """Cross products along one axis."""
-    ndim = len(call.shape)
-    place = met([found.at(found.axis + ndim - spec.ndim) for spec, found in private(call.specs)])
-    if not place.is_single and place.axis == int(call.arg("dim")) % ndim:
-        raise Mixes("it runs along the examples")
+        raise Mixes("it reduces over the examples")
     return call.everywhere(place)
 
 
@@ -84,17 +74,18 @@ def sorting(call: Call) -> Sequence[Verdict]:
     spec: Spec = call.args[0]
     place = spec.place
     assert place is not None
-    if not place.is_single and place.axis == int(call.arg("dim")) % max(spec.ndim, 1):
+    axis = int(call.arg("dim")) % max(spec.ndim, 1) if call.has("dim") else 0
+    if not place.is_single and place.axis == axis:
+        if is_within(_PACKING):
+            raise NoRule("torch packs sequences in the order of their lengths, and unpacks them")
         # the numbers in order are statistics of the batch; their places may serve to bring rows back as they were
         values = Cause(Fault.MIXES, call.name, "it ranks examples by what is in them", user_line())
         places = Cause(Fault.NO_RULE, call.name, "the rows of examples travel by what is in them", user_line())
         return [places if out.dtype is torch.int64 and number else values for number, out in enumerate(call.out_specs)]
     if place.is_single:
         return call.everywhere(place)
-    kept = call.has("keepdim") and len(call.shape) < spec.ndim
-    return call.everywhere(
-        place.at(place.axis - 1) if kept and place.axis > int(call.arg("dim")) % spec.ndim else place
-    )
+    is_gone = len(call.shape) < spec.ndim
+    return call.everywhere(place.at(place.axis - 1) if is_gone and place.axis > axis else place)
 
 
 def _leading(num_last: int) -> Rule:
@@ -126,6 +117,14 @@ def _leading_aligned(num_last: int) -> Rule:
     return rule
 
 
+def crossed(call: Call) -> Sequence[Verdict]:
+    """Products of vectors of three numbers along one axis, all others in step."""
+    place = broadcast(call.specs, call.shape)
+    if place is not None and not place.is_single and place.axis == int(call.arg("dim")) % len(call.shape):
+        raise Mixes("it computes across the axis of the examples")
+    return call.everywhere(place)
+
+
 def triangle(call: Call) -> Sequence[Verdict]:
     """Zeros above or below a diagonal, which is a matter of the last two axes."""
     spec: Spec = call.args[0]
@@ -153,11 +152,9 @@ def layer_norm(call: Call) -> Sequence[Verdict]:
     place = spec.place
     if place is None:
         raise NoRule("its scales depend on the examples")
-    if place.is_single:
-        return call.everywhere(_alone(call))
-    if len(private(call.specs)) > 1:
+    if len(private(call.specs)) > 1 and not place.is_single:
         raise NoRule("its scales depend on the examples")
-    if place.axis >= spec.ndim - len(call.arg("normalized_shape")):
+    if not place.is_single and place.axis >= spec.ndim - len(call.arg("normalized_shape")):
         raise Mixes("it normalises over the examples")
     return call.everywhere(place)
 
@@ -165,11 +162,9 @@ def layer_norm(call: Call) -> Sequence[Verdict]:
 def group_norm(call: Call) -> Sequence[Verdict]:
     """Normalisation of every row by itself."""
     place = call.args[0].place
-    if place is not None and place.is_single:
-        return call.everywhere(_alone(call))
-    if place is None or len(private(call.specs)) > 1:
+    if place is None or (len(private(call.specs)) > 1 and not place.is_single):
         raise NoRule("its scales depend on the examples")
-    if place.axis != 0:
+    if not place.is_single and place.axis != 0:
         raise Mixes("it normalises over the examples")
     return call.everywhere(place)
 
@@ -186,7 +181,7 @@ def batch_norm(call: Call) -> Sequence[Verdict]:
     if place is None:
         raise NoRule("its scales depend on the examples")
     if place.is_single:
-        return call.everywhere(_alone(call))
+        return call.everywhere(place)
     scales = [other for other in call.specs[1:] if isinstance(other.verdict, Place)]
     if place.axis == 1:
         channels = place.at(0)
@@ -281,9 +276,10 @@ def attention(call: Call) -> Sequence[Verdict]:
 
 
 def gates(call: Call) -> Sequence[Verdict]:
-    """One step of a recurrent cell: every row by itself."""
-    found = [place for _, place in private(call.specs)]
-    place = met(found)
+    """One step of a recurrent cell: every row by itself; what has one axis alone is shared by all rows."""
+    if any(spec.ndim < 2 and not place.is_single for spec, place in private(call.specs)):
+        raise NoRule("its biases depend on the examples")
+    place = met([place for _, place in private(call.specs)])
     if not place.is_single and place.axis != 0:
         raise Mixes("gates of one example meet those of another")
     return call.everywhere(place)
@@ -296,7 +292,7 @@ def recurrence(call: Call) -> Sequence[Verdict]:
     if place is None or spec.ndim != 3:
         raise NoRule("its input is public or packed")
     if place.is_single:
-        return call.everywhere(_alone(call))
+        return call.everywhere(place)
     # oneDNN's layer gets its time first whatever the flag says
     is_cudnn = "cudnn" in call.name
     if place.axis != (0 if is_cudnn and bool(call.arg("batch_first")) else 1):
@@ -306,11 +302,13 @@ def recurrence(call: Call) -> Sequence[Verdict]:
             raise Mixes("the state of one example meets another")
         if other.ndim != 3 and found != place.at(0):
             raise Mixes("the state of one example meets another")
+    # after the states come notes for the backward pass, in an order of their own
+    notes = Cause(Fault.NO_RULE, call.name, "its notes for the backward pass lie in no known order", user_line())
     verdicts: list[Verdict] = [place]
     for out in call.out_specs[1:]:
         where = 1 if out.ndim == 3 else 0
         is_state = out.ndim in (2, 3) and out.shape[where] == place.length
-        verdicts.append(place.at(where) if is_state else None)
+        verdicts.append(place.at(where) if is_state else notes)
     return verdicts
 
 
@@ -386,7 +384,6 @@ _ALONG = [
     "_fft_c2r",
     "glu",
     "diff",
-    "_cummax_helper",
     "rot90",
 ]
 _FFT = ["_fft_r2c", "_fft_c2c", "_fft_c2r"]
@@ -474,8 +471,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(_MATRICES, _leading(2)),
     **dict.fromkeys(_SOLVES, _leading_aligned(2)),
     **dict.fromkeys(_ATTENTION, attention),
-    "renorm": rescaled,
-    "renorm_": rescaled,
+    "renorm": renormed,
     "linalg_cross": crossed,
     "tril": triangle,
     "triu": triangle,

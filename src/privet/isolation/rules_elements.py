@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from privet.isolation.call import Call, Rule, broadcast, private
-from privet.isolation.place import Mixes, NoRule, Verdict, met
+from privet.isolation.place import Mixes, NoRule, Spec, Verdict, met
 
 _NO_REDUCTION = 0
 
@@ -13,6 +13,15 @@ _NO_REDUCTION = 0
 def elements(call: Call) -> Sequence[Verdict]:
     """Every element of the result depends on the elements at its place."""
     return [broadcast(call.specs, out.shape) for out in call.out_specs]
+
+
+def each(call: Call) -> Sequence[Verdict]:
+    """The same operation on elements for every tensor of a list, each with its partners in the other lists."""
+    verdicts: list[Verdict] = []
+    for number, out in enumerate(call.out_specs):
+        given = [value[number] if isinstance(value, list | tuple) else value for value in call.args]
+        verdicts.append(broadcast([spec for spec in given if isinstance(spec, Spec)], out.shape))
+    return verdicts
 
 
 def like(call: Call) -> Sequence[Verdict]:
@@ -31,10 +40,7 @@ def copied_into(call: Call) -> Sequence[Verdict]:
 
 
 def overwritten(call: Call) -> Sequence[Verdict]:
-    """Numbers in the place of what was there: the rows still are as many as the examples.
-
-    Where the numbers come from a tensor (``fill_``, ``bernoulli_``), whatever it holds is there afterwards.
-    """
+    """Numbers in the place of what was there: the rows still are as many as the examples."""
     return [broadcast(call.specs, call.shape)]
 
 
@@ -47,11 +53,11 @@ def loss(call: Call) -> Sequence[Verdict]:
 
 def class_loss(call: Call) -> Sequence[Verdict]:
     """A loss of scores [examples, classes, ...] and classes [examples, ...]."""
-    scores, target = call.arg("self"), call.arg("target")
+    scores, target, weight = call.arg("self"), call.arg("target"), call.arg("weight")
     if call.arg("reduction") != _NO_REDUCTION:
         raise Mixes("the loss is averaged or summed over the batch: use reduction='none'")
-    if call.has("weight") and call.arg("weight") is not None and call.arg("weight").verdict is not None:
-        raise NoRule("the weights of its classes depend on the examples")
+    if weight is not None and weight.verdict is not None:
+        raise NoRule("the weights of classes depend on the examples")
     axis = 1 if scores.ndim > 1 else 0
     found = []
     for spec, place in private([scores, target]):
@@ -80,14 +86,24 @@ def connectionist(call: Call) -> Sequence[Verdict]:
 
 
 def bucket(call: Call) -> Sequence[Verdict]:
-    """Where numbers lie between public borders."""
-    borders, values = (
-        (call.arg("boundaries") if call.has("boundaries") else call.arg("sorted_sequence")),
-        call.arg("self"),
-    )
-    if borders.verdict is not None:
-        raise NoRule("the borders depend on the examples")
-    return call.everywhere(values.verdict)
+    """Where numbers lie between borders: public ones, or each row of numbers between a row of its own."""
+    values = call.arg("self")
+    borders = call.arg("boundaries") if call.has("boundaries") else call.arg("sorted_sequence")
+    place = borders.place
+    if place is None:
+        return call.everywhere(values.verdict)
+    has_rows = isinstance(values, Spec) and borders.ndim == values.ndim > 1
+    if not place.is_single and (not has_rows or place.axis == borders.ndim - 1):
+        raise Mixes("the borders are other examples")
+    return call.everywhere(met([found for _, found in private([borders, values])]))
+
+
+def slope_by_channel(call: Call) -> Sequence[Verdict]:
+    """A slope for every channel, which is the second axis."""
+    spec, slope = call.args[0], call.args[1]
+    if slope.verdict is not None:
+        raise NoRule("its slopes depend on the examples")
+    return call.everywhere(spec.verdict)
 
 
 def rows_drawn(call: Call) -> Sequence[Verdict]:
@@ -155,7 +171,6 @@ _ELEMENTS = [
     "threshold",
     "log_sigmoid_forward",
     "_prelu_kernel",
-    "prelu",
     "isclose",
     "_fused_dropout",
     "_masked_scale",
@@ -252,8 +267,6 @@ _LOSSES = [
     "poisson_nll_loss",
     "hinge_embedding_loss",
     "margin_ranking_loss",
-    "cosine_embedding_loss",
-    "triplet_margin_loss",
 ]
 
 RULES: dict[str, Rule] = {
@@ -272,4 +285,5 @@ RULES: dict[str, Rule] = {
     "bucketize": bucket,
     "searchsorted": bucket,
     "multinomial": rows_drawn,
+    "prelu": slope_by_channel,
 }

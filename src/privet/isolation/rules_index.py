@@ -45,7 +45,9 @@ def bags(call: Call) -> Sequence[Verdict]:
 
 def gathered(call: Call) -> Sequence[Verdict]:
     """Numbers picked along one axis; all other axes stay in step."""
-    spec, index = call.args[0], call.arg("index")
+    spec, index = call.args[0], call.args[2] if call.has("index") else call.args[1]
+    if call.arg("dim") is None or spec.ndim != index.ndim:
+        raise NoRule("its numbers are spread before they pick")
     axis, place = int(call.arg("dim")) % max(spec.ndim, 1), spec.place
     if place is None:
         return call.everywhere(index.verdict)  # a public table: every number picks for itself
@@ -88,9 +90,7 @@ def picked(call: Call) -> Sequence[Verdict]:
         raise Mixes("rows of several examples are put into one")
     found = []
     for _, place in private(others):
-        if not place.is_single and place.axis == axis:
-            if _counts(index, spec.shape[axis]):
-                return call.everywhere(place)
+        if not place.is_single and place.axis == axis and not _counts(index, spec.shape[axis]):
             raise Mixes("rows of the examples are picked by a fixed number")
         found.append(place)
     return call.everywhere(met(found))
@@ -107,7 +107,7 @@ def _spread(indices: Sequence[Any]) -> list[Spec | None]:
     for index in indices:
         if isinstance(index, Spec) and index.dtype in _MASKS:
             if index.verdict is not None:
-                raise NoRule("rows are picked by a mask that depends on the examples")
+                raise NoRule(BY_MASK)
             spread += [Spec((-1,))] * max(index.ndim, 1)
         else:
             spread.append(index)
@@ -231,7 +231,8 @@ def travels(call: Call) -> Sequence[Verdict]:
     raise NoRule("rows are chosen by what is in the examples")
 
 
-_TRAVELLING = [
+BY_MASK = "rows are picked by a mask that depends on the examples"
+TRAVELLING = [
     "nonzero",
     "masked_select",
     "masked_scatter",
@@ -261,7 +262,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("index", "_unsafe_index"), indexed),
     **dict.fromkeys(("index_put", "index_put_", "_unsafe_index_put", "_index_put_impl_"), placed),
     **dict.fromkeys(
-        _TRAVELLING,
+        TRAVELLING,
         travels,
     ),
 }

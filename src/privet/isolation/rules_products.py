@@ -28,8 +28,9 @@ def _product(one: Spec, other: Spec, num_out: int) -> Place | None:
             has_columns = other.ndim > 1
             axis = num_out - 1 - has_columns if is_left else num_out - 1
             found.append((place.at(axis), False))
-        else:
-            found.append((place, True))
+        else:  # leading axes are aligned from the right
+            num_leading = max(one.ndim, other.ndim, 2) - 2
+            found.append((place.at(place.axis + num_leading - (spec.ndim - 2)), True))
     if len(found) == 2 and not all(leads for _, leads in found):
         raise Mixes("products of examples with other examples")
     return met([place for place, _ in found])

@@ -47,6 +47,8 @@ def permuted(call: Call) -> Sequence[Verdict]:
         one, other = int(call.arg("dim0")) % max(spec.ndim, 1), int(call.arg("dim1")) % max(spec.ndim, 1)
         if order:
             order[one], order[other] = order[other], order[one]
+    elif call.name == "adjoint":
+        order[-2:] = order[-1], order[-2]
     else:
         order.reverse()
     return call.everywhere(place if place.is_single else place.at(order.index(place.axis)))
@@ -63,7 +65,8 @@ def repeated(call: Call) -> Sequence[Verdict]:
     spec, place = _place(call)
     if place.is_single:
         return call.everywhere(place)
-    repeats = [int(number) for number in call.arg("repeats")]
+    repeats = [int(number) for number in call.arg("dims" if call.has("dims") else "repeats")]
+    repeats = [1] * (spec.ndim - len(repeats)) + repeats
     axis = place.axis + len(repeats) - spec.ndim
     return call.everywhere(replace(place, axis=axis, before=place.before * repeats[axis]))
 

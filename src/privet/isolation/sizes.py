@@ -1,80 +1,60 @@
-"""Compares a program on two numbers of examples: nothing in it may depend on how many there are.
+"""Compares a program on two numbers of examples: nothing in it may depend on how many there are, or on their order.
 
 A loss divided by the length of its batch keeps examples apart and still breaks the bound: one more example changes what
-all others contribute. Such a number comes from Python, so no rule on tensors sees it. It shows when the same program is
-followed at two sizes: constants that differ, public vectors as long as the batch that are added up, counted places.
+all others contribute. So does a weight by place in the batch. Such numbers come from Python, so no rule on one trace
+sees them. They show when the same program is followed at two sizes.
+
+Public numbers must then be of two kinds. *Constant* ones have the same shape at both sizes and are made from constant
+ones in the same way. *Rows* are as many as the examples, and each is made like every other: filled with one number,
+drawn at random, a copy of something constant. Rows are given a place, as if they were the examples', and follow the
+same rules: what adds them up, sorts them or cuts some of them out has no place for them. Everything else must not reach
+the losses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch._ops import OpOverload
-
-from privet.isolation.call import name_of, specs_in
-from privet.isolation.place import Cause, Fault, Spec
-from privet.isolation.tracer import Entry, Trace
+from privet.isolation.call import Call, argument_names, name_of, specs_in
+from privet.isolation.place import Cause, Fault, Place, Spec, Verdict
+from privet.isolation.tracer import Entry, Trace, verdicts_of
 
 _NUMBER = "its numbers depend on how many examples are in the batch"
 _POSITION = "what becomes of an example depends on its place in the batch"
-_ADDING = frozenset(
-    [
-        "sum",
-        "nansum",
-        "prod",
-        "norm",
-        "linalg_vector_norm",
-        "cumsum",
-        "cumprod",
-        "logsumexp",
-        "count_nonzero",
-        "mm",
-        "bmm",
-        "mv",
-        "dot",
-        "addmm",
-        "baddbmm",
-        "nonzero",
-        "bincount",
-        "histc",
-        "std",
-        "var",
-        "var_mean",
-        "std_mean",
-    ]
-)
 _COUNTING = frozenset(["arange", "linspace", "logspace", "randperm", "eye", "tril_indices", "triu_indices"])
 # Operations that may take counted places without computing with them.
-_PICKING = frozenset(
+_VIEWING = frozenset(
     [
-        "index",
-        "_unsafe_index",
-        "index_put",
-        "index_put_",
-        "index_select",
-        "_embedding_bag",
-        "_embedding_bag_forward_only",
-        "_to_copy",
-        "clone",
-        "detach",
-        "alias",
-        "view",
-        "unsqueeze",
-        "_unsafe_view",
-        "reshape",
-        "squeeze",
-        "expand",
+        "_to_copy", "clone", "detach", "alias", "view", "unsqueeze", "_unsafe_view", "reshape", "squeeze", "expand",
         "lift_fresh",
-        "slice",
-        "select",
     ]
-)
-# Whole numbers that are values and no lengths.
-_VALUES = frozenset(["high", "low", "fill_value", "value", "other", "alpha", "beta", "exponent", "min", "max"])
-_TYPES = ("number", "Scalar", "float", "Optional[float]", "Optional[number]", "Optional[Scalar]", "Tensor", "bool")
+)  # fmt: skip
+_INDEXING = frozenset(
+    [
+        "index", "_unsafe_index", "index_put", "index_put_", "_unsafe_index_put", "_index_put_impl_", "index_select",
+        "_embedding_bag", "_embedding_bag_forward_only",
+    ]
+)  # fmt: skip
+# Operations that make rows, each like every other.
+_FILLING = frozenset(
+    [
+        "zeros", "ones", "full", "empty", "rand", "randn", "randint", "empty_strided", "new_zeros", "new_ones",
+        "new_full", "new_empty", "new_empty_strided", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like",
+        "randn_like", "randint_like", "expand", "repeat",
+    ]
+)  # fmt: skip
+# Those among them whose rows are equal.
+_EQUAL = frozenset(
+    [
+        "zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like", "expand",
+        "repeat",
+    ]
+)  # fmt: skip
+_CUTTING = frozenset(["slice", "select"])
+# Arguments that give lengths: what follows from them shows in the shapes of the results.
+_LENGTHS = frozenset(["size", "shape", "split_size", "split_sizes", "repeats", "stride", "end", "N"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,79 +74,207 @@ def compare(one: Trace, other: Trace) -> Comparison:
     """Follow what depends on the number of examples through a program to its last result, the losses."""
     if len(one.entries) != len(other.entries) or not one.entries:
         return Comparison(False)
-    tainted: dict[int, Cause] = {}
-    counted: set[int] = set()
-    long: dict[int, list[int]] = {}
+    first = _followed(one, other, is_inner=False)
+    if not first.is_possible or first.fault is None:
+        return first
+    # several rows for each example may lie side by side, or one after another through all examples
+    second = _followed(one, other, is_inner=True)
+    return first if second.fault is not None else second
+
+
+def _followed(one: Trace, other: Trace, *, is_inner: bool) -> Comparison:
+    state = _State(one, other, is_inner)
     for entry, twin in zip(one.entries, other.entries, strict=True):
         if entry.call.operation is not twin.call.operation or len(entry.call.out_specs) != len(twin.call.out_specs):
             return Comparison(False)
-        cause = _cause_at(entry, twin, tainted, counted, long)
-        for spec, same in zip(entry.call.out_specs, twin.call.out_specs, strict=True):
-            if cause is not None:
-                tainted[spec.serial] = cause
-            differing = [
-                axis for axis, sizes in enumerate(zip(spec.shape, same.shape, strict=False)) if sizes[0] != sizes[1]
-            ]
-            if differing and spec.verdict is None:
-                long[spec.serial] = differing
+        state.note(entry, twin)
+    return Comparison(True, state.fault)
+
+
+@dataclass(slots=True)
+class _State:
+    """What is known of the tensors of the first trace, by serial number."""
+
+    one: Trace
+    other: Trace
+    is_inner: bool  # whether fresh rows are taken to have the examples as their innermost axis
+    tainted: dict[int, Cause] = field(default_factory=dict)
+    memory: dict[int, Cause] = field(default_factory=dict)  # what is written through one tensor is read through others
+    rows: dict[int, Place] = field(default_factory=dict)
+    counted: set[int] = field(default_factory=set)
+    equal: set[int] = field(default_factory=set)  # rows that are the same numbers, not only drawn in the same way
+    parts: set[int] = field(default_factory=set)  # one of such rows: a constant, as long as nobody writes into it
+    varied: set[int] = field(default_factory=set)  # memory that was written to
+    made: set[int] = field(default_factory=set)
+
+    @property
+    def fault(self) -> Cause | None:
+        """What reaches the losses."""
+        if self.one.losses is None:
+            return None
+        return self.tainted.get(self.one.losses) or self.memory.get(self.one.memory_of_losses)
+
+    def note(self, entry: Entry, twin: Entry) -> None:
+        """Go on by one operation."""
+        call = entry.call
+        cause = self._inherited(call.specs) or self._from_python(entry, twin) or self._follow(entry, twin)
+        cause = cause or self._written(entry)
+        self.made.update(spec.serial for spec in call.out_specs)
         if cause is not None:
-            for serial in entry.mutated:
-                tainted[serial] = cause
-    return Comparison(True, tainted.get(one.losses) if one.losses is not None else None)
+            written = [spec for spec in call.specs if spec.serial in entry.mutated]
+            self._taint(call, (*call.out_specs, *written), cause, is_written=bool(entry.mutated))
 
+    def _taint(self, call: Call, specs: Iterable[Spec], cause: Cause, *, is_written: bool) -> None:
+        """Note a cause for some tensors, and for the memory of those that are no mere views of others."""
+        given = {spec.memory for spec in call.specs}
+        for spec in specs:
+            self.tainted[spec.serial] = cause
+            if is_written or spec.memory not in given:
+                self.memory[spec.memory] = cause
 
-def _cause_at(
-    entry: Entry, twin: Entry, tainted: dict[int, Cause], counted: set[int], long: dict[int, list[int]]
-) -> Cause | None:
-    call, name = entry.call, name_of(entry.call.operation)
-    specs = call.specs
-    for spec in specs:
-        if spec.serial in tainted:
-            return tainted[spec.serial]
-    if name in _COUNTING and _lengths(entry) != _lengths(twin):
-        counted.update(spec.serial for spec in call.out_specs)
+    def _inherited(self, specs: Iterable[Spec]) -> Cause | None:
+        for spec in specs:
+            found = self.tainted.get(spec.serial) or self.memory.get(spec.memory)
+            if found is not None:
+                return found
         return None
-    if any(spec.serial in counted for spec in specs):
-        if name not in _PICKING:
-            return Cause(Fault.MIXES, name, _POSITION, entry.line)
-        if not name.startswith(("index", "_unsafe_index", "_embedding_bag")):
-            counted.update(spec.serial for spec in call.out_specs)
+
+    def _from_python(self, entry: Entry, twin: Entry) -> Cause | None:
+        """Return a cause if numbers that came from Python differ."""
+        name = name_of(entry.call.operation)
+        if name not in _COUNTING and _arguments_differ(entry.call, twin.call):
+            return Cause(Fault.MIXES, name, _NUMBER, entry.line)
+        if entry.constant != twin.constant:
+            return Cause(Fault.MIXES, name, _NUMBER, entry.line)
+        for spec, same in zip(entry.call.specs, twin.call.specs, strict=False):
+            if spec.verdict is None and spec.serial not in self.made:
+                constants = self.one.constants.get(spec.serial), self.other.constants.get(same.serial)
+                if spec.shape != same.shape or constants[0] != constants[1]:
+                    return Cause(Fault.MIXES, name, _NUMBER, entry.line)
         return None
-    if _values_differ(call.operation, call.args, call.kwargs, twin.call.args, twin.call.kwargs):
-        return Cause(Fault.MIXES, name, _NUMBER, entry.line)
-    if entry.constant != twin.constant:
-        return Cause(Fault.MIXES, name, _NUMBER, entry.line)
-    if name in _ADDING and all(spec.verdict is None for spec in specs):
-        lost = any(spec.serial in long for spec in specs) and _lengths(entry) == _lengths(twin)
-        if lost:
-            return Cause(Fault.MIXES, name, "it counts the examples", entry.line)
-    return None
 
+    def _follow(self, entry: Entry, twin: Entry) -> Cause | None:
+        """Give rows their places; return a cause where they have none."""
+        call, name = entry.call, name_of(entry.call.operation)
+        if name in _COUNTING and _shapes(call) != _shapes(twin.call):
+            self.counted.update(spec.serial for spec in call.out_specs)
+            return None
+        if any(spec.serial in self.counted for spec in call.specs):
+            if name in _VIEWING:
+                self.counted.update(spec.serial for spec in call.out_specs)
+                return None
+            if name not in _INDEXING or not self._picks_from_examples(call):
+                return Cause(Fault.MIXES, name, _POSITION, entry.line)
+        for spec, same, verdict in zip(call.out_specs, twin.call.out_specs, self._verdicts(call), strict=True):
+            if isinstance(verdict, Cause):
+                return verdict if isinstance(spec.verdict, Cause) else replace(verdict, line=entry.line)
+            sizes = enumerate(zip(spec.shape, same.shape, strict=False))
+            differing = [axis for axis, (size, other) in sizes if size != other]
+            if verdict is None and differing and name in _FILLING:
+                verdict = self._filled(call, spec, same, differing)
+            if spec.verdict is None and self._is_part(call, spec, verdict) and not differing:
+                continue
+            if not self._is_in_step(spec, same, verdict, differing):
+                cause = Cause(Fault.MIXES, name, _POSITION, entry.line)
+                self._taint(call, [spec], cause, is_written=bool(entry.mutated))
+            elif spec.verdict is None and verdict is not None:
+                self.rows[spec.serial] = verdict
+        return None
 
-def _lengths(entry: Entry) -> list[Any]:
-    return [spec.shape for spec in entry.call.out_specs]
+    def _written(self, entry: Entry) -> Cause | None:
+        """Note which memory is written to; return a cause if that singles out one of several rows."""
+        found = None
+        for spec in entry.call.specs:
+            if spec.serial in entry.mutated:
+                self.varied.add(spec.memory)
+                if spec.serial in self.parts:
+                    found = Cause(Fault.MIXES, name_of(entry.call.operation), _POSITION, entry.line)
+        return found
 
-
-@lru_cache(maxsize=4096)
-def _value_arguments(operation: OpOverload) -> tuple[frozenset[int], frozenset[str]]:
-    """Return the arguments that are values and not lengths or axes, by number and by name."""
-    found = [
-        (number, argument.name)
-        for number, argument in enumerate(operation._schema.arguments)
-        if str(argument.type) in _TYPES or argument.name in _VALUES
-    ]
-    return frozenset(number for number, _ in found), frozenset(name for _, name in found)
-
-
-def _values_differ(
-    operation: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], other: Sequence[Any], named: dict[str, Any]
-) -> bool:
-    numbers, names = _value_arguments(operation)
-    if name_of(operation) in _COUNTING:
+    def _is_part(self, call: Call, spec: Spec, verdict: Verdict) -> bool:
+        """Note which rows are equal, and whether a result is one of them: that is a constant."""
+        name, first = name_of(call.operation), next(iter(call.specs), None)
+        is_view = first is not None and (name in _VIEWING or name in _CUTTING)
+        if name in _EQUAL or (is_view and first is not None and first.serial in self.equal):
+            self.equal.add(spec.serial)
+        if first is None or not is_view or first.memory in self.varied:
+            return False
+        is_one = isinstance(verdict, Place) and verdict.is_single and first.serial in self.equal and name in _CUTTING
+        if is_one or first.serial in self.parts:
+            self.parts.add(spec.serial)
+            return True
         return False
-    if any(_differ(args[number], other[number]) for number in numbers if number < min(len(args), len(other))):
+
+    def _picks_from_examples(self, call: Call) -> bool:
+        """Whether counted places pick rows of the examples, or beside them, and not of a public table."""
+        first = call.args[1] if "embedding_bag" in call.name else call.args[0]
+        return first.verdict is not None or first.serial in self.rows
+
+    def _verdicts(self, call: Call) -> Sequence[Verdict]:
+        """Return where examples and rows lie in the results."""
+        if not any(spec.serial in self.rows and spec.verdict is None for spec in call.specs):
+            return [spec.verdict for spec in call.out_specs]
+        args = [self._with_place(arg) for arg in call.args]
+        kwargs = {name: self._with_place(value) for name, value in call.kwargs.items()}
+        return verdicts_of(Call(call.operation, args, kwargs, [_copy(spec, None) for spec in call.out_specs]))
+
+    def _with_place(self, value: Any) -> Any:
+        if isinstance(value, Spec):
+            return (
+                _copy(value, self.rows[value.serial]) if value.verdict is None and value.serial in self.rows else value
+            )
+        if isinstance(value, list | tuple):
+            return [self._with_place(item) for item in value]
+        return value
+
+    def _filled(self, call: Call, spec: Spec, same: Spec, differing: Sequence[int]) -> Place | None:
+        """Return the place of fresh rows, if there are so many for each example."""
+        num, other = self.one.num_examples, self.other.num_examples
+        if len(differing) != 1:
+            return None
+        (axis,) = differing
+        each = spec.shape[axis] // num
+        if (num * each, other * each) != (spec.shape[axis], same.shape[axis]):
+            return None
+        source = call.args[0] if call.name == "repeat" else None
+        inner = -1 if source is None else axis + source.ndim - spec.ndim
+        period = 1 if source is None or inner < 0 else source.shape[inner]
+        if period == 0 or each % period:
+            return None
+        return Place(axis, each // period, period, 0, num) if self.is_inner else Place(axis, 1, each, 0, num)
+
+    def _is_in_step(self, spec: Spec, same: Spec, verdict: Verdict, differing: Sequence[int]) -> bool:
+        """Whether a result has rows for all examples, as many for each at both sizes, and nothing else differs."""
+        if not isinstance(verdict, Place):
+            return verdict is None and spec.verdict is None and not differing
+        if isinstance(spec.verdict, Place) and (verdict != spec.verdict or not _is_like(spec.verdict, same.verdict)):
+            return False
+        return verdict.num == self.one.num_examples and all(axis == verdict.axis for axis in differing)
+
+
+def _is_like(place: Place, other: Verdict) -> bool:
+    """Whether a place is the same but for the number of examples."""
+    return isinstance(other, Place) and replace(place, num=other.num) == other
+
+
+def _copy(spec: Spec, verdict: Verdict) -> Spec:
+    return Spec(
+        spec.shape, dtype=spec.dtype, verdict=verdict, iota=spec.iota, strides=spec.strides, offset=spec.offset,
+        serial=spec.serial,
+    )  # fmt: skip
+
+
+def _shapes(call: Call) -> list[Any]:
+    return [spec.shape for spec in call.out_specs]
+
+
+def _arguments_differ(one: Call, other: Call) -> bool:
+    names = list(argument_names(one.operation))
+    if len(one.args) != len(other.args) or one.kwargs.keys() != other.kwargs.keys():
         return True
-    return any(_differ(value, named.get(name)) for name, value in kwargs.items() if name in names)
+    given = [(names[number], *pair) for number, pair in enumerate(zip(one.args, other.args, strict=True))]
+    given += [(name, value, other.kwargs[name]) for name, value in one.kwargs.items()]
+    return any(_differ(value, same) for name, value, same in given if name not in _LENGTHS)
 
 
 def _differ(one: Any, other: Any) -> bool:

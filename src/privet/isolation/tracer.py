@@ -6,26 +6,38 @@ custom functions make no difference to it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch._ops import OpOverload
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from privet.isolation.call import Call, name_of
+from privet.isolation.call import Call, name_of, specs_in
 from privet.isolation.lines import is_asked_by_privet, user_line
-from privet.isolation.memory import Written, storage_of
+from privet.isolation.memory import Written
 from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Shape, Spec, Verdict
 from privet.isolation.reads import Read, may_read
+from privet.isolation.rules_index import BY_MASK, TRAVELLING
 from privet.isolation.table import rule_of
 
+_COMPILER = "torch._dynamo"
 EARLIER = "it uses a value that was computed from an earlier batch"
-# Operations that hand a number to Python.
-_READING = frozenset(["_local_scalar_dense", "equal", "is_nonzero"])
+# Operations that tell Python about shapes and types alone.
+_ASKING = frozenset(
+    [
+        "sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "size", "stride", "numel", "dim",
+        "storage_offset", "is_contiguous", "is_pinned", "is_same_size", "is_strides_like_format",
+        "is_non_overlapping_and_dense", "_has_compatible_shallow_copy_type", "_version", "is_complex",
+        "is_floating_point", "is_conj", "is_neg", "is_inference", "is_signed", "can_cast", "result_type",
+        "_is_zerotensor",
+    ]
+)  # fmt: skip
 # Operations whose results have a shape or a type in common with a tensor, and none of its numbers.
 _FORGETTING = frozenset(
     [
@@ -44,7 +56,7 @@ _FORGETTING = frozenset(
     ]
 )
 # The longest constant that is kept to be compared with that of a batch of another size.
-_SMALL_CONSTANT = 64
+_SMALL_CONSTANT = 4096
 
 
 @dataclass(slots=True)
@@ -53,8 +65,8 @@ class Entry:
 
     call: Call
     mutated: tuple[int, ...] = ()  # serial numbers of the specs that it wrote to
-    constant: tuple[Any, ...] | None = None  # the numbers of a tensor that was made by Python
-    line: str = ""  # where it was asked for, if it took numbers from Python
+    constant: bytes | None = None  # the numbers of a tensor that was made by Python
+    line: str = ""  # where it was asked for
 
 
 @dataclass(kw_only=True)
@@ -64,7 +76,9 @@ class Trace:
     num_examples: int
     entries: list[Entry] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
+    constants: dict[int, bytes] = field(default_factory=dict)  # small public tensors made elsewhere
     losses: int | None = None  # the serial number of the losses
+    memory_of_losses: int = -1  # the memory they lie in
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -86,10 +100,17 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._token = object()
         self._strangers: dict[int, tuple[Tensor, Spec]] = {}  # held, so that no other gets their identity
         self._written = Written()
-        self._private: dict[int, StorageWeakRef] = {}  # memory that holds examples, by its address
-        self._scribbled: dict[int, StorageWeakRef] = {}  # memory that was written to
+        self._memories: dict[int, StorageWeakRef] = {}  # held, so that no other memory gets their identity
         self.harmless = ""  # why the reads of the call that is being carried out are, if they are
         self._num_specs = 0
+
+    def mark(self, tensor: Tensor, verdict: Verdict) -> None:
+        """Say what a tensor is that autograd made, so that a later batch knows where it comes from."""
+        self._strangers.pop(id(tensor), None)
+        spec = self._described(tensor, verdict)
+        spec.token, spec.serial = self._token, self._num_specs
+        self._num_specs += 1
+        setattr(tensor, self._attribute, spec)
 
     def give(self, tensor: Tensor, verdict: Verdict) -> None:
         """Say what is known of a tensor that was made while the tracer was not active."""
@@ -98,6 +119,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def release(self) -> None:
         """Let go of every tensor."""
         self._strangers.clear()
+        self._memories.clear()
 
     def verdict(self, tensor: Tensor) -> Verdict:
         """Return what is known of a tensor."""
@@ -105,36 +127,38 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _new(self, tensor: Tensor, verdict: Verdict) -> Spec:
         """Describe a tensor that no operation of this trace has made: it is left as it is."""
-        spec = _described(tensor, verdict)
+        spec = self._described(tensor, verdict)
+        if verdict is None and not tensor.requires_grad and (numbers := _numbers(tensor)) is not None:
+            self.trace.constants[self._num_specs] = numbers
         spec.token, spec.serial = self._token, self._num_specs
         self._num_specs += 1
         self._strangers[id(tensor)] = (tensor, spec)
-        if verdict is not None:
-            _remember(self._private, tensor)
         return spec
 
-    def _unseen(self, tensor: Tensor) -> Verdict:
-        """Return what is said of a tensor that no operation made: public, unless its memory is that of examples."""
-        verdict = self._first_seen(tensor)
-        if verdict is None and _is_in(self._private, tensor):
-            return Cause(
-                Fault.NO_RULE, "the program", "memory of the examples is used in a way that nobody saw", user_line()
-            )
-        return verdict
+    def _described(self, tensor: Tensor, verdict: Verdict) -> Spec:
+        shape: Shape = tuple(tensor.shape)
+        try:
+            with torch._C.DisableTorchFunction():  # these questions are not the program's
+                strides, offset, storage = tensor.stride(), int(tensor.storage_offset()), tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError):  # sparse and other layouts
+            return Spec(shape, dtype=tensor.dtype, verdict=verdict)
+        spec = Spec(shape, dtype=tensor.dtype, verdict=verdict, strides=strides, offset=offset)
+        spec.memory = storage._cdata
+        if spec.memory not in self._memories:
+            self._memories[spec.memory] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        return spec
 
     def spec(self, tensor: Tensor) -> Spec:
         """Return what is known of a tensor; one that was never seen is public, unless an earlier batch made it."""
         stranger = self._strangers.get(id(tensor))
         found: Spec | None = getattr(tensor, self._attribute, None) if stranger is None else stranger[1]
         if found is None:
-            found = self._new(tensor, self._unseen(tensor))
+            found = self._new(tensor, self._first_seen(tensor))
         elif found.token is not self._token:
             verdict = self._first_seen(tensor)
             if verdict is None and found.verdict is not None:
                 verdict = Cause(Fault.MIXES, "the program", EARLIER, user_line())
             found = self._new(tensor, verdict)
-        if found.iota is not None and _is_in(self._scribbled, tensor):
-            found.iota = None  # it may have been written to through a view
         if self._written.is_known(found):
             return found
         verdict = self._written.verdict(found, tensor)
@@ -145,19 +169,30 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Tell torch not to import its compiler, which takes seconds: programs under a tracer run uncompiled."""
+        """Tell torch not to import its compiler (seconds) for the first operation; see :func:`tracer`."""
         return False
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Carry out the operation, then note it."""
-        kwargs = kwargs or {}
+        return self._follow(func, args, kwargs or {})
+
+    def _follow(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         seen = [self._seen(arg) for arg in args]
         named = {name: self._seen(value) for name, value in kwargs.items()} if kwargs else kwargs
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            self._note_error(func, seen, named)
+            raise
         self._note(func, args, kwargs, seen, named, result)
         return result
+
+    def _note_error(self, func: OpOverload, seen: list[Any], named: dict[str, Any]) -> None:
+        """Note an error: whoever catches it learns something about the numbers of the arguments."""
+        if any(spec.verdict is not None for spec in specs_in((*seen, *named.values()))):
+            self.read(f"an error of {name_of(func)}")
 
     def _seen(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -176,13 +211,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result: Any,
     ) -> None:
         outs = [result] if isinstance(result, Tensor) else _tensors(result)
-        call = Call(func, seen, named, [_described(out, None) for out in outs])
+        call = Call(func, seen, named, [self._described(out, None) for out in outs])
         writes = _writes(func)
+        if not outs and writes:  # it changes tensors and returns none: what it changed is its result
+            outs = [tensor for number, name in writes for tensor in _tensors(_argument(args, kwargs, number, name))]
+            call.out_specs = [self._described(out, None) for out in outs]
         if not outs:
-            self._note_read(func, call)
-            if writes:
-                mutated = self._write(writes, args, kwargs, call, [_without_results(call)])
-                self.trace.entries.append(Entry(call, mutated, None, user_line()))
+            self._note_read(call, result)
             return
         verdicts = verdicts_of(call)
         mutated = self._write(writes, args, kwargs, call, verdicts) if writes else ()
@@ -192,16 +227,14 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._num_specs += 1
             self._set(out, spec)
             self._written.knows(spec)
-            if verdict is not None:
-                _remember(self._private, out)
-        line = user_line() if _takes_numbers(args) else ""
-        self.trace.entries.append(Entry(call, mutated, _constant(func, outs), line))
+        self.trace.entries.append(Entry(call, mutated, _constant(func, outs), user_line()))
 
-    def _note_read(self, func: OpOverload, call: Call) -> None:
-        if name_of(func) in _READING:
+    def _note_read(self, call: Call, result: Any) -> None:
+        """Note a result that is no tensor: Python was told something about the numbers of the arguments."""
+        if result is not None and call.name not in _ASKING:
             causes = [spec.verdict for spec in call.specs if spec.verdict is not None]
             if causes and not all(isinstance(verdict, Place) and self._is_everything(verdict) for verdict in causes):
-                self.read(name_of(func))
+                self.read(call.name)
 
     def _is_everything(self, place: Place) -> bool:
         return self.trace.num_examples == 1 and place.is_single
@@ -223,13 +256,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Note what was written to: memory that other tensors share holds examples from now on."""
         mutated = []
         for number, name in writes:
-            target = args[number] if number < len(args) else kwargs.get(name)
-            for place, tensor in enumerate(_tensors(target)):
+            for place, tensor in enumerate(_tensors(_argument(args, kwargs, number, name))):
                 verdict = verdicts[min(place, len(verdicts) - 1)]
                 before = self.spec(tensor)
                 mutated.append(before.serial)
-                _remember(self._scribbled, tensor)
-                if verdict != before.verdict:
+                if verdict != before.verdict or isinstance(verdict, Cause):
                     self._written.note(tensor, before, verdict, call, self.trace.num_examples)
                     self._forget(tensor)
         return tuple(mutated)
@@ -243,6 +274,34 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _forget(self, tensor: Tensor) -> None:
         self._strangers.pop(id(tensor), None)
         setattr(tensor, self._attribute, None)
+
+
+def has_own_length(verdict: Verdict) -> bool:
+    """Whether the lengths of a tensor depend on what is in the examples, because rows were chosen by that."""
+    return (
+        isinstance(verdict, Cause)
+        and verdict.fault is Fault.NO_RULE
+        and (verdict.operation in TRAVELLING or verdict.reason == BY_MASK)
+    )
+
+
+class _Uncompiled(Tracer):  # type: ignore[no-untyped-call]
+    """A tracer whose own code torch's compiler must leave alone."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self._follow(func, args, kwargs or {})
+
+
+def tracer(num_examples: int, first_seen: Callable[[Tensor], Verdict], *, slot: int = 0) -> Tracer:
+    """Return a tracer; see :class:`Tracer`. Where torch's compiler is about, it is kept from compiling the tracer."""
+    kind = _Uncompiled if _COMPILER in sys.modules else Tracer
+    return kind(num_examples, first_seen, slot=slot)
 
 
 def verdicts_of(call: Call) -> Sequence[Verdict]:
@@ -264,7 +323,8 @@ def verdicts_of(call: Call) -> Sequence[Verdict]:
     if not known:
         _keep_counting(call, name)
         return call.everywhere(None)
-    if known[0].is_single and all(place == known[0] for place in known):
+    is_one = known[0].is_single and all(place == known[0] for place in known)
+    if is_one and name not in TRAVELLING:
         return call.everywhere(known[0])  # whatever it does, it has one example to do it with
     rule = rule_of(call.operation)
     if rule is None:
@@ -275,33 +335,6 @@ def verdicts_of(call: Call) -> Sequence[Verdict]:
         return call.everywhere(_cause(Fault.MIXES, call, str(error)))
     except NoRule as error:
         return call.everywhere(_cause(Fault.NO_RULE, call, str(error)))
-
-
-def _without_results(call: Call) -> Verdict:
-    """Return what an operation leaves in the arguments it writes to, if it returns nothing."""
-    verdicts = [spec.verdict for spec in call.specs if spec.verdict is not None]
-    if not verdicts:
-        return None
-    faults = [verdict for verdict in verdicts if isinstance(verdict, Cause)]
-    if faults:
-        return faults[0]
-    first = verdicts[0]
-    if isinstance(first, Place) and first.is_single and all(verdict == first for verdict in verdicts):
-        return first
-    return _cause(Fault.NO_RULE, call, "it has no rule")
-
-
-def _remember(known: dict[int, StorageWeakRef], tensor: Tensor) -> None:
-    storage = storage_of(tensor)
-    if storage is not None and storage.data_ptr():
-        known[storage.data_ptr()] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
-
-
-def _is_in(known: dict[int, StorageWeakRef], tensor: Tensor) -> bool:
-    """Whether a tensor lies in memory that is known and still in use."""
-    storage = storage_of(tensor)
-    found = None if storage is None else known.get(storage.data_ptr())
-    return found is not None and not found.expired()  # type: ignore[no-untyped-call]
 
 
 def _cause(fault: Fault, call: Call, reason: str) -> Cause:
@@ -333,10 +366,6 @@ def _keep_counting(call: Call, name: str) -> None:
             out.iota = (long[0], step)
 
 
-def _takes_numbers(args: tuple[Any, ...]) -> bool:
-    return any(type(arg) is float or (type(arg) is int and arg > 1) for arg in args) or not args
-
-
 @lru_cache(maxsize=4096)
 def _writes(operation: OpOverload) -> tuple[tuple[int, str], ...]:
     return tuple(
@@ -346,13 +375,8 @@ def _writes(operation: OpOverload) -> tuple[tuple[int, str], ...]:
     )
 
 
-def _described(tensor: Tensor, verdict: Verdict) -> Spec:
-    shape: Shape = tuple(tensor.shape)
-    try:
-        strides, offset = tensor.stride(), int(tensor.storage_offset())
-    except (RuntimeError, NotImplementedError):  # sparse and other layouts
-        strides, offset = (), 0
-    return Spec(shape, dtype=tensor.dtype, verdict=verdict, strides=strides, offset=offset)
+def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], number: int, name: str) -> Any:
+    return args[number] if number < len(args) else kwargs.get(name)
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -363,10 +387,16 @@ def _tensors(value: Any) -> list[Tensor]:
     return []
 
 
-def _constant(func: OpOverload, outs: Sequence[Tensor]) -> tuple[Any, ...] | None:
-    """Return the numbers of a small tensor that Python made: they may count the examples."""
-    if name_of(func) not in ("lift_fresh", "lift_fresh_copy") or outs[0].numel() > _SMALL_CONSTANT:
+def _constant(func: OpOverload, outs: Sequence[Tensor]) -> bytes | None:
+    """Return the numbers of a tensor that Python made: they may count the examples."""
+    return _numbers(outs[0]) if name_of(func) in ("lift_fresh", "lift_fresh_copy") else None
+
+
+def _numbers(tensor: Tensor) -> bytes | None:
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.numel() > _SMALL_CONSTANT:
         return None
-    if outs[0].device.type != "cpu":
+    try:
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # these are not the program's
+            return bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
+    except (RuntimeError, NotImplementedError, TypeError):  # inside transforms of functions tensors have no numbers
         return None
-    return tuple(outs[0].detach().reshape(-1).tolist())

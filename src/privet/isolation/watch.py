@@ -151,8 +151,7 @@ class Watch:
         self._tried[reason[:_LONGEST]] = None
 
     def _check_reads(self, proof: Proof) -> None:
-        made = proof.trace.losses if proof.trace is not None else None
-        refused = [read for read in proof.reads if not read.allowed_because and (made is None or made >= read.serial)]
+        refused = proof.refused
         if refused and not self.has_waived(Check.READS):
             read = refused[0]
             raise UnsupportedModel(

@@ -16,6 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from privet.isolation.call import argument_names, name_of
 
 _LEAF = "_privet_leaf"
+_CLEANED = "_privet_cleaned"  # set on whole numbers some of which were replaced, as labels that mean none are
+_REPLACING = frozenset(["where", "masked_fill"])
 # Operations that hand on whole numbers as they are.
 _SAME = frozenset(
     [
@@ -52,10 +54,12 @@ class Limit:
     Attributes:
         high: They are below it; None if nothing is known.
         ignored: A label that means none, if the program knows one.
+        is_index: Whether they index a table as they are: a label that means none has no place in it.
     """
 
     high: int | None = None
     ignored: int | None = None
+    is_index: bool = False
 
     def below(self, high: int) -> None:
         """Note a limit; the lowest counts."""
@@ -86,9 +90,11 @@ class Limits(TorchDispatchMode):
         name = name_of(func)
         if name in _SAME:
             leaves = [leaf for leaf in map(_leaf_of, args) if leaf is not None]
+            is_cleaned = name in _REPLACING or any(map(_is_cleaned, args))
             for out in [result] if isinstance(result, Tensor) else result:
                 if leaves and isinstance(out, Tensor) and not out.is_floating_point():
                     setattr(out, _LEAF, leaves[0])
+                    setattr(out, _CLEANED, is_cleaned)
         else:
             self._note(name, func, args, kwargs)
         return result
@@ -112,9 +118,16 @@ class Limits(TorchDispatchMode):
     def _limit(self, numbers: Any, high: int, ignored: int | None = None) -> None:
         leaf = _leaf_of(numbers)
         if leaf is not None:
-            self.found[leaf].below(high)
+            limit = self.found[leaf]
+            limit.below(high)
             if ignored is not None:
-                self.found[leaf].ignored = ignored
+                limit.ignored = ignored
+            elif not _is_cleaned(numbers):
+                limit.is_index = True
+
+
+def _is_cleaned(value: Any) -> bool:
+    return isinstance(value, Tensor) and getattr(value, _CLEANED, False)
 
 
 def _leaf_of(value: Any) -> int | None:

@@ -81,7 +81,7 @@ class MadeUpBatches:
         limit = self.limits.get(leaf, Limit())
         high = 1 + int(outline.any()) if limit.high is None else limit.high
         values = torch.randint(0, max(1, high), shape, generator=generator)
-        if ignores and limit.ignored is not None and outline.dtype.is_signed:
+        if ignores and limit.ignored is not None and not limit.is_index and outline.dtype.is_signed:
             values = values.masked_fill(torch.rand(shape, generator=generator) < _IGNORED_SHARE, limit.ignored)
         return values
 
