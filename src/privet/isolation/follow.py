@@ -20,7 +20,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
-from privet.isolation.lines import is_asked_by_torch
+from privet.isolation.lines import is_asked_by_torch, user_line
 from privet.isolation.place import Cause, Fault, Place, Verdict
 from privet.isolation.reads import Read, checks_only, may_read
 from privet.isolation.tracer import Trace, Tracer, has_own_length, tracer
@@ -39,7 +39,7 @@ _EXACT = frozenset(
 _READING: frozenset[Function] = frozenset(
     [
         Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.untyped_storage, Tensor.__repr__,
-        Tensor.__format__, Tensor.apply_, Tensor.map_, Tensor.map2_,
+        Tensor.__format__, Tensor.data_ptr, Tensor.storage, Tensor.apply_, Tensor.map_, Tensor.map2_,
     ]
 )  # fmt: skip
 _ATTRIBUTES = [
@@ -61,7 +61,7 @@ ASKING: frozenset[Function] = frozenset(
     [
         *(getattr(Tensor, name).__get__ for name in _ATTRIBUTES),
         Tensor.size, Tensor.dim, Tensor.__len__, Tensor.is_floating_point, Tensor.is_contiguous, Tensor.stride,
-        Tensor.numel, Tensor.is_complex, Tensor.element_size, Tensor.nelement, Tensor.data_ptr, Tensor.__hash__,
+        Tensor.numel, Tensor.is_complex, Tensor.element_size, Tensor.nelement, Tensor.__hash__,
     ]
 )  # fmt: skip
 """Attributes and questions that say nothing about the numbers of a tensor."""
@@ -183,6 +183,8 @@ class Follower:
         self._made_after: list[int] = []  # how many calls there were when each result was made
         self._finished: Known | None = None
         self._errors: list[Read] = []
+        self._doubt: Cause | None = None
+        self._seed = torch.initial_seed()
         self._losses: int | None = None
         self._uses: list[Verdict] = []
         self._number = next(_FOLLOWERS) << _SHIFT
@@ -302,6 +304,10 @@ class Follower:
         if self.tracer is not None:
             self.tracer.give(tensor, self.tracer.verdict(given))
 
+    def note_doubt(self, operation: str, reason: str) -> None:
+        """Note something that no rule follows, whatever it is that becomes of it."""
+        self._doubt = self._doubt or Cause(Fault.NO_RULE, operation, reason, user_line())
+
     def note_hook(self) -> None:
         """Note that user code will run in the backward pass: the program must be traced every time."""
         self._sees_all, self.has_hooks = False, True
@@ -374,12 +380,14 @@ class Follower:
         calls = tuple(entry[0] for entry in self._entries[:end])
         candidate = self._finished or self._candidate
         is_known = candidate is not None and candidate.losses == self._losses and len(candidate.entries) == end
-        if is_known and candidate is not None and not self._errors:
+        if torch.initial_seed() != self._seed:
+            self.note_doubt("manual_seed", "random numbers that begin anew depend on an example's place in the batch")
+        if is_known and candidate is not None and not self._errors and self._doubt is None:
             self._is_lost = False
             return Proof(self._whole(), candidate.uses, (), None, calls)
         if self.tracer is None:
             # it ended earlier than the program it began like: what came before was proven then
-            verdict = self._ended_early(self._candidate)
+            verdict = self._doubt or self._ended_early(self._candidate)
             uses = self._uses if self._candidate is None else self._candidate.uses[: len(self._uses)]
             return Proof(verdict, uses, self._errors, Trace(num_examples=self._num_examples), calls)
         spec, trace = self.tracer.spec(losses), self.tracer.trace
@@ -388,6 +396,10 @@ class Follower:
             verdict = Cause(Fault.MIXES, "the loss function", "its losses are not one per example, in order")
         if verdict is None:
             verdict = Cause(Fault.NO_RULE, "the loss function", "its losses do not lie along the examples")
+        if isinstance(losses.grad_fn, BackwardCFunction):
+            self._note_node(losses.grad_fn, losses)
+        if self._doubt is not None and isinstance(verdict, Place):
+            verdict = self._doubt
         return Proof(verdict, self._uses, [*self._errors, *self.tracer.trace.reads], self.tracer.trace, calls)
 
     def _number_of_result(self, tensor: Tensor) -> int | None:
