@@ -52,6 +52,7 @@ _MADE = "_privet_made"  # set on tensors that were computed from parameters befo
 _SHIFT = 10
 _GENERATIONS = itertools.count(2)
 
+_NODES: frozenset[Any] = frozenset([Tensor.grad_fn.__get__])  # type: ignore[union-attr]
 _EXCHANGES: frozenset[Any] = frozenset([Tensor.data.__set__])  # type: ignore[attr-defined]
 
 HALF = (torch.float16, torch.bfloat16)
@@ -282,6 +283,8 @@ class Capture(TorchFunctionMode):
                     return args[0].copy_(beside(args[0].clone(), *args[1:], **kwargs))
             self._behind = args[0].grad_fn
         follower = self.recording.follower
+        if follower is not None and func in _NODES and is_batch(args[0]):
+            follower.note_node()
         if follower is not None and func in ASKING:
             if func in LENGTHS:
                 follower.note_length(args[0])

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from privet.isolation.lines import is_asked_by_torch
 from privet.isolation.place import Cause, Fault, Place, Verdict
 from privet.isolation.reads import Read, checks_only, may_read
-from privet.isolation.tracer import Trace, Tracer, has_own_length, tracer
+from privet.isolation.tracer import Trace, Tracer, tracer
 
 Function = Callable[..., Any]
 Entry = tuple[Any, ...]
@@ -40,6 +40,7 @@ _READING: frozenset[Function] = frozenset(
     [
         Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.untyped_storage, Tensor.__repr__,
         Tensor.__format__, Tensor.apply_, Tensor.map_, Tensor.map2_,
+        Tensor.data_ptr,
     ]
 )  # fmt: skip
 _ATTRIBUTES = [
@@ -61,7 +62,7 @@ ASKING: frozenset[Function] = frozenset(
     [
         *(getattr(Tensor, name).__get__ for name in _ATTRIBUTES),
         Tensor.size, Tensor.dim, Tensor.__len__, Tensor.is_floating_point, Tensor.is_contiguous, Tensor.stride,
-        Tensor.numel, Tensor.is_complex, Tensor.element_size, Tensor.nelement, Tensor.data_ptr, Tensor.__hash__,
+        Tensor.numel, Tensor.is_complex, Tensor.element_size, Tensor.nelement, Tensor.__hash__,
     ]
 )  # fmt: skip
 """Attributes and questions that say nothing about the numbers of a tensor."""
@@ -82,12 +83,14 @@ class Known:
         verdicts: Where the examples lie in the result of each call, by number of the result.
         uses: Where they lie where parameters meet them, in order.
         losses: The number of the losses among the results.
+        node: The kind of node that sends gradients back from the losses.
     """
 
     entries: list[Entry]
     verdicts: list[Verdict]
     uses: list[Verdict]
     losses: int
+    node: type
 
 
 @dataclass(slots=True)
@@ -183,7 +186,9 @@ class Follower:
         self._made_after: list[int] = []  # how many calls there were when each result was made
         self._finished: Known | None = None
         self._errors: list[Read] = []
+        self._asks_for_nodes = False
         self._losses: int | None = None
+        self._node: type = type(None)
         self._uses: list[Verdict] = []
         self._number = next(_FOLLOWERS) << _SHIFT
         self._may_trace, self._is_lost, self._sees_all = may_trace, False, True
@@ -230,7 +235,7 @@ class Follower:
         if self.tracer is None:
             return
         self.tracer.harmless = checks_only(function, args, kwargs)
-        if function in _READING and self._is_private(args):
+        if function in _READING and self._is_private(args) and not is_asked_by_torch():
             self.tracer.read(getattr(function, "__name__", str(function)))
 
     def _is_private(self, args: Sequence[Any]) -> bool:
@@ -286,9 +291,14 @@ class Follower:
         if self.tracer is not None:
             self.tracer.give(output, verdict)
 
+    def note_node(self) -> None:
+        """Note that the user asks for a node of the graph, on which hooks may be put that nobody sees."""
+        if not is_asked_by_torch():
+            self._sees_all, self._asks_for_nodes = False, True
+
     def note_length(self, tensor: Tensor) -> None:
         """Note that the user asks for a length; one that depends on numbers of the examples is a read."""
-        if self.tracer is not None and has_own_length(self.tracer.verdict(tensor)) and not is_asked_by_torch():
+        if self.tracer is not None and self.tracer.spec(tensor).has_own_length and not is_asked_by_torch():
             self.tracer.read("a length")
 
     def note_error(self, function: Function) -> None:
@@ -373,8 +383,15 @@ class Follower:
         end = len(self._entries) if self._losses is None else self._made_after[self._losses]
         calls = tuple(entry[0] for entry in self._entries[:end])
         candidate = self._finished or self._candidate
+        node: object = losses.grad_fn
+        self._node = type(node)
+        if isinstance(node, BackwardCFunction):
+            self._note_node(node, losses)
+        late = self._write_after(end)
+        if late is not None:
+            return Proof(late, self._uses, self._errors, Trace(num_examples=self._num_examples), calls)
         is_known = candidate is not None and candidate.losses == self._losses and len(candidate.entries) == end
-        if is_known and candidate is not None and not self._errors:
+        if is_known and candidate is not None and candidate.node is self._node and not self._errors:
             self._is_lost = False
             return Proof(self._whole(), candidate.uses, (), None, calls)
         if self.tracer is None:
@@ -386,9 +403,20 @@ class Follower:
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
         if isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole():
             verdict = Cause(Fault.MIXES, "the loss function", "its losses are not one per example, in order")
+        if self._asks_for_nodes and not isinstance(verdict, Cause):
+            verdict = Cause(Fault.NO_RULE, "the program", "it asks for a node of the graph, where hooks may be put")
         if verdict is None:
             verdict = Cause(Fault.NO_RULE, "the loss function", "its losses do not lie along the examples")
         return Proof(verdict, self._uses, [*self._errors, *self.tracer.trace.reads], self.tracer.trace, calls)
+
+    def _write_after(self, end: int) -> Cause | None:
+        """Return why the losses do not stand for their graph: something that was made with them was changed later."""
+        for function, *signs in self._entries[end:]:
+            name = getattr(function, "__name__", "")
+            is_write = name == "__setitem__" or name.startswith("__i") or (name[-1:] == "_" and name[-2:] != "__")
+            if is_write and signs and isinstance(signs[0], int | tuple) and _is_result(signs[0]):
+                return Cause(Fault.MIXES, name, "it changes what the losses were computed from, after they were")
+        return None
 
     def _number_of_result(self, tensor: Tensor) -> int | None:
         serial: int = getattr(tensor, self._attribute, 0)
@@ -408,4 +436,9 @@ class Follower:
             return
         entries = self._entries[: self._made_after[self._losses]]
         verdicts = self._verdicts[: self._losses + 1]
-        self._programs.add(self._num_examples, Known(entries, verdicts, self._uses, self._losses))
+        self._programs.add(self._num_examples, Known(entries, verdicts, self._uses, self._losses, self._node))
+
+
+def _is_result(sign: Any) -> bool:
+    """Whether the sign of an argument is that of a result of the same program."""
+    return type(sign) is int or (type(sign) is tuple and len(sign) == 2 and type(sign[1]) is type)

@@ -23,11 +23,12 @@ from privet.isolation.lines import is_asked_by_privet, user_line
 from privet.isolation.memory import Written
 from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Shape, Spec, Verdict
 from privet.isolation.reads import Read, may_read
-from privet.isolation.rules_index import BY_MASK, TRAVELLING
+from privet.isolation.rules_index import TRAVELLING
 from privet.isolation.table import rule_of
 
 _COMPILER = "torch._dynamo"
 EARLIER = "it uses a value that was computed from an earlier batch"
+_MASKS = (torch.bool, torch.uint8)
 # Operations that tell Python about shapes and types alone.
 _ASKING = frozenset(
     [
@@ -220,9 +221,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note_read(call, result)
             return
         verdicts = verdicts_of(call)
+        is_long = _has_own_length(call)
         mutated = self._write(writes, args, kwargs, call, verdicts) if writes else ()
         for out, spec, verdict in zip(outs, call.out_specs, verdicts, strict=True):
-            spec.verdict = verdict
+            spec.verdict, spec.has_own_length = verdict, is_long
             spec.token, spec.serial = self._token, self._num_specs
             self._num_specs += 1
             self._set(out, spec)
@@ -276,15 +278,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         setattr(tensor, self._attribute, None)
 
 
-def has_own_length(verdict: Verdict) -> bool:
-    """Whether the lengths of a tensor depend on what is in the examples, because rows were chosen by that."""
-    return (
-        isinstance(verdict, Cause)
-        and verdict.fault is Fault.NO_RULE
-        and (verdict.operation in TRAVELLING or verdict.reason == BY_MASK)
-    )
-
-
 class _Uncompiled(Tracer):  # type: ignore[no-untyped-call]
     """A tracer whose own code torch's compiler must leave alone."""
 
@@ -302,6 +295,17 @@ def tracer(num_examples: int, first_seen: Callable[[Tensor], Verdict], *, slot: 
     """Return a tracer; see :class:`Tracer`. Where torch's compiler is about, it is kept from compiling the tracer."""
     kind = _Uncompiled if _COMPILER in sys.modules else Tracer
     return kind(num_examples, first_seen, slot=slot)
+
+
+def _has_own_length(call: Call) -> bool:
+    """Whether lengths of the results depend on numbers of the examples, because rows were chosen by them."""
+    specs = call.specs
+    if any(spec.has_own_length for spec in specs):
+        return True
+    if call.name in TRAVELLING or call.name == "bincount":
+        return any(spec.verdict is not None for spec in specs)
+    is_masking = call.name in ("index", "_unsafe_index")
+    return is_masking and any(spec.dtype in _MASKS and spec.verdict is not None for spec in specs[1:])
 
 
 def verdicts_of(call: Call) -> Sequence[Verdict]:

@@ -10,6 +10,7 @@ from typing import Any
 from privet.errors import UnsupportedModel
 from privet.isolation.follow import Programs, Proof
 from privet.isolation.place import Cause, Fault, Place
+from privet.isolation.reads import Read
 from privet.isolation.sizes import compare
 from privet.isolation.tracer import Trace
 
@@ -128,7 +129,7 @@ class Watch:
         """
         if proof.trace is None:
             return True
-        self._check_reads(proof)
+        self._check_reads(proof.refused)
         if isinstance(proof.losses, Cause):
             if proof.losses.fault is Fault.MIXES:
                 raise mixes(proof.losses)
@@ -150,8 +151,15 @@ class Watch:
         """Note that something was not proven by rule."""
         self._tried[reason[:_LONGEST]] = None
 
-    def _check_reads(self, proof: Proof) -> None:
-        refused = proof.refused
+    def check_backward(self, trace: Trace) -> None:
+        """Refuse user code of a backward pass that reads numbers into Python.
+
+        Raises:
+            UnsupportedModel: naming the line.
+        """
+        self._check_reads([read for read in trace.reads if not read.allowed_because])
+
+    def _check_reads(self, refused: Sequence[Read]) -> None:
         if refused and not self.has_waived(Check.READS):
             read = refused[0]
             raise UnsupportedModel(

@@ -100,6 +100,8 @@ def split(indices: NDArray[np.int64], physical_batch_size: int) -> Iterator[NDAr
         yield indices[start : start + physical_batch_size]
 
 
+# A data set that holds more tensors than this holds one for each example.
+_FEW = 64
 # Two unequal parts of two examples and more.
 _SMALLEST_CUT = 5
 
@@ -117,6 +119,13 @@ def cut_in_two(batch: Any, size: int) -> Iterator[tuple[Any, int]]:
     first = size // 2 + 1 if size % 2 == 0 else (size + 1) // 2
     for rows in (slice(0, first), slice(first, size)):
         yield pytree.tree_map_only(torch.Tensor, operator.itemgetter(rows), batch), rows.stop - rows.start
+
+
+def tensors_held(dataset: MapDataset) -> Sequence[torch.Tensor]:
+    """Return the tensors that a data set holds itself, such as those of a ``TensorDataset``."""
+    held = list(vars(dataset).values()) if hasattr(dataset, "__dict__") else []
+    inner = [item for value in held if isinstance(value, list | tuple) for item in value[:_FEW]]
+    return [value for value in (*held, *inner) if isinstance(value, torch.Tensor)]
 
 
 def tensors_of(batch: Any) -> Sequence[torch.Tensor]:

@@ -40,7 +40,7 @@ from privet.mechanism.noise_runs import ChangingNoise, start_noise
 from privet.mechanism.terms import Release
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
-from privet.training.batching import Collate, MapDataset, check_dataset
+from privet.training.batching import Collate, MapDataset, check_dataset, tensors_held
 from privet.training.ending import Endings
 from privet.training.folder import RunFolder
 from privet.training.guards import ParameterGuard, StepGuard, check_optimizer, trainable_parameters
@@ -212,6 +212,8 @@ class Session:
             undo.callback(self._guard.close)
             self._trained = ParameterGuard(lambda: self._weights.parameters, self.optimizer)
             self._watch = Watch(waivers=self._waivers)
+            for tensor in tensors_held(self._dataset):
+                self._watch.programs.write(tensor)  # examples reach a program through its batch, or not at all
             self._preflight = Preflight(self.model, self._watch)
             self._engine = self._engine_choice.start(self.model, self._parameters, self._layout, self._watch)
             self._launcher = self._launch.start(self._engine, self._device)
