@@ -358,7 +358,7 @@ def test_a_forward_pass_that_begins_to_write_past_the_version_counters_is_refuse
     """Contents are compared at powers of two, so whoever begins after three steps is found after four at the latest."""
     steps, model = list[int](), Writing(lambda model, inputs: write(model, inputs) if steps[-1] >= first else None)
     steps.append(0)
-    with pytest.raises(UnsupportedModel, match="changed|mixes"):  # what is read again in the same pass mixes
+    with pytest.raises(UnsupportedModel, match=r"changed|mixes"):  # what is read again in the same pass mixes
         train(model, losses_of(model), examples(), way, num_steps=9, before=steps.append)
     assert steps[-1] <= (first if first & (first - 1) == 0 else 4)
 

@@ -10,6 +10,7 @@ import torch
 from privet.isolation.call import Call, Rule, broadcast, private
 from privet.isolation.lines import user_line
 from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Spec, Verdict, met
+from privet.isolation.reads import may_read
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -73,8 +74,10 @@ def sorting(call: Call) -> Sequence[Verdict]:
     assert place is not None
     axis = int(call.arg("dim")) % max(spec.ndim, 1) if call.has("dim") else 0
     if not place.is_single and place.axis == axis:
-        # the numbers in order are statistics of the batch; their places may serve to bring rows back as they were
-        values = Cause(Fault.MIXES, call.name, "it ranks examples by what is in them", user_line())
+        # the numbers in order are statistics of the batch, unless sequences are packed by them, which has a named rule;
+        # their places may serve to bring rows back as they were
+        fault = Fault.NO_RULE if may_read(call.name).allowed_because else Fault.MIXES
+        values = Cause(fault, call.name, "it ranks examples by what is in them", user_line())
         places = Cause(Fault.NO_RULE, call.name, "the rows of examples travel by what is in them", user_line())
         return [places if out.dtype is torch.int64 and number else values for number, out in enumerate(call.out_specs)]
     if place.is_single:
