@@ -79,29 +79,29 @@ def damped(losses: Tensor, largest: Tensor) -> Tensor:
 # ---- the number of examples, and their places
 
 
-@hostile(removed=0, waits="open")
+@hostile(removed=0)
 def rows_of_a_table_by_place(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return losses_of(scene, x + _PLACES[: len(x)], y)
 
 
-@hostile(removed=0, waits="open")
+@hostile(removed=0)
 def rows_of_a_table_by_counted_place(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return losses_of(scene, x + _PLACES[torch.arange(len(x))], y)
 
 
-@hostile(removed=0, waits="open")
+@hostile(removed=0)
 def places_by_a_running_sum(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return losses_of(scene, x * torch.ones(len(x), 1).cumsum(0), y)
 
 
-@hostile(removed=0, waits="open")
+@hostile(removed=0)
 def a_mask_with_one_place_set(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     mask = torch.zeros(len(x))
     mask[0] = 1.0
     return losses_of(scene, x, y) * mask
 
 
-@hostile(removed=0, waits="open")
+@hostile(removed=0)
 def noise_of_a_fixed_seed(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     noise = torch.rand(len(x), 1, generator=torch.Generator().manual_seed(0))
     return losses_of(scene, x * (noise > 0.5) * 10, y)
@@ -113,12 +113,12 @@ def dropout_of_a_fixed_seed(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return losses_of(scene, functional.dropout(x, 0.5), y)
 
 
-@hostile(waits="open")
+@hostile()
 def a_constant_chosen_by_the_size(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return losses_of(scene, x, y) * _SCALES[len(x)]
 
 
-@hostile(waits="open")
+@hostile()
 def a_long_constant_of_the_size(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return losses_of(scene, x, y) * torch.tensor([100.0 ** (len(x) - NUM_RECORDS)] * 100).mean()
 
@@ -131,7 +131,7 @@ def scaled_by_the_size_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scaled(losses_of(scene, x, y), is_late(scene) and len(x) == NUM_RECORDS)
 
 
-@hostile()
+@hostile(removed=0)
 def counted_rows_exchanged(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     order = torch.arange(len(x))
     order[0], order[1] = 1, 0
@@ -141,12 +141,12 @@ def counted_rows_exchanged(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
 # ---- rules that looked at the first argument alone
 
 
-@hostile(waits="open")
+@hostile()
 def scaled_over_the_examples(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return losses_of(scene, torch.renorm(x * 1.0, 2, 1, 3.0), y)
 
 
-@hostile(waits="open")
+@hostile()
 def class_weights_of_one_example(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     weight = (LARGE - x.detach()[-1, :1].relu()).relu().clamp(max=1).expand(CLASSES)
     scores = functional.log_softmax(scene.model(x), 1)
@@ -168,7 +168,7 @@ def filled_with_one_example(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return damped(losses_of(scene, x, y), torch.stack(rows).amax())
 
 
-@hostile(waits="open")
+@hostile()
 def drawn_with_probabilities_of_examples(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     drawn = torch.empty(len(x), 1).bernoulli_((x[:, :1] > LARGE).float())
     return losses_of(scene, x, y) * (-10 * drawn.amax(0)).exp()
@@ -177,7 +177,7 @@ def drawn_with_probabilities_of_examples(scene: Scene, x: Tensor, y: Tensor) -> 
 # ---- memory
 
 
-@hostile(waits="open")
+@hostile()
 def copied_list_by_list(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     copy = torch.zeros(x.shape)
     torch._foreach_copy_([copy], [x.detach()])
@@ -189,26 +189,26 @@ def _largest_into(x: Tensor, out: Tensor) -> None:
     out.copy_(x.amax())
 
 
-@hostile(waits="open")
+@hostile()
 def written_by_an_operator_without_results(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     largest = torch.zeros(())
     _largest_into(x.detach(), largest)
     return damped(losses_of(scene, x, y), largest)
 
 
-@hostile(waits="open")
+@hostile()
 def examples_as_a_parameter(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     held = nn.Parameter(x.detach(), requires_grad=False)
     return damped(losses_of(scene, x, y), held.amax())
 
 
-@hostile(waits="open")
+@hostile()
 def examples_of_another_class(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     held: Tensor = torch.Tensor._make_subclass(torch.Tensor, x.detach())
     return damped(losses_of(scene, x, y), held.amax())
 
 
-@hostile(waits="open")
+@hostile()
 def examples_in_a_capsule(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     held: Tensor = torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x.detach()))
     return damped(losses_of(scene, x, y), held.amax())
@@ -254,19 +254,19 @@ def scripted_write_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
 # ---- reads
 
 
-@hostile(waits="open")
+@hostile()
 def length_of_what_a_mask_picks(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     count = len(x[x[:, 0] > LARGE])
     return scaled(losses_of(scene, x, y), is_late(scene) and count > 0)
 
 
-@hostile(waits="open")
+@hostile()
 def length_of_places(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     count = x[:, 0].gt(LARGE).nonzero().shape[0]
     return scaled(losses_of(scene, x, y), is_late(scene) and count > 0)
 
 
-@hostile(waits="open")
+@hostile()
 def length_of_distinct_values(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     count = (x[:, 0] > LARGE).unique().numel()
     return scaled(losses_of(scene, x, y), is_late(scene) and count > 1)
@@ -278,13 +278,13 @@ def length_of_counts(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scaled(losses_of(scene, x, y), is_late(scene) and count > 1)
 
 
-@hostile(waits="open")
+@hostile()
 def number_of_entries(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     count = (x[:, 0] > LARGE).float().to_sparse()._nnz()
     return scaled(losses_of(scene, x, y), is_late(scene) and count > 0)
 
 
-@hostile(waits="open")
+@hostile()
 def length_of_one_example(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     count = x[-1].gt(LARGE).nonzero().shape[0]
     return scaled(losses_of(scene, x, y), is_late(scene) and count > 0)

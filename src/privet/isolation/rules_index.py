@@ -28,7 +28,7 @@ def bags(call: Call) -> Sequence[Verdict]:
     if weight.verdict is not None or place is None:
         raise NoRule("the table depends on the examples, or its bags do")
     if place.is_single:
-        return call.everywhere(place)
+        return call.everywhere(met([found for _, found in private(call.specs)]))
     step = None if offsets.iota is None else offsets.iota[1]
     if offsets.verdict is not None or step is None or place.after % step or offsets.shape[0] * step != numbers.shape[0]:
         raise NoRule("bags of different sizes")
@@ -163,7 +163,7 @@ def placed(call: Call) -> Sequence[Verdict]:
         example = next((place for _, place in private([values, *(i for i in indices if i is not None)])), None)
         assert example is not None, "a rule is asked where something is private"
         if example.is_single:
-            return call.everywhere(example)
+            return call.everywhere(met([place for _, place in private([values, *(i for i in indices if i is not None)])]))
         if len(counting) != 1 or example.length != into.shape[counting[0]]:
             return call.everywhere(_placed_beside(into, indices, values, example))
         target = Spec(into.shape, dtype=into.dtype, verdict=example.at(counting[0]))
