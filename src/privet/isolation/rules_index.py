@@ -163,7 +163,9 @@ def placed(call: Call) -> Sequence[Verdict]:
         example = next((place for _, place in private([values, *(i for i in indices if i is not None)])), None)
         assert example is not None, "a rule is asked where something is private"
         if example.is_single:
-            return call.everywhere(met([place for _, place in private([values, *(i for i in indices if i is not None)])]))
+            return call.everywhere(
+                met([place for _, place in private([values, *(i for i in indices if i is not None)])])
+            )
         if len(counting) != 1 or example.length != into.shape[counting[0]]:
             return call.everywhere(_placed_beside(into, indices, values, example))
         target = Spec(into.shape, dtype=into.dtype, verdict=example.at(counting[0]))
