@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ def compared(program: Program, one: int = 5, other: int = 3) -> Comparison:
     return compare(traced(program, one), traced(program, other))
 
 
+TABLE = torch.arange(1.0, 11.0)
 DEPENDING: dict[str, Program] = {
     "divided by the length": lambda x: x.sum(1) / len(x),
     "root of the length": lambda x: x.sum(1) * len(x) ** 0.5,
@@ -71,6 +73,23 @@ DEPENDING: dict[str, Program] = {
     "normalised draws": lambda x: x.sum(1) * torch.nn.functional.layer_norm(torch.rand(len(x)), (len(x),)),
     "einsum of ones": lambda x: x.sum(1) / torch.einsum("i,i->", torch.ones(len(x)), torch.ones(len(x))),
     "normalised ones": lambda x: x.sum(1) * torch.nn.functional.normalize(torch.ones(len(x)), dim=0),
+    "rows of a table by place": lambda x: x.sum(1) * TABLE[: len(x)],
+    "rows of a table by counted place": lambda x: x.sum(1) * TABLE[torch.arange(len(x))],
+    "an entry by the length": lambda x: x.sum(1) * TABLE[len(x)],
+    "a running sum of ones": lambda x: x.sum(1) * torch.ones(len(x)).cumsum(0),
+    "sorted draws": lambda x: x.sum(1) * torch.rand(len(x)).sort().values,
+    "a draw that is the first": lambda x: (lambda z: x.sum(1) * (z == z[0]))(torch.rand(len(x))),
+    "an expanded draw that is the first": lambda x: (lambda z: x.sum(1) * (z == z[0]))(
+        torch.rand(len(x), 1).expand(-1, 2)[:, 0]
+    ),
+    "largest expanded draw": lambda x: x.sum(1) * torch.rand(len(x), 1).expand(-1, 2).max(),
+    "one of several ones changed": lambda x: (lambda z: (z[0].fill_(5.0), x.sum(1) * z)[1])(torch.ones(len(x))),
+    "the length written into a part": lambda x: (lambda z: (z[0].fill_(len(x)), x.sum(1) * z.sum())[1])(torch.ones(3)),
+    "the first example alone": lambda x: torch.cat([x[:1].sum(1) * 5, x[1:].sum(1)]),
+    "copies as many as examples": lambda x: x.sum(1)[:, None].expand(len(x), len(x)).sum(1),
+    "repeated as often as examples": lambda x: x.sum(1).repeat(len(x)).view(len(x), -1).sum(0),
+    "an array of the length": lambda x: x.sum(1) * torch.from_numpy(np.array([1 / len(x)], dtype=np.float32)),
+    "a long list of the length": lambda x: x.sum(1) * torch.tensor([1 / len(x)] * 100)[0],
 }
 INDEPENDENT: dict[str, Program] = {
     "divided by the width": lambda x: x.sum(1) / x.shape[1],
@@ -80,6 +99,7 @@ INDEPENDENT: dict[str, Program] = {
     "a view by length": lambda x: x.view(len(x), 2, 2).sum((1, 2)),
     "an expanded constant": lambda x: (x + torch.ones(1, WIDTH).expand(len(x), -1)).sum(1),
     "picked by places": lambda x: x[torch.arange(len(x)), torch.zeros(len(x), dtype=torch.long)],
+    "one of several equal rows": lambda x: (x + torch.arange(4.0).expand(len(x), -1)[:1]).sum(1),
     "the largest place of a sequence": lambda x: (x / torch.arange(1, 5).expand(len(x), -1).max()).sum(1),
     "a public layer": lambda x: (x + torch.ones(len(x), WIDTH) @ torch.ones(WIDTH, WIDTH)).sum(1),
     "a draw by row": lambda x: (x * torch.rand(len(x), WIDTH).softmax(1)).sum(1),

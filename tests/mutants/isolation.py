@@ -116,8 +116,8 @@ ISOLATION = (
         "rank-only-tried",
         "the largest of the batch needs no refusal",
         _AXES,
-        "values = Cause(Fault.MIXES,",
-        "values = Cause(Fault.NO_RULE,",
+        "allowed_because else Fault.MIXES",
+        "allowed_because else Fault.NO_RULE",
         _in_zoo("hard_examples_alone"),
     ),
     one(

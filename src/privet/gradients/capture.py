@@ -40,7 +40,7 @@ from privet.gradients.statistics import with_statistics
 from privet.gradients.views import Undo, undo_of
 from privet.isolation.backward import wrapped
 from privet.isolation.follow import ASKING, LENGTHS, Follower, Programs
-from privet.isolation.lines import is_asked_by_torch, user_line
+from privet.isolation.lines import user_line
 from privet.isolation.place import Cause, Fault, Place, Verdict, single
 from privet.isolation.tracer import EARLIER
 
@@ -52,9 +52,7 @@ _MADE = "_privet_made"  # set on tensors that were computed from parameters befo
 _SHIFT = 10
 _GENERATIONS = itertools.count(2)
 
-_NODES: frozenset[Any] = frozenset([Tensor.grad_fn.__get__])  # type: ignore[attr-defined]
-_DATA: frozenset[Any] = frozenset([Tensor.data.__get__])  # type: ignore[attr-defined]
-_PAST_AUTOGRAD = "_privet_past_autograd"  # set on tensors through which examples can be changed behind its back
+_NODES: frozenset[Any] = frozenset([Tensor.grad_fn.__get__])  # type: ignore[union-attr]
 _EXCHANGES: frozenset[Any] = frozenset([Tensor.data.__set__])  # type: ignore[attr-defined]
 
 HALF = (torch.float16, torch.bfloat16)
@@ -65,12 +63,6 @@ def mark_batch(tensors: Iterable[Tensor]) -> None:
     generation = next(_GENERATIONS)
     for number, tensor in enumerate(tensors, 1):
         setattr(tensor, _MARK, generation << _SHIFT | number)
-
-
-def mark_held(tensors: Iterable[Tensor], *, is_held: bool = True) -> None:
-    """Mark the tensors that a data set holds: like those of a batch that is over, no program may compute with them."""
-    for tensor in tensors:
-        setattr(tensor, _MARK, int(is_held) << _SHIFT)
 
 
 def is_batch(value: object) -> bool:
@@ -291,6 +283,8 @@ class Capture(TorchFunctionMode):
                     return args[0].copy_(beside(args[0].clone(), *args[1:], **kwargs))
             self._behind = args[0].grad_fn
         follower = self.recording.follower
+        if follower is not None and func in _NODES and is_batch(args[0]):
+            follower.note_node()
         if follower is not None and func in ASKING:
             if func in LENGTHS:
                 follower.note_length(args[0])
@@ -299,7 +293,6 @@ class Capture(TorchFunctionMode):
             follower.note_hook()
             args = (args[0], wrapped(args[1], args[0], follower), *args[2:])
         if follower is not None:
-            _note_backdoors(func, args, follower)
             follower.before(func, args, kwargs, self._number_of)
         try:
             result = self._run(func, args, kwargs)
@@ -307,8 +300,6 @@ class Capture(TorchFunctionMode):
             if follower is not None and any(map(is_batch, tensors_in(args))):
                 follower.note_error(func)
             raise
-        if func in _DATA and is_batch(args[0]):
-            setattr(result, _PAST_AUTOGRAD, True)
         if func in _EXCHANGES and follower is not None:
             follower.exchange(args[0], args[1])
             setattr(args[0], _MARK, getattr(args[1], _MARK, 0))
@@ -586,18 +577,6 @@ class Capture(TorchFunctionMode):
             return True
         # initial states of recurrent layers and attention's extra keys: [rows, 1, width] -> [rows, batch, width]
         return source.dim() == 3 and source.shape == (output.shape[0], 1, *output.shape[2:]) and output.shape[1] == size
-
-
-def _note_backdoors(func: Function, args: tuple[Any, ...], follower: Follower) -> None:
-    """Note what lets user code reach the backward pass without a hook or a function that could be followed."""
-    if not args or not isinstance(args[0], Tensor):
-        return
-    if func in _NODES and is_batch(args[0]) and not is_asked_by_torch():
-        follower.note_doubt("grad_fn", "hooks on nodes of autograd are not followed")
-    elif writes(func):
-        base = args[0]._base if args[0]._base is not None else args[0]
-        if getattr(args[0], _PAST_AUTOGRAD, False) or getattr(base, _PAST_AUTOGRAD, False):
-            follower.note_doubt(func.__name__, "it changes, past autograd, what the backward pass may use")
 
 
 def _changed(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Tensor]:

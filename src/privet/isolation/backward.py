@@ -39,7 +39,7 @@ def followed(follower: Follower, watch: Watch) -> Iterator[None]:
     try:
         with tracer:
             yield
-        watch.check_reads(tracer.trace.reads)
+        watch.check_backward(tracer.trace)
     finally:
         for handle in handles:
             handle.remove()

@@ -20,10 +20,10 @@ from torch.autograd.function import BackwardCFunction
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
-from privet.isolation.lines import is_asked_by_torch, user_line
+from privet.isolation.lines import is_asked_by_torch
 from privet.isolation.place import Cause, Fault, Place, Verdict
 from privet.isolation.reads import Read, checks_only, may_read
-from privet.isolation.tracer import Trace, Tracer, has_own_length, tracer
+from privet.isolation.tracer import Trace, Tracer, tracer
 
 Function = Callable[..., Any]
 Entry = tuple[Any, ...]
@@ -39,7 +39,8 @@ _EXACT = frozenset(
 _READING: frozenset[Function] = frozenset(
     [
         Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.untyped_storage, Tensor.__repr__,
-        Tensor.__format__, Tensor.data_ptr, Tensor.storage, Tensor.apply_, Tensor.map_, Tensor.map2_,
+        Tensor.__format__, Tensor.apply_, Tensor.map_, Tensor.map2_,
+        Tensor.data_ptr,
     ]
 )  # fmt: skip
 _ATTRIBUTES = [
@@ -67,6 +68,7 @@ ASKING: frozenset[Function] = frozenset(
 """Attributes and questions that say nothing about the numbers of a tensor."""
 
 
+_SHARING: frozenset[Function] = frozenset([Tensor.data.__get__])  # type: ignore[attr-defined]
 LENGTHS: frozenset[Function] = frozenset(
     [Tensor.shape.__get__, Tensor.size, Tensor.__len__, Tensor.numel, Tensor.nelement]  # type: ignore[attr-defined]
 )
@@ -82,12 +84,14 @@ class Known:
         verdicts: Where the examples lie in the result of each call, by number of the result.
         uses: Where they lie where parameters meet them, in order.
         losses: The number of the losses among the results.
+        node: The kind of node that sends gradients back from the losses.
     """
 
     entries: list[Entry]
     verdicts: list[Verdict]
     uses: list[Verdict]
     losses: int
+    node: type
 
 
 @dataclass(slots=True)
@@ -183,9 +187,9 @@ class Follower:
         self._made_after: list[int] = []  # how many calls there were when each result was made
         self._finished: Known | None = None
         self._errors: list[Read] = []
-        self._doubt: Cause | None = None
-        self._seed = torch.initial_seed()
+        self._asks_for_nodes = False
         self._losses: int | None = None
+        self._node: type = type(None)
         self._uses: list[Verdict] = []
         self._number = next(_FOLLOWERS) << _SHIFT
         self._may_trace, self._is_lost, self._sees_all = may_trace, False, True
@@ -232,7 +236,7 @@ class Follower:
         if self.tracer is None:
             return
         self.tracer.harmless = checks_only(function, args, kwargs)
-        if function in _READING and self._is_private(args):
+        if function in _READING and self._is_private(args) and not is_asked_by_torch():
             self.tracer.read(getattr(function, "__name__", str(function)))
 
     def _is_private(self, args: Sequence[Any]) -> bool:
@@ -288,9 +292,16 @@ class Follower:
         if self.tracer is not None:
             self.tracer.give(output, verdict)
 
+    def note_node(self) -> None:
+        """Note that the user asks for a node of the graph, on which hooks may be put that nobody sees."""
+        if not is_asked_by_torch():
+            self._sees_all, self._asks_for_nodes = False, True
+
     def note_length(self, tensor: Tensor) -> None:
         """Note that the user asks for a length; one that depends on numbers of the examples is a read."""
-        if self.tracer is not None and has_own_length(self.tracer.verdict(tensor)) and not is_asked_by_torch():
+        if self.tracer is None or self._num_examples == 1:
+            return
+        if self.tracer.spec(tensor).has_own_length and not is_asked_by_torch():
             self.tracer.read("a length")
 
     def note_error(self, function: Function) -> None:
@@ -303,10 +314,6 @@ class Follower:
         """Note that a tensor was given the memory of another."""
         if self.tracer is not None:
             self.tracer.give(tensor, self.tracer.verdict(given))
-
-    def note_doubt(self, operation: str, reason: str) -> None:
-        """Note something that no rule follows, whatever it is that becomes of it."""
-        self._doubt = self._doubt or Cause(Fault.NO_RULE, operation, reason, user_line())
 
     def note_hook(self) -> None:
         """Note that user code will run in the backward pass: the program must be traced every time."""
@@ -379,28 +386,46 @@ class Follower:
         end = len(self._entries) if self._losses is None else self._made_after[self._losses]
         calls = tuple(entry[0] for entry in self._entries[:end])
         candidate = self._finished or self._candidate
+        node: object = losses.grad_fn
+        self._node = type(node)
+        if isinstance(node, BackwardCFunction):
+            self._note_node(node, losses)
+        late = self._write_after(end)
+        if late is not None:
+            return Proof(late, self._uses, self._errors, Trace(num_examples=self._num_examples), calls)
         is_known = candidate is not None and candidate.losses == self._losses and len(candidate.entries) == end
-        if torch.initial_seed() != self._seed:
-            self.note_doubt("manual_seed", "random numbers that begin anew depend on an example's place in the batch")
-        if is_known and candidate is not None and not self._errors and self._doubt is None:
+        if is_known and candidate is not None and candidate.node is self._node and not self._errors:
             self._is_lost = False
             return Proof(self._whole(), candidate.uses, (), None, calls)
         if self.tracer is None:
             # it ended earlier than the program it began like: what came before was proven then
-            verdict = self._doubt or self._ended_early(self._candidate)
+            verdict = self._ended_early(self._candidate)
             uses = self._uses if self._candidate is None else self._candidate.uses[: len(self._uses)]
             return Proof(verdict, uses, self._errors, Trace(num_examples=self._num_examples), calls)
         spec, trace = self.tracer.spec(losses), self.tracer.trace
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
         if isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole():
             verdict = Cause(Fault.MIXES, "the loss function", "its losses are not one per example, in order")
+        if self._asks_for_nodes and not isinstance(verdict, Cause):
+            verdict = Cause(Fault.NO_RULE, "the program", "it asks for a node of the graph, where hooks may be put")
         if verdict is None:
             verdict = Cause(Fault.NO_RULE, "the loss function", "its losses do not lie along the examples")
-        if isinstance(losses.grad_fn, BackwardCFunction):
-            self._note_node(losses.grad_fn, losses)
-        if self._doubt is not None and isinstance(verdict, Place):
-            verdict = self._doubt
         return Proof(verdict, self._uses, [*self._errors, *self.tracer.trace.reads], self.tracer.trace, calls)
+
+    def _write_after(self, end: int) -> Cause | None:
+        """Return why the losses do not stand for their graph: something that was made with them was changed later."""
+        shared: set[int] = set()  # reached past torch's counters
+        for place, (function, *signs) in enumerate(self._entries[end:], end + 1):
+            number = _number_in(signs[0]) if signs else None
+            if number is None or self._losses is None:
+                continue
+            # torch itself notices other writes into what a backward pass needs
+            if number <= self._losses and function in _SHARING:
+                shared.update(result for result, after in enumerate(self._made_after) if after == place)
+            if number in shared and _writes(function):
+                name = getattr(function, "__name__", str(function))
+                return Cause(Fault.MIXES, name, "it changes what the losses were computed from, after they were")
+        return None
 
     def _number_of_result(self, tensor: Tensor) -> int | None:
         serial: int = getattr(tensor, self._attribute, 0)
@@ -420,4 +445,16 @@ class Follower:
             return
         entries = self._entries[: self._made_after[self._losses]]
         verdicts = self._verdicts[: self._losses + 1]
-        self._programs.add(self._num_examples, Known(entries, verdicts, self._uses, self._losses))
+        self._programs.add(self._num_examples, Known(entries, verdicts, self._uses, self._losses, self._node))
+
+
+def _number_in(sign: Any) -> int | None:
+    """Return the number of the result that an argument's sign stands for, if it is one."""
+    if type(sign) is int:
+        return sign
+    return sign[0] if type(sign) is tuple and len(sign) == 2 and isinstance(sign[1], type) else None
+
+
+def _writes(function: Function) -> bool:
+    name = getattr(function, "__name__", "")
+    return name == "__setitem__" or name.startswith("__i") or (name[-1:] == "_" and name[-2:] != "__")

@@ -136,14 +136,6 @@ def note_writer(tensor: Tensor, generation: object) -> None:
         setattr(_storage(tensor), _WRITER, generation)
 
 
-def storage_of(tensor: Tensor) -> UntypedStorage | None:
-    """Return a tensor's memory; None for layouts that have none of their own, and where there are no numbers."""
-    try:
-        return None if tensor.device.type == "meta" else _storage(tensor)
-    except (RuntimeError, NotImplementedError):
-        return None
-
-
 def _storage(tensor: Tensor) -> UntypedStorage:
     """Return a tensor's memory; nobody is to take that for a read of the program's."""
     with torch._C.DisableTorchFunction():

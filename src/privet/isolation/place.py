@@ -100,7 +100,19 @@ Verdict = Place | Cause | None
 class Spec:
     """A tensor as the rules see it: its shape and what is known of its examples, without its numbers."""
 
-    __slots__ = ("dtype", "iota", "memory", "offset", "serial", "shape", "storage", "strides", "token", "verdict")
+    __slots__ = (
+        "dtype",
+        "has_own_length",
+        "iota",
+        "memory",
+        "offset",
+        "serial",
+        "shape",
+        "storage",
+        "strides",
+        "token",
+        "verdict",
+    )
 
     def __init__(
         self,
@@ -117,6 +129,7 @@ class Spec:
         self.shape, self.dtype, self.verdict, self.iota = shape, dtype, verdict, iota
         self.strides, self.offset, self.serial = strides, offset, serial
         self.token: object = None
+        self.has_own_length = False
         self.memory: int = -1  # which piece of memory it lies in
         self.storage: int = -1  # how many writes into memory were known when it was last looked at
 

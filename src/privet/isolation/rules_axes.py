@@ -45,14 +45,6 @@ def _reduced(place: Place, axes: set[int], call: Call, spec: Spec) -> Place:
     return place.at(place.axis - sum(axis < place.axis for axis in axes))
 
 
-def counted(call: Call) -> Sequence[Verdict]:
-    """How often each whole number occurs; there are as many results as the largest of them says."""
-    place = met([place for _, place in private(call.specs)])
-    if place.is_single:
-        raise NoRule("it has as many results as the numbers in an example say")
-    raise Mixes("it reduces over the examples")
-
-
 def along(call: Call) -> Sequence[Verdict]:
     """Operations along one axis that keep every axis: cumulated sums, softmax, shifts, flips."""
     spec: Spec = call.args[0]
@@ -524,5 +516,5 @@ RULES: dict[str, Rule] = {
     "_cdist_forward": distances,
     "_euclidean_dist": distances,
     "histc": reduction,
-    "bincount": counted,
+    "bincount": reduction,
 }

@@ -52,7 +52,10 @@ _EQUAL = frozenset(
         "repeat",
     ]
 )  # fmt: skip
+_COPYING = frozenset(["expand", "repeat"])  # the rows are equal if what is copied is a constant
 _CUTTING = frozenset(["slice", "select"])
+# What they make of equal rows does not depend on how many there are.
+_IDEMPOTENT = frozenset(["max", "min", "amax", "amin", "any", "all"])
 # Arguments that give lengths: what follows from them shows in the shapes of the results.
 _LENGTHS = frozenset(["size", "shape", "split_size", "split_sizes", "repeats", "stride", "end", "N"])
 
@@ -165,9 +168,13 @@ class _State:
                 return None
             if name not in _INDEXING or not self._picks_from_examples(call):
                 return Cause(Fault.MIXES, name, _POSITION, entry.line)
+        if name in _IDEMPOTENT and self._is_of_equal_rows(call, twin.call):
+            return None
         for spec, same, verdict in zip(call.out_specs, twin.call.out_specs, self._verdicts(call), strict=True):
             if isinstance(verdict, Cause):
-                return verdict if isinstance(spec.verdict, Cause) else replace(verdict, line=entry.line)
+                cause = verdict if isinstance(spec.verdict, Cause) else replace(verdict, line=entry.line)
+                self._taint(call, [spec], cause, is_written=bool(entry.mutated))
+                continue
             sizes = enumerate(zip(spec.shape, same.shape, strict=False))
             differing = [axis for axis, (size, other) in sizes if size != other]
             if verdict is None and differing and name in _FILLING:
@@ -180,6 +187,13 @@ class _State:
             elif spec.verdict is None and verdict is not None:
                 self.rows[spec.serial] = verdict
         return None
+
+    def _is_of_equal_rows(self, call: Call, twin: Call) -> bool:
+        """Whether the only argument has equal rows, and the only result is a constant then."""
+        specs = call.specs
+        if len(specs) != 1 or len(call.out_specs) != 1 or _shapes(call) != _shapes(twin):
+            return False
+        return specs[0].serial in self.equal and specs[0].memory not in self.varied
 
     def _written(self, entry: Entry) -> Cause | None:
         """Note which memory is written to; return a cause if that singles out one of several rows."""
@@ -195,7 +209,8 @@ class _State:
         """Note which rows are equal, and whether a result is one of them: that is a constant."""
         name, first = name_of(call.operation), next(iter(call.specs), None)
         is_view = first is not None and (name in _VIEWING or name in _CUTTING)
-        if name in _EQUAL or (is_view and first is not None and first.serial in self.equal):
+        is_copied = name not in _COPYING or (first is not None and first.serial not in self.rows)
+        if (name in _EQUAL and is_copied) or (is_view and first is not None and first.serial in self.equal):
             self.equal.add(spec.serial)
         if first is None or not is_view or first.memory in self.varied:
             return False

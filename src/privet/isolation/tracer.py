@@ -20,14 +20,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from privet.isolation.call import Call, name_of, specs_in
 from privet.isolation.lines import is_asked_by_privet, user_line
-from privet.isolation.memory import Written, storage_of
+from privet.isolation.memory import Written
 from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Shape, Spec, Verdict
 from privet.isolation.reads import Read, may_read
-from privet.isolation.rules_index import BY_MASK, OWN_LENGTH
+from privet.isolation.rules_elements import elements
+from privet.isolation.rules_index import TRAVELLING
 from privet.isolation.table import rule_of
 
 _COMPILER = "torch._dynamo"
 EARLIER = "it uses a value that was computed from an earlier batch"
+_VIEWING = frozenset(["view", "unsqueeze", "squeeze", "t", "transpose", "permute", "slice", "detach", "alias"])
+_MASKS = (torch.bool, torch.uint8)
 # Operations that tell Python about shapes and types alone.
 _ASKING = frozenset(
     [
@@ -101,7 +104,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._strangers: dict[int, tuple[Tensor, Spec]] = {}  # held, so that no other gets their identity
         self._written = Written()
         self._memories: dict[int, StorageWeakRef] = {}  # held, so that no other memory gets their identity
-        self._private: dict[int, StorageWeakRef] = {}  # memory that holds examples, by its address
         self.harmless = ""  # why the reads of the call that is being carried out are, if they are
         self._num_specs = 0
 
@@ -121,7 +123,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Let go of every tensor."""
         self._strangers.clear()
         self._memories.clear()
-        self._private.clear()
 
     def verdict(self, tensor: Tensor) -> Verdict:
         """Return what is known of a tensor."""
@@ -135,23 +136,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         spec.token, spec.serial = self._token, self._num_specs
         self._num_specs += 1
         self._strangers[id(tensor)] = (tensor, spec)
-        if verdict is not None:
-            self._hold_private(tensor)
         return spec
-
-    def _hold_private(self, tensor: Tensor) -> None:
-        storage = storage_of(tensor)
-        if storage is not None and storage.data_ptr():
-            self._private[storage.data_ptr()] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
-
-    def _unseen(self, tensor: Tensor) -> Verdict:
-        """Return what a tensor is that no operation made: public, unless its memory is that of examples."""
-        verdict = self._first_seen(tensor)
-        storage = storage_of(tensor) if verdict is None and self._private else None
-        held = None if storage is None else self._private.get(storage.data_ptr())
-        if held is None or held.expired():  # type: ignore[no-untyped-call]
-            return verdict
-        return Cause(Fault.NO_RULE, "the program", "memory of the examples is used where nobody looked", user_line())
 
     def _described(self, tensor: Tensor, verdict: Verdict) -> Spec:
         shape: Shape = tuple(tensor.shape)
@@ -171,7 +156,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         stranger = self._strangers.get(id(tensor))
         found: Spec | None = getattr(tensor, self._attribute, None) if stranger is None else stranger[1]
         if found is None:
-            found = self._new(tensor, self._unseen(tensor))
+            found = self._new(tensor, self._first_seen(tensor))
         elif found.token is not self._token:
             verdict = self._first_seen(tensor)
             if verdict is None and found.verdict is not None:
@@ -238,15 +223,14 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note_read(call, result)
             return
         verdicts = verdicts_of(call)
+        is_long = _has_own_length(call)
         mutated = self._write(writes, args, kwargs, call, verdicts) if writes else ()
         for out, spec, verdict in zip(outs, call.out_specs, verdicts, strict=True):
-            spec.verdict = verdict
+            spec.verdict, spec.has_own_length = verdict, is_long
             spec.token, spec.serial = self._token, self._num_specs
             self._num_specs += 1
             self._set(out, spec)
             self._written.knows(spec)
-            if verdict is not None:
-                self._hold_private(out)
         self.trace.entries.append(Entry(call, mutated, _constant(func, outs), user_line()))
 
     def _note_read(self, call: Call, result: Any) -> None:
@@ -296,11 +280,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         setattr(tensor, self._attribute, None)
 
 
-def has_own_length(verdict: Verdict) -> bool:
-    """Whether the lengths of a tensor depend on what is in the examples, because rows were chosen by that."""
-    return isinstance(verdict, Cause) and (verdict.operation in OWN_LENGTH or verdict.reason == BY_MASK)
-
-
 class _Uncompiled(Tracer):  # type: ignore[no-untyped-call]
     """A tracer whose own code torch's compiler must leave alone."""
 
@@ -318,6 +297,18 @@ def tracer(num_examples: int, first_seen: Callable[[Tensor], Verdict], *, slot: 
     """Return a tracer; see :class:`Tracer`. Where torch's compiler is about, it is kept from compiling the tracer."""
     kind = _Uncompiled if _COMPILER in sys.modules else Tracer
     return kind(num_examples, first_seen, slot=slot)
+
+
+def _has_own_length(call: Call) -> bool:
+    """Whether lengths of the results depend on numbers of the examples, because rows were chosen by them."""
+    specs = call.specs
+    if any(spec.has_own_length for spec in specs):  # results of the same lengths
+        rule = rule_of(call.operation)
+        return rule is elements or call.name in _VIEWING
+    if call.name in TRAVELLING or call.name == "bincount":
+        return any(spec.verdict is not None for spec in specs)
+    is_masking = call.name in ("index", "_unsafe_index")
+    return is_masking and any(spec.dtype in _MASKS and spec.verdict is not None for spec in specs[1:])
 
 
 def verdicts_of(call: Call) -> Sequence[Verdict]:
@@ -340,7 +331,7 @@ def verdicts_of(call: Call) -> Sequence[Verdict]:
         _keep_counting(call, name)
         return call.everywhere(None)
     is_one = known[0].is_single and all(place == known[0] for place in known)
-    if is_one and name not in OWN_LENGTH:
+    if is_one and name not in TRAVELLING:
         return call.everywhere(known[0])  # whatever it does, it has one example to do it with
     rule = rule_of(call.operation)
     if rule is None:

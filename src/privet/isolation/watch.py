@@ -129,10 +129,12 @@ class Watch:
         """
         if proof.trace is None:
             return True
-        self.check_reads(proof.refused)
+        self._check_reads(proof.refused)
         if isinstance(proof.losses, Cause):
             if proof.losses.fault is Fault.MIXES:
                 raise mixes(proof.losses)
+            if proof.trace.num_examples == 1:  # nobody to mix with
+                return True
             self.note_tried(str(proof.losses))
             return False
         if proof.trace.num_examples == 1:  # nobody to mix with
@@ -151,12 +153,15 @@ class Watch:
         """Note that something was not proven by rule."""
         self._tried[reason[:_LONGEST]] = None
 
-    def check_reads(self, refused: Sequence[Read]) -> None:
-        """Refuse numbers that no rule allows to be handed to Python, unless the user answers for them.
+    def check_backward(self, trace: Trace) -> None:
+        """Refuse user code of a backward pass that reads numbers into Python.
 
         Raises:
             UnsupportedModel: naming the line.
         """
+        self._check_reads([read for read in trace.reads if not read.allowed_because])
+
+    def _check_reads(self, refused: Sequence[Read]) -> None:
         if refused and not self.has_waived(Check.READS):
             read = refused[0]
             raise UnsupportedModel(

@@ -69,7 +69,7 @@ class DataSeal:
         Raises:
             DataError: the data are not those the run began with.
         """
-        parts = tensors_held(dataset)
+        parts = _tensors_held(dataset)
         if parts is None:
             _LOG.info("The data set reads its items from elsewhere, so a resumed run cannot be compared with this one.")
             return
@@ -120,16 +120,16 @@ def _digest(parts: list[Tensor], salt: bytes) -> bytes:
     return digest.digest()
 
 
-def tensors_held(dataset: Any) -> list[Tensor] | None:
+def _tensors_held(dataset: Any) -> list[Tensor] | None:
     """Return the tensors that a data set's items are taken from; None if it does not hold them."""
     if isinstance(dataset, HeldInMemory):
         return list(dataset.held_tensors())
     if isinstance(dataset, Views | OneItemPerPerson):
-        return tensors_held(dataset.dataset)
+        return _tensors_held(dataset.dataset)
     if type(dataset) is TensorDataset:
         return list(dataset.tensors)
     if type(dataset) is Subset:
-        inner = tensors_held(dataset.dataset)
+        inner = _tensors_held(dataset.dataset)
         return None if inner is None else [*inner, torch.as_tensor(list(dataset.indices))]
     if type(dataset) in (list, tuple):
         found = [_tensors_of_item(item) for item in dataset]

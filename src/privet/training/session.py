@@ -29,7 +29,6 @@ from privet.errors import (
     WeightsChanged,
 )
 from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.capture import mark_held
 from privet.gradients.engine import Engine
 from privet.gradients.support import check_model
 from privet.isolation.watch import Waiver, Watch
@@ -41,8 +40,7 @@ from privet.mechanism.noise_runs import ChangingNoise, start_noise
 from privet.mechanism.terms import Release
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
-from privet.training.batching import Collate, MapDataset, check_dataset
-from privet.training.data_seal import tensors_held
+from privet.training.batching import Collate, MapDataset, check_dataset, tensors_held
 from privet.training.ending import Endings
 from privet.training.folder import RunFolder
 from privet.training.guards import ParameterGuard, StepGuard, check_optimizer, trainable_parameters
@@ -212,11 +210,10 @@ class Session:
             self._unseen = self._weights.assumptions
             self._guard = StepGuard(self.optimizer, held=self._weights.held)
             undo.callback(self._guard.close)
-            self._held = tensors_held(self._dataset) or []
-            mark_held(self._held)
-            undo.callback(mark_held, self._held, is_held=False)
             self._trained = ParameterGuard(lambda: self._weights.parameters, self.optimizer)
             self._watch = Watch(waivers=self._waivers)
+            for tensor in tensors_held(self._dataset):
+                self._watch.programs.write(tensor)  # examples reach a program through its batch, or not at all
             self._preflight = Preflight(self.model, self._watch)
             self._engine = self._engine_choice.start(self.model, self._parameters, self._layout, self._watch)
             self._launcher = self._launch.start(self._engine, self._device)
@@ -251,7 +248,6 @@ class Session:
         """Give everything back, verify what ran against the plan, and close the ledger."""
         self._engine.close()
         self._guard.close()
-        mark_held(self._held, is_held=False)
         self._is_open = False
         unfinished = self._open_step
         self._open_step = None
