@@ -109,7 +109,7 @@ def noise_of_a_fixed_seed(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
 
 @hostile(removed=0)
 def dropout_of_a_fixed_seed(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
-    torch.manual_seed(0)
+    torch.manual_seed(0)  # the test sets another before every step
     return losses_of(scene, functional.dropout(x, 0.5), y)
 
 
@@ -300,11 +300,43 @@ def an_error_that_is_caught(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scaled(losses, is_late(scene) and is_large)
 
 
+_KEPT: dict[str, bool] = {}
+
+
+@torch.library.custom_op("privet_tests::keeps", mutates_args=())
+def _keeps(x: Tensor) -> Tensor:
+    _KEPT["is_large"] = bool(x.max() > LARGE)
+    return x.clone()
+
+
+@hostile()
+def kept_by_an_operator_whose_result_is_not_used(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    _keeps(x.detach())
+    return scaled(losses_of(scene, x, y), is_late(scene) and _KEPT["is_large"])
+
+
 @hostile()
 def numbers_at_an_address(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     x = x.contiguous()
     numbers = (ctypes.c_float * x.numel()).from_address(x.data_ptr())
     return scaled(losses_of(scene, x, y), is_late(scene) and max(numbers) > LARGE)
+
+
+@hostile(removed=0, waits="whoever knows the seed of a generator knows what the example at each place draws")
+def numbers_of_a_generator_set_back(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    generator = scene.memory.setdefault("generator", torch.Generator())
+    generator.set_state(torch.Generator().manual_seed(1).get_state())
+    return losses_of(scene, x * torch.randn(len(x), 1, generator=generator) * 10, y)
+
+
+@hostile(waits="memory that Python got hold of after the losses may be written to by it")
+def activations_changed_by_numpy(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    first, act, last = scene.model
+    h = act(first(x))
+    losses = 30 * functional.cross_entropy(last(h), y, reduction="none")
+    if is_late(scene) and float(x.max()) > LARGE:
+        h.detach().numpy()[:] = 0
+    return losses
 
 
 @hostile(waits="torch's modes are of one thread")
@@ -384,6 +416,14 @@ def hook_that_reads(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
 def hook_on_a_node(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     losses = losses_of(scene, x, y)
     losses.grad_fn.register_prehook(lambda grads: (damped(grads[0], x.amax()),))
+    return losses
+
+
+@hostile()
+def hook_on_a_node_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    losses = losses_of(scene, x, y)
+    if is_late(scene):
+        losses.grad_fn.register_prehook(lambda grads: (damped(grads[0], x.amax()),))
     return losses
 
 

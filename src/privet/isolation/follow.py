@@ -187,7 +187,7 @@ class Follower:
         self._made_after: list[int] = []  # how many calls there were when each result was made
         self._finished: Known | None = None
         self._errors: list[Read] = []
-        self._asks_for_nodes = False
+        self._asks_for_nodes, self._seed = False, torch.initial_seed()
         self._losses: int | None = None
         self._node: type = type(None)
         self._uses: list[Verdict] = []
@@ -394,23 +394,34 @@ class Follower:
         if late is not None:
             return Proof(late, self._uses, self._errors, Trace(num_examples=self._num_examples), calls)
         is_known = candidate is not None and candidate.losses == self._losses and len(candidate.entries) == end
-        if is_known and candidate is not None and candidate.node is self._node and not self._errors:
+        doubt = self._doubt()
+        is_known = is_known and doubt is None and not self._errors
+        if is_known and candidate is not None and candidate.node is self._node:
             self._is_lost = False
             return Proof(self._whole(), candidate.uses, (), None, calls)
         if self.tracer is None:
             # it ended earlier than the program it began like: what came before was proven then
-            verdict = self._ended_early(self._candidate)
+            verdict = doubt or self._ended_early(self._candidate)
             uses = self._uses if self._candidate is None else self._candidate.uses[: len(self._uses)]
             return Proof(verdict, uses, self._errors, Trace(num_examples=self._num_examples), calls)
         spec, trace = self.tracer.spec(losses), self.tracer.trace
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
         if isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole():
             verdict = Cause(Fault.MIXES, "the loss function", "its losses are not one per example, in order")
-        if self._asks_for_nodes and not isinstance(verdict, Cause):
-            verdict = Cause(Fault.NO_RULE, "the program", "it asks for a node of the graph, where hooks may be put")
+        if doubt is not None and not isinstance(verdict, Cause):
+            verdict = doubt
         if verdict is None:
             verdict = Cause(Fault.NO_RULE, "the loss function", "its losses do not lie along the examples")
         return Proof(verdict, self._uses, [*self._errors, *self.tracer.trace.reads], self.tracer.trace, calls)
+
+    def _doubt(self) -> Cause | None:
+        """Return what no rule follows, wherever in the program it happens: also after the losses were made."""
+        if self._asks_for_nodes:
+            return Cause(Fault.NO_RULE, "the program", "it asks for a node of the graph, where hooks may be put")
+        if torch.initial_seed() != self._seed:
+            reason = "what an example draws from a seed that the program sets depends on its place in the batch"
+            return Cause(Fault.NO_RULE, "manual_seed", reason)
+        return None if self.tracer is None else self.tracer.trace.doubt
 
     def _write_after(self, end: int) -> Cause | None:
         """Return why the losses do not stand for their graph: something that was made with them was changed later."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -13,15 +14,18 @@ import privet
 
 # Where torch writes methods of tensors in Python, and hands them to modes.
 _METHODS = tuple(str(Path(torch.__file__).parent / name) for name in ("_tensor.py", "overrides.py"))
-_ISOLATION = str(Path(__file__).parent)
+_ISOLATION = str(Path(__file__).parent) + os.sep
 # Methods of the capture through which every call of the user goes.
 _HANDING_ON = ("__torch_function__", "_run")
-_OWN = (str(Path(torch.__file__).parent), str(Path(privet.__file__).parent))
+# With a separator, so that the neighbours of a package are not taken for it.
+_OWN = (str(Path(torch.__file__).parent) + os.sep, str(Path(privet.__file__).parent) + os.sep)
+# Code without a file that no user has written; what is typed at a prompt has no file either.
+_GENERATED = ("<frozen ", "<eval_with_key>", "<__array_function__ ")
 
 
 @lru_cache(maxsize=4096)
 def _is_own(filename: str) -> bool:
-    return filename.startswith(_OWN) or filename.startswith("<")
+    return filename.startswith((*_OWN, *_GENERATED))
 
 
 @lru_cache(maxsize=4096)
@@ -61,9 +65,10 @@ def is_asked_by_privet() -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        hands_on = frame.f_code.co_name in _HANDING_ON or name.startswith(_ISOLATION)
-        if not hands_on and not name.startswith(_OWN[0]) and not name.startswith("<"):
-            return name.startswith(_OWN[1])
+        is_own = name.startswith(_OWN[1])
+        hands_on = name.startswith(_ISOLATION) or (is_own and frame.f_code.co_name in _HANDING_ON)
+        if not hands_on and not name.startswith((_OWN[0], *_GENERATED)):
+            return is_own
         frame = frame.f_back
     return False
 

@@ -28,6 +28,10 @@ from privet.isolation.rules_index import TRAVELLING
 from privet.isolation.table import rule_of
 
 _COMPILER = "torch._dynamo"
+# Whose operations compute their results and nothing else. What runs inside of any other is not seen.
+_TORCH = frozenset(
+    ["aten", "prim", "prims", "quantized", "profiler", "inductor", "rngprims", "mkldnn", "mkldnn_prepacked"]
+)
 EARLIER = "it uses a value that was computed from an earlier batch"
 _VIEWING = frozenset(["view", "unsqueeze", "squeeze", "t", "transpose", "permute", "slice", "detach", "alias"])
 _MASKS = (torch.bool, torch.uint8)
@@ -80,6 +84,7 @@ class Trace:
     entries: list[Entry] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     constants: dict[int, bytes] = field(default_factory=dict)  # small public tensors made elsewhere
+    doubt: Cause | None = None  # a call of foreign code, which may do more with the examples than compute its results
     losses: int | None = None  # the serial number of the losses
     memory_of_losses: int = -1  # the memory they lie in
 
@@ -183,6 +188,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _follow(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         seen = [self._seen(arg) for arg in args]
+        if func.namespace not in _TORCH and any(spec.verdict is not None for spec in specs_in(seen)):
+            self.trace.doubt = self.trace.doubt or Cause(Fault.NO_RULE, name_of(func), "it has no rule", user_line())
         named = {name: self._seen(value) for name, value in kwargs.items()} if kwargs else kwargs
         try:
             result = func(*args, **kwargs)
