@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import warnings
+from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -136,6 +137,20 @@ def counted_rows_exchanged(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     order = torch.arange(len(x))
     order[0], order[1] = 1, 0
     return losses_of(scene, x[order], y)
+
+
+def _order(scene: Scene, x: Tensor) -> range:
+    return range(len(x) - 1, -1, -1) if is_late(scene) else range(len(x))
+
+
+@hostile(removed=0)
+def rows_by_a_range_that_turns(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    return losses_of(scene, x[_order(scene, x)] * 1.0, y)
+
+
+@hostile(removed=0)
+def rows_by_an_array_that_turns(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    return losses_of(scene, x[torch.tensor(array("q", _order(scene, x)))] * 1.0, y)
 
 
 # ---- rules that looked at the first argument alone

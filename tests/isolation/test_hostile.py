@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import TensorDataset
 
@@ -31,6 +31,22 @@ def walked(step: Step, losses: Losses) -> None:
 
 def accumulated(step: Step, losses: Losses) -> None:
     step.accumulate(losses)
+
+
+def by_range(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    return -scene.model(x).log_softmax(1)[range(len(y)), y]
+
+
+def normalised_one_by_one(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    return scene.losses((x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True), y)
+
+
+def measured_after_the_losses(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    scores = scene.model(x)
+    losses = nn.functional.cross_entropy(scores, y, reduction="none")
+    with torch.no_grad():
+        scene.memory["share"] = (scores.argmax(1) == y).float().mean().item()
+    return losses
 
 
 def cases() -> list[Any]:
@@ -77,3 +93,11 @@ def test_a_program_that_is_called_proven_moves_the_sum_at_most_the_bound_for_one
     if is_proven and is_proven_too:
         moved = max(float((left - right).norm()) for left, right in zip(one, other, strict=True))
         assert moved <= BOUND * (1 + 1e-4), f"{moved:.2f} times the bound"
+
+
+@pytest.mark.parametrize("way", [walked, accumulated])
+@pytest.mark.parametrize("program", [by_range, normalised_one_by_one, measured_after_the_losses])
+def test_a_program_that_keeps_examples_apart_is_called_proven(
+    program: Callable[..., Tensor], way: Callable[[Step, Losses], None]
+) -> None:
+    assert sums_of(Hostile(program=program), way, records())[1]

@@ -75,19 +75,32 @@ class Comparison:
 
 def compare(one: Trace, other: Trace) -> Comparison:
     """Follow what depends on the number of examples through a program to its last result, the losses."""
-    if len(one.entries) != len(other.entries) or not one.entries:
+    entries = _used(one), _used(other)
+    if len(entries[0]) != len(entries[1]) or not one.entries:
         return Comparison(False)
-    first = _followed(one, other, is_inner=False)
+    first = _followed(one, other, entries, is_inner=False)
     if not first.is_possible or first.fault is None:
         return first
     # several rows for each example may lie side by side, or one after another through all examples
-    second = _followed(one, other, is_inner=True)
+    second = _followed(one, other, entries, is_inner=True)
     return first if second.fault is not None else second
 
 
-def _followed(one: Trace, other: Trace, *, is_inner: bool) -> Comparison:
+def _used(trace: Trace) -> list[Entry]:
+    """Return the operations without copies that autograd keeps for itself where an input wants gradients."""
+    used = {spec.serial for entry in trace.entries for spec in entry.call.specs} | {trace.losses}
+    return [
+        entry
+        for entry in trace.entries
+        if entry.call.name != "detach" or any(spec.serial in used for spec in entry.call.out_specs)
+    ]
+
+
+def _followed(
+    one: Trace, other: Trace, entries: tuple[Sequence[Entry], Sequence[Entry]], *, is_inner: bool
+) -> Comparison:
     state = _State(one, other, is_inner)
-    for entry, twin in zip(one.entries, other.entries, strict=True):
+    for entry, twin in zip(*entries, strict=True):
         if entry.call.operation is not twin.call.operation or len(entry.call.out_specs) != len(twin.call.out_specs):
             return Comparison(False)
         state.note(entry, twin)
@@ -147,6 +160,8 @@ class _State:
         name = name_of(entry.call.operation)
         if name not in _COUNTING and _arguments_differ(entry.call, twin.call):
             return Cause(Fault.MIXES, name, _NUMBER, entry.line)
+        if _counts(entry, twin):
+            return None
         if entry.constant != twin.constant:
             return Cause(Fault.MIXES, name, _NUMBER, entry.line)
         for spec, same in zip(entry.call.specs, twin.call.specs, strict=False):
@@ -159,7 +174,7 @@ class _State:
     def _follow(self, entry: Entry, twin: Entry) -> Cause | None:
         """Give rows their places; return a cause where they have none."""
         call, name = entry.call, name_of(entry.call.operation)
-        if name in _COUNTING and _shapes(call) != _shapes(twin.call):
+        if (name in _COUNTING and _shapes(call) != _shapes(twin.call)) or _counts(entry, twin):
             self.counted.update(spec.serial for spec in call.out_specs)
             return None
         if any(spec.serial in self.counted for spec in call.specs):
@@ -277,6 +292,13 @@ def _copy(spec: Spec, verdict: Verdict) -> Spec:
         spec.shape, dtype=spec.dtype, verdict=verdict, iota=spec.iota, strides=spec.strides, offset=spec.offset,
         serial=spec.serial,
     )  # fmt: skip
+
+
+def _counts(entry: Entry, twin: Entry) -> bool:
+    """Whether a list from Python counts its own places at either size: ``range(len(batch))``."""
+    if entry.constant is None or entry.constant == twin.constant:
+        return False
+    return entry.call.out_specs[0].iota is not None and twin.call.out_specs[0].iota is not None
 
 
 def _shapes(call: Call) -> list[Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
@@ -238,7 +239,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._num_specs += 1
             self._set(out, spec)
             self._written.knows(spec)
-        self.trace.entries.append(Entry(call, mutated, _constant(func, outs), user_line()))
+        constant = _constant(func, outs)
+        if constant is not None and _is_range(outs[0], constant):
+            call.out_specs[0].iota = (0, 1)
+        self.trace.entries.append(Entry(call, mutated, constant, user_line()))
 
     def _note_read(self, call: Call, result: Any) -> None:
         """Note a result that is no tensor: Python was told something about the numbers of the arguments."""
@@ -404,6 +408,14 @@ def _tensors(value: Any) -> list[Tensor]:
 def _constant(func: OpOverload, outs: Sequence[Tensor]) -> bytes | None:
     """Return the numbers of a tensor that Python made: they may count the examples."""
     return _numbers(outs[0]) if name_of(func) in ("lift_fresh", "lift_fresh_copy") else None
+
+
+def _is_range(tensor: Tensor, numbers: bytes) -> bool:
+    return (
+        tensor.dim() == 1
+        and tensor.dtype is torch.int64
+        and numbers == np.arange(len(tensor), dtype=np.int64).tobytes()
+    )
 
 
 def _numbers(tensor: Tensor) -> bytes | None:
