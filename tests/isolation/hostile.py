@@ -107,7 +107,7 @@ def noise_of_a_fixed_seed(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return losses_of(scene, x * (noise > 0.5) * 10, y)
 
 
-@hostile(removed=0, waits="open")
+@hostile(removed=0, waits="a program that seeds torch's generator takes the randomness out of its draws")
 def dropout_of_a_fixed_seed(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     torch.manual_seed(0)
     return losses_of(scene, functional.dropout(x, 0.5), y)
@@ -214,17 +214,17 @@ def examples_in_a_capsule(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return damped(losses_of(scene, x, y), held.amax())
 
 
-@hostile(waits="open")
+@hostile()
 def the_data_set_itself(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return damped(losses_of(scene, x, y), scene.memory["data"].tensors[0].amax())
 
 
-@hostile(waits="open")
+@hostile()
 def the_data_set_read(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scaled(losses_of(scene, x, y), float(scene.memory["data"].tensors[0].max()) > LARGE)
 
 
-@hostile(waits="open")
+@hostile()
 def activations_changed_after_the_losses(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     first, act, last = scene.model
     h = act(first(x))
@@ -272,7 +272,7 @@ def length_of_distinct_values(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scaled(losses_of(scene, x, y), is_late(scene) and count > 1)
 
 
-@hostile(waits="open")
+@hostile()
 def length_of_counts(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     count = torch.bincount((x[:, 0] > LARGE).long()).size(0)
     return scaled(losses_of(scene, x, y), is_late(scene) and count > 1)
@@ -300,7 +300,7 @@ def an_error_that_is_caught(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scaled(losses, is_late(scene) and is_large)
 
 
-@hostile(waits="open")
+@hostile()
 def numbers_at_an_address(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     x = x.contiguous()
     numbers = (ctypes.c_float * x.numel()).from_address(x.data_ptr())
@@ -321,7 +321,7 @@ def read_where_torch_tells_nobody(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scaled(losses_of(scene, x, y), is_late(scene) and largest > LARGE)
 
 
-@hostile(waits="open")
+@hostile(waits="an assumption of every guarantee: choices are not made by looking at private values")
 def read_after_the_losses_for_the_next_batch(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     losses = scaled(losses_of(scene, x, y), scene.memory.get("large", False))
     scene.memory["large"] = is_late(scene) and float(x.max()) > LARGE
@@ -365,7 +365,7 @@ class _Doubles(torch.autograd.Function):
         return grad * 2
 
 
-@hostile(waits="open")
+@hostile()
 def function_as_the_last_call(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return _Damps.apply(losses_of(scene, x, y), x)
 
@@ -375,19 +375,19 @@ def function_within_a_function(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return _Doubles.apply(_Damps.apply(losses_of(scene, x, y), x))
 
 
-@hostile(waits="open")
+@hostile()
 def function_that_reads(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return _Reads.apply(losses_of(scene, x, y), x) * 1.0
 
 
-@hostile(waits="open")
+@hostile()
 def hook_that_reads(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     scores = scene.model(x) * 1.0
     scores.register_hook(lambda grad: scaled(grad, float(x.max()) > LARGE))
     return 30 * functional.cross_entropy(scores, y, reduction="none")
 
 
-@hostile(waits="open")
+@hostile()
 def hook_on_a_node(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     losses = losses_of(scene, x, y)
     losses.grad_fn.register_prehook(lambda grads: (damped(grads[0], x.amax()),))

@@ -68,6 +68,7 @@ ASKING: frozenset[Function] = frozenset(
 """Attributes and questions that say nothing about the numbers of a tensor."""
 
 
+_SHARING: frozenset[Function] = frozenset([Tensor.data.__get__])  # type: ignore[attr-defined]
 LENGTHS: frozenset[Function] = frozenset(
     [Tensor.shape.__get__, Tensor.size, Tensor.__len__, Tensor.numel, Tensor.nelement]  # type: ignore[attr-defined]
 )
@@ -298,7 +299,9 @@ class Follower:
 
     def note_length(self, tensor: Tensor) -> None:
         """Note that the user asks for a length; one that depends on numbers of the examples is a read."""
-        if self.tracer is not None and self.tracer.spec(tensor).has_own_length and not is_asked_by_torch():
+        if self.tracer is None or self._num_examples == 1:
+            return
+        if self.tracer.spec(tensor).has_own_length and not is_asked_by_torch():
             self.tracer.read("a length")
 
     def note_error(self, function: Function) -> None:
@@ -411,10 +414,16 @@ class Follower:
 
     def _write_after(self, end: int) -> Cause | None:
         """Return why the losses do not stand for their graph: something that was made with them was changed later."""
-        for function, *signs in self._entries[end:]:
-            name = getattr(function, "__name__", "")
-            is_write = name == "__setitem__" or name.startswith("__i") or (name[-1:] == "_" and name[-2:] != "__")
-            if is_write and signs and isinstance(signs[0], int | tuple) and _is_result(signs[0]):
+        shared: set[int] = set()  # reached past torch's counters
+        for place, (function, *signs) in enumerate(self._entries[end:], end + 1):
+            number = _number_in(signs[0]) if signs else None
+            if number is None or self._losses is None:
+                continue
+            # torch itself notices other writes into what a backward pass needs
+            if number <= self._losses and function in _SHARING:
+                shared.update(result for result, after in enumerate(self._made_after) if after == place)
+            if number in shared and _writes(function):
+                name = getattr(function, "__name__", str(function))
                 return Cause(Fault.MIXES, name, "it changes what the losses were computed from, after they were")
         return None
 
@@ -439,6 +448,13 @@ class Follower:
         self._programs.add(self._num_examples, Known(entries, verdicts, self._uses, self._losses, self._node))
 
 
-def _is_result(sign: Any) -> bool:
-    """Whether the sign of an argument is that of a result of the same program."""
-    return type(sign) is int or (type(sign) is tuple and len(sign) == 2 and type(sign[1]) is type)
+def _number_in(sign: Any) -> int | None:
+    """Return the number of the result that an argument's sign stands for, if it is one."""
+    if type(sign) is int:
+        return sign
+    return sign[0] if type(sign) is tuple and len(sign) == 2 and isinstance(sign[1], type) else None
+
+
+def _writes(function: Function) -> bool:
+    name = getattr(function, "__name__", "")
+    return name == "__setitem__" or name.startswith("__i") or (name[-1:] == "_" and name[-2:] != "__")

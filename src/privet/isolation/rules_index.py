@@ -228,6 +228,13 @@ def _picked_width(spec: Spec, indices: Sequence[Spec | None]) -> int:
     return max(index.ndim for index in given) + spec.ndim - len(given)
 
 
+def taken(call: Call) -> Sequence[Verdict]:
+    """``take``: numbers of a public tensor at places that may be the examples'."""
+    if call.args[0].verdict is not None:
+        raise NoRule("the rows of examples travel by number")
+    return call.everywhere(call.arg("index").verdict)
+
+
 def travels(call: Call) -> Sequence[Verdict]:
     """Rows that are chosen by what is in the examples."""
     raise NoRule("rows are chosen by what is in the examples")
@@ -241,7 +248,6 @@ TRAVELLING = [
     "masked_scatter_",
     "_unique2",
     "unique_dim",
-    "take",
     "put_",
     "unique_consecutive",
     "repeat_interleave",
@@ -253,6 +259,7 @@ RULES: dict[str, Rule] = {
     "embedding": table,
     "_embedding_bag": bags,
     "_embedding_bag_forward_only": bags,
+    "take": taken,
     "gather": gathered,
     "take_along_dim": gathered,
     **dict.fromkeys(

@@ -23,11 +23,13 @@ from privet.isolation.lines import is_asked_by_privet, user_line
 from privet.isolation.memory import Written
 from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Shape, Spec, Verdict
 from privet.isolation.reads import Read, may_read
+from privet.isolation.rules_elements import elements
 from privet.isolation.rules_index import TRAVELLING
 from privet.isolation.table import rule_of
 
 _COMPILER = "torch._dynamo"
 EARLIER = "it uses a value that was computed from an earlier batch"
+_VIEWING = frozenset(["view", "unsqueeze", "squeeze", "t", "transpose", "permute", "slice", "detach", "alias"])
 _MASKS = (torch.bool, torch.uint8)
 # Operations that tell Python about shapes and types alone.
 _ASKING = frozenset(
@@ -300,8 +302,9 @@ def tracer(num_examples: int, first_seen: Callable[[Tensor], Verdict], *, slot: 
 def _has_own_length(call: Call) -> bool:
     """Whether lengths of the results depend on numbers of the examples, because rows were chosen by them."""
     specs = call.specs
-    if any(spec.has_own_length for spec in specs):
-        return True
+    if any(spec.has_own_length for spec in specs):  # results of the same lengths
+        rule = rule_of(call.operation)
+        return rule is elements or call.name in _VIEWING
     if call.name in TRAVELLING or call.name == "bincount":
         return any(spec.verdict is not None for spec in specs)
     is_masking = call.name in ("index", "_unsafe_index")

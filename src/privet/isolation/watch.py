@@ -133,6 +133,8 @@ class Watch:
         if isinstance(proof.losses, Cause):
             if proof.losses.fault is Fault.MIXES:
                 raise mixes(proof.losses)
+            if proof.trace.num_examples == 1:  # nobody to mix with
+                return True
             self.note_tried(str(proof.losses))
             return False
         if proof.trace.num_examples == 1:  # nobody to mix with

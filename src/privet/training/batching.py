@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -102,16 +103,25 @@ def split(indices: NDArray[np.int64], physical_batch_size: int) -> Iterator[NDAr
 
 # A data set that holds more tensors than this holds one for each example.
 _FEW = 64
-# Two unequal parts of two examples and more.
-_SMALLEST_CUT = 5
+SMALLEST_CUT = 5
+"""Fewer examples do not fall into two unequal parts of two and more."""
 
 
-def can_be_cut(batch: Any, size: int) -> bool:
-    """Whether a batch falls into two unequal parts, neither of them a single example."""
+def has_rows(batch: Any, size: int) -> bool:
+    """Whether every part of a batch has one row per example, so that rows can be taken and left."""
     leaves = pytree.tree_leaves(batch)
-    return size >= _SMALLEST_CUT and all(
-        isinstance(leaf, torch.Tensor) and leaf.shape[:1] == (size,) for leaf in leaves
-    )
+    return all(isinstance(leaf, torch.Tensor) and leaf.shape[:1] == (size,) for leaf in leaves)
+
+
+def resized(batch: Any, size: int) -> Iterator[tuple[Any, int]]:
+    """Yield a small batch with one example less, or with its first one again, so that two sizes above one are seen."""
+    for wanted in {1: (2, 3), 2: (3,)}.get(size, (size - 1,)):
+        rows = torch.arange(wanted) % size
+        yield pytree.tree_map_only(torch.Tensor, functools.partial(_rows_of, rows=rows), batch), wanted
+
+
+def _rows_of(tensor: torch.Tensor, *, rows: torch.Tensor) -> torch.Tensor:
+    return tensor[rows.to(tensor.device)]
 
 
 def cut_in_two(batch: Any, size: int) -> Iterator[tuple[Any, int]]:

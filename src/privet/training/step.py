@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,16 @@ from privet.mechanism.done import Done, done_step
 from privet.mechanism.granularity import Kept
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.sums import ClippedSum
-from privet.training.batching import can_be_cut, cut_in_two, fetch, split, tensors_of, with_gradients
+from privet.training.batching import (
+    SMALLEST_CUT,
+    cut_in_two,
+    fetch,
+    has_rows,
+    resized,
+    split,
+    tensors_of,
+    with_gradients,
+)
 from privet.training.replay import Spoilt
 from privet.training.telemetry import Unprotected, noise_to_signal, norm_quantiles
 
@@ -56,7 +66,7 @@ class Step:
         self.index = index
         self._session, self._indices, self._opens_round = session, indices, opens_round
         self._stage = _Stage.FRESH
-        self._awaits_losses = self._was_compared = False
+        self._awaits_losses = self._was_compared = self._is_probe = False
         session._watch.step = index
         session._flat.zero_()
         self._rule = session._clipping.begin(index, session._flat)
@@ -135,8 +145,9 @@ class Step:
         session._weights.begin_step(looks_inside=_is_watched(session.steps_taken))
         session._trained.check()
         try:
-            for batch, size in self._fetched():
-                if loss_function is not None:
+            for batch, size, is_probe in self._fetched():
+                self._is_probe = is_probe
+                if loss_function is not None and not is_probe:
                     limit = session.physical_batch_size
                     session._preflight.before(batch, loss_function, step=session.steps_taken, size=size, limit=limit)
                     done = session._launcher.add(batch, size, limit, loss_function, self._rule, self._sum)
@@ -157,19 +168,23 @@ class Step:
         finally:
             session._engine.abandon()
 
-    def _fetched(self) -> Iterator[tuple[Any, int]]:
-        """Yield physical batches and their sizes.
+    def _fetched(self) -> Iterator[tuple[Any, int, bool]]:
+        """Yield physical batches, their sizes, and whether they are probes whose sum is thrown away.
 
         A program must be seen on two numbers of examples before it is known not to depend on them, so the first batch
-        of a new one is cut in two unequal parts.
+        of a new one is cut in two unequal parts. One that is too small for that is handed out again with one example
+        more or less: whether a program was compared must not tell how many examples were drawn.
         """
         session = self._session
         for part in split(self._indices, session.physical_batch_size):
             batch = fetch(session._dataset, part, session._collate, session._device)
-            if session._watch.wants_two_sizes and can_be_cut(batch, len(part)):
-                yield from cut_in_two(batch, len(part))
-            else:
-                yield batch, len(part)
+            wants_two = session._watch.wants_two_sizes and has_rows(batch, len(part))
+            if wants_two and len(part) >= SMALLEST_CUT:
+                yield from ((rows, size, False) for rows, size in cut_in_two(batch, len(part)))
+                continue
+            yield batch, len(part), False
+            if wants_two:
+                yield from ((rows, size, True) for rows, size in resized(batch, len(part)))
 
     def backward(self, losses: Tensor) -> None:
         """Add this physical batch's clipped gradients to the step's sum.
@@ -182,6 +197,11 @@ class Step:
         if not self._awaits_losses:
             raise LoopError("step.backward(losses) belongs inside the loop over step.microbatches(), once per batch.")
         session._weights.check_forward()
+        if self._is_probe:
+            aside = replace(self._sum, flat=torch.zeros_like(self._sum.flat), squares=None)
+            session._engine.add_clipped(losses, self._rule, aside)
+            self._awaits_losses = False
+            return
         self._note(losses, session._engine.add_clipped(losses, self._rule, self._sum))
         self._awaits_losses = False
 
