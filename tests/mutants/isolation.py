@@ -172,22 +172,6 @@ ISOLATION = (
         f"{_NUMBERS}[largest expanded draw]",
     ),
     one(
-        "some-examples-singled-out",
-        "the first example may be treated in another way than the rest",
-        _SIZES,
-        "        return verdict.num == self.one.num_examples and all(",
-        "        return all(",
-        f"{_NUMBERS}[the first example alone]",
-    ),
-    one(
-        "constants-not-compared",
-        "an array that was made from the length of the batch passes for a constant",
-        _SIZES,
-        "                if spec.shape != same.shape or constants[0] != constants[1]:",
-        "                if spec.shape != same.shape:",
-        f"{_NUMBERS}[an array of the length]",
-    ),
-    one(
         "other-size-not-judged",
         "what mixes at the other size alone passes for proven",
         "isolation/prove.py",
