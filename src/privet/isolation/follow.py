@@ -188,6 +188,7 @@ class Follower:
         self._finished: Known | None = None
         self._errors: list[Read] = []
         self._asks_for_nodes = False
+        self._seed = torch.initial_seed()
         self._losses: int | None = None
         self._node: type = type(None)
         self._uses: list[Verdict] = []
@@ -408,6 +409,9 @@ class Follower:
             verdict = Cause(Fault.MIXES, "the loss function", "its losses are not one per example, in order")
         if self._asks_for_nodes and not isinstance(verdict, Cause):
             verdict = Cause(Fault.NO_RULE, "the program", "it asks for a node of the graph, where hooks may be put")
+        if torch.initial_seed() != self._seed and not isinstance(verdict, Cause):
+            reason = "random numbers that begin anew depend on an example's place in the batch"
+            verdict = Cause(Fault.NO_RULE, "manual_seed", reason)
         if verdict is None:
             verdict = Cause(Fault.NO_RULE, "the loss function", "its losses do not lie along the examples")
         return Proof(verdict, self._uses, [*self._errors, *self.tracer.trace.reads], self.tracer.trace, calls)
