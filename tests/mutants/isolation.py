@@ -40,7 +40,7 @@ ISOLATION = (
     one(
         "batch-norm-in-training-allowed",
         "examples are normalised by each other",
-        _AXES,
+        "isolation/rules_layers.py",
         "    if trains:\n        raise Mixes(",
         "    if trains and spec.ndim > 9:\n        raise Mixes(",
         f"{_TRUTH}[_native_batch_norm_legit]",
@@ -66,7 +66,7 @@ ISOLATION = (
     one(
         "reads-allowed",
         "Python may use numbers of the examples",
-        "isolation/follow.py",
+        "isolation/programs.py",
         "if not read.allowed_because and (made is None",
         "if read.allowed_because and (made is None",
         _in_zoo("scaled_by_an_item"),
@@ -117,8 +117,8 @@ ISOLATION = (
         "rank-only-tried",
         "the largest of the batch needs no refusal",
         _AXES,
-        "allowed_because else Fault.MIXES",
-        "allowed_because else Fault.NO_RULE",
+        'values = Cause(Fault.MIXES, call.name, "it ranks',
+        'values = Cause(Fault.NO_RULE, call.name, "it ranks',
         _in_zoo("hard_examples_alone"),
     ),
     one(

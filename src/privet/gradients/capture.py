@@ -15,7 +15,6 @@ Three kinds of tensor are told apart:
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -24,24 +23,26 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from privet.errors import UnsupportedModel
 from privet.gradients.composites import DECOMPOSED, EXPANDING
 from privet.gradients.graph import nodes_behind
-from privet.gradients.in_place import Function as Function
-from privet.gradients.in_place import apart_from_views, with_own_history, writes
-from privet.gradients.marks import GENERATIONS, MARK, PLAIN, REACHED, SHIFT, changed_by, mark_reached
-from privet.gradients.marks import is_batch as is_batch
-from privet.gradients.marks import mark_batch as mark_batch
-from privet.gradients.marks import tensors_in as tensors_in
+from privet.gradients.in_place import Function, apart_from_views, with_own_history, writes
+from privet.gradients.marks import (
+    GENERATIONS,
+    MARK,
+    PLAIN,
+    REACHED,
+    SHIFT,
+    changed_by,
+    is_batch,
+    mark_batch,
+    mark_reached,
+    tensors_in,
+)  # fmt: skip
 from privet.gradients.rearranging import rearranges
-from privet.gradients.recorded import Recording as Recording
-from privet.gradients.recorded import Region as Region
-from privet.gradients.recorded import Source as Source
-from privet.gradients.recorded import Use as Use
-from privet.gradients.recorded import listen
-from privet.gradients.recorded import send_back as send_back
+from privet.gradients.recorded import Recording, Region, Source, Use, listen, send_back
 from privet.gradients.recurrent import COMPOSITES, PACKING, Composite, kept_inside, remember_order
 from privet.gradients.rows import declare_if_public, declare_rows
 from privet.gradients.statistics import with_statistics
@@ -52,9 +53,12 @@ from privet.isolation.lines import user_line
 from privet.isolation.place import Cause, Fault, Place, Verdict, single
 from privet.isolation.tracer import EARLIER
 
+__all__ = [
+    "HALF", "Capture", "Function", "Recording", "Region", "Source", "Use", "is_batch", "mark_batch",
+    "send_back", "tensors_in",
+]  # fmt: skip
+
 _MADE = "_privet_made"  # set on tensors that were computed from parameters before our eyes, with or without gradients
-
-
 _NODES: frozenset[Any] = frozenset([Tensor.grad_fn.__get__])  # type: ignore[union-attr]
 _EXCHANGES: frozenset[Any] = frozenset([Tensor.data.__set__])  # type: ignore[attr-defined]
 
@@ -431,24 +435,3 @@ def _free_slot(capture: Capture) -> int:
     modes = [mode for mode in active if isinstance(mode, Capture)]
     capture.slot = next(slot for slot in itertools.count() if all(mode.slot != slot for mode in modes))
     return capture.slot
-
-
-def enter(capture: Capture) -> None:
-    """Watch from now on. Compiled parts of a model run uncompiled meanwhile: nobody can look into compiled code."""
-    if "torch._dynamo" in sys.modules:
-        capture.stance = torch.compiler.set_stance("force_eager")
-    capture.__enter__()  # type: ignore[no-untyped-call]
-
-
-def leave(capture: Capture) -> None:
-    """Take one mode out of torch's stack, wherever it lies: two sessions may have physical batches open at once."""
-    above = []
-    if capture.stance is not None:
-        capture.stance.__exit__(None, None, None)
-        capture.stance = None
-    if capture.recording.follower is not None:
-        capture.recording.follower.leave()
-    while (top := _pop_mode()) is not capture:  # type: ignore[no-untyped-call]
-        above.append(top)
-    for mode in reversed(above):
-        _push_mode(mode)  # type: ignore[no-untyped-call]
