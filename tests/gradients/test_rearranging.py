@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from privet.gradients.capture import Capture, leave, mark_batch
+from privet.gradients.capture import Capture, mark_batch
+from privet.gradients.modes import leave
 
 SIZE = 4
 

@@ -368,6 +368,13 @@ def read_where_torch_tells_nobody(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scaled(losses_of(scene, x, y), is_late(scene) and largest > LARGE)
 
 
+@hostile(waits="an assumption of every guarantee: choices are not made by looking at private values")
+def read_after_the_losses_for_the_next_batch(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    losses = scaled(losses_of(scene, x, y), scene.memory.get("large", False))
+    scene.memory["large"] = is_late(scene) and float(x.max()) > LARGE
+    return losses
+
+
 # ---- the backward pass
 
 

@@ -13,9 +13,6 @@ from torch.nn import functional
 
 from tests.isolation.mixer import CLASSES, LATE, VOCABULARY, WIDTH, Between, Scene, mixer, network, tokens
 
-_RESULTS = "an operation that hands Python something else than a number is not taken for a read"
-_ERRORS = "an error that the numbers of examples lead to is not taken for a read"
-_FUNCTIONS = "functions that hand numbers to Python without an operation are not all known"
 _TRAVEL = "rows that travel by number are tried in one of the loops only"
 _READS = "reads numbers of the examples into Python"
 
@@ -74,7 +71,7 @@ def branch_on_equality(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y) * (2 if is_same else 1)
 
 
-@mixer(_READS, waits=_RESULTS)
+@mixer(_READS)
 def branch_on_closeness(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     is_close = torch.allclose(x[0], x[1])  # mixes
     return scene.losses(x, y) * (2 if is_close else 1)
@@ -95,7 +92,7 @@ def as_many_passes_as_the_longest(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return found
 
 
-@mixer(_READS, waits=_ERRORS)
+@mixer(_READS)
 def in_a_tried_clause(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     try:
         torch.linalg.cholesky(x[:2, :2])  # mixes
@@ -109,12 +106,12 @@ def membership(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y) * (2 if 2 in y else 1)  # mixes
 
 
-@mixer(_READS, waits=_FUNCTIONS, waits_in=("walked",))
+@mixer(_READS)
 def text_of_a_tensor(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y) * len(str(x[:1, 0]))  # mixes
 
 
-@mixer(_READS, waits=_FUNCTIONS, waits_in=("walked",))
+@mixer(_READS)
 def changed_by_python(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     seen: list[float] = [1.0]
     x = x.detach().apply_(lambda number: seen.append(number) or number / seen[-2])  # mixes
@@ -245,22 +242,19 @@ class LateGradients(torch.autograd.Function):
         return (grad + grad.flip(0) if ctx.is_late else grad), None  # mixes
 
 
-_BACKWARD = "backward passes of functions and hooks are not followed yet"
-
-
 @mixer("reduces over the examples", build=Between, within=(Centring,))
 def function_that_centres(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     scene.model.change = Centring.apply
     return scene.losses(x, y)
 
 
-@mixer("reduces over the examples", build=Between, within=(MixingGradients,), waits=_BACKWARD, waits_in=("walked",))
+@mixer("reduces over the examples", build=Between, within=(MixingGradients,), in_backward=True)
 def function_that_mixes_gradients(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     scene.model.change = MixingGradients.apply
     return scene.losses(x, y)
 
 
-@mixer("runs along the examples", build=Between, within=(LateGradients,), starts=LATE, waits=_BACKWARD)
+@mixer("runs along the examples", build=Between, within=(LateGradients,), starts=LATE, in_backward=True)
 def function_that_mixes_gradients_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     scene.model.change = lambda h: LateGradients.apply(h, scene.is_late)  # type: ignore[no-untyped-call]
     return scene.losses(x, y)
@@ -276,17 +270,17 @@ def _hooked(scene: Scene, x: Tensor, y: Tensor, hook: Callable[[Tensor], Tensor]
     return scene.losses(x, y)
 
 
-@mixer("reduces over the examples", build=Between, waits=_BACKWARD, waits_in=("walked",))
+@mixer("reduces over the examples", build=Between, in_backward=True)
 def hook_that_averages(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return _hooked(scene, x, y, lambda grad: grad - grad.mean(0))  # mixes
 
 
-@mixer("reduces over the examples", build=Between, starts=LATE, waits=_BACKWARD)
+@mixer("reduces over the examples", build=Between, starts=LATE, in_backward=True)
 def hook_that_averages_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return _hooked(scene, x, y, lambda grad: grad / grad.norm() if scene.is_late else grad)  # mixes
 
 
-@mixer("an earlier batch", build=Between, waits=_BACKWARD, waits_in=("walked",))
+@mixer("an earlier batch", build=Between, in_backward=True)
 def hook_that_keeps_gradients(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     def hook(grad: Tensor) -> Tensor:
         before = scene.memory.get("grad", torch.zeros(5))
@@ -313,7 +307,7 @@ class Hooked(nn.Module):
         return found
 
 
-@mixer("runs along the examples", build=Hooked, within=(Hooked,), waits=_BACKWARD, waits_in=("walked",))
+@mixer("runs along the examples", build=Hooked, within=(Hooked,), in_backward=True)
 def hook_of_a_module(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y)
 

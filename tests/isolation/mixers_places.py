@@ -13,8 +13,6 @@ from tests.isolation.mixer import CLASSES, LATE, WIDTH, Mixer, Scene, mixer, tok
 from tests.isolation.mixers_layers import sequences
 
 _READS = "reads numbers of the examples into Python"
-_LENGTHS = "lengths that depend on the numbers of examples are not taken for reads"
-_SET = "a tensor that is given other memory is not looked at anew"
 IGNORED = -100
 
 
@@ -108,17 +106,17 @@ def added_to_its_transpose(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return (h + h.transpose(0, 1)).sum((1, 2))  # mixes
 
 
-@mixer("depend on how many examples")
+@mixer(_READS)
 def scaled_by_a_length(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y) / (1 + len((x > 0).nonzero()))  # mixes
 
 
-@mixer(_READS, waits=_LENGTHS, waits_in=("walked",))
+@mixer(_READS)
 def scaled_by_a_length_of_one_example(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y) / (1 + len((x[0] > 0).nonzero()))  # mixes
 
 
-@mixer(_READS, starts=LATE, waits=_LENGTHS)
+@mixer(_READS, starts=LATE)
 def scaled_by_a_length_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     scale = len(torch.unique(y)) / CLASSES if scene.is_late else 1.0  # mixes
     return scene.losses(x, y) * scale
@@ -146,7 +144,7 @@ def centred_as_data(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x, y)
 
 
-@mixer("along the examples", waits=_SET, waits_in=("walked",))
+@mixer("along the examples")
 def data_exchanged(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     x = x.clone()
     x.data = x.data.flip(0)  # mixes

@@ -8,9 +8,6 @@ from torch.nn import functional
 
 from tests.isolation.mixer import CLASSES, LATE, VOCABULARY, WIDTH, Scene, mixer, network, tokens
 
-_BEFORE = "what a known program wrote before it departs is not remembered"
-_WITHOUT = "a write by an operation that returns nothing is not noted"
-_WRITES = "a write into a view that is mixed already is not noted"
 _EARLIER = "an earlier batch"
 
 
@@ -103,7 +100,7 @@ def bank_shifted_in_place(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return found
 
 
-@mixer(_EARLIER, starts=LATE, waits=_BEFORE)
+@mixer(_EARLIER, starts=LATE)
 def previous_batch_kept_as_data_and_used_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     before = scene.memory.get("before")
     scene.memory["before"] = kept = torch.zeros(WIDTH)
@@ -188,14 +185,14 @@ def rows_added_to_one_row(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scene.losses(x + total, y)
 
 
-@mixer("meets other examples", waits=_WITHOUT, waits_in=("walked",))
+@mixer("meets other examples")
 def written_by_a_fused_operation(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     shift = torch.zeros(WIDTH)
     torch._foreach_add_([shift], [x.detach()[0]])
     return scene.losses(x + shift, y)  # mixes
 
 
-@mixer("mixes the examples", waits=_WRITES, waits_in=("walked",))
+@mixer("mixes the examples")
 def rows_of_a_shared_view(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     x = x.clone()
     flat = x.view(-1)

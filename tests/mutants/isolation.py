@@ -10,6 +10,7 @@ _PRODUCTS, _SIZES = "isolation/rules_products.py", "isolation/sizes.py"
 _ZOO = "tests/isolation/test_mixers.py::test_a_program_that_mixes_examples_is_refused_with_the_line_that_mixes"
 _TRUTH = "tests/isolation/test_rules.py::test_where_a_rule_gives_a_place_an_example_changes_its_own_rows_alone"
 _NUMBERS = "tests/isolation/test_sizes.py::test_what_depends_on_the_number_of_examples_shows_at_two_sizes"
+_PROVE = "tests/isolation/test_prove.py"
 _FIXED = 'raise Mixes("rows of the examples are picked by a fixed number")'
 
 
@@ -39,7 +40,7 @@ ISOLATION = (
     one(
         "batch-norm-in-training-allowed",
         "examples are normalised by each other",
-        _AXES,
+        "isolation/rules_layers.py",
         "    if trains:\n        raise Mixes(",
         "    if trains and spec.ndim > 9:\n        raise Mixes(",
         f"{_TRUTH}[_native_batch_norm_legit]",
@@ -65,9 +66,9 @@ ISOLATION = (
     one(
         "reads-allowed",
         "Python may use numbers of the examples",
-        "isolation/watch.py",
-        "if not read.allowed_because]",
-        "if read.allowed_because]",
+        "isolation/programs.py",
+        "if not read.allowed_because and (made is None",
+        "if read.allowed_because and (made is None",
         _in_zoo("scaled_by_an_item"),
     ),
     one(
@@ -82,16 +83,16 @@ ISOLATION = (
         "weights-by-place-allowed",
         "what becomes of an example may depend on its place in the batch",
         _SIZES,
-        "        if name not in _PICKING:\n            return Cause",
-        "        if name not in _PICKING and not name:\n            return Cause",
+        "            if name not in _INDEXING or not self._picks_from_examples(call):",
+        "            if name not in _INDEXING and len(call.specs) > 9:",
         f"{_NUMBERS}[weights by place]",
     ),
     one(
         "counting-allowed",
         "public rows, one for each example, may be added up",
         _SIZES,
-        "        except Mixes:\n            return True",
-        "        except Mixes:\n            continue",
+        "                cause = verdict if isinstance(spec.verdict, Cause) else replace(verdict, line=entry.line)",
+        "                continue",
         f"{_NUMBERS}[counted ones]",
         f"{_NUMBERS}[softmax of zeros]",
     ),
@@ -116,8 +117,8 @@ ISOLATION = (
         "rank-only-tried",
         "the largest of the batch needs no refusal",
         _AXES,
-        "allowed_because else Fault.MIXES",
-        "allowed_because else Fault.NO_RULE",
+        'values = Cause(Fault.MIXES, call.name, "it ranks',
+        'values = Cause(Fault.NO_RULE, call.name, "it ranks',
         _in_zoo("hard_examples_alone"),
     ),
     one(
@@ -145,5 +146,53 @@ ISOLATION = (
         'place.axis != int(call.arg("dim")) % spec.ndim',
         'place.axis == int(call.arg("dim")) % spec.ndim',
         f"{_TRUTH}[renorm]",
+    ),
+    one(
+        "counts-in-memory-forgotten",
+        "a number that counts the examples is lost where it is written through a view",
+        _SIZES,
+        "            found = self.tainted.get(spec.serial) or self.memory.get(spec.memory)",
+        "            found = self.tainted.get(spec.serial)",
+        f"{_NUMBERS}[the length written into a part]",
+    ),
+    one(
+        "one-row-may-be-changed",
+        "one of the rows that are as many as the examples may be singled out",
+        _SIZES,
+        "                if spec.serial in self.parts:",
+        "                if spec.serial in self.parts and spec.ndim > 9:",
+        f"{_NUMBERS}[one of several ones changed]",
+    ),
+    one(
+        "drawn-rows-are-equal",
+        "the largest of as many draws as examples passes for a constant",
+        _SIZES,
+        "        if (name in _EQUAL and is_copied) or",
+        "        if name in _EQUAL or",
+        f"{_NUMBERS}[largest expanded draw]",
+    ),
+    one(
+        "other-size-not-judged",
+        "what mixes at the other size alone passes for proven",
+        "isolation/prove.py",
+        "    is_twin = isinstance(twin.losses, Cause) and not isinstance(proof.losses, Cause)",
+        "    is_twin = False",
+        f"{_PROVE}::test_what_mixes_only_at_the_other_size_is_found",
+    ),
+    one(
+        "number-of-classes-may-be-read",
+        "the largest class of a batch decides about a shape",
+        "isolation/reads.py",
+        "        if isinstance(num_classes, int) and num_classes > 0:",
+        "        if isinstance(num_classes, int):",
+        f"{_PROVE}::test_a_check_of_classes_is_no_read_that_is_refused",
+    ),
+    one(
+        "memory-may-begin-anywhere",
+        "a view of memory reads the end of one example and the beginning of the next",
+        _SHAPE,
+        "    if from_storage(stride, place.num, spec) != place:",
+        "    if stride == 0:",
+        f"{_PROVE}::test_memory_read_from_where_examples_do_not_begin_is_not_proven",
     ),
 )

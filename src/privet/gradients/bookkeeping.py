@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from privet.errors import LoopError, UnsupportedModel
 from privet.gradients.budgets import Balanced, Budget
 from privet.gradients.building import Building
-from privet.gradients.capture import Capture, Function, Recording, Source, Use, enter, leave, send_back
+from privet.gradients.capture import Capture, Function, Recording, Source, Use, send_back
 from privet.gradients.engine import Clipper, NewProgram, NotTried, Present, check_losses
 from privet.gradients.example_axis import ExampleAxis, FoldedAxis, axis_of, candidates
 from privet.gradients.holding import check_norms, check_rule
 from privet.gradients.joining import joined
 from privet.gradients.layer_rules import RULES, by_vmap
+from privet.gradients.modes import enter, leave
 from privet.gradients.per_example import Explicit, PerExample
 from privet.gradients.planner import TRACEABLE, Planner
 from privet.gradients.reaching import Reach, check_module_hooks, check_parameter_hooks, reach_of

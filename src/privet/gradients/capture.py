@@ -15,189 +15,54 @@ Three kinds of tensor are told apart:
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import get_gradient_edge
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
-from torch.utils.hooks import RemovableHandle
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from privet.errors import UnsupportedModel
+from privet.gradients.composites import DECOMPOSED, EXPANDING
 from privet.gradients.graph import nodes_behind
-from privet.gradients.in_place import Function as Function
-from privet.gradients.in_place import apart_from_views, with_own_history, writes
+from privet.gradients.in_place import Function, apart_from_views, with_own_history, writes
+from privet.gradients.marks import (
+    GENERATIONS,
+    MARK,
+    PLAIN,
+    REACHED,
+    SHIFT,
+    changed_by,
+    is_batch,
+    mark_batch,
+    mark_reached,
+    tensors_in,
+)  # fmt: skip
 from privet.gradients.rearranging import rearranges
+from privet.gradients.recorded import Recording, Region, Source, Use, listen, send_back
 from privet.gradients.recurrent import COMPOSITES, PACKING, Composite, kept_inside, remember_order
-from privet.gradients.recurrent_cells import CELLS
+from privet.gradients.rows import declare_if_public, declare_rows
 from privet.gradients.statistics import with_statistics
-from privet.gradients.views import Undo, undo_of
+from privet.gradients.views import undo_of
 from privet.isolation.backward import wrapped
 from privet.isolation.follow import ASKING, LENGTHS, Follower, Programs
 from privet.isolation.lines import user_line
 from privet.isolation.place import Cause, Fault, Place, Verdict, single
 from privet.isolation.tracer import EARLIER
 
-_MARK = "_privet_batch"
-_REACHED = "_privet_reached"  # set on batch tensors that descend from a noted use
+__all__ = [
+    "HALF", "Capture", "Function", "Recording", "Region", "Source", "Use", "is_batch", "mark_batch",
+    "send_back", "tensors_in",
+]  # fmt: skip
+
 _MADE = "_privet_made"  # set on tensors that were computed from parameters before our eyes, with or without gradients
-
-# A mark holds the number of the batch and, for its own tensors, their number in it.
-_SHIFT = 10
-_GENERATIONS = itertools.count(2)
-
 _NODES: frozenset[Any] = frozenset([Tensor.grad_fn.__get__])  # type: ignore[union-attr]
 _EXCHANGES: frozenset[Any] = frozenset([Tensor.data.__set__])  # type: ignore[attr-defined]
 
 HALF = (torch.float16, torch.bfloat16)
-
-
-def mark_batch(tensors: Iterable[Tensor]) -> None:
-    """Mark the tensors of a batch that is handed out; those of earlier batches are stale from then on."""
-    generation = next(_GENERATIONS)
-    for number, tensor in enumerate(tensors, 1):
-        setattr(tensor, _MARK, generation << _SHIFT | number)
-
-
-def is_batch(value: object) -> bool:
-    """Tell whether a value descends from the private examples."""
-    return getattr(value, _MARK, 0) != 0
-
-
-def tensors_in(value: object) -> list[Tensor]:
-    """Return the tensors in an argument, looking into lists, tuples and dictionaries."""
-    # this runs several times for every operation of a forward pass, so it is written for speed
-    if isinstance(value, Tensor):
-        return [value]
-    found: list[Tensor] = []
-    if isinstance(value, list | tuple):
-        items: Iterable[object] = value
-    elif type(value) not in _PLAIN and isinstance(value, Mapping):
-        items = value.values()
-    else:
-        return found
-    for item in items:
-        if isinstance(item, Tensor):
-            found.append(item)
-        elif type(item) not in _PLAIN:
-            found += tensors_in(item)
-    return found
-
-
-_PLAIN = frozenset([int, float, bool, complex, str, type(None), slice, torch.Size, torch.dtype, torch.device])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """A tracked tensor: a parameter, or something computed from parameters alone."""
-
-    tensor: Tensor
-    parameters: frozenset[int]  # positions in the layout
-    derived: bool
-    made_from: Source | None = None  # for a view or copy of a single source
-    undo: Undo | None = None  # turns gradients of this tensor into those of that source
-    version: int = 0  # of the tensor when it was made; a later one was changed in place
-
-    @property
-    def intact(self) -> Source:
-        """The source itself, without the way back to what it was made from if a tensor on that was changed since."""
-        link = self.made_from
-        while link is not None and link.derived:
-            if link.tensor._version != link.version:
-                return replace(self, made_from=None, undo=None)
-            link = link.made_from
-        return self
-
-
-@dataclass(kw_only=True, eq=False)
-class Use:
-    """One operation that consumed tracked tensors together with private examples."""
-
-    function: Function
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    sources: Sequence[Source]
-    output_shape: torch.Size
-    output_dtype: torch.dtype
-    edge: GradientEdge | None
-    is_root: bool  # nothing upstream of it needs gradients: backward may stop here
-    out_grad: Tensor | None = None
-    receive: Callable[[Use], None] | None = None
-    versions: tuple[tuple[Tensor, int], ...] = ()
-    output_index: int = 0  # which of the operation's outputs, where it has several
-    statistics: tuple[Tensor, Tensor] | None = None  # mean and inverse deviation, where a normalisation hands them out
-    written: Tensor | None = None  # the argument that the operation changed in place
-    behind_written: Any = None  # the node of that argument before
-    handle: RemovableHandle | None = None
-    is_heard: bool = False  # whether the last backward pass came by
-
-    @property
-    def positions(self) -> frozenset[int]:
-        """The places of its parameters in the layout."""
-        return frozenset().union(*(source.parameters for source in self.sources))
-
-    @property
-    def name(self) -> str:
-        """The operation's name, for messages."""
-        return getattr(self.function, "__name__", str(self.function))
-
-    def release(self) -> None:
-        """Let go of every tensor."""
-        self.args, self.kwargs, self.sources, self.versions = (), {}, (), ()
-        self.out_grad = self.receive = self.edge = self.statistics = None
-        self.written = self.behind_written = self.handle = None
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Region:
-    """An operation that was run in parts: its rule accounts for its parameters wherever they act between its ends."""
-
-    outputs: Sequence[Any]  # nodes
-    inputs: Sequence[Tensor]
-    sources: Sequence[Tensor]
-
-
-@dataclass(kw_only=True)
-class Recording:
-    """What one forward pass did with the parameters."""
-
-    batch_size: int
-    uses: list[Use] = field(default_factory=list)
-    regions: list[Region] = field(default_factory=list)
-    tracked: dict[int, Source] = field(default_factory=dict)
-    made: dict[int, tuple[StorageWeakRef, int]] = field(default_factory=dict)  # memory of results, where followed
-    program: list[Function] = field(default_factory=list)  # every operation on examples or parameters, in order
-    rearranges: bool = False  # whether where an example lies may depend on the data
-    is_half: bool = False  # whether parts of the program ran in half precision
-    follower: Follower | None = None  # recognises or proves the program, where that is asked for
-    packs: bool = False  # whether sequences were packed: rows per example then differ from batch to batch
-
-    def release(self) -> None:
-        """Let go of everything: hooks and graph hold each other in a ring that nothing else would break."""
-        for use in self.uses:
-            use.release()
-        if self.follower is not None:
-            self.follower.release()
-            self.follower = None
-        self.uses.clear()
-        self.regions.clear()
-        self.tracked.clear()
-        self.made.clear()
-
-    def held_bytes(self) -> int:
-        """Return the size of what the forward pass made and something still holds, if the capture followed memory."""
-        own = {source.tensor.untyped_storage()._cdata for source in self.tracked.values()}
-        return sum(size for key, (made, size) in self.made.items() if key not in own and not _is_gone(made))
-
-
-def _is_gone(storage: StorageWeakRef) -> bool:
-    return bool(storage.expired())  # type: ignore[no-untyped-call]
 
 
 class Capture(TorchFunctionMode):
@@ -224,7 +89,7 @@ class Capture(TorchFunctionMode):
         self._programs = programs
         self.slot = 0
         self.stance: Any = None
-        self._oldest = next(_GENERATIONS) - 1  # the batch was marked just before, or is marked from now on
+        self._oldest = next(GENERATIONS) - 1  # the batch was marked just before, or is marked from now on
         self._follows_memory = follows_memory
         self._expansions = {} if expansions is None else expansions
         self._num_expansions = 0
@@ -240,14 +105,14 @@ class Capture(TorchFunctionMode):
 
     def _place_of(self, tensor: Tensor) -> Verdict:
         """Return where the examples lie in a tensor of the batch: the data set's items are its rows."""
-        mark, size = getattr(tensor, _MARK, 0), self.recording.batch_size
+        mark, size = getattr(tensor, MARK, 0), self.recording.batch_size
         if not mark:
             return Cause(Fault.MIXES, "the program", EARLIER, user_line()) if self._was_written(tensor) else None
-        if mark >> _SHIFT < self._oldest:
+        if mark >> SHIFT < self._oldest:
             return Cause(Fault.MIXES, "the program", EARLIER, user_line())
         if size == 1:
             return single(0)
-        if not mark & ((1 << _SHIFT) - 1):
+        if not mark & ((1 << SHIFT) - 1):
             return Cause(Fault.NO_RULE, "the program", "a tensor was made where nobody looked", user_line())
         if tensor.dim() == 0 or tensor.shape[0] != size:
             return Cause(Fault.NO_RULE, "the batch", "one of its tensors has not one row per example")
@@ -258,9 +123,9 @@ class Capture(TorchFunctionMode):
         source = self.recording.tracked.get(id(tensor))
         if source is not None and not source.derived:
             return source.parameters
-        mark = getattr(tensor, _MARK, 0)
-        is_stale = mark >> _SHIFT < self._oldest if mark else self._was_written(tensor)
-        return (mark & ((1 << _SHIFT) - 1), is_stale, tensor.shape, tensor.dtype)
+        mark = getattr(tensor, MARK, 0)
+        is_stale = mark >> SHIFT < self._oldest if mark else self._was_written(tensor)
+        return (mark & ((1 << SHIFT) - 1), is_stale, tensor.shape, tensor.dtype)
 
     def _was_written(self, tensor: Tensor) -> bool:
         return self._programs is not None and self._programs.was_written(tensor)
@@ -302,8 +167,8 @@ class Capture(TorchFunctionMode):
             raise
         if func in _EXCHANGES and follower is not None:
             follower.exchange(args[0], args[1])
-            setattr(args[0], _MARK, getattr(args[1], _MARK, 0))
-        if isinstance(result, Tensor) or type(result) not in _PLAIN or writes(func):
+            setattr(args[0], MARK, getattr(args[1], MARK, 0))
+        if isinstance(result, Tensor) or type(result) not in PLAIN or writes(func):
             result = self._note(func, args, kwargs, result)
             if func is Tensor.register_hook:
                 self._listen_last(args[0])
@@ -327,7 +192,7 @@ class Capture(TorchFunctionMode):
         for use in self.recording.uses:
             if use.edge == edge and use.handle is not None:
                 use.handle.remove()  # a hook may replace the gradient, and the layer gets what it returns
-                use.handle = _listen(use, output)
+                use.handle = listen(use, output)
 
     def _follow(self, result: Any) -> None:
         for tensor in tensors_in(result):
@@ -340,7 +205,7 @@ class Capture(TorchFunctionMode):
         composite = COMPOSITES.get(func)
         if composite is not None and any(map(is_batch, tensors_in(args))):
             return self._run_composite(composite, func, args)
-        decomposed = _DECOMPOSED.get(func)
+        decomposed = DECOMPOSED.get(func)
         if decomposed is None:
             normalised = with_statistics(func, args, kwargs)
             if normalised is not None:
@@ -389,7 +254,7 @@ class Capture(TorchFunctionMode):
             elif is_batch(tensor):
                 private = True
                 # what was detached on the way leads back to no use, whatever else it is joined with
-                reached = reached or (tensor.requires_grad and getattr(tensor, _REACHED, False))
+                reached = reached or (tensor.requires_grad and getattr(tensor, REACHED, False))
             else:
                 made = made or getattr(tensor, _MADE, False)
         if sources or private:
@@ -397,7 +262,7 @@ class Capture(TorchFunctionMode):
         if private:
             if sources and isinstance(result, Tensor) and not writes(func):
                 result = with_own_history(result, given)
-            changed = _changed(func, args, kwargs, result)
+            changed = changed_by(func, args, kwargs, result)
             if func is Tensor.to and any(result is tensor and not is_batch(tensor) for tensor in given):
                 return result  # a constant that had the type of the examples already
             if self._programs is not None and writes(func) and args and not is_batch(args[0]):
@@ -405,7 +270,7 @@ class Capture(TorchFunctionMode):
                     self._programs.write(tensor)
             self._mark(changed)
             if reached or sources:
-                _mark_reached(changed)
+                mark_reached(changed)
             remember_order(func, args, kwargs, result)
             self.recording.packs = self.recording.packs or func is PACKING
             if not self.recording.is_half:
@@ -413,9 +278,9 @@ class Capture(TorchFunctionMode):
             if not self.recording.rearranges:
                 self.recording.rearranges = rearranges(func, args, kwargs, self.recording.batch_size, is_batch)
         elif sources or made:
-            for tensor in _changed(func, args, kwargs, result):
+            for tensor in changed_by(func, args, kwargs, result):
                 setattr(tensor, _MADE, True)
-        if not sources or func in _DECOMPOSED or (private and func in COMPOSITES):
+        if not sources or func in DECOMPOSED or (private and func in COMPOSITES):
             return result
         if func is Tensor.__setitem__ and private and torch.is_grad_enabled():
             raise UnsupportedModel(
@@ -435,12 +300,12 @@ class Capture(TorchFunctionMode):
                     )
                 continue
             if private:
-                self._declare_if_public(sources[0].tensor, output)
+                declare_if_public(self.recording, sources[0].tensor, output)
                 self._note_use(func, args, kwargs, sources, output, is_root=not reached, output_index=index)
             elif self._makes_batch_axis(func, args, sources, output):
                 self._mark([output])
-                self._declare_rows(sources[0].tensor, output)
-                _mark_reached([output])
+                declare_rows(self.recording, sources[0].tensor, output)
+                mark_reached([output])
                 self._note_use(func, args, kwargs, sources, output, is_root=True)
             else:
                 parameters = frozenset().union(*(source.parameters for source in sources))
@@ -453,22 +318,7 @@ class Capture(TorchFunctionMode):
 
     def _mark(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
-            setattr(tensor, _MARK, self._oldest << _SHIFT)
-
-    def _declare_if_public(self, source: Tensor, output: Tensor) -> None:
-        """Say that a table looked up at constants that were made in the shape of the examples has rows of theirs."""
-        follower = self.recording.follower
-        is_public = follower is not None and follower.tracer is not None and follower.verdict(output) is None
-        if is_public and output.dim() and output.shape[0] == self.recording.batch_size:
-            self._declare_rows(source, output)
-
-    def _declare_rows(self, source: Tensor, output: Tensor) -> None:
-        """Say of copies of a parameter, one for each example, that they are the examples'."""
-        if self.recording.follower is not None:
-            size = self.recording.batch_size
-            is_first = output.shape[0] == size and (source.dim() < output.dim() or source.shape[0] == 1)
-            axis = 0 if is_first or output.dim() < 3 else 1
-            self.recording.follower.declare(output, single(0) if size == 1 else Place(axis, 1, 1, 0, size))
+            setattr(tensor, MARK, self._oldest << SHIFT)
 
     def _note_use(
         self,
@@ -500,7 +350,7 @@ class Capture(TorchFunctionMode):
         )
         if self._follows_memory and not torch.compiler.is_compiling():
             self._follow((args, output))  # inside a composite operation no other call is seen
-        use.handle = _listen(use, output)
+        use.handle = listen(use, output)
         self.recording.uses.append(use)
         if self.recording.follower is not None:
             self._declare_beside(used, output, self.recording.follower)
@@ -560,7 +410,7 @@ class Capture(TorchFunctionMode):
         # parameter.expand(batch, ...), and a table looked up at constants [batch, time], such as positions or kinds of
         # tokens: the common ways in which a parameter grows an example axis by itself
         is_lookup = func is nn.functional.embedding and isinstance(args[0], Tensor) and args[0].dim() > 1
-        if (func not in _EXPANDING and not is_lookup) or output.dim() == 0:
+        if (func not in EXPANDING and not is_lookup) or output.dim() == 0:
             return False
         number, self._num_expansions = self._num_expansions, self._num_expansions + 1
         if is_lookup:
@@ -579,97 +429,9 @@ class Capture(TorchFunctionMode):
         return source.dim() == 3 and source.shape == (output.shape[0], 1, *output.shape[2:]) and output.shape[1] == size
 
 
-def _changed(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Tensor]:
-    """Return the tensors that an operation made or changed; a write into a view changes its base, too."""
-    if not writes(func):
-        return tensors_in(result)
-    found = tensors_in((result, args[:1], kwargs.get("out")))
-    return found + [tensor._base for tensor in found if tensor._base is not None]
-
-
 def _free_slot(capture: Capture) -> int:
     """Return the first slot that no other capture uses: two sessions may have physical batches open at once."""
     active = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     modes = [mode for mode in active if isinstance(mode, Capture)]
     capture.slot = next(slot for slot in itertools.count() if all(mode.slot != slot for mode in modes))
     return capture.slot
-
-
-def _mark_reached(tensors: Iterable[Tensor]) -> None:
-    for tensor in tensors:
-        setattr(tensor, _REACHED, True)
-
-
-def _listen(use: Use, output: Tensor) -> RemovableHandle:
-    handle: RemovableHandle = output.register_hook(lambda found: _keep(use, found))  # type: ignore[no-untyped-call]
-    return handle
-
-
-def _keep(use: Use, gradient: Tensor | None) -> None:
-    use.out_grad, use.is_heard = gradient, True
-    if use.receive is not None and gradient is not None:
-        use.receive(use)
-
-
-def enter(capture: Capture) -> None:
-    """Watch from now on. Compiled parts of a model run uncompiled meanwhile: nobody can look into compiled code."""
-    if "torch._dynamo" in sys.modules:
-        capture.stance = torch.compiler.set_stance("force_eager")
-    capture.__enter__()  # type: ignore[no-untyped-call]
-
-
-def leave(capture: Capture) -> None:
-    """Take one mode out of torch's stack, wherever it lies: two sessions may have physical batches open at once."""
-    above = []
-    if capture.stance is not None:
-        capture.stance.__exit__(None, None, None)
-        capture.stance = None
-    if capture.recording.follower is not None:
-        capture.recording.follower.leave()
-    while (top := _pop_mode()) is not capture:  # type: ignore[no-untyped-call]
-        above.append(top)
-    for mode in reversed(above):
-        _push_mode(mode)  # type: ignore[no-untyped-call]
-
-
-def send_back(
-    loss: Tensor,
-    recording: Recording,
-    inputs: Sequence[Tensor],
-    *,
-    keep_graph: bool,
-    receive: Callable[[Use], None] | None = None,
-) -> Sequence[Tensor | None]:
-    """Send gradients to every noted output, and to ``inputs``; return the latter's."""
-    for use in recording.uses:
-        use.out_grad, use.receive, use.is_heard = None, receive, False
-    edges = [use.edge for use in recording.uses if use.is_root and use.edge is not None]
-    if not edges and not inputs:
-        return ()
-    targets: Any = [*edges, *inputs]  # torch takes edges and tensors together, though its signature does not say so
-    found: Sequence[Tensor | None] = torch.autograd.grad(loss, targets, retain_graph=keep_graph, allow_unused=True)
-    for use in recording.uses:
-        use.receive = None  # a later look at the graph must not count these gradients again
-    return found[len(edges) :]
-
-
-def _decompose(function: Function) -> Function:
-    """Return a copy of a composite Python function that no longer hands itself to the mode as a whole."""
-    assert isinstance(function, FunctionType), "only Python functions hand themselves over as a whole"
-    names = {**function.__globals__, "has_torch_function": lambda *_: False}
-    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
-
-
-_DECOMPOSED: dict[Function, Function] = {
-    **CELLS,
-    nn.functional.multi_head_attention_forward: _decompose(nn.functional.multi_head_attention_forward),
-}
-
-_EXPANDING: frozenset[Function] = frozenset(
-    [
-        Tensor.expand, Tensor.expand_as, Tensor.repeat, Tensor.tile,
-        torch.broadcast_to, Tensor.broadcast_to, torch.tile,
-    ]
-)  # fmt: skip

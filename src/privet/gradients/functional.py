@@ -15,9 +15,10 @@ from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from privet.errors import LoopError, UnsupportedModel
-from privet.gradients.capture import HALF, Capture, enter, is_batch, leave, tensors_in
+from privet.gradients.capture import HALF, Capture, is_batch, tensors_in
 from privet.gradients.engine import Clipper, check_losses
 from privet.gradients.holding import check_norms, check_rule
+from privet.gradients.modes import enter, leave
 from privet.gradients.per_example import Explicit
 from privet.gradients.planner import Planner
 from privet.gradients.reaching import check_module_hooks, check_parameter_hooks

@@ -76,9 +76,13 @@ def prove(loss_function: LossFunction, batch: Any) -> Finding:
             apart.
     """
     if _num_examples(batch) == 1:  # a single example has nobody to mix with
-        batch = pytree.tree_map_only(Tensor, _doubled, batch)
-    is_large = _num_examples(batch) > 2
-    resized = pytree.tree_map_only(Tensor, _without_last if is_large else _doubled, batch)
+        batch = pytree.tree_map_only(Tensor, _with_first_again, batch)
+    num_examples = _num_examples(batch)
+    if num_examples == 2:
+        resized = pytree.tree_map_only(Tensor, _with_first_again, batch)
+    else:  # a few are enough, and an even number is compared with an odd one
+        few = 3 if num_examples % 2 == 0 else 2
+        resized = pytree.tree_map_only(Tensor, lambda tensor: tensor[:few].clone(), batch)
     for _ in range(_ATTEMPTS):
         found = _compared(loss_function, batch, resized)
         if found.sizes.is_possible or isinstance(found.losses, Cause):
@@ -122,12 +126,8 @@ def _tensors(value: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
-def _without_last(tensor: Tensor) -> Tensor:
-    return tensor[:-1].clone()
-
-
-def _doubled(tensor: Tensor) -> Tensor:
-    return torch.cat([tensor, tensor])
+def _with_first_again(tensor: Tensor) -> Tensor:
+    return torch.cat([tensor, tensor[:1]])
 
 
 def _follow(loss_function: LossFunction, batch: Any, num_examples: int) -> tuple[Proof, Sequence[str]]:

@@ -8,13 +8,14 @@ from functools import lru_cache
 import torch
 from torch._ops import OpOverload
 
-from privet.isolation import rules_axes, rules_elements, rules_index, rules_products, rules_shape
+from privet.isolation import rules_axes, rules_elements, rules_index, rules_layers, rules_products, rules_shape
 from privet.isolation.call import Call, Rule, name_of, private
 from privet.isolation.place import Mixes, NoRule, Place, Verdict
 
 RULES: Mapping[str, Rule] = {
     **rules_elements.RULES,
     **rules_axes.RULES,
+    **rules_layers.RULES,
     **rules_shape.RULES,
     **rules_products.RULES,
     **rules_index.RULES,

@@ -1,0 +1,145 @@
+"""A loss function is proven, or what keeps it from being proven is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from privet.errors import ArgumentError, LossError
+from privet.isolation.place import Place
+from privet.isolation.prove import prove
+from privet.isolation.tracer import Tracer
+
+_NUM, _WIDTH = 4, 5
+MODEL = nn.Linear(_WIDTH, 1)
+
+
+def rows(num: int = _NUM) -> Tensor:
+    return torch.randn(num, _WIDTH)
+
+
+def losses(x: Tensor) -> Tensor:
+    return (MODEL(x) ** 2).squeeze(1)
+
+
+class Doubled(torch.autograd.Function):
+    """A function whose gradient is each row's own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] * 2
+
+
+class Averaged(Doubled):
+    """A function whose gradient is that of all rows."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0].mean(0, keepdim=True).expand_as(grads[0])
+
+
+@pytest.mark.parametrize("num", [1, 2, 3, 4])
+def test_a_loss_function_that_keeps_examples_apart_is_proven_at_every_size(num: int) -> None:
+    found = prove(losses, rows(num))
+    assert found.doubts == ()
+    assert found.losses == Place(0, 1, 1, 0, max(num, 2))
+
+
+def test_what_mixes_is_named_with_its_line() -> None:
+    found = prove(lambda x: losses(x - x.mean(0)), rows())
+    assert "mean at test_prove.py" in found.doubts[0]
+
+
+def test_what_mixes_only_at_the_other_size_is_found() -> None:
+    def program(x: Tensor) -> Tensor:
+        return losses(x) if len(x) == _NUM else losses(x) - losses(x).mean()
+
+    assert "mean" in prove(program, rows()).doubts[0]
+
+
+def test_a_loss_that_depends_on_the_number_of_examples_is_not_proven() -> None:
+    assert "how many examples" in prove(lambda x: losses(x) / len(x), rows()).doubts[0]
+
+
+@pytest.mark.parametrize("read", [Tensor.tolist, Tensor.numpy, lambda x: float(x.sum())])
+def test_numbers_that_python_reads_are_named(read: Any) -> None:
+    def program(x: Tensor) -> Tensor:
+        read(x)
+        return losses(x)
+
+    assert "reads examples" in prove(program, rows()).doubts[0]
+
+
+def test_a_program_that_differs_by_chance_is_compared_with_itself() -> None:
+    def program(x: Tensor) -> Tensor:
+        return losses(x) * 2 if float(torch.rand(())) < 0.5 else losses(x)
+
+    assert prove(program, rows()).is_proven
+
+
+def test_code_for_the_backward_pass_is_followed() -> None:
+    assert prove(lambda x: losses(Doubled.apply(MODEL(x) + x)), rows()).is_proven
+    found = prove(lambda x: losses(Averaged.apply(MODEL(x) + x)), rows())
+    assert "mixes the examples" in found.doubts[0]
+
+
+def test_no_gradients_are_left_behind() -> None:
+    prove(lambda x: losses(Doubled.apply(MODEL(x) + x)), rows())
+    assert all(parameter.grad is None for parameter in MODEL.parameters())
+
+
+def test_a_check_of_classes_is_no_read_that_is_refused() -> None:
+    def program(batch: dict[str, Tensor]) -> Tensor:
+        return losses(batch["x"]) * nn.functional.one_hot(batch["y"], 3).sum(1)
+
+    batch = {"x": rows(), "y": torch.tensor([0, 2, 1, 0])}
+    assert prove(program, batch).is_proven
+
+    def counted(batch: dict[str, Tensor]) -> Tensor:
+        return losses(batch["x"]) * nn.functional.one_hot(batch["y"]).sum(1)
+
+    assert not prove(counted, batch).is_proven
+
+
+def test_an_assignment_by_a_mask_is_proven_if_it_moves_nothing() -> None:
+    def filled(x: Tensor) -> Tensor:
+        h = x.clone()
+        h[x > 0] = 0.5
+        h[:, torch.tensor([True, False, False, True, True])] = 2.0
+        return losses(h)
+
+    assert prove(filled, rows()).is_proven
+
+    def moved(x: Tensor) -> Tensor:
+        h = x.clone()
+        h[x > 0] = x[x.flip(0) > 0].mean()
+        return losses(h)
+
+    assert not prove(moved, rows()).is_proven
+
+
+def test_memory_read_from_where_examples_do_not_begin_is_not_proven() -> None:
+    big = torch.randn(_NUM * _WIDTH + 3)
+
+    def program(x: Tensor) -> Tensor:
+        return losses(x.as_strided((len(x), _WIDTH), (_WIDTH, 1), 0))
+
+    assert not prove(program, big[3:].view(_NUM, _WIDTH)).is_proven
+
+
+def test_a_batch_without_one_row_per_example_and_losses_of_another_shape_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="one row per example"):
+        prove(lambda batch: losses(batch[0]), [rows(3), rows(4)])
+    with pytest.raises(LossError, match="one loss per example"):
+        prove(lambda x: losses(x).sum(), rows())
+
+
+def test_following_a_program_does_not_import_the_compiler() -> None:
+    assert not hasattr(Tracer.__torch_dispatch__, "__wrapped__")
