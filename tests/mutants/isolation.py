@@ -8,6 +8,10 @@ _AXES, _INDEX = "isolation/rules_axes.py", "isolation/rules_index.py"
 _ELEMENTS, _SHAPE = "isolation/rules_elements.py", "isolation/rules_shape.py"
 _PRODUCTS, _SIZES = "isolation/rules_products.py", "isolation/sizes.py"
 _ZOO = "tests/isolation/test_mixers.py::test_a_program_that_mixes_examples_is_refused_with_the_line_that_mixes"
+_HOSTILE = (
+    "tests/isolation/test_hostile.py::"
+    "test_a_program_that_is_called_proven_moves_the_sum_at_most_the_bound_for_one_record"
+)
 _TRUTH = "tests/isolation/test_rules.py::test_where_a_rule_gives_a_place_an_example_changes_its_own_rows_alone"
 _NUMBERS = "tests/isolation/test_sizes.py::test_what_depends_on_the_number_of_examples_shows_at_two_sizes"
 _PROVE = "tests/isolation/test_prove.py"
@@ -194,5 +198,38 @@ ISOLATION = (
         "    if from_storage(stride, place.num, spec) != place:",
         "    if stride == 0:",
         f"{_PROVE}::test_memory_read_from_where_examples_do_not_begin_is_not_proven",
+    ),
+    one(
+        "code-at-a-prompt-is-the-librarys",
+        "reads of a loss function that was typed at a prompt pass for the library's own",
+        "isolation/lines.py",
+        '_GENERATED = ("<frozen ", "<eval_with_key>", "<__array_function__ ")',
+        '_GENERATED = ("<",)',
+        "tests/isolation/test_lines.py::"
+        "test_a_read_of_the_users_loss_function_is_refused_wherever_it_was_written[<stdin>-losses]",
+    ),
+    one(
+        "foreign-operators-are-trusted",
+        "an operator of the user's that keeps what it saw leaves a program proven",
+        "isolation/tracer.py",
+        "if func.namespace not in _TORCH and",
+        "if not func.namespace and",
+        f"{_HOSTILE}[kept_by_an_operator_whose_result_is_not_used-walked]",
+    ),
+    one(
+        "nodes-asked-for-late-are-forgotten",
+        "a known program may put hooks on nodes once its losses are made",
+        "isolation/follow.py",
+        "is_known = is_known and doubt is None and not self._errors",
+        "is_known = is_known and not self._errors",
+        f"{_HOSTILE}[hook_on_a_node_late-walked]",
+    ),
+    one(
+        "arguments-of-unknown-kinds-look-alike",
+        "a program is recognised by the kind of an argument whose numbers changed",
+        "isolation/follow.py",
+        "return object()  #",
+        "return kind  #",
+        f"{_HOSTILE}[rows_by_an_array_that_turns-walked]",
     ),
 )
