@@ -310,3 +310,32 @@ def test_norms_that_are_measured_too_short_are_caught_by_the_trial(monkeypatch: 
     inputs = torch.randn(SIZE, 50, 4, dtype=torch.float64)
     with pytest.raises(UnsupportedModel, match=r"0\.weight.*longer than the engine measured"):
         engine_clipped_sum(BookKeeping(), model, lambda *pair: steep(*pair).sum(1), inputs, Threshold(norm=BOUND))
+
+
+@dataclass(kw_only=True)
+class LooksAroundLater:
+    """A rule that follows the longest gradient of the batch, once its trial is over."""
+
+    inner: ClippingRule
+    calls: int = 0
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        return self.inner.sensitivity
+
+    def factors(self, norms: Tensor) -> Tensor:
+        self.calls += 1
+        factors = self.inner.factors(norms)
+        return factors * 1e-4 if self.calls > 50 and bool((norms > 100 * BOUND).any()) else factors
+
+
+@pytest.mark.xfail(strict=True, reason="a rule is compared with itself row by row at its first batches only")
+def test_a_rule_that_looks_at_other_rows_after_its_trial_moves_no_others() -> None:
+    layout = layout_of(nn.Linear(2, 1))
+    rule = LooksAroundLater(inner=Threshold(norm=BOUND).for_groups(layout.num_groups))
+    norms = torch.full((SIZE, layout.num_groups), BOUND)
+    for _ in range(60):
+        alone = held_factors(rule, norms, rule.sensitivity, layout.num_coordinates)
+    norms[0] = 1000 * BOUND
+    together = held_factors(rule, norms, rule.sensitivity, layout.num_coordinates)
+    assert torch.equal(together[1:], alone[1:])
