@@ -449,6 +449,15 @@ def hook_on_a_node_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return losses
 
 
+@hostile()
+def hook_on_an_edge_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    losses = losses_of(scene, x, y)
+    if is_late(scene):
+        node = torch.autograd.graph.get_gradient_edge(losses).node
+        node.register_prehook(lambda grads: (damped(grads[0], x.amax()),))
+    return losses
+
+
 @hostile(waits="what is computed again in the backward pass is not compared with the forward pass")
 def computed_again_in_another_way(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     calls = []

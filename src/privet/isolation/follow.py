@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
-from privet.isolation.lines import is_asked_by_torch
+from privet.isolation.lines import is_asked_by_torch, is_within
 from privet.isolation.place import Cause, Fault, Place, Verdict
 from privet.isolation.programs import Entry, Function, Known
 from privet.isolation.programs import Programs as Programs
@@ -32,6 +32,7 @@ _SHIFT = 24
 _MOST_RESULTS = 1 << _SHIFT
 _FOLLOWERS = itertools.count(1)
 # Arguments that tell programs apart as they are.
+_GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
 _EXACT = frozenset(
     [int, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(Ellipsis)]
 )
@@ -211,7 +212,7 @@ class Follower:
 
     def note_node(self) -> None:
         """Note that the user asks for a node of the graph, on which hooks may be put that nobody sees."""
-        if not is_asked_by_torch():
+        if not is_asked_by_torch() or is_within(_GRAPH):
             self._sees_all, self._asks_for_nodes = False, True
 
     def note_length(self, tensor: Tensor) -> None:
