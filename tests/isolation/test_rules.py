@@ -61,7 +61,7 @@ def samples(name: str) -> Iterator[Sample]:
 SILENT = frozenset(
     [
         "_pack_padded_sequence", "_unique2", "bincount", "dot", "histc", "masked_scatter", "masked_scatter_",
-        "masked_select", "nonzero", "nonzero_static", "put_", "repeat_interleave", "take", "unique_consecutive",
+        "masked_select", "nonzero", "nonzero_static", "put_", "repeat_interleave", "unique_consecutive",
         "unique_dim", "vdot",
     ]
 )  # fmt: skip

@@ -169,15 +169,6 @@ CONTRACTS = (
         _RESTART,
     ),
     one(
-        "contents-compared-at-the-first-step-alone",
-        "what a forward pass writes through .data from the second step on is not seen",
-        "training/step.py",
-        "    return number & (number - 1) == 0\n",
-        "    return number == 0\n",
-        "tests/training/test_later_programs.py::"
-        "test_a_forward_pass_that_begins_to_write_past_the_version_counters_is_refused_before_long",
-    ),
-    one(
         "pre-flight-without-large-numbers",
         "mixing that sleeps on small numbers passes",
         "training/preflight.py",

@@ -62,10 +62,11 @@ ISOLATION = (
     one(
         "kept-memory-forgotten",
         "what an earlier batch wrote into memory passes for public",
-        "isolation/memory.py",
-        "        if spec.verdict is None and getattr(storage, _WRITER, self.generation) != self.generation:",
-        "        if spec.ndim > 9 and getattr(storage, _WRITER, self.generation) != self.generation:",
+        "isolation/programs.py",
+        "        return found is not None\n",
+        "        return False\n",
         _in_zoo("bank_written_as_data"),
+        _in_zoo("previous_batch_kept_as_data_and_used_late"),
     ),
     one(
         "reads-allowed",

@@ -328,6 +328,7 @@ class Follower:
             return Proof(verdict, uses, self._errors, Trace(num_examples=self._num_examples), calls)
         spec, trace = self.tracer.spec(losses), self.tracer.trace
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
+        trace.end()
         if isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole():
             verdict = Cause(Fault.MIXES, "the loss function", "its losses are not one per example, in order")
         if doubt is not None and not isinstance(verdict, Cause):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -25,18 +24,12 @@ class _Content:
     number: int = 0
 
 
-EARLIER = "it uses a value that was computed from an earlier batch"
-# Set on memory, which outlives a batch where a program keeps it: the pass that wrote examples into it.
-_WRITER = "_privet_writer"
-
-
 @dataclass(slots=True)
 class Written:
     """All memory into which examples were written that it did not hold when it was made."""
 
     _contents: dict[int, _Content] = field(default_factory=dict)
     _count: int = 0
-    generation: object = field(default_factory=object)  # tells this pass from others
 
     def is_known(self, spec: Spec) -> bool:
         """Whether nothing was written since the spec was last looked at."""
@@ -57,11 +50,8 @@ class Written:
         content.number = self._count
         if isinstance(verdict, Cause):
             content.fault = verdict
-        if verdict is None:
+        if verdict is None or isinstance(verdict, Cause):
             return  # public numbers may belong to anyone
-        setattr(storage, _WRITER, self.generation)
-        if isinstance(verdict, Cause):
-            return
         if verdict.is_single and num_examples > 1:
             self._note_single(content, tensor, verdict.first, num_examples)
         else:
@@ -104,8 +94,6 @@ class Written:
             storage = _storage(tensor)
         except (RuntimeError, NotImplementedError):
             return spec.verdict
-        if spec.verdict is None and getattr(storage, _WRITER, self.generation) != self.generation:
-            return Cause(Fault.MIXES, "the program", EARLIER, user_line())
         content = self._contents.get(storage._cdata)
         if content is None or content.memory.expired() or content.number <= spec.storage:  # type: ignore[no-untyped-call]
             return spec.verdict
@@ -128,12 +116,6 @@ class Written:
         if spec.place is not None and spec.place != found:
             return Cause(Fault.MIXES, "an in-place write", "it writes examples over others", user_line())
         return found
-
-
-def note_writer(tensor: Tensor, generation: object) -> None:
-    """Remember in a tensor's memory which pass wrote examples into it."""
-    with suppress(RuntimeError, NotImplementedError):  # tensors of tensors have no memory of their own
-        setattr(_storage(tensor), _WRITER, generation)
 
 
 def _storage(tensor: Tensor) -> UntypedStorage:

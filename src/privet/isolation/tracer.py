@@ -89,6 +89,15 @@ class Trace:
     losses: int | None = None  # the serial number of the losses
     memory_of_losses: int = -1  # the memory they lie in
 
+    def end(self) -> None:
+        """Leave out what came after the losses: it has no part in them."""
+        made = [place for place, entry in enumerate(self.entries, 1) if self._makes_losses(entry)]
+        if made:
+            del self.entries[made[-1] :]
+
+    def _makes_losses(self, entry: Entry) -> bool:
+        return any(spec.serial == self.losses for spec in entry.call.out_specs)
+
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The mode that is active while a program is proven."""

@@ -184,7 +184,8 @@ class Step:
                 continue
             yield batch, len(part), False
             if wants_two:
-                yield from ((rows, size, True) for rows, size in resized(batch, len(part)))
+                sizes = resized(batch, len(part), limit=session.physical_batch_size)
+                yield from ((rows, size, True) for rows, size in sizes)
 
     def backward(self, losses: Tensor) -> None:
         """Add this physical batch's clipped gradients to the step's sum.
