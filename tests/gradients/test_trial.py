@@ -14,7 +14,7 @@ from privet.gradients.bookkeeping import BookKeeping
 from privet.gradients.trial import trials
 from privet.mechanism.clipping import Threshold
 from tests.gradients.reference import engine_clipped_sum
-from tests.gradients.test_refusals import MIXING_AFTER
+from tests.gradients.test_refusals import MIXING_AFTER, MIXING_BEFORE, Applied
 from tests.gradients.zoo import squared
 
 BATCH = 8
@@ -116,3 +116,39 @@ def test_the_last_set_of_a_sound_program_shares_its_pass_with_the_comparison_of_
     inputs = torch.randn(4, 4, generator=torch.Generator().manual_seed(4))
     engine_clipped_sum(BookKeeping(), Mixed(mixture, has_words=False), squared, inputs, Threshold(norm=1.0))
     assert len(passes) == num_passes + 2, "for sums and sets, one for a norm, and the one that training takes"
+
+
+@torch.library.custom_op("privet_tests::unruled", mutates_args=(), schema="(Tensor rows) -> Tensor")
+def unruled(rows: Tensor) -> Tensor:
+    """An operator of the user's own: it does nothing, and no rule can tell, so that the trial alone is left."""
+    return rows.clone()
+
+
+unruled.register_autograd(lambda ctx, grad: grad)
+
+
+@pytest.mark.parametrize("name", SAME_PARITY)
+def test_the_trial_alone_refuses_mixing_of_equal_parity(name: str) -> None:
+    size, mixture = SAME_PARITY[name]
+    inputs = torch.randn(size, 4, generator=torch.Generator().manual_seed(2))
+    model = Mixed(lambda out: mixture(unruled(out)), has_words=False)
+    with pytest.raises(UnsupportedModel, match="mixes the examples"):
+        engine_clipped_sum(BookKeeping(), model, squared, inputs, Threshold(norm=1e6))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_the_trial_alone_refuses_one_example_that_reaches_one_other(size: int) -> None:
+    inputs = torch.randn(size, 4, generator=torch.Generator().manual_seed(3))
+    for source, target in itertools.permutations(range(size), 2):
+        mixture = one_way(source, target)
+        model = Mixed(lambda out, mixture=mixture: mixture(unruled(out)), has_words=False)  # type: ignore[misc]
+        with pytest.raises(UnsupportedModel, match="mixes the examples"):
+            engine_clipped_sum(BookKeeping(), model, squared, inputs, Threshold(norm=1e6))
+
+
+@pytest.mark.parametrize("name", MIXING_BEFORE)
+def test_the_trial_alone_refuses_mixing_before_the_first_trained_layer(name: str) -> None:
+    inputs = torch.randn(BATCH, 6, generator=torch.Generator().manual_seed(5))
+    model = Applied(before=lambda rows: MIXING_BEFORE[name](unruled(rows)))
+    with pytest.raises(UnsupportedModel, match="mixes the examples"):
+        engine_clipped_sum(BookKeeping(), model, squared, inputs, Threshold(norm=1.0))

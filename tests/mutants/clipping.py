@@ -14,7 +14,7 @@ _SUMS = "tests/contract/test_clipped_sums.py::test_no_record_moves_the_sum_furth
 _BOUND = "tests/contract/test_engines.py::test_removing_one_example_moves_the_sum_at_most_the_sensitivity"
 _HOSTILE = "tests/contract/test_engines.py::test_a_hostile_example_moves_the_sum_at_most_the_sensitivity"
 _WAY = "tests/gradients/test_operations.py::test_a_way_of_using_a_parameter_is_exact_or_refused"
-_PARITY = "tests/gradients/test_trial.py::test_mixing_examples_of_equal_parity_is_refused"
+_PARITY = "tests/gradients/test_trial.py::test_the_trial_alone_refuses_one_example_that_reaches_one_other"
 _SETS = "    yield from marks.to(device).unbind(1)"
 _ADDITIVE = "tests/contract/test_engines.py::test_an_example_adds_the_same_to_every_batch"
 
@@ -217,7 +217,7 @@ CLIPPING = (
         "gradients/trial.py",
         "        _check_inputs(found[len(targets) :], absent)\n",
         "",
-        "tests/gradients/test_refusals.py::test_mixing_before_the_first_trained_layer_is_refused",
+        "tests/gradients/test_trial.py::test_the_trial_alone_refuses_mixing_before_the_first_trained_layer",
     ),
     one(
         "trial-by-odd-and-even-alone",
@@ -241,7 +241,7 @@ CLIPPING = (
         "gradients/trial.py",
         "        gradients = trial.send_back(loss, parameters, absent)\n",
         "        gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)\n",
-        "tests/gradients/test_trial.py::test_one_example_that_reaches_one_other_is_refused_whichever_they_are",
+        "tests/gradients/test_trial.py::test_the_trial_alone_refuses_one_example_that_reaches_one_other",
     ),
     one(
         "pre-flight-by-odd-and-even-alone",
@@ -358,7 +358,7 @@ CLIPPING = (
         "gradients/bookkeeping.py",
         "signature = (tuple(recording.program), lying)",
         "signature = ((), lying)",
-        "tests/training/test_later_programs.py::test_a_term_that_mixes_examples_and_begins_later_is_refused[walked]",
+        "tests/training/test_later_programs.py::test_a_term_that_no_rule_knows_and_that_begins_later_is_refused_by_trial",
     ),
     one(
         "new-programs-without-leaves",

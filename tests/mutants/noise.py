@@ -128,7 +128,7 @@ NOISE = (
         _STREAM,
         "if os.getpid() != self.process:",
         "if os.getpid() == 0:",
-        "tests/training/test_randomness.py::test_a_forked_child_cannot_update_with_its_parents_noise",
+        "tests/training/test_randomness.py::test_streams_refuse_to_be_used_by_another_process",
     ),
     one(
         "noise-for-the-largest-group-only",

@@ -152,6 +152,37 @@ def centred(rows: Tensor) -> Tensor:
     return rows - rows.mean(0)
 
 
+@torch.library.custom_op("privet_tests::unmoved", mutates_args=(), schema="(Tensor rows) -> Tensor")
+def unmoved(rows: Tensor) -> Tensor:
+    """One that does nothing."""
+    return rows.clone()
+
+
+unmoved.register_autograd(lambda ctx, grad: grad)
+
+
+@torch.library.custom_op("privet_tests::met", mutates_args=(), schema="(Tensor rows) -> Tensor")
+def met(rows: Tensor) -> Tensor:
+    """Another one, in the place of a product of all examples with all."""
+    return rows @ rows.T @ rows
+
+
+met.register_autograd(lambda ctx, grad: grad.mean(0, keepdim=True).expand_as(grad).contiguous())
+
+
+def test_a_term_that_no_rule_knows_and_that_begins_later_is_refused_by_trial() -> None:
+    model, started = network(), []
+
+    def losses(inputs: Tensor, labels: Tensor) -> Tensor:
+        out = unmoved(model(inputs))
+        found = functional.cross_entropy(out, labels, reduction="none")
+        return found + met(out).mean(1) if started else found
+
+    with pytest.raises(UnsupportedModel, match="mixes"):
+        train(model, losses, examples(), walked, before=lambda index: started.extend([1] * index))
+    assert started, "the first step passed"
+
+
 centred.register_autograd(lambda ctx, grad: grad - grad.mean(0))
 centring = pytest.mark.parametrize("centre", [lambda rows: rows - rows.mean(0), centred], ids=["by rule", "by trial"])
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from privet.errors import ArgumentError, PrivetError
+from privet.errors import ArgumentError, LoopError, PrivetError
 from privet.plan import Plan
 from privet.training.randomness import HostNoise, KeystreamNoise, Streams
 from privet.training.session import privatize
@@ -208,6 +208,14 @@ def test_a_forked_child_cannot_update_with_its_parents_noise(plan: Plan) -> None
             assert in_a_fork(step.update) == "refused"
             step.update()
     assert session.ledger.charged_rounds == plan.num_rounds
+
+
+def test_streams_refuse_to_be_used_by_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = Streams.new(torch.device("cpu"), seed=None)
+    streams.check_process()
+    monkeypatch.setattr(os, "getpid", lambda: streams.process + 1)
+    with pytest.raises(LoopError, match="another process"):
+        streams.check_process()
 
 
 def test_a_forked_child_that_asks_for_a_step_reads_no_data() -> None:
