@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from privet.accounting.ledger_changes import MAX_REASON
 from privet.errors import ArgumentError
@@ -15,14 +15,14 @@ def _checked(words: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
-    """Experiments, and no proof, say that the examples of some batches were kept apart.
+class _Reasoned:
+    """A row about one thing that has no rule.
 
     Attributes:
-        reason: What has no rule: an operation and the line that asked for it. It names the program, not the data.
+        reason: An operation and the line that asked for it. It names the program, not the data.
     """
 
-    kind: ClassVar[str] = "tried"
+    kind: ClassVar[str]
     reason: str
 
     def __post_init__(self) -> None:
@@ -34,34 +34,23 @@ class Tried:
         return {"reason": self.reason}
 
     @classmethod
-    def read(cls, body: dict[str, Any]) -> Tried:
+    def read(cls, body: dict[str, Any]) -> Self:
         """Read the JSON form back."""
         return cls(reason=body["reason"])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settled:
-    """What was tried only was proven later.
+class Tried(_Reasoned):
+    """Experiments, and no proof, say that the examples of some batches were kept apart."""
 
-    Attributes:
-        reason: The one that no longer counts.
-    """
+    kind: ClassVar[str] = "tried"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled(_Reasoned):
+    """What was tried only was proven later."""
 
     kind: ClassVar[str] = "settled"
-    reason: str
-
-    def __post_init__(self) -> None:
-        """Refuse words that are not there, too long, or not printable."""
-        _checked(self.reason)
-
-    def body(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {"reason": self.reason}
-
-    @classmethod
-    def read(cls, body: dict[str, Any]) -> Settled:
-        """Read the JSON form back."""
-        return cls(reason=body["reason"])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ file: the same code checks a ledger on disk, one in memory and one on a simulate
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from binascii import hexlify
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -282,12 +283,13 @@ class Tally:
         self._returnable[coded.key] = left
 
 
-class Told:
+class Told(ABC):
     """What rows say, the same words for a ledger that is held and for one that is looked at."""
 
     @property
+    @abstractmethod
     def _told(self) -> Tally:
-        raise NotImplementedError
+        """The rows that speak."""
 
     @property
     def run(self) -> str:
