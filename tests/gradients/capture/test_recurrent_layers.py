@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
 from privet.errors import UnsupportedModel
+from privet.gradients.capture import recurrent_layers
 from privet.gradients.capture.capture import mark_batch
 from privet.gradients.capture.recurrent_layers import COMPOSITES, Recurrent, fused_recurrence, looped_recurrence
 from privet.gradients.engines.bookkeeping import BookKeeping
@@ -80,7 +81,7 @@ def test_the_fused_way_gives_the_same_clipped_sum(name: str, monkeypatch: pytest
     model, examples = build().double(), inputs(5)
     examples = examples.double() if examples.is_floating_point() else examples
     expected = loop_clipped_sum(model, squared, examples, Threshold(norm=0.1))
-    monkeypatch.setattr(recurrent, "looped_recurrence", fused_recurrence)
+    monkeypatch.setattr(recurrent_layers, "looped_recurrence", fused_recurrence)
     found = engine_clipped_sum(BookKeeping(), model, squared, examples, Threshold(norm=0.1))
     assert relative_error(found, expected) <= 1e-9
 
@@ -88,7 +89,7 @@ def test_the_fused_way_gives_the_same_clipped_sum(name: str, monkeypatch: pytest
 @pytest.mark.parametrize("name", ["summed_gates", "reset_gates"])
 def test_the_noted_operation_is_itself_exact_for_the_general_rule(name: str) -> None:
     torch.manual_seed(0)
-    operation = getattr(recurrent, name)
+    operation = getattr(recurrent_layers, name)
     rules = {function: rule for function, rule in RULES.items() if function is not operation}
     layer = nn.GRU(3, 4, batch_first=True) if name == "reset_gates" else nn.LSTM(3, 4, batch_first=True)
     model, inputs = Root(layer).double(), frames(4).double()
@@ -197,7 +198,7 @@ def test_on_a_device_the_clipped_sum_is_that_of_the_loop(
 ) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(recurrent, "fused_recurrence", recurrence)
+    monkeypatch.setattr(recurrent_layers, "fused_recurrence", recurrence)
     build, inputs = next((build, inputs) for case, build, inputs in RECURRENT if case == name)
     model, examples = build(), inputs(7)
     expected = loop_clipped_sum(model, squared, examples, Threshold(norm=0.1))
