@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -130,10 +131,11 @@ class Failing:
 @pytest.mark.parametrize("fails_in", ["reading", "noise"])
 def test_a_release_that_fails_leaves_its_round_charged_and_void(fails_in: str) -> None:
     book = ledger()
-    with pytest.raises(RuntimeError, match="today"), ChargedRelease[None](book, EVENT) as release:
+    with suppress(RuntimeError), ChargedRelease[None](book, EVENT) as release:
         if fails_in == "reading":
             raise RuntimeError("no data today")
         release.add_noise_and_compare(Failing())
+        pytest.fail("nothing failed")
     assert (book.charged_rounds, book.available) == (1, 0)
 
 

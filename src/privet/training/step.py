@@ -19,8 +19,8 @@ from torch import Tensor
 
 from privet.accounting.ledger import VoidReason
 from privet.errors import LoopError
-from privet.gradients.capture import mark_batch
-from privet.gradients.engine import NewProgram
+from privet.gradients.capture.capture import mark_batch
+from privet.gradients.engines.engine import NewProgram
 from privet.mechanism.ablations import NotPrivate
 from privet.mechanism.done import Done
 from privet.mechanism.granularity import Kept
