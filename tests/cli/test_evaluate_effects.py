@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from privet.cli.evaluate import _measure_row
-from privet.experiments.results import Measure
+from privet.runs.results import Measure
 from tests.cli.conftest import Ask
 
 
