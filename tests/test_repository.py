@@ -24,6 +24,7 @@ FORBIDDEN_METHODS = {("torch", "load"), ("torch", "save"), ("torch.jit", "load")
 
 
 RESEARCH = ROOT / "research" / "src" / "privet_research"
+COMMAND_LINES = {SOURCE / "cli", RESEARCH / "commands"}
 
 
 def sources() -> list[Path]:
