@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from privet_research.toys.two_patch import CELLS, TwoPatch
 
+from privet.datasets.two_patch import CELLS, TwoPatch
 from privet.errors import ArgumentError
 
 

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from privet_research.toys.two_patch import TwoPatch
 
+from privet.datasets.two_patch import TwoPatch
 from privet.effects.fairness import Attribute
 from privet.effects.feature_estimate import estimate_features, explain_groups, padding_ratio
 from privet.errors import ArgumentError, DataError

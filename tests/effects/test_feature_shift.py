@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from privet_research.toys.two_patch import TwoPatch
 
+from privet.datasets.two_patch import TwoPatch
 from privet.effects.feature_shift import Array, Codes, equivalent_angle, feature_shift
 from privet.errors import DataError
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from privet_research.toys.two_patch import TwoPatch
 
+from privet.datasets.two_patch import TwoPatch
 from privet.errors import DataError
 from privet_research.pages.laboratory_figure import laboratory_figure, published_figure
 from privet_research.pages.study_pictures import PICTURES

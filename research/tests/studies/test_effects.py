@@ -187,8 +187,7 @@ def test_the_adult_table_names_every_group_and_who_pays_most(monkeypatch: pytest
 
 
 def test_the_laboratory_table_shows_every_part_it_is_given() -> None:
-    from privet_research.toys.two_patch import TwoPatch
-
+    from privet.datasets.two_patch import TwoPatch
     from privet_research.studies.patch_training import PatchTraining
 
     small = LabSettings(num_examples=60, num_filters=3, training=PatchTraining(batch_size=20, num_steps=3))

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from privet_research.toys.two_patch import CELL_NAMES, TwoPatch
 
+from privet.datasets.two_patch import CELL_NAMES, TwoPatch
 from privet_research.studies.laboratory import (
     LabSettings,
     random_cells,

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from privet_research.toys.two_patch import TwoPatch
 from torch.nn import functional
 
+from privet.datasets.two_patch import TwoPatch
 from privet.effects.radii import noise_walk_length
 from privet.errors import ArgumentError
 from privet.mechanism.clipping import Threshold

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
+from privet.datasets.two_patch import CELL_NAMES, TwoPatch
 from privet.effects.feature_to_noise import PatchCell, PatchSetting, pretraining_harms
 from privet.effects.robustness import LargestChange, ProjectedGradient, robustness_curve
 from privet_research.studies.patch_training import PatchTraining, initial_filters, measure_patches, train_patches
 from privet_research.studies.two_layer_cnn import TwoLayerCnn
-from privet_research.toys.two_patch import CELL_NAMES, TwoPatch
 
 Row = dict[str, Any]
 Array = NDArray[np.float64]
