@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -81,34 +80,6 @@ def test_changes_reach_a_study_that_takes_them_and_are_refused_by_one_that_does_
     refused = ask("study", "plain", *changes)
     assert refused.code == 1
     assert "no settings that can be changed" in refused.err
-
-
-@pytest.fixture
-def own_run(finished_run: Path, tmp_path: Path) -> Path:
-    """A copy that a test may add files to."""
-    return Path(shutil.copytree(finished_run, tmp_path / "run"))
-
-
-def test_evaluation_shows_confidence_and_attacks_beside_their_limits(ask: Ask, own_run: Path) -> None:
-    found = ask("evaluate", own_run, "--calibration", "--membership", "--bins", "10", "--device", "cpu")
-    assert found.code == 0
-    assert "expected calibration error, 10 bins" in found.out
-    assert max(len(line) for line in found.out.splitlines()) <= 80
-    assert "allows at most" in found.out
-    assert "EXCEEDED" not in found.out
-
-
-def test_evaluation_gives_the_same_figures_as_json(ask: Ask, own_run: Path) -> None:
-    values = json.loads(ask("evaluate", own_run, "--calibration", "--membership", "--equal-mass", "--json").out)
-    assert values["calibration"]["reliability"]["binning"] == "equal mass"
-    assert len(values["membership"]) == 4  # two attacks, each also on a network that was never trained
-    assert values["measures"][0]["name"] == "accuracy"
-
-
-def test_evaluation_keeps_nothing_unless_asked(ask: Ask, own_run: Path) -> None:
-    before = sorted(path.name for path in own_run.iterdir())
-    ask("evaluate", own_run)
-    assert sorted(path.name for path in own_run.iterdir()) == before
 
 
 def test_an_interrupted_study_goes_on_from_the_rows_it_kept(

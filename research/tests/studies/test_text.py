@@ -11,10 +11,11 @@ from privet.datasets.sentences import TRAIN_SIZE, LabelledSentences
 from privet.errors import ArgumentError, DependencyError
 from privet.mechanism.events import same_event
 from privet.models import minilm
+from privet.models.token_states import TokenStates, encode
 from privet_research.studies import text
 from privet_research.studies.arms import LOCAL, MIXED, NON_PRIVATE, SCALED
 from privet_research.studies.text import QUICK, TextSettings
-from privet_research.studies.text_data import TokenStates, encode, first_records, hold_out
+from privet_research.studies.text_data import first_records, hold_out
 from privet_research.studies.text_table import text_table
 
 needs_weights = pytest.mark.skipif(
@@ -126,7 +127,9 @@ def test_frozen_and_trained_layers_together_are_the_whole_encoder() -> None:
     for num_layers in (0, 2, 6):
         upper = whole.upper(num_layers, 2)
         upper.head.weight.data.copy_(torch.eye(2, minilm.WIDTH))
-        found = encode(whole, whole.lower(6 - num_layers), data, torch.device("cpu"), batch_size=2)
+        found = encode(
+            whole, whole.lower(6 - num_layers), data.sentences, data.labels, torch.device("cpu"), batch_size=2
+        )
         assert found.lengths.tolist() == sorted(len(row) for row in tokens)
         states, mask, labels = found.take(torch.arange(3))
         scores = upper(states, mask)

@@ -33,6 +33,7 @@ from privet.mechanism.scheduled_clipping import Scheduled
 from privet.mechanism.terms import Adjacency, Unit
 from privet.models.adapters import add_adapters
 from privet.models.minilm import NUM_LAYERS, MiniLm, UpperLayers
+from privet.models.token_states import TokenStates, encode
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.optimizers import DPAdamW
@@ -42,7 +43,7 @@ from privet.training.schedules import LearningRate, LinearDecay
 from privet.training.session import privatize
 from privet_research.studies.arms import LOCAL, MIXED, NON_PRIVATE, SCALED
 from privet_research.studies.clipping import cross_fitted
-from privet_research.studies.text_data import TokenStates, encode, first_records, hold_out
+from privet_research.studies.text_data import first_records, hold_out
 
 Row = dict[str, Any]
 # Lengths are rounded up on a device, so that few kinds of batches have to be recorded: 80 holds the longest sentence.
@@ -200,7 +201,7 @@ def _states(settings: TextSettings, device: torch.device) -> tuple[TokenStates, 
     step = _LENGTH_STEP if device.type == "cuda" else 1
 
     def states(part: LabelledSentences) -> TokenStates:
-        return encode(minilm, lower, part, device, length_step=step)
+        return encode(minilm, lower, part.sentences, part.labels, device, length_step=step)
 
     train = states(first_records(rest, settings.dataset_size))
     return train, states(held_out) if settings.num_held_out else None, states(dev)
