@@ -214,7 +214,8 @@ def test_the_readme_names_the_command(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["demo", "test", "test-slow", "lint", "types", "contracts", "unit", "bundle", "clean"]
+    "target",
+    ["check", "clean", "contracts", "demo", "dist", "bundle", "lint", "quick", "test", "test-slow", "types", "unit"],
 )
 def test_the_makefile_has_the_target(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -224,7 +225,44 @@ def test_every_install_of_the_makefile_is_constrained() -> None:
     lines = (ROOT / "Makefile").read_text(encoding="utf-8").splitlines()
     installs = [line for line in lines if re.search(r"\bpip\b.*\binstall\b|\$\(PIP\) install", line)]
     assert installs
-    assert [line for line in installs if not re.search(r"--constraint constraints(-flower)?\.txt", line)] == []
+    constrained = r"--constraint (\$\(CONSTRAINTS\)|constraints-flower\.txt)"
+    assert [line for line in installs if not re.search(constrained, line)] == []
+    assert "CONSTRAINTS ?= constraints.txt" in lines
+
+
+def test_hosted_checks_cover_every_python_and_the_oldest_and_newest_torch() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "check.yml").read_text(encoding="utf-8")
+    table = project()
+    classifiers, dependencies = table["classifiers"], table["dependencies"]
+    assert isinstance(classifiers, list)
+    assert isinstance(dependencies, list)
+    pythons = [text.split()[-1] for text in classifiers if re.search(r":: 3\.\d+$", text)]
+    (oldest,) = [text.split(">=")[1] for text in dependencies if text.startswith("torch>=")]
+    (tried,) = re.findall(r"^ +python: \[(.+)\]$", workflow, flags=re.MULTILINE)
+    (torches,) = re.findall(r"^ +torch: \[(.+)\]$", workflow, flags=re.MULTILINE)
+    assert re.findall(r"[\d.]+", tried) == pythons
+    assert re.findall(r"[\d.]+", torches) == [f"{oldest}.0", pins()["torch"]]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.name)
+def test_hosted_jobs_run_targets_and_files_that_exist(path: Path) -> None:
+    workflow, makefile = path.read_text(encoding="utf-8"), (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"\bmake ([\w-]+)", workflow.replace("make ${{ matrix.target }}", "")))
+    targets |= {name for names in re.findall(r"target: \[(.+)\]", workflow) for name in names.split(", ")}
+    assert targets
+    assert [target for target in targets if not re.search(rf"^{target}:", makefile, flags=re.MULTILINE)] == []
+    for file in re.findall(r"(?:scripts|\.ci)/[\w./]+", workflow):
+        assert (ROOT / file).exists(), file
+
+
+def test_the_changelog_has_notes_for_this_version() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "release_notes.py"), str(project()["version"])]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("### ")
+    assert "\n## " not in result.stdout
+    unknown = subprocess.run([*command[:-1], "9.9.9"], capture_output=True, text=True, check=False)
+    assert unknown.returncode != 0
+    assert "9.9.9" in unknown.stderr
 
 
 def test_importing_the_library_loads_nothing_heavy() -> None:
