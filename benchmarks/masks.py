@@ -38,9 +38,10 @@ from privet.mechanism.schedules import Constant
 from privet.mechanism.terms import Adjacency, Unit
 from privet.models.dp_cnn import dp_cnn
 from privet.plan import Plan
+from privet.training.performance import Performance
+from privet.training.privatize import privatize
 from privet.training.randomness import Streams
-from privet.training.session import Session, privatize
-from privet.training.step import Step
+from privet.training.session import Session, Step
 
 _WARM_UP = 3
 # Steps of an epoch of 50,000 examples in batches of 1,000; masks are drawn once per epoch.
@@ -114,7 +115,7 @@ def _session(size: Size, mask: Mask, device: torch.device, steps: int) -> Sessio
         unit=Unit.RECORD,
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    return privatize(model, optimizer, data, plan, physical_batch_size=batch, seed=0)
+    return privatize(model, optimizer, data, plan, performance=Performance(physical_batch_size=batch), seed=0)
 
 
 def _parts(size: Size, device: torch.device) -> dict[str, Callable[[], None]]:

@@ -24,7 +24,8 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch
 from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
-from privet.training.session import privatize
+from privet.training.performance import Performance
+from privet.training.privatize import privatize
 from privet.training.weights import WeightWatch
 
 _WATCHED = ("begin_step", "check_forward", "look", "accept")
@@ -122,7 +123,7 @@ def main(name: str, batch: int, physical: int, length: int, steps: int, optimize
     originals = {method: getattr(WeightWatch, method) for method in _WATCHED}
     for method, original in originals.items():
         setattr(WeightWatch, method, watch.timed(original))
-    with privatize(model, made, data, plan, physical_batch_size=physical) as session:
+    with privatize(model, made, data, plan, performance=Performance(physical_batch_size=physical)) as session:
         begin, before = watch.now(), watch.seconds
         for step in session.steps():
             for batch_of_step in step.microbatches():

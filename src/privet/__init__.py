@@ -74,12 +74,13 @@ _WHERE = {
     "BookKeeping": "privet.gradients.engines.bookkeeping",
     "Functional": "privet.gradients.engines.functional",
     "replace_batchnorm": "privet.gradients.engines.support",
-    "privatize": "privet.training.session",
+    "privatize": "privet.training.privatize",
     "Session": "privet.training.session",
+    "Performance": "privet.training.performance",
     "Eager": "privet.training.replay",
     "CudaGraph": "privet.training.replay",
     "Compiled": "privet.training.replay",
-    "Step": "privet.training.step",
+    "Step": "privet.training.session",
     "preflight": "privet.training.preflight",
     "Check": "privet.isolation.watch",
     "Waiver": "privet.isolation.watch",
@@ -191,8 +192,10 @@ if TYPE_CHECKING:
     from privet.training.normalisation import PrivateNormalisation as PrivateNormalisation
     from privet.training.optimizers import DPAdam as DPAdam
     from privet.training.optimizers import DPAdamW as DPAdamW
+    from privet.training.performance import Performance as Performance
     from privet.training.physical_batch import suggest_physical_batch as suggest_physical_batch
     from privet.training.preflight import preflight as preflight
+    from privet.training.privatize import privatize as privatize
     from privet.training.replay import Compiled as Compiled
     from privet.training.replay import CudaGraph as CudaGraph
     from privet.training.replay import Eager as Eager
@@ -201,7 +204,6 @@ if TYPE_CHECKING:
     from privet.training.schedules import LinearDecay as LinearDecay
     from privet.training.schedules import StepDecay as StepDecay
     from privet.training.session import Session as Session
-    from privet.training.session import privatize as privatize
-    from privet.training.step import Step as Step
+    from privet.training.session import Step as Step
     from privet.training.telemetry import Unprotected as Unprotected
     from privet.training.units import OneItemPerPerson as OneItemPerPerson

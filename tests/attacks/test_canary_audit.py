@@ -159,7 +159,7 @@ def test_a_rule_that_clips_at_twice_its_bound_is_held_to_it_and_found_where_noth
 ) -> None:
     plan = plan_of(clipping=LooseThreshold(norm=0.7))
     assert not audited(plan).is_broken
-    monkeypatch.setattr("privet.training.step.NotPrivate", LooseThreshold)  # only ablations are not held
+    monkeypatch.setattr("privet.training.prepared.NotPrivate", LooseThreshold)  # only ablations are not held
     assert audited(plan).is_broken
 
 

@@ -30,7 +30,8 @@ from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.checkpoint import load_checkpoint
-from privet.training.session import privatize
+from privet.training.performance import Performance
+from privet.training.privatize import privatize
 
 ROUNDS = 150
 RESERVED_AHEAD = 10
@@ -56,7 +57,7 @@ def train(folder: Path) -> None:
         SGD(model.parameters(), lr=0.1, momentum=0.9),
         dataset,
         plan,
-        physical_batch_size=8,
+        performance=Performance(physical_batch_size=8),
         folder=folder / "run",
         checkpoint_every=3,
     )

@@ -16,7 +16,7 @@ from privet.mechanism.sampling import FullBatch, Poisson, Sampling, Shuffle
 from privet.mechanism.scheduled_clipping import Scheduled
 from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
-from privet.training.session import privatize
+from privet.training.privatize import privatize
 from tests.training.tools import examples, flat_gradient, losses_of, network, plain_sgd, run
 
 PLAN = Plan(

@@ -34,7 +34,8 @@ from privet.reports.certificate_page import write_certificate
 from privet.reports.content import gather
 from privet.runs.ledger_check import check_ledger
 from privet.runs.project import total_of_runs
-from privet.training.session import Session, privatize
+from privet.training.privatize import privatize
+from privet.training.session import Session
 from tests.scripts.test_verify_certificate import HOLDS, VERIFIER, WRONG
 
 RATE, RIDGE = 0.5, 1e-2

@@ -38,8 +38,10 @@ from privet.mechanism.sums import ClippedSum
 from privet.mechanism.terms import Adjacency, Unit
 from privet.mechanism.unit_learning import num_axis_sums
 from privet.plan import Plan
+from privet.training.performance import Performance
+from privet.training.privatize import privatize
 from privet.training.replay import CudaGraph
-from privet.training.session import Session, privatize
+from privet.training.session import Session
 
 SCALES = torch.tensor([0.05, 0.3, 1.0, 3.0])
 SQUARES = AdaptiveGaussian(learning=ReleasedSquares(every=2), noise_multiplier=1.5)
@@ -92,15 +94,15 @@ def squares_of(engine: object, data: list[tuple[Tensor, Tensor]], model: nn.Modu
         SGD(model.parameters(), lr=0.0),
         data,
         plan,
-        physical_batch_size=7,
+        performance=Performance(physical_batch_size=7, engine=engine),
         seed=0,
-        engine=engine,  # type: ignore[arg-type]
+        # type: ignore[arg-type]
     )
     with session:
         for step in session.steps():
             step.accumulate(lambda x, y: functional.cross_entropy(model(x), y, reduction="none"))
-            assert step._sum.squares is not None
-            found.append(step._sum.squares.clone())
+            assert step._clipped.squares is not None
+            found.append(step._clipped.squares.clone())
             step.update()
     return found[0]
 
@@ -223,9 +225,11 @@ def test_units_follow_badly_scaled_features(learning: ReleasedSquares | PastGrad
         sampling=Poisson(rate=0.25, steps=30, expected_batch_size=1000),
     )
     data = list(zip(features, labels, strict=True))
-    with privatize(model, SGD(model.parameters(), lr=0.02), data, plan, physical_batch_size=2000, seed=0) as session:
+    with privatize(
+        model, SGD(model.parameters(), lr=0.02), data, plan, performance=Performance(physical_batch_size=2000), seed=0
+    ) as session:
         train(session)
-        run = session._noise
+        run = session._run.state.noise
     assert isinstance(run, AdaptiveGaussianRun)
     columns = np.array(run.learning.geometry.columns[0])
     assert columns.argmax() == 3
@@ -279,7 +283,13 @@ def test_what_cannot_learn_units_is_refused() -> None:
     with pytest.raises(PlanError, match="NoMask"):
         privatize(model, SGD(model.parameters(), lr=0.1), data, masked)
     with pytest.raises(PlanError, match="Eager"):
-        privatize(model, SGD(model.parameters(), lr=0.1), data, plan_with(SQUARES), launch=CudaGraph())
+        privatize(
+            model,
+            SGD(model.parameters(), lr=0.1),
+            data,
+            plan_with(SQUARES),
+            performance=Performance(launch=CudaGraph()),
+        )
 
 
 @pytest.mark.parametrize(

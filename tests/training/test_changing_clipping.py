@@ -17,7 +17,8 @@ from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdap
 from privet.mechanism.grouping import PerLayer
 from privet.mechanism.scheduled_clipping import Scheduled
 from privet.plan import Plan
-from privet.training.session import Session, privatize
+from privet.training.privatize import privatize
+from privet.training.session import Session
 from tests.training.tools import (
     examples,
     flat,
@@ -108,7 +109,7 @@ def test_the_noise_follows_the_learned_threshold(monkeypatch: pytest.MonkeyPatch
     asked: list[float] = []
     session, model = session_of(replace(full_batch(5), clipping=ADAPTIVE))
     with session:
-        source = session._streams.noise
+        source = session._run.streams.noise
         add = type(source).add_normal
 
         def noted(self: object, vector: Tensor, std: float) -> None:
@@ -127,7 +128,7 @@ def test_a_resumed_run_goes_on_from_the_threshold_it_had_learned(tmp_path: Path)
     session, model = session_of(plan, folder=tmp_path)
     with session:
         bounds_of(session, model, at_most=4)
-        learned = session._clipping.state()["bounds"]
+        learned = session._run.state.clipping.state()["bounds"]
     again, model = session_of(plan, folder=tmp_path)
     with again:
         assert bounds_of(again, model)[0] == learned != (0.05,)
@@ -150,7 +151,7 @@ def test_a_checkpoint_tells_no_more_of_a_threshold_than_its_value(tmp_path: Path
         run(session, model)
     with safe_open(tmp_path / "checkpoint.safetensors", framework="pt") as file:
         facts = json.loads(file.metadata()["privet"])
-    assert facts["clipping"] == {"bounds": list(session._clipping.state()["bounds"])}
+    assert facts["clipping"] == {"bounds": list(session._run.state.clipping.state()["bounds"])}
 
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["flat", "layerwise"])

@@ -10,7 +10,7 @@ from privet.mechanism.fixed_size import FixedSize
 from privet.mechanism.sampling import Sampling
 from privet.mechanism.terms import Adjacency
 from privet.mechanism.truncated import TruncatedPoisson, Truncation
-from privet.training.session import privatize
+from privet.training.privatize import privatize
 from tests.training.tools import Counting, Watched, examples, network, plain_sgd, plan_of, run
 
 PIECES: dict[str, tuple[Sampling, Adjacency]] = {

@@ -13,8 +13,8 @@ from privet.errors import LedgerMismatch, LoopError, PlanError
 from privet.mechanism.noise import Gaussian, NormalSource
 from privet.mechanism.sums import ClippedSum, PrivateSum
 from privet.mechanism.terms import Adjacency
-from privet.training.session import privatize
-from privet.training.step import Step
+from privet.training.privatize import privatize
+from privet.training.session import Step
 from tests.training.tools import Counting, Watched, examples, flat, network, plain_sgd, run, shuffle, take_steps, walk
 
 

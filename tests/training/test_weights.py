@@ -20,8 +20,9 @@ from privet.gradients.engines.functional import Functional
 from privet.mechanism.terms import Adjacency, Unit
 from privet.runs.ledger_check import check_ledger
 from privet.training.estimator import PrivateClassifier
-from privet.training.session import Session, privatize
-from privet.training.step import Step
+from privet.training.performance import Performance
+from privet.training.privatize import privatize
+from privet.training.session import Session, Step
 from privet.training.weights import StateGuard, _Pending
 from tests.training.tools import examples, full_batch, losses_of, network, plain_sgd, run, walk
 
@@ -59,7 +60,9 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 
 def begin(model: nn.Module, optimizer: Optimizer | None = None, *, steps: int = 7, **more: Any) -> Session:
     chosen = optimizer or SGD(trained(model), lr=0.5, momentum=0.9)
-    return privatize(model, chosen, examples(), full_batch(steps), physical_batch_size=5, **more)
+    return privatize(
+        model, chosen, examples(), full_batch(steps), performance=Performance(physical_batch_size=5), **more
+    )
 
 
 def by_another_optimizer(model: Net) -> None:

@@ -16,8 +16,7 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson, Sampling, Shuffle
 from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
-from privet.training.session import Session
-from privet.training.step import Step
+from privet.training.session import Session, Step
 
 CPU = torch.device("cpu")
 

@@ -33,8 +33,9 @@ from privet.mechanism.terms import Adjacency, Release
 from privet.mechanism.truncated import TruncatedPoisson
 from privet.plan import Plan
 from privet.training.guards import trainable_parameters
-from privet.training.session import privatize
-from privet.training.step import Step
+from privet.training.performance import Performance
+from privet.training.privatize import privatize
+from privet.training.session import Step
 
 Array = NDArray[np.float64]
 _SIMULATED = 1_000_000
@@ -187,7 +188,7 @@ class _Bench:
             SGD(self._parameters, lr=0.0),
             self._records,
             self._plan,
-            physical_batch_size=audit.physical_batch_size,
+            performance=Performance(physical_batch_size=audit.physical_batch_size),
             seed=audit.seed,
         )
         total, was_seen = np.zeros(self.num_canaries), np.zeros(self.num_canaries, dtype=bool)

@@ -26,7 +26,8 @@ from privet.mechanism.fixed_size import FixedSize
 from privet.mechanism.terms import Adjacency, Release
 from privet.mechanism.truncated import TruncatedPoisson
 from privet.plan import Plan
-from privet.training.session import privatize
+from privet.training.performance import Performance
+from privet.training.privatize import privatize
 
 Array = NDArray[np.float64]
 # Shares of the canaries to guess about, fixed in advance; the allowed error is divided among them.
@@ -103,7 +104,12 @@ class OneRunAudit:
         claims = [_claim_of(plan, attack) for attack in attacks]
         begun = [attack.start(model, losses, scored) for attack in attacks]
         session = privatize(
-            model, optimizer, dataset, plan, physical_batch_size=self.physical_batch_size, seed=self.seed
+            model,
+            optimizer,
+            dataset,
+            plan,
+            performance=Performance(physical_batch_size=self.physical_batch_size),
+            seed=self.seed,
         )
         with session:
             for step in session.steps():

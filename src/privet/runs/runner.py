@@ -51,7 +51,9 @@ from privet.training.checkpoint import load_checkpoint
 from privet.training.data_seal import DataSeal
 from privet.training.replay import fastest_for
 from privet.training.schedules import LearningRate
-from privet.training.session import Session, privatize
+from privet.training.performance import Performance
+from privet.training.privatize import privatize
+from privet.training.session import Session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,10 +261,9 @@ class _Run:
             build_optimizer(settings, self._model),
             dataset,
             self._plan,
-            physical_batch_size=self._physical_batch_size(dataset),
+            performance=Performance(physical_batch_size=self._physical_batch_size(dataset), launch=fastest_for(self._device)),
             folder=self._files.folder,
             checkpoint_every=settings.checkpoint_every,
-            launch=fastest_for(self._device),
             telemetry=self._notes,
             averaging=None if settings.averaging is None else ExponentialAverage(decay=settings.averaging.decay),
             seed=settings.seed,
