@@ -101,6 +101,7 @@ class Follower:
         self._programs, self._num_examples, self._place_of = programs, num_examples, place_of
         self._candidate = next(iter(programs.of(num_examples)), None)
         self._entries: list[Entry] = []
+        self._notes: dict[int, Any] = {}
         self._verdicts: list[Verdict] = []
         self._made_after: list[int] = []  # how many calls there were when each result was made
         self._finished: Known | None = None
@@ -127,8 +128,11 @@ class Follower:
 
     def before(
         self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], number_of: Callable[[Tensor], Any]
-    ) -> None:
-        """Note a call before it is carried out; ``number_of`` names parameters and tensors of the batch."""
+    ) -> Any:
+        """Note a call before it is carried out; ``number_of`` names parameters and tensors of the batch.
+
+        Returns the note that :meth:`note` left for this call when its program was new, if the call is recognised.
+        """
         sign = self._sign
         entry = (function, *[sign(arg, number_of) for arg in args])
         if kwargs:
@@ -137,18 +141,28 @@ class Follower:
         self._entries.append(entry)
         if self._candidate is None:
             self._note_reading(function, args, kwargs)
-            return
+            return None
         expected = self._candidate.entries
         if place < len(expected) and expected[place] == entry:
-            return
+            return self._candidate.notes[place]
         for other in self._programs.of(self._num_examples):
             if other.entries[: place + 1] == self._entries:
                 self._candidate = other
-                return
+                return other.notes[place]
         if place == len(expected):
             self._finished = self._candidate  # what follows may have nothing to do with the losses
         self._depart()
         self._note_reading(function, args, kwargs)
+        return None
+
+    @property
+    def place(self) -> int:
+        """The number of the call that :meth:`before` saw last."""
+        return len(self._entries) - 1
+
+    def note(self, place: int, note: Any) -> None:
+        """Leave a note for a call; once its program is proven, :meth:`before` returns it wherever the call recurs."""
+        self._notes[place] = note
 
     def _note_reading(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if self.tracer is None:
@@ -166,6 +180,7 @@ class Follower:
         self._seeds = self._candidate.verdicts
         self._verdicts = list(self._seeds[: len(self._verdicts)])
         self._uses = list(self._candidate.uses[: len(self._uses)])
+        self._notes = dict(enumerate(self._candidate.notes[: self.place]))
         self._candidate = None
         self._begin_trace()
 
@@ -320,7 +335,7 @@ class Follower:
         is_known = is_known and doubt is None and not self._errors
         if is_known and candidate is not None and candidate.node is self._node:
             self._is_lost = False
-            return Proof(self._whole(), candidate.uses, (), None, calls)
+            return Proof(self._whole(), candidate.uses, (), None, calls, candidate)
         if self.tracer is None:
             # it ended earlier than the program it began like: what came before was proven then
             verdict = doubt or self._ended_early(self._candidate)
@@ -379,7 +394,8 @@ class Follower:
             return
         entries = self._entries[: self._made_after[self._losses]]
         verdicts = self._verdicts[: self._losses + 1]
-        self._programs.add(self._num_examples, Known(entries, verdicts, self._uses, self._losses, self._node))
+        notes = [self._notes.get(place) for place in range(len(entries))]
+        self._programs.add(self._num_examples, Known(entries, verdicts, self._uses, self._losses, self._node, notes))
 
 
 def _number_in(sign: Any) -> int | None:

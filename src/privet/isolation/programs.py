@@ -18,7 +18,7 @@ Function = Callable[..., Any]
 Entry = tuple[Any, ...]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Known:
     """A program that was proven for one number of examples.
 
@@ -28,6 +28,8 @@ class Known:
         uses: Where they lie where parameters meet them, in order.
         losses: The number of the losses among the results.
         node: The kind of node that sends gradients back from the losses.
+        notes: For each call, a note of the observer of the forward pass, or None; see :meth:`Follower.before`.
+        prepared: How an engine computes the gradients of this program, if it has prepared that.
     """
 
     entries: list[Entry]
@@ -35,6 +37,8 @@ class Known:
     uses: list[Verdict]
     losses: int
     node: type
+    notes: Sequence[Any] = ()
+    prepared: Any = None
 
 
 @dataclass(slots=True)
@@ -86,6 +90,7 @@ class Proof:
         reads: Numbers that were handed to Python.
         trace: What the tracer saw; None if the program was recognised.
         calls: The functions that were called, which tells kinds of programs apart.
+        known: The program that was recognised, if it was.
     """
 
     losses: Verdict
@@ -93,6 +98,7 @@ class Proof:
     reads: Sequence[Read]
     trace: Trace | None
     calls: tuple[Function, ...]
+    known: Known | None = None
 
     @property
     def refused(self) -> Sequence[Read]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privet.errors import LoopError
-from privet.gradients.capture.capture import mark_batch
+from privet.gradients.capture.marks import mark_batch
 from privet.gradients.engines.engine import NewProgram
 from privet.mechanism.ablations import NotPrivate
 from privet.mechanism.done import Done, done_step
