@@ -16,9 +16,9 @@ _WHERE = {
     "Release": "privet.mechanism.terms",
     "Poisson": "privet.mechanism.sampling",
     "FullBatch": "privet.mechanism.sampling",
-    "Shuffle": "privet.mechanism.sampling",
-    "Cyclic": "privet.mechanism.cyclic",
-    "FixedSize": "privet.mechanism.fixed_size",
+    "Shuffle": "privet.mechanism.epoch_sampling",
+    "Cyclic": "privet.mechanism.epoch_sampling",
+    "FixedSize": "privet.mechanism.sampling",
     "TruncatedPoisson": "privet.mechanism.truncated",
     "Truncation": "privet.mechanism.truncated",
     "OneGroup": "privet.mechanism.grouping",
@@ -26,12 +26,12 @@ _WHERE = {
     "PerParameter": "privet.mechanism.grouping",
     "ByName": "privet.mechanism.grouping",
     "Threshold": "privet.mechanism.clipping",
-    "KeepOrDrop": "privet.mechanism.clipping_rules",
-    "Automatic": "privet.mechanism.clipping_rules",
-    "PerSampleAdaptive": "privet.mechanism.clipping_rules",
+    "KeepOrDrop": "privet.mechanism.clipping",
+    "Automatic": "privet.mechanism.clipping",
+    "PerSampleAdaptive": "privet.mechanism.clipping",
     "AdaptiveGaussian": "privet.mechanism.adaptive_noise",
-    "AdaptiveQuantile": "privet.mechanism.adaptive_clipping",
-    "Scheduled": "privet.mechanism.scheduled_clipping",
+    "AdaptiveQuantile": "privet.mechanism.changing_clipping",
+    "Scheduled": "privet.mechanism.changing_clipping",
     "Gaussian": "privet.mechanism.noise",
     "EllipticalGaussian": "privet.mechanism.shaped_noise",
     "GroupwiseGaussian": "privet.mechanism.shaped_noise",
@@ -51,10 +51,10 @@ _WHERE = {
     "PrivateNormalisation": "privet.training.normalisation",
     "NoMask": "privet.mechanism.masking",
     "RandomMask": "privet.mechanism.masking",
-    "RankedMask": "privet.mechanism.masking",
+    "RankedMask": "privet.mechanism.release_masks",
     "FrozenMask": "privet.mechanism.masking",
-    "ChosenMask": "privet.mechanism.chosen_mask",
-    "SharedRandomMask": "privet.mechanism.shared_mask",
+    "ChosenMask": "privet.mechanism.release_masks",
+    "SharedRandomMask": "privet.mechanism.masking",
     "Coordinates": "privet.mechanism.granularity",
     "Rows": "privet.mechanism.granularity",
     "Blocks": "privet.mechanism.granularity",
@@ -129,18 +129,18 @@ if TYPE_CHECKING:
     from privet.isolation.watch import Waiver as Waiver
     from privet.mechanism.ablations import NoNoise as NoNoise
     from privet.mechanism.ablations import Unclipped as Unclipped
-    from privet.mechanism.adaptive_clipping import AdaptiveQuantile as AdaptiveQuantile
     from privet.mechanism.adaptive_noise import AdaptiveGaussian as AdaptiveGaussian
     from privet.mechanism.adaptive_noise import PastGradients as PastGradients
     from privet.mechanism.adaptive_noise import ReleasedSquares as ReleasedSquares
-    from privet.mechanism.chosen_mask import ChosenMask as ChosenMask
+    from privet.mechanism.changing_clipping import AdaptiveQuantile as AdaptiveQuantile
+    from privet.mechanism.changing_clipping import Scheduled as Scheduled
+    from privet.mechanism.clipping import Automatic as Automatic
+    from privet.mechanism.clipping import KeepOrDrop as KeepOrDrop
+    from privet.mechanism.clipping import PerSampleAdaptive as PerSampleAdaptive
     from privet.mechanism.clipping import Threshold as Threshold
-    from privet.mechanism.clipping_rules import Automatic as Automatic
-    from privet.mechanism.clipping_rules import KeepOrDrop as KeepOrDrop
-    from privet.mechanism.clipping_rules import PerSampleAdaptive as PerSampleAdaptive
-    from privet.mechanism.cyclic import Cyclic as Cyclic
     from privet.mechanism.descent import StronglyConvexDescent as StronglyConvexDescent
-    from privet.mechanism.fixed_size import FixedSize as FixedSize
+    from privet.mechanism.epoch_sampling import Cyclic as Cyclic
+    from privet.mechanism.epoch_sampling import Shuffle as Shuffle
     from privet.mechanism.geometry import Diagonal as Diagonal
     from privet.mechanism.geometry import Factored as Factored
     from privet.mechanism.geometry import Isotropic as Isotropic
@@ -158,21 +158,21 @@ if TYPE_CHECKING:
     from privet.mechanism.masking import FrozenMask as FrozenMask
     from privet.mechanism.masking import NoMask as NoMask
     from privet.mechanism.masking import RandomMask as RandomMask
-    from privet.mechanism.masking import RankedMask as RankedMask
+    from privet.mechanism.masking import SharedRandomMask as SharedRandomMask
     from privet.mechanism.noise import Gaussian as Gaussian
     from privet.mechanism.optimal_laplace import optimal_block_l2 as optimal_block_l2
     from privet.mechanism.optimal_laplace import optimal_product_laplace as optimal_product_laplace
+    from privet.mechanism.release_masks import ChosenMask as ChosenMask
+    from privet.mechanism.release_masks import RankedMask as RankedMask
+    from privet.mechanism.sampling import FixedSize as FixedSize
     from privet.mechanism.sampling import FullBatch as FullBatch
     from privet.mechanism.sampling import Poisson as Poisson
-    from privet.mechanism.sampling import Shuffle as Shuffle
-    from privet.mechanism.scheduled_clipping import Scheduled as Scheduled
     from privet.mechanism.schedules import Constant as Constant
     from privet.mechanism.schedules import Cosine as Cosine
     from privet.mechanism.schedules import GradualCooling as GradualCooling
     from privet.mechanism.schedules import Linear as Linear
     from privet.mechanism.shaped_noise import EllipticalGaussian as EllipticalGaussian
     from privet.mechanism.shaped_noise import GroupwiseGaussian as GroupwiseGaussian
-    from privet.mechanism.shared_mask import SharedRandomMask as SharedRandomMask
     from privet.mechanism.terms import Adjacency as Adjacency
     from privet.mechanism.terms import Release as Release
     from privet.mechanism.terms import Unit as Unit

@@ -15,7 +15,8 @@ from privet.experiments.recipe import Recipe
 from privet.experiments.recipe_files import load_recipe
 from privet.experiments.run_files import RunFiles
 from privet.experiments.spending import Spending
-from privet.mechanism.sampling import Poisson, Shuffle
+from privet.mechanism.epoch_sampling import Shuffle
+from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Adjacency
 from privet.plan import Plan
 

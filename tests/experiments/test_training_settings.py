@@ -16,10 +16,8 @@ from privet.errors import RecipeError
 from privet.experiments.building import build_optimizer, build_schedule, with_views
 from privet.experiments.recipe import Recipe
 from privet.experiments.runner import evaluate, train
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
-from privet.mechanism.clipping import Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
-from privet.mechanism.scheduled_clipping import Scheduled
+from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
+from privet.mechanism.clipping import Automatic, KeepOrDrop, PerSampleAdaptive, Threshold
 from privet.training.augmentation import ShiftAndFlip, Views
 from privet.training.checkpoint import load_checkpoint
 from privet.training.optimizers import DPAdam, DPAdamW

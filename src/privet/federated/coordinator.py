@@ -23,7 +23,7 @@ from privet.federated.contributions import ClientUpdates, Sessions
 from privet.federated.coordinates import SharedCoordinates, layout_of, read_weights
 from privet.federated.messages import Answer, Broadcast, Outcome
 from privet.federated.sums import clip
-from privet.mechanism.clipping_runs import UnchangingRun
+from privet.mechanism.clipping import FixedRun
 from privet.mechanism.done import Done, done_step, done_together
 from privet.mechanism.sums import ClippedSum
 from privet.training.checkpoint import load_checkpoint, save_checkpoint
@@ -271,7 +271,7 @@ class Coordinator:
             kept=kept,
         )
         private = plan.noise.add(clipped, self._streams.noise)
-        clipping = UnchangingRun(rule=rule)
+        clipping = FixedRun(rule=rule)
         self.ledger.check(done_step(private, clipping=clipping, sampling=plan.sampling, source=self._streams.noise))
         private.write_gradients(self._parameters, divisor=plan.sampling.expected_batch_size)
 

@@ -20,7 +20,6 @@ from torch import Tensor
 from privet.errors import LoopError
 from privet.gradients.capture import mark_batch
 from privet.gradients.engine import NewProgram
-from privet.mechanism.ablations import NotPrivate
 from privet.mechanism.done import Done, done_step
 from privet.mechanism.granularity import Kept
 from privet.mechanism.sensitivity import Sensitivity
@@ -77,7 +76,7 @@ class Step:
             layout=session._layout,
             sensitivity=self._rule.sensitivity,
             # the plan's own piece decides, since it also takes every guarantee of the plan away
-            is_held=not isinstance(session.plan.clipping, NotPrivate),
+            is_held=session.plan.holds_bounds,
             keep=None if self._kept is None else self._kept.coordinates,
             kept=self._kept,
             frame=frame,
@@ -278,8 +277,8 @@ class Step:
         session._preflight.check_held()
         session._note_evidence()
         if session._telemetry is not None:
-            self._noise_to_signal = noise_to_signal(session._noise.piece, self._sum)
-        ending = session._endings.begin(session._noise.piece, self._sum)
+            self._noise_to_signal = noise_to_signal(session.plan.noise, self._sum)
+        ending = session._endings.begin(session._noise, self._sum)
         facts = done_step(
             ending.private, clipping=session._clipping, sampling=session.plan.sampling, source=session._streams.noise
         )

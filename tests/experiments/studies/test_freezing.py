@@ -13,9 +13,9 @@ from privet.datasets.arrays import ArrayDataset
 from privet.errors import ArgumentError
 from privet.experiments.studies.effects_table import freezing_table
 from privet.experiments.studies.freezing import RANKINGS, Stages, by_magnitude, train_in_stages
-from privet.mechanism.chosen_mask import ChosenMask
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
+from privet.mechanism.release_masks import ChosenMask
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Adjacency, Unit
 from privet.models.mlp import mlp

@@ -21,7 +21,7 @@ from privet.experiments.studies.clipping_course import (
 from privet.experiments.studies.momentum_grid import interaction
 from privet.experiments.studies.poisson_waste import run_waste_study
 from privet.experiments.studies.tangent_kernels import run_kernel_study
-from privet.mechanism.clipping_rules import KeepOrDrop
+from privet.mechanism.clipping import KeepOrDrop
 from privet.models import tutorial_cnn
 
 CPU = torch.device("cpu")

@@ -28,8 +28,7 @@ from privet.effects.reliability import Binning
 from privet.effects.temperature import fit_temperature
 from privet.experiments.building import on_device
 from privet.experiments.studies.arms import AUTOMATIC, GLOBAL, LOCAL, NON_PRIVATE, SCALED
-from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop
+from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Adjacency, Unit

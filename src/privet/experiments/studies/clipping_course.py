@@ -22,8 +22,7 @@ from privet.datasets.arrays import ArrayDataset
 from privet.effects.calibration import reliability
 from privet.experiments.building import on_device
 from privet.experiments.studies.clipping import ClippingSettings
-from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.clipping_rules import KeepOrDrop
+from privet.mechanism.clipping import Clipping, KeepOrDrop, Threshold
 from privet.mechanism.grouping import Grouping, OneGroup, PerParameter
 from privet.training.predictions import predict
 from privet.training.replay import fastest_for

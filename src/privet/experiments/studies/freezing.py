@@ -27,8 +27,8 @@ from privet.datasets.arrays import ArrayDataset
 from privet.errors import ArgumentError
 from privet.experiments.building import on_device
 from privet.experiments.studies.effects_training import ArmTraining, with_best_rate
-from privet.mechanism.chosen_mask import ChosenMask
 from privet.mechanism.masking import NoMask
+from privet.mechanism.release_masks import ChosenMask
 from privet.mechanism.sampling import Poisson
 from privet.models.lenet import lenet5
 from privet.plan import Plan

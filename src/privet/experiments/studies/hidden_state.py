@@ -31,7 +31,7 @@ from privet.experiments.building import losses_of, on_device
 from privet.experiments.evaluation import measure_model
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.codec import suggestion
-from privet.mechanism.cyclic import Cyclic
+from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Adjacency, Unit

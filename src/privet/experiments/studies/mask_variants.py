@@ -23,8 +23,9 @@ from privet.datasets.arrays import ArrayDataset
 from privet.datasets.known import describe
 from privet.experiments.studies.clipping_table import summarise
 from privet.experiments.studies.sparsification import ARMS, BASELINE, SparsificationSettings
+from privet.mechanism.epoch_sampling import Shuffle
 from privet.mechanism.masking import Mask, NoMask, RandomMask
-from privet.mechanism.sampling import Sampling, Shuffle
+from privet.mechanism.sampling import Sampling
 from privet.mechanism.schedules import GradualCooling
 from privet.mechanism.terms import Adjacency
 from privet.plan import Plan

@@ -25,8 +25,7 @@ from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset
 from privet.experiments.building import on_device
 from privet.experiments.studies.arms import AUTOMATIC, GLOBAL, LOCAL, NON_PRIVATE
-from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop
+from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson, Sampling
 from privet.mechanism.terms import Adjacency, Unit

@@ -28,11 +28,10 @@ from privet.errors import ArgumentError
 from privet.experiments.studies.arms import LOCAL, MIXED, NON_PRIVATE, SCALED
 from privet.experiments.studies.clipping import cross_fitted
 from privet.experiments.studies.text_data import TokenStates, encode, first_records, hold_out
-from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.clipping_rules import KeepOrDrop
+from privet.mechanism.changing_clipping import Scheduled
+from privet.mechanism.clipping import Clipping, KeepOrDrop, Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.scheduled_clipping import Scheduled
 from privet.mechanism.terms import Adjacency, Unit
 from privet.models.adapters import add_adapters
 from privet.models.minilm import NUM_LAYERS, MiniLm, UpperLayers
