@@ -14,9 +14,9 @@ import torch
 from torch.nn import functional
 
 import privet as pv
-from privet.datasets.sentences import LabelledSentences, load_sst2
+from privet.datasets import LabelledSentences, load_sst2
 from privet.experiments.studies.text_data import encode
-from privet.models.adapters import add_adapters, merge_adapters
+from privet.models import add_adapters, merge_adapters
 from privet.models.minilm import NUM_LAYERS, MiniLm
 
 NUM_RECORDS, TRAINED_LAYERS = 3_000, 1

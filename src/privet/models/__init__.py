@@ -1,5 +1,6 @@
 """Networks of the published experiments: plain modules, default initialisation, no layer that mixes examples."""
 
+from privet.models.adapters import adapter_weights, add_adapters, merge_adapters
 from privet.models.catalogue import MODELS, ModelFactory, ModelSpec, count_parameters, find_model
 from privet.models.convex_losses import ConvexLoss, OneVsRestLogistic, RadialSquared, SoftmaxCrossEntropy
 from privet.models.convex_relu import BoundedFeatures, ConvexRelu, UnitFeatures, convex_relu
@@ -21,6 +22,8 @@ __all__ = [
     "RadialSquared",
     "SoftmaxCrossEntropy",
     "UnitFeatures",
+    "adapter_weights",
+    "add_adapters",
     "clipping_mnist_cnn",
     "convex_relu",
     "count_parameters",
@@ -31,6 +34,7 @@ __all__ = [
     "h_cnn_small",
     "lenet5",
     "logistic_regression",
+    "merge_adapters",
     "mlp",
     "mlp_64_64",
     "mlp_1000",
