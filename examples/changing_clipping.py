@@ -10,7 +10,6 @@ from torch.nn import functional
 
 import privet as pv
 from privet.datasets import load
-from privet.experiments.evaluation import measure_model
 from privet.models import dp_cnn_small
 
 
@@ -42,9 +41,9 @@ def main(steps: int = 60) -> None:
             if step.index % 10 == 0:
                 print(f"step {step.index}: threshold {step.sensitivity.total:.3f}")  # public: a released value
 
-    print(f"accuracy of the last weights: {measure_model(model, split.test, split.info)[0].value:.3f}")
+    print(f"accuracy of the last weights: {pv.runs.measure_model(model, split.test, split.info)[0].value:.3f}")
     with session.averaged():
-        print(f"accuracy of the averaged weights: {measure_model(model, split.test, split.info)[0].value:.3f}")
+        print(f"accuracy of the averaged weights: {pv.runs.measure_model(model, split.test, split.info)[0].value:.3f}")
     print(session.guarantee())
 
 

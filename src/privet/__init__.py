@@ -63,6 +63,7 @@ _MODULES = (
     "noise",
     "optim",
     "reports",
+    "runs",
     "sampling",
     "schedules",
     "training",
@@ -181,6 +182,7 @@ if TYPE_CHECKING:
     from privet import noise as noise
     from privet import optim as optim
     from privet import reports as reports
+    from privet import runs as runs
     from privet import sampling as sampling
     from privet import schedules as schedules
     from privet import training as training

@@ -189,7 +189,7 @@ LEDGER = (
     one(
         "rolled-back-ledger-accounted",
         "the account of an older copy of the ledger names too small an epsilon",
-        "experiments/ledger_check.py",
+        "runs/ledger_check.py",
         "        if self.head is not None and not view.contains(self.head):",
         "        if self.head is not None and view.contains(self.head) is None:",
         "tests/cli/test_unfinished.py::test_a_ledger_that_knows_less_than_its_folder_is_refused_with_code_3_and_no_epsilon",

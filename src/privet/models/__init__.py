@@ -7,15 +7,18 @@ from privet.models.convex_relu import BoundedFeatures, ConvexRelu, UnitFeatures,
 from privet.models.dp_cnn import dp_cnn
 from privet.models.h_cnn import h_cnn, h_cnn_small
 from privet.models.lenet import lenet5, tutorial_cnn
+from privet.models.minilm import MiniLm
 from privet.models.mlp import logistic_regression, mlp, mlp_64_64, mlp_1000
 from privet.models.small_cnn import clipping_mnist_cnn, dp_cnn_small
 from privet.models.small_vit import small_vit
+from privet.models.token_states import encode as encode_sentences
 
 __all__ = [
     "MODELS",
     "BoundedFeatures",
     "ConvexLoss",
     "ConvexRelu",
+    "MiniLm",
     "ModelFactory",
     "ModelSpec",
     "OneVsRestLogistic",
@@ -29,6 +32,7 @@ __all__ = [
     "count_parameters",
     "dp_cnn",
     "dp_cnn_small",
+    "encode_sentences",
     "find_model",
     "h_cnn",
     "h_cnn_small",
