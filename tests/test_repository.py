@@ -266,7 +266,7 @@ def test_the_changelog_has_notes_for_this_version() -> None:
 
 
 def test_the_linter_looks_at_every_source_file() -> None:
-    command = [sys.executable, "-m", "ruff", "check", "--show-files", "src"]
+    command = [sys.executable, "-m", "ruff", "check", "--show-files", "."]
     listed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert {path.as_posix() for path in sources()} <= set(listed.splitlines())
 
