@@ -124,8 +124,8 @@ class Plan:
         """
         if (epsilon is None) == (noise_multiplier is None):
             raise ArgumentError(
-                "Plan.dpsgd needs one of epsilon and noise_multiplier: epsilon=3.0 finds the noise, noise_multiplier=1.1 "
-                f"fixes it. It got epsilon={epsilon!r} and noise_multiplier={noise_multiplier!r}."
+                "Plan.dpsgd needs one of epsilon and noise_multiplier: epsilon=3.0 finds the noise, "
+                f"noise_multiplier=1.1 fixes it. It got epsilon={epsilon!r} and noise_multiplier={noise_multiplier!r}."
             )
         plan = cls(
             sampling=Poisson.for_dataset(dataset_size=dataset_size, batch_size=batch_size, steps=steps, epochs=epochs),
