@@ -29,7 +29,6 @@ from privet.cli.console import run as run_command
 from privet.cli.main import privet
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
-from privet.experiments import building, runner
 from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
 from privet.mechanism.clipping import Automatic, KeepOrDrop, PerSampleAdaptive, Threshold
 from privet.mechanism.epoch_sampling import Cyclic, Shuffle
@@ -43,6 +42,7 @@ from privet.mechanism.shaped_noise import GroupwiseGaussian
 from privet.mechanism.terms import Adjacency
 from privet.mechanism.truncated import TruncatedPoisson
 from privet.plan import Plan
+from privet.runs import building, runner
 from privet.training.averaging import ExponentialAverage
 from privet.training.session import privatize
 from tests.training.tools import examples, full_batch, losses_of, network, plan_of, poisson
