@@ -26,7 +26,7 @@ from benchmarks.contenders import OURS, Settings
 from benchmarks.machine import Precision, environment
 from benchmarks.measure import make
 from benchmarks.models import WORKLOADS, Scale
-from privet.gradients import capture
+from privet.gradients.capture import capture
 from privet.isolation.follow import Follower, Proof
 
 _BOOK_KEEPING = next(contender for contender in OURS if contender.name == "privet_bookkeeping")

@@ -71,9 +71,9 @@ _WHERE = {
     "NoisyCGD": "privet.convex.descent",
     "ConvexReluClassifier": "privet.convex.estimator",
     "SufficientStatistics": "privet.convex.statistics",
-    "BookKeeping": "privet.gradients.bookkeeping",
-    "Functional": "privet.gradients.functional",
-    "replace_batchnorm": "privet.gradients.support",
+    "BookKeeping": "privet.gradients.engines.bookkeeping",
+    "Functional": "privet.gradients.engines.functional",
+    "replace_batchnorm": "privet.gradients.engines.support",
     "privatize": "privet.training.session",
     "Session": "privet.training.session",
     "Eager": "privet.training.replay",
@@ -122,9 +122,9 @@ if TYPE_CHECKING:
     from privet.convex.estimator import ConvexReluClassifier as ConvexReluClassifier
     from privet.convex.statistics import SufficientStatistics as SufficientStatistics
     from privet.errors import PrivetError as PrivetError
-    from privet.gradients.bookkeeping import BookKeeping as BookKeeping
-    from privet.gradients.functional import Functional as Functional
-    from privet.gradients.support import replace_batchnorm as replace_batchnorm
+    from privet.gradients.engines.bookkeeping import BookKeeping as BookKeeping
+    from privet.gradients.engines.functional import Functional as Functional
+    from privet.gradients.engines.support import replace_batchnorm as replace_batchnorm
     from privet.isolation.watch import Check as Check
     from privet.isolation.watch import Waiver as Waiver
     from privet.mechanism.ablations import NoNoise as NoNoise

@@ -9,9 +9,9 @@ from typing import Any
 from privet.accounting.accountants import ACCOUNTANTS, Accountant
 from privet.accounting.mechanisms import Mechanism
 from privet.convex.features import FeatureMap
-from privet.gradients.engine import Engine
-from privet.gradients.planner import STRATEGIES
-from privet.gradients.strategies import Strategy
+from privet.gradients.engines.engine import Engine
+from privet.gradients.norms.planner import STRATEGIES
+from privet.gradients.norms.strategies import Strategy
 from privet.mechanism import registry
 from privet.mechanism.adaptive_noise import LearningRun
 from privet.mechanism.clipping import ClippingRule
@@ -153,7 +153,7 @@ OTHERS = (
         members=frozenset(test_strategies.STRATEGIES_TRIED),
         suite="tests/contract/test_strategies.py",
         registered=_types(strategy for strategies in STRATEGIES.values() for strategy in strategies),
-        table="privet.gradients.planner.STRATEGIES",
+        table="privet.gradients.norms.planner.STRATEGIES",
     ),
     Family(
         name="source of noise",

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.engine import Engine
-from privet.gradients.functional import Functional
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.engine import Engine
+from privet.gradients.engines.functional import Functional
 from privet.mechanism.adaptive_clipping import AdaptiveQuantile
 from privet.mechanism.clipping import Clipping, ClippingRule, Threshold
 from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive

@@ -17,7 +17,7 @@ ELSEWHERE = frozenset(
         "privet.cli.__main__",
         "privet.federated.apps",
         "privet.federated.recipe_apps",
-        "privet.gradients._triton_kernels",
+        "privet.gradients.norms._triton_kernels",
         "privet.training._triton_noise",
     }
 )

@@ -43,7 +43,7 @@ RECORDS: tuple[Mutant, ...] = (
     one(
         "spread-models-trained",
         "a model that is spread over processes is trained as if it were whole",
-        "gradients/support.py",
+        "gradients/engines/support.py",
         "return module.startswith(_SPREADING) and",
         "return False and",
         _SEVERAL + "::test_a_model_that_is_spread_over_processes_or_devices_is_refused",

@@ -16,8 +16,8 @@ from torch.nn import functional
 from torch.optim import SGD
 
 from privet.errors import ArgumentError, CheckpointError, LoopError, PlanError
-from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.functional import Functional
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.functional import Functional
 from privet.mechanism.adaptive_noise import (
     AdaptiveGaussian,
     AdaptiveGaussianRun,

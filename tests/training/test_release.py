@@ -14,9 +14,9 @@ from torch.utils.data import TensorDataset
 
 from privet.accounting.ledger import Ledger
 from privet.errors import LedgerMismatch, LoopError, PlanError
-from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.engine import Engine
-from privet.gradients.functional import Functional
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.engine import Engine
+from privet.gradients.engines.functional import Functional
 from privet.mechanism.noise import Gaussian, NormalSource
 from privet.mechanism.sampling import FullBatch, Poisson
 from privet.mechanism.sums import ClippedSum, PrivateSum

@@ -11,7 +11,7 @@ from torch.optim import SGD
 from privet import checks
 from privet.accounting.guarantee import Guarantee
 from privet.errors import ArgumentError
-from privet.gradients.engine import Engine
+from privet.gradients.engines.engine import Engine
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.descent import StronglyConvexDescent

@@ -15,9 +15,9 @@ from privet.experiments.building import choose_device
 from privet.experiments.model_cost import Inputs, ModelCost, RandomNumbers, losses_for, measure_cost
 from privet.experiments.recipe_files import load_recipe
 from privet.experiments.user_models import build_referenced
-from privet.gradients.capture import Capture, mark_batch
-from privet.gradients.layer_rules import RULES
-from privet.gradients.support import check_model, find_problems
+from privet.gradients.capture.capture import Capture, mark_batch
+from privet.gradients.engines.support import check_model, find_problems
+from privet.gradients.rules.layer_rules import RULES
 from privet.models import MODELS, count_parameters
 from privet.training.preflight import preflight
 

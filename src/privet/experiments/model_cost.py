@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from privet.errors import UnsupportedModel
-from privet.gradients.bookkeeping import BookKeeping, RunningBookKeeping
-from privet.gradients.capture import Capture, mark_batch, send_back, tensors_in
-from privet.gradients.planner import Choice
+from privet.gradients.capture.capture import Capture, mark_batch, send_back, tensors_in
+from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
+from privet.gradients.norms.planner import Choice
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout

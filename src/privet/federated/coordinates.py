@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from privet.errors import UnsupportedModel
 from privet.federated.agreement import Agreement
 from privet.federated.messages import Values
-from privet.gradients.support import find_wrappers
+from privet.gradients.engines.support import find_wrappers
 from privet.mechanism.epochs import steps_per_epoch
 from privet.mechanism.granularity import Kept
 from privet.mechanism.layout import Layout

@@ -18,8 +18,8 @@ from privet.federated.contributions import ClientUpdates, ClippedSums, Sessions
 from privet.federated.coordinates import SharedCoordinates, layout_of, read_weights, write_weights
 from privet.federated.messages import Answer, Broadcast, Outcome, Values
 from privet.federated.sums import LossFunction, Records, clipped_sum, clipped_update
-from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.engine import Engine, RunningEngine
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.engine import Engine, RunningEngine
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.done import Done, done_clipping
 from privet.mechanism.sums import ClippedSum

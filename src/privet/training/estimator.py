@@ -21,7 +21,7 @@ from torch.utils.data import TensorDataset
 
 from privet.accounting.guarantee import Guarantee
 from privet.errors import ArgumentError, DataError, LoopError
-from privet.gradients.engine import Engine
+from privet.gradients.engines.engine import Engine
 from privet.mechanism.clipping import Clipping, Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from privet import checks
 from privet.accounting.ledger import Ledger
 from privet.errors import DataError, PrivetError, UnsupportedModel
-from privet.gradients.support import check_model, quiet_vmap
+from privet.gradients.engines.support import check_model, quiet_vmap
 from privet.mechanism.done import add_noise, done_gaussian
 from privet.mechanism.events import DpEvent, gaussian_event
 from privet.mechanism.geometry import Factored

@@ -13,10 +13,10 @@ from torch.utils import _pytree as pytree
 
 from privet import checks
 from privet.errors import DataError
-from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.capture import mark_batch
-from privet.gradients.engine import Engine
-from privet.gradients.support import check_model
+from privet.gradients.capture.capture import mark_batch
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.engine import Engine
+from privet.gradients.engines.support import check_model
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
@@ -46,7 +46,7 @@ def suggest_physical_batch(
         loss_function: From a batch's items to one loss per example, as for ``step.accumulate``.
         examples: A batch such as the data set would give; repeated where a size needs more of them than there are.
         limit: The largest size to try; more than the expected logical batch is never of use.
-        engine: The engine that will be used; :class:`~privet.gradients.bookkeeping.BookKeeping` by default.
+        engine: The engine that will be used; :class:`~privet.gradients.engines.bookkeeping.BookKeeping` by default.
 
     Returns:
         The smallest size within 5 percent of the best throughput; 1 if the limit is 1.

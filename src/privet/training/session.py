@@ -28,9 +28,9 @@ from privet.errors import (
     UnsupportedModel,
     WeightsChanged,
 )
-from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.engine import Engine
-from privet.gradients.support import check_model
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.engine import Engine
+from privet.gradients.engines.support import check_model
 from privet.isolation.watch import Waiver, Watch
 from privet.mechanism.clipping_runs import start_clipping
 from privet.mechanism.epochs import steps_per_epoch
@@ -89,7 +89,8 @@ def privatize(
             memory and writes nothing.
         checkpoint_every: Steps between checkpoints, when there is a folder; a tenth of the run, at most 100, by
             default. Steps after the last checkpoint are lost to a crash, and paid for.
-        engine: How per-example gradients are computed; :class:`~privet.gradients.bookkeeping.BookKeeping` by default.
+        engine: How per-example gradients are computed;
+            :class:`~privet.gradients.engines.bookkeeping.BookKeeping` by default.
         launch: How operations are launched: :class:`~privet.training.replay.CudaGraph` speeds up small models on a
             device, for loops that use ``step.accumulate``. One by one by default.
         collate: Turns a list of items into a batch; torch's default otherwise.

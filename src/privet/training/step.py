@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privet.errors import LoopError
-from privet.gradients.capture import mark_batch
-from privet.gradients.engine import NewProgram
+from privet.gradients.capture.capture import mark_batch
+from privet.gradients.engines.engine import NewProgram
 from privet.mechanism.ablations import NotPrivate
 from privet.mechanism.done import Done, done_step
 from privet.mechanism.granularity import Kept
