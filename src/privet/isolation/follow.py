@@ -124,7 +124,6 @@ class Follower:
                 and (pick is None or (tuple(map(type, picked := pick(values))) == types and picked == exact))
             ):
                 attribute, first = self._attribute, self._number
-                value: Any
                 for index, number in results:
                     value = values[index]
                     if getattr(value, attribute, 0) - first != number or isinstance(value.grad_fn, BackwardCFunction):

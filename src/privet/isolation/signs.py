@@ -105,7 +105,7 @@ Expected = tuple[
     tuple[Any, ...],
     tuple[type, ...],
     tuple[tuple[int, int], ...],
-    tuple[tuple[int, type, Any], ...],
+    tuple[tuple[int, Any, Any], ...],
     tuple[tuple[int, type], ...],
     tuple[Other, ...],
 ]
@@ -124,7 +124,7 @@ def expected(entry: Entry) -> Expected:
     """Compile a call."""
     exact: dict[int, Any] = {}
     results: list[tuple[int, int]] = []
-    given: list[tuple[int, type, Any]] = []
+    given: list[tuple[int, Any, Any]] = []
     kinds: list[tuple[int, type]] = []
     others: list[Other] = []
     for index, sign in enumerate(entry.signs):
