@@ -15,7 +15,7 @@ from privet.accounting.last_iterate import ACCOUNTANT, LastIterate, proven_last_
 from privet.errors import ArgumentError, PlanError, RecipeError
 from privet.mechanism import codec
 from privet.mechanism.ablations import NotPrivate, amplified
-from privet.mechanism.clipping import Clipping
+from privet.mechanism.clipping import Clipping, Threshold
 from privet.mechanism.clipping_runs import step_event
 from privet.mechanism.descent import StronglyConvexDescent
 from privet.mechanism.events import compose, same_event
@@ -24,8 +24,8 @@ from privet.mechanism.former_fingerprint import former_fingerprint
 from privet.mechanism.grouping import Grouping, OneGroup
 from privet.mechanism.laplace import is_exponential
 from privet.mechanism.masking import Mask, NoMask
-from privet.mechanism.noise import Noise
-from privet.mechanism.sampling import Sampling
+from privet.mechanism.noise import Gaussian, Noise
+from privet.mechanism.sampling import Poisson, Sampling
 from privet.mechanism.terms import Adjacency, Release, Unit
 
 if TYPE_CHECKING:
@@ -92,6 +92,50 @@ class Plan:
                 f"{type(self.noise).__name__} noise hides contributions bounded in {self.noise.norm_kind.name}, but "
                 f"{type(self.clipping).__name__} bounds them in {self.clipping.norm_kind.name}. Choose a matching pair."
             )
+
+    @classmethod
+    def dpsgd(
+        cls,
+        *,
+        dataset_size: int,
+        batch_size: float,
+        delta: float,
+        epochs: int | None = None,
+        steps: int | None = None,
+        epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        clip_norm: float = 1.0,
+        adjacency: Adjacency = Adjacency.ADD_REMOVE,
+        unit: Unit = Unit.RECORD,
+    ) -> Self:
+        """Return the usual plan: Poisson batches, each gradient clipped to one norm, Gaussian noise.
+
+        Args:
+            dataset_size: A declared, public number of records, never ``len`` of private data.
+            batch_size: How many records a batch has on average.
+            delta: The probability with which the epsilon bound may fail; well below one over the number of records.
+            epochs: How long to train; or give ``steps``.
+            steps: How long to train; or give ``epochs``.
+            epsilon: Take the least noise that keeps epsilon at or below this; or give ``noise_multiplier``.
+            noise_multiplier: Standard deviation of the noise over the clipping norm; or give ``epsilon``.
+            clip_norm: The largest norm of one example's gradient.
+            adjacency: Which two data sets must not be told apart. The printed guarantee names it.
+            unit: What one item of the data set stands for. The printed guarantee names it.
+        """
+        if (epsilon is None) == (noise_multiplier is None):
+            raise ArgumentError(
+                "Plan.dpsgd needs one of epsilon and noise_multiplier: epsilon=3.0 finds the noise, "
+                f"noise_multiplier=1.1 fixes it. It got epsilon={epsilon!r} and noise_multiplier={noise_multiplier!r}."
+            )
+        plan = cls(
+            sampling=Poisson.for_dataset(dataset_size=dataset_size, batch_size=batch_size, steps=steps, epochs=epochs),
+            clipping=Threshold(norm=clip_norm),
+            noise=Gaussian(noise_multiplier=noise_multiplier),
+            delta=delta,
+            adjacency=adjacency,
+            unit=unit,
+        )
+        return plan if epsilon is None else plan.calibrated(epsilon=epsilon)
 
     def _check_descent(self) -> None:
         if self.descent is not None and not isinstance(self.descent, StronglyConvexDescent):
