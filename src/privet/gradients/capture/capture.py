@@ -37,8 +37,9 @@ from privet.gradients.capture.norm_statistics import with_statistics
 from privet.gradients.capture.observer import Call, Observer
 from privet.gradients.capture.recorded import KnownUse, Recording, Region, Source, Use
 from privet.gradients.capture.recurrent_layers import COMPOSITES, Composite, kept_inside
+from privet.isolation.asking import ASKING, LENGTHS
 from privet.isolation.backward import wrapped
-from privet.isolation.follow import ASKING, LENGTHS, Follower, Programs
+from privet.isolation.follow import Follower, Programs
 from privet.isolation.lines import user_line
 from privet.isolation.place import Cause, Fault, Place, Verdict, single
 from privet.isolation.tracer import EARLIER
@@ -82,8 +83,10 @@ class Capture(TorchFunctionMode):
             expansions={} if expansions is None else expansions,
         )  # fmt: skip
         if programs is not None:
-            follower = Follower(programs, batch_size, self._place_of, may_trace=may_trace, slot=self._free_slot())
-            self.recording.follower = follower
+            self.recording.follower = Follower(
+                programs, batch_size, self._place_of, self._number_of, self.recording.tracked, may_trace=may_trace,
+                slot=self._free_slot(),
+            )  # fmt: skip
 
     def open(self) -> None:
         """Watch from now on. Compiled parts of a model run uncompiled meanwhile: nobody can look into compiled code."""
@@ -149,7 +152,7 @@ class Capture(TorchFunctionMode):
         follower = self.recording.follower
         if follower is None or func in _UNUSUAL or writes(func):
             return self._run_unusual(func, args, kwargs)
-        known = follower.before(func, args, kwargs, self._number_of)
+        known = follower.before(func, args, kwargs)
         if known is None or self._follows_memory:
             return self._examine(func, args, kwargs, follower)
         try:
@@ -212,7 +215,7 @@ class Capture(TorchFunctionMode):
             follower.note_hook()
             args = (args[0], wrapped(args[1], args[0], follower), *args[2:])
         if follower is not None:
-            follower.before(func, args, kwargs, self._number_of)
+            follower.before(func, args, kwargs)
         result = self._examine(func, args, kwargs, follower, node_before)
         if func is Tensor.register_hook:
             self._listen_last(args[0])
@@ -244,7 +247,9 @@ class Capture(TorchFunctionMode):
         """Record what an operation did that was just run, and number its results."""
         num_uses = len(self.recording.uses)
         result = self._observer.observe(call, result)
-        if follower is not None:
+        if follower is not None and type(result) is Tensor:
+            follower.after((result,))
+        elif follower is not None:
             made = tensors_in(call.args[:1] if result is None and writes(call.function) else result)
             follower.after([tensor for tensor in made if not isinstance(tensor, nn.Parameter)])
         if self._follows_memory and not torch.compiler.is_compiling():
