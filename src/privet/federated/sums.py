@@ -15,8 +15,7 @@ from privet.federated.contributions import ClientUpdates
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.holding import held_factors
 from privet.isolation.watch import Watch
-from privet.mechanism.clipping import ClippingRule
-from privet.mechanism.clipping_runs import UnchangingRun
+from privet.mechanism.clipping import ClippingRule, FixedRun
 from privet.mechanism.granularity import Kept
 from privet.mechanism.layout import Layout
 from privet.mechanism.noise import Noise
@@ -109,7 +108,7 @@ class PartySums:
             launcher=EagerLauncher(),
             watch=self._watch,
             preflight=self._preflight,
-            clipping=UnchangingRun(rule=rule),
+            clipping=FixedRun(rule=rule),
             events=events,
             physical_batch_size=self._records.physical_batch_size,
             cuts=False,  # a process may live for one round: its sums must not depend on what it has seen before

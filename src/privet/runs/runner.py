@@ -18,6 +18,7 @@ from privet.accounting.guarantee import Guarantee, rounded_up
 from privet.accounting.witness import confirmed
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import BudgetExceeded, CheckpointError, LedgerMismatch, PrivetError
+from privet.plan import Plan
 from privet.runs.batch_size import find_physical_batch_size
 from privet.runs.building import (
     build_model,
@@ -43,16 +44,15 @@ from privet.runs.run_files import RunFiles, read_json, write_json, write_whole
 from privet.runs.spending import Spending
 from privet.runs.step_log import StepLog
 from privet.runs.unprotected_file import UnprotectedFile
-from privet.plan import Plan
 from privet.training.augmentation import mean_over_views
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import MapDataset
 from privet.training.checkpoint import load_checkpoint
 from privet.training.data_seal import DataSeal
-from privet.training.replay import fastest_for
-from privet.training.schedules import LearningRate
 from privet.training.performance import Performance
 from privet.training.privatize import privatize
+from privet.training.replay import fastest_for
+from privet.training.schedules import LearningRate
 from privet.training.session import Session
 
 
@@ -261,7 +261,9 @@ class _Run:
             build_optimizer(settings, self._model),
             dataset,
             self._plan,
-            performance=Performance(physical_batch_size=self._physical_batch_size(dataset), launch=fastest_for(self._device)),
+            performance=Performance(
+                physical_batch_size=self._physical_batch_size(dataset), launch=fastest_for(self._device)
+            ),
             folder=self._files.folder,
             checkpoint_every=settings.checkpoint_every,
             telemetry=self._notes,

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from privet.accounting.kept_heads import UserHeads
 from privet.accounting.ledger import Ledger
 from privet.errors import CheckpointError, LedgerError, LedgerMismatch
-from privet.mechanism.clipping_runs import ClippingRun
-from privet.mechanism.noise_runs import NoiseRun
+from privet.mechanism.clipping import ClippingRun
+from privet.mechanism.noise import NoiseRun
 from privet.plan import Plan
 from privet.training.averaging import RunningAverage
 from privet.training.batching import MapDataset

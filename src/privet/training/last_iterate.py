@@ -16,7 +16,6 @@ from torch.optim import SGD, Optimizer
 
 from privet.accounting.ledger import Ledger
 from privet.errors import LoopError, PlanError
-from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.descent import StronglyConvexDescent
 from privet.mechanism.noise import Noise
 from privet.mechanism.sums import ClippedSum
@@ -94,7 +93,7 @@ class LastIterateChain(Observer):
         """
         check_descent_optimizer(self._optimizer, self._descent)
         sampling = self._plan.sampling
-        if charged_rounds and isinstance(sampling, Cyclic) and not sampling.same_batches_after_restart:
+        if charged_rounds and not sampling.same_batches_after_restart:
             raise PlanError(
                 "This run was begun by another process, whose secret partition is gone with its key. The proof about "
                 "the last iterate follows a record through the same batches, so the run cannot be resumed: start anew "

@@ -14,13 +14,8 @@ from privet.errors import LedgerMismatch, LoopError, PlanError
 from privet.gradients.engines.engine import RunningEngine
 from privet.gradients.engines.support import check_model
 from privet.isolation.watch import Waiver, Watch
-from privet.mechanism.ablations import NotPrivate
 from privet.mechanism.clipping import ClippingRule
-from privet.mechanism.clipping_runs import start_clipping
-from privet.mechanism.epochs import steps_per_epoch
 from privet.mechanism.layout import Layout
-from privet.mechanism.masking import NoMask
-from privet.mechanism.noise_runs import ChangingNoise, start_noise
 from privet.mechanism.sums import ClippedSum
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage, RunningAverage
@@ -75,17 +70,16 @@ class PreparedRun:
         self.device = self.parameters[0].device
         self.layout = Layout.of([(name, tuple(value.shape)) for name, value in named], plan.grouping)
         self.mask = plan.mask.start(
-            layout=self.layout, num_steps=plan.num_steps, steps_per_epoch=steps_per_epoch(plan.sampling)
+            layout=self.layout, num_steps=plan.num_steps, steps_per_epoch=plan.sampling.steps_per_epoch
         )
-        noise = start_noise(plan.noise, self.layout, has_mask=not isinstance(plan.mask, NoMask))
-        if isinstance(plan.noise, ChangingNoise) and performance.launch.replays:
+        noise = plan.noise.start(self.layout, has_mask=not plan.mask.is_whole)
+        if not plan.noise.is_fixed and performance.launch.replays:
             launch = type(performance.launch).__name__
-            raise PlanError(f"{launch} replays fixed units; learned units need Performance(launch=pv.Eager()).")
+            raise PlanError(f"{launch} replays fixed units; learned units need Performance(launch=pv.launch.Eager()).")
         self.state = RunState(
             model=model,
             optimizer=optimizer,
-            clipping=start_clipping(
-                plan.clipping,
+            clipping=plan.clipping.start(
                 num_groups=self.layout.num_groups,
                 num_steps=plan.num_steps,
                 expected_batch_size=plan.sampling.expected_batch_size,
@@ -210,7 +204,7 @@ class PreparedRun:
             layout=self.layout,
             sensitivity=rule.sensitivity,
             # the plan's own piece decides, since it also takes every guarantee of the plan away
-            is_held=not isinstance(self.plan.clipping, NotPrivate),
+            is_held=self.plan.holds_bounds,
             keep=None if kept is None else kept.coordinates,
             kept=kept,
             frame=frame,
@@ -221,7 +215,7 @@ class PreparedRun:
         """Return a step's sum with the noise of the plan, which is not added yet."""
         return StepSum(
             clipped=clipped,
-            noise=self.state.noise.piece,
+            noise=self.state.noise,
             updates=self.updates,
             clipping=self.state.clipping,
             sampling=self.plan.sampling,

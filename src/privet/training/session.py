@@ -272,7 +272,7 @@ class Step:
             raise LoopError("step.update() was already called for this step.")
         self._batch.check_complete()
         for notify in run.events.before_noise:
-            notify(self._clipped, state.noise.piece)
+            notify(self._clipped, run.plan.noise)
         # Add the noise to the clipped sum, once, and compare noise and bound with what was charged.
         noisy = self._release.add_noise_and_compare(run.awaiting_noise(self._clipped))
         self._done = noisy.done

@@ -20,8 +20,7 @@ from privet.errors import LoopError
 from privet.gradients.capture.marks import mark_batch
 from privet.gradients.engines.engine import NewProgram, RunningEngine
 from privet.isolation.watch import Watch
-from privet.mechanism.clipping import ClippingRule
-from privet.mechanism.clipping_runs import ClippingRun
+from privet.mechanism.clipping import ClippingRule, ClippingRun
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import (
     SMALLEST_CUT,

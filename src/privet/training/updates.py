@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from privet.errors import LoopError
-from privet.mechanism.clipping_runs import ClippingRun
+from privet.mechanism.clipping import ClippingRun
 from privet.mechanism.done import done_step
-from privet.mechanism.noise import Gaussian, Noise
+from privet.mechanism.noise import NoiseRun
 from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum, PrivateSum
 from privet.training.optimizers import tell_noise
@@ -75,7 +75,7 @@ class Updates:
     _seen: dict[Hashable, int] = field(default_factory=dict)
     _recorded: dict[Hashable, _RecordedUpdate] = field(default_factory=dict)
 
-    def add_noise(self, noise: Noise, total: ClippedSum) -> Update:
+    def add_noise(self, noise: NoiseRun, total: ClippedSum) -> Update:
         """Add the noise, or find the recording that will.
 
         Guarantee:
@@ -85,7 +85,7 @@ class Updates:
         recorded = self._recording(noise, total) if self.records else None
         return recorded or _EagerUpdate(private=noise.add(total, self.source), updates=self)
 
-    def _recording(self, noise: Noise, total: ClippedSum) -> _RecordedUpdate | None:
+    def _recording(self, noise: NoiseRun, total: ClippedSum) -> _RecordedUpdate | None:
         key = self._key(noise, total)
         if key is None:
             return None
@@ -102,10 +102,10 @@ class Updates:
         with self.opened(written):
             self.optimizer.step()
 
-    def _key(self, noise: Noise, total: ClippedSum) -> Hashable | None:
+    def _key(self, noise: NoiseRun, total: ClippedSum) -> Hashable | None:
         """Name all that a recording freezes; None for what is never recorded."""
         optimizer = self.optimizer
-        is_plain = type(optimizer) is SGD and type(noise) is Gaussian and total.keep is None and total.frame is None
+        is_plain = type(optimizer) is SGD and noise.noise.is_recordable and total.keep is None and total.frame is None
         # more hooks than the session's own would be run once, when recording, and never again
         is_hooked = is_plain and (len(optimizer._optimizer_step_pre_hooks) > 1 or optimizer._optimizer_step_post_hooks)
         if not is_plain or is_hooked:
@@ -115,9 +115,9 @@ class Updates:
             for group in optimizer.param_groups
         )
         has_tensors = any(isinstance(value, Tensor) for group in settings for _, value in group)
-        return None if has_tensors else (noise, total.sensitivity, total.flat.data_ptr(), settings)
+        return None if has_tensors else (noise.noise, total.sensitivity, total.flat.data_ptr(), settings)
 
-    def _record(self, key: Hashable, noise: Noise, total: ClippedSum) -> _RecordedUpdate | None:
+    def _record(self, key: Hashable, noise: NoiseRun, total: ClippedSum) -> _RecordedUpdate | None:
         self._seen[key] = self._seen.get(key, 0) + 1
         if self._seen[key] <= _WARM_UP:
             self.records = len(self._seen) <= 4 * _MAX_RECORDINGS  # settings that never stay are not worth a look
@@ -147,14 +147,14 @@ class StepSum:
 
     Attributes:
         clipped: The sum, with the bound that was kept.
-        noise: The noise piece of the present step.
+        noise: Adds the noise of the present step.
         updates: Adds the noise, or finds the recording that will.
         clipping: Releases what it needs to go on.
         sampling: How the examples were drawn.
     """
 
     clipped: ClippedSum
-    noise: Noise
+    noise: NoiseRun
     updates: Updates
     clipping: ClippingRun
     sampling: Sampling
@@ -216,6 +216,10 @@ def check_draws(draws: Sequence[Tensor], *, std: float | None) -> None:
     # six standard errors of a sum of squares of so many normal numbers
     slack = 6.0 * math.sqrt(2.0 / newest.numel())
     if std is not None and not abs(float((newest / std).square().mean()) - 1.0) <= slack + 1e-3:
-        raise LoopError("A recorded step drew noise of another size than it was charged. Train with launch=pv.Eager().")
+        raise LoopError(
+            "A recorded step drew noise of another size than it was charged. Train with launch=pv.launch.Eager()."
+        )
     if len(draws) > 1 and bool(((draws[-1] - draws[-2]).abs() < 1e-3 * newest.abs().amax()).double().mean() > 0.5):
-        raise LoopError("A recorded step repeated the noise of the step before it. Train with launch=pv.Eager().")
+        raise LoopError(
+            "A recorded step repeated the noise of the step before it. Train with launch=pv.launch.Eager()."
+        )
