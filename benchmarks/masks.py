@@ -39,9 +39,9 @@ from privet.mechanism.terms import Adjacency, Unit
 from privet.models.dp_cnn import dp_cnn
 from privet.plan import Plan
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.randomness import Streams
 from privet.training.session import Session, Step
+from privet.training.start import privatize
 
 _WARM_UP = 3
 # Steps of an epoch of 50,000 examples in batches of 1,000; masks are drawn once per epoch.

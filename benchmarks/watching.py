@@ -25,7 +25,7 @@ from privet.mechanism.sampling import FullBatch
 from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 from privet.training.weights import WeightWatch
 
 _WATCHED = ("begin_step", "check_forward", "look", "accept")

@@ -29,7 +29,7 @@ _WHERE = {
     "PrivateClassifier": "privet.training.estimator",
     "PrivateNormalisation": "privet.training.normalisation",
     "PrivateRegressor": "privet.training.estimator",
-    "privatize": "privet.training.privatize",
+    "privatize": "privet.training.start",
     "PrivetError": "privet.errors",
     "Release": "privet.mechanism.terms",
     "replace_batchnorm": "privet.gradients.engines.support",
@@ -209,7 +209,7 @@ if TYPE_CHECKING:
     from privet.training.performance import Performance as Performance
     from privet.training.physical_batch import suggest_physical_batch as suggest_physical_batch
     from privet.training.preflight import preflight as preflight
-    from privet.training.privatize import privatize as privatize
     from privet.training.session import Session as Session
+    from privet.training.start import privatize as privatize
     from privet.training.telemetry import Unprotected as Unprotected
     from privet.training.units import OneItemPerPerson as OneItemPerPerson

@@ -27,7 +27,7 @@ from privet.mechanism.terms import Adjacency, Unit
 from privet.training import release as release_module
 from privet.training.geometry import release_geometry
 from privet.training.normalisation import PrivateNormalisation
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 from tests.accounting.ledgers import done, step
 from tests.federated.conftest import RECORDS, Federation, agreement_of, plan_of
 from tests.federated.conftest import federation as federation

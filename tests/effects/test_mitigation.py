@@ -46,7 +46,7 @@ def test_every_loss_is_multiplied_by_the_weight_of_its_own_group() -> None:
 @pytest.mark.parametrize("count", [1, 8])
 def test_a_weighted_training_has_the_guarantee_of_the_plain_one_and_no_gradient_beyond_the_bound(count: int) -> None:
     from privet.training.performance import Performance
-    from privet.training.privatize import privatize
+    from privet.training.start import privatize
 
     inputs, labels = 100 * torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
     plan = _plan(Poisson(rate=1.0, steps=1, expected_batch_size=1.0))

@@ -39,7 +39,7 @@ from privet.mechanism.schedules import GradualCooling
 from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 
 TERMS = ConvergenceTerms(
     clip_norm=0.5,

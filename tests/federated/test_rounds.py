@@ -21,7 +21,7 @@ from privet.federated.party import Party, Replica
 from privet.mechanism.masking import RandomMask
 from privet.mechanism.schedules import Constant
 from privet.mechanism.terms import Unit
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 from tests.accounting.ledgers import done
 from tests.federated.conftest import (
     NUM_PARTIES,

@@ -31,7 +31,7 @@ from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.checkpoint import load_checkpoint
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 
 ROUNDS = 150
 RESERVED_AHEAD = 10

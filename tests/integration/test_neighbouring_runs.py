@@ -45,7 +45,7 @@ from privet.plan import Plan
 from privet.runs import building, runner
 from privet.training.averaging import ExponentialAverage
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 from tests.training.tools import examples, full_batch, losses_of, network, plan_of, poisson
 
 Neighbour = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -15,8 +15,8 @@ from torch.utils.data import TensorDataset
 
 from privet.errors import UnsupportedModel
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.session import Step
+from privet.training.start import privatize
 from tests.isolation.hostile import HOSTILE, LARGE, LAST, LATE, NUM_RECORDS, Hostile
 from tests.isolation.mixer import CLASSES, WIDTH, Scene, network
 from tests.training.tools import full_batch

@@ -17,8 +17,8 @@ from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.session import Step
+from privet.training.start import privatize
 from tests.isolation.mixer import CLASSES, NUM_EXAMPLES, WIDTH, Mixer, Scene
 from tests.isolation.mixers import MIXERS
 from tests.isolation.mixers_layers import sequences

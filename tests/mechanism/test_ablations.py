@@ -17,7 +17,7 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson, Sampling
 from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 from tests.training.tools import examples, flat_gradient, losses_of, network, plain_sgd, run
 
 PLAN = Plan(

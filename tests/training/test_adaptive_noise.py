@@ -38,9 +38,9 @@ from privet.mechanism.terms import Adjacency, Unit
 from privet.mechanism.unit_learning import num_axis_sums
 from privet.plan import Plan
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.replay import CudaGraph
 from privet.training.session import Session
+from privet.training.start import privatize
 
 SCALES = torch.tensor([0.05, 0.3, 1.0, 3.0])
 SQUARES = AdaptiveGaussian(learning=ReleasedSquares(every=2), noise_multiplier=1.5)
@@ -253,10 +253,10 @@ def test_a_resumed_run_goes_on_from_the_units_it_had_learned(
 
     with session() as first:
         train(first, stop_after=3)
-        kept, units = first._noise.state(), first._noise.begin(3, torch.zeros(1)).frame
+        kept, units = first._run.state.noise.state(), first._run.state.noise.begin(3, torch.zeros(1)).frame
     with session() as again:
-        assert again._noise.state() == kept
-        found = again._noise.begin(3, torch.zeros(1)).frame
+        assert again._run.state.noise.state() == kept
+        found = again._run.state.noise.begin(3, torch.zeros(1)).frame
         assert found is not None
         assert units is not None
         assert found.geometry == units.geometry

@@ -16,7 +16,7 @@ from privet.gradients.engines.functional import Functional
 from privet.gradients.forms.per_example import PerExample
 from privet.training.augmentation import ShiftAndFlip, Views, mean_over_views
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 from tests.gradients.reference import trainable
 from tests.training.tools import flat_gradient, full_batch
 

@@ -18,7 +18,7 @@ from torch.utils.data import default_collate
 from privet.errors import DataError
 from privet.training.batching import fetch, split, tensors_of
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 from tests.training.tools import CPU, examples, flat, full_batch, losses_of, network, plain_sgd, poisson, run
 
 

@@ -15,8 +15,8 @@ from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
 from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, PerSampleAdaptive, Threshold
 from privet.mechanism.grouping import PerLayer
 from privet.plan import Plan
-from privet.training.privatize import privatize
 from privet.training.session import Session
+from privet.training.start import privatize
 from tests.training.tools import (
     examples,
     flat,

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, Weighte
 from privet.errors import ArgumentError, DataError, LoopError, PlanError, UnsupportedModel
 from privet.training.guards import check_optimizer
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.session import Step
+from privet.training.start import privatize
 from tests.training.tools import (
     examples,
     flat,

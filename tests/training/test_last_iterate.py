@@ -28,8 +28,8 @@ from privet.plan import Plan
 from privet.runs.ledger_check import check_ledger
 from privet.training.averaging import ExponentialAverage
 from privet.training.checkpoint import load_checkpoint
-from privet.training.privatize import privatize
 from privet.training.session import Session, Step
+from privet.training.start import privatize
 
 RATE, RIDGE = 0.5, 1e-2
 CYCLIC = Cyclic(batches=4, epochs=3, expected_batch_size=2)

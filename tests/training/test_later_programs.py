@@ -15,8 +15,8 @@ from torch.utils.data import TensorDataset
 from privet.errors import LoopError, UnsupportedModel, WeightsChanged
 from privet.isolation.watch import Check, Waiver
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.session import Step
+from privet.training.start import privatize
 from tests.gradients.zoo import HardGate, SelfConditioned
 from tests.training.tools import examples, full_batch, losses_of, network, plain_sgd
 

@@ -12,8 +12,8 @@ from torch.overrides import _get_current_function_mode_stack
 
 from privet.errors import LedgerError, LoopError, LossError, PrivetError
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.session import Session, Step
+from privet.training.start import privatize
 from tests.training.tools import (
     Watched,
     examples,

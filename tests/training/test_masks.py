@@ -18,8 +18,8 @@ from privet.mechanism.schedules import Constant, GradualCooling
 from privet.mechanism.terms import Release
 from privet.plan import Plan
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.replay import Compiled
+from privet.training.start import privatize
 from tests.training.tools import (
     examples,
     flat,

@@ -19,8 +19,8 @@ from privet.mechanism.release_masks import RankedMask
 from privet.mechanism.schedules import Constant
 from privet.plan import Plan
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.session import Session
+from privet.training.start import privatize
 from privet.training.telemetry import Unprotected
 from tests.training.tools import Watched, examples, flat, full_batch, losses_of, network, plain_sgd, poisson
 

@@ -24,7 +24,7 @@ from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.optimizers import DPAdam
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 
 SIZE = 4 * 5 + 5 + 5 * 3 + 3
 UNITS = Factored(

@@ -21,8 +21,8 @@ from privet.isolation.watch import Check, Waiver
 from privet.models import dp_cnn
 from privet.training.made_up import MadeUpBatches
 from privet.training.preflight import preflight
-from privet.training.privatize import privatize
 from privet.training.recording import LossFunction
+from privet.training.start import privatize
 from tests.training.tools import examples, flat, full_batch, losses_of, network, plain_sgd
 
 BATCH = (torch.randn(9, 6), torch.tensor([0, 1, 2] * 3))

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from privet.errors import ArgumentError, LoopError, PrivetError
 from privet.plan import Plan
-from privet.training.privatize import privatize
 from privet.training.randomness import HostNoise, KeystreamNoise, Streams
+from privet.training.start import privatize
 from tests.training.tools import (
     CPU,
     Watched,

@@ -23,9 +23,9 @@ from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 from privet.plan import Plan
 from privet.training.checkpoint import load_checkpoint
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.randomness import Streams
 from privet.training.session import Step
+from privet.training.start import privatize
 from tests.gradients.reference import loop_clipped_sum
 from tests.training.tools import (
     CPU,

@@ -66,7 +66,7 @@ def _trained(launch: Launch | None, device: str = "cpu", plan: Plan | None = Non
         optimizer,
         _data(device),
         plan or _plan(),
-        performance=Performance(physical_batch_size=9, launch=launch),
+        performance=Performance(physical_batch_size=9, launch=launch or Eager()),
         seed=3,
     )
     with session:
@@ -93,6 +93,8 @@ class _Plain:
 
 
 class _PlainLaunch:
+    replays = True
+
     def __init__(self, recorder: Recorder, *, warm_up: int = 1, max_recordings: int = 4) -> None:
         self.recorder, self.warm_up, self.max_recordings = recorder, warm_up, max_recordings
 
@@ -243,7 +245,12 @@ def test_a_new_loss_function_at_every_step_is_never_answered_with_an_old_recordi
         model = _model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
         with privatize(
-            model, optimizer, _data(), _plan(30), performance=Performance(physical_batch_size=50, launch=launch), seed=3
+            model,
+            optimizer,
+            _data(),
+            _plan(30),
+            performance=Performance(physical_batch_size=50, launch=launch or Eager()),
+            seed=3,
         ) as session:
             for step in session.steps():
                 weight = 1.0 + step.index

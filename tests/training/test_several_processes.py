@@ -23,7 +23,7 @@ from privet.mechanism.terms import Adjacency, Unit
 from privet.training.estimator import PrivateClassifier
 from privet.training.geometry import release_geometry
 from privet.training.normalisation import PrivateNormalisation
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 from tests.training.tools import examples, losses_of, network, plain_sgd, poisson
 
 Way = Callable[[Path], object]
@@ -125,7 +125,7 @@ import torch
 from torch import distributed, nn
 from privet.errors import LedgerError
 from tests.training.tools import examples, network, plain_sgd, poisson, run
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 
 rank, store = int(sys.argv[1]), sys.argv[2]
 model = network()

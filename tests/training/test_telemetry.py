@@ -15,7 +15,7 @@ from privet.mechanism.clipping import KeepOrDrop
 from privet.mechanism.noise import Gaussian
 from privet.training import telemetry as telemetry_module
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 from privet.training.telemetry import NORM_LEVELS, Unprotected, norm_quantiles
 from tests.training.tools import examples, flat, full_batch, losses_of, network, plain_sgd, poisson, run, walk
 

@@ -13,8 +13,8 @@ from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.session import Session
+from privet.training.start import privatize
 from tests.training.tools import examples, flat, full_batch, losses_of, network, plain_sgd, run, walk
 
 ENGINES = pytest.mark.parametrize("engine", [BookKeeping(), Functional()], ids=["book-keeping", "functional"])
@@ -26,7 +26,7 @@ def begin(model: nn.Module, engine: Engine | None = None, *, seed: int = 1) -> S
         plain_sgd(model),
         examples(),
         full_batch(3),
-        performance=Performance(physical_batch_size=3, engine=engine),
+        performance=Performance(physical_batch_size=3, engine=engine or BookKeeping()),
         seed=seed,
     )
 

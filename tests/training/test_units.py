@@ -27,7 +27,7 @@ from privet.training.augmentation import Views
 from privet.training.batching import MapDataset
 from privet.training.data_seal import DataSeal
 from privet.training.estimator import PrivateClassifier
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 from privet.training.units import OneItemPerPerson
 from tests.training.tools import examples, losses_of, network, plain_sgd, poisson, run
 

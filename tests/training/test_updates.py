@@ -15,13 +15,19 @@ from privet import Adjacency, Gaussian, Performance, Plan, Poisson, Threshold, U
 from privet.errors import LoopError
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
+from privet.mechanism.noise import FixedNoise
 from privet.mechanism.sums import ClippedSum
 from privet.training.optimizers import DPAdam
 from privet.training.randomness import Streams
 from privet.training.replay import CudaGraph, Eager, Launch
 from privet.training.updates import Updates, _RecordedUpdate, check_draws
 
-NOISE = Gaussian(noise_multiplier=0.5)
+
+def at_work(noise_multiplier: float) -> FixedNoise:
+    return FixedNoise(noise=Gaussian(noise_multiplier=noise_multiplier), layout=Layout.of([("w", (1,))], OneGroup()))
+
+
+NOISE = at_work(0.5)
 
 
 def _updates(
@@ -70,7 +76,7 @@ def test_an_optimizer_with_hooks_of_the_users_own_is_not_recorded() -> None:
 
 def test_another_noise_bound_rate_or_memory_never_meets_an_old_recording() -> None:
     updates, total = _updates()
-    keys = {updates._key(NOISE, total), updates._key(Gaussian(noise_multiplier=0.6), total)}
+    keys = {updates._key(NOISE, total), updates._key(at_work(0.6), total)}
     wider = Threshold(norm=3.0).for_groups(1).sensitivity
     keys.add(updates._key(NOISE, ClippedSum(flat=total.flat, layout=total.layout, sensitivity=wider)))
     keys.add(updates._key(NOISE, ClippedSum(flat=total.flat.clone(), layout=total.layout, sensitivity=wider)))
@@ -87,7 +93,7 @@ def test_a_recording_is_replayed_for_its_own_noise_alone() -> None:
     recorded = _RecordedUpdate(private=NOISE.add(total, updates.source), graph=None, updates=updates)  # type: ignore[arg-type]
     updates._recorded[updates._key(NOISE, total)] = recorded
     assert updates.add_noise(NOISE, total) is recorded
-    other = updates.add_noise(Gaussian(noise_multiplier=0.6), total)
+    other = updates.add_noise(at_work(0.6), total)
     assert other is not recorded
     assert other.private.noise_std == pytest.approx(1.2)
 

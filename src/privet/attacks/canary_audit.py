@@ -30,8 +30,8 @@ from privet.mechanism.terms import Adjacency, Release
 from privet.plan import Plan
 from privet.training.guards import trainable_parameters
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.session import Step
+from privet.training.start import privatize
 
 Array = NDArray[np.float64]
 _SIMULATED = 1_000_000

@@ -25,7 +25,7 @@ from privet.errors import DataError, PlanError
 from privet.mechanism.terms import Adjacency, Release
 from privet.plan import Plan
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 
 Array = NDArray[np.float64]
 # Shares of the canaries to guess about, fixed in advance; the allowed error is divided among them.

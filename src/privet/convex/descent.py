@@ -22,8 +22,8 @@ from privet.plan import Plan
 from privet.training.batching import MapDataset
 from privet.training.last_iterate import ProvenLoss
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.replay import fastest_for
+from privet.training.start import privatize
 
 
 @dataclass(frozen=True, kw_only=True)

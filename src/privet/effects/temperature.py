@@ -23,7 +23,7 @@ from privet.accounting.guarantee import Guarantee
 from privet.plan import Plan
 from privet.training.performance import Performance
 from privet.training.predictions import Predictions
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 
 _LOG_RANGE = (-5.0, 5.0)
 

@@ -29,9 +29,9 @@ from privet.plan import Plan
 from privet.training.batching import MapDataset, check_dataset
 from privet.training.folder import RunFolder, RunState
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.randomness import Streams
 from privet.training.release import ChargedRelease, Noisy
+from privet.training.start import privatize
 from privet.training.units import check_unit
 
 _NOTHING: Values = np.zeros(0, dtype=np.float32)

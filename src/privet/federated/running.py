@@ -24,7 +24,7 @@ from privet.federated.wire import Traffic
 from privet.runs.building import loss_function
 from privet.runs.evaluation import measure_model
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 
 if TYPE_CHECKING:
     from privet.federated.apps import Context

@@ -25,7 +25,7 @@ from privet.training.guards import EvidenceRecorder, LoopGuard, trainable_parame
 from privet.training.observer import Events
 from privet.training.preflight import Preflight
 from privet.training.replay import EagerLauncher
-from privet.training.summing import LogicalBatch, Summation
+from privet.training.summing import Summation
 
 LossFunction = Callable[..., Tensor]
 
@@ -111,9 +111,10 @@ class PartySums:
             clipping=FixedRun(rule=rule),
             events=events,
             physical_batch_size=self._records.physical_batch_size,
+            steps_taken=lambda: number,
             cuts=False,  # a process may live for one round: its sums must not depend on what it has seen before
         )
-        batch = LogicalBatch(summation, indices, rule=rule, clipped=total, index=number, steps_taken=number)
+        batch = summation.begin(indices, rule=rule, clipped=total, index=number)
         try:
             batch.accumulate(self._records.losses)
             for notify in events.before_noise:

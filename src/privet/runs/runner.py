@@ -50,10 +50,10 @@ from privet.training.batching import MapDataset
 from privet.training.checkpoint import load_checkpoint
 from privet.training.data_seal import DataSeal
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.replay import fastest_for
 from privet.training.schedules import LearningRate
 from privet.training.session import Session
+from privet.training.start import privatize
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from privet._lazy import lazily
 
 if TYPE_CHECKING:
-    from privet.training.privatize import privatize as privatize
     from privet.training.session import Session as Session
     from privet.training.session import Step as Step
+    from privet.training.start import privatize as privatize
 else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
-            "privet.training.privatize": ("privatize",),
+            "privet.training.start": ("privatize",),
             "privet.training.session": ("Session", "Step"),
         },
     )

@@ -31,9 +31,9 @@ from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import MapDataset
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.replay import Eager, Launch
 from privet.training.schedules import LearningRate, Schedule
+from privet.training.start import privatize
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 Losses = Callable[[Tensor, Tensor], Tensor]

@@ -43,6 +43,7 @@ class PreparedRun:
     streams: Streams
     flat: torch.Tensor
     updates: Updates
+    summation: Summation
     checkpoints: Checkpoints | None
 
     def __init__(
@@ -67,8 +68,8 @@ class PreparedRun:
         named = trainable_parameters(model)
         self.plan, self.dataset, self.folder = plan, dataset, folder
         self.parameters = [parameter for _, parameter in named]
-        self.device = self.parameters[0].device
         self.layout = Layout.of([(name, tuple(value.shape)) for name, value in named], plan.grouping)
+        self.device = self.parameters[0].device
         self.mask = plan.mask.start(
             layout=self.layout, num_steps=plan.num_steps, steps_per_epoch=plan.sampling.steps_per_epoch
         )
@@ -95,15 +96,15 @@ class PreparedRun:
         )
         self._performance, self._collate, self._telemetry = performance, collate, telemetry
         self._waivers, self._seed = tuple(waive), seed
-        self.summation: Summation | None = None
+        self._is_open = False
 
     @property
     def physical_batch_size(self) -> int:
         """How many examples go through the model at once, now."""
-        summation = self.summation
-        return self._performance.physical_batch_size if summation is None else summation.physical_batch_size
+        chosen = self.summation if self._is_open else self._performance
+        return chosen.physical_batch_size
 
-    def open(self) -> Summation:
+    def open(self) -> None:
         """Restore the newest checkpoint, attach to the model and its optimizer, and draw the run's keys."""
         with ExitStack() as undo:
             undo.callback(self.ledger.abandon)  # a start that is refused leaves the ledger as it was
@@ -140,8 +141,9 @@ class PreparedRun:
             clipping=self.state.clipping,
             events=self.events,
             physical_batch_size=self._performance.physical_batch_size,
+            steps_taken=lambda: self.state.steps_taken,
         )
-        return self.summation
+        self._is_open = True
 
     def _attach(self) -> None:
         """Make room for the sum and the gradients."""

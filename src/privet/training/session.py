@@ -26,19 +26,17 @@ from privet.mechanism.done import Done
 from privet.training.observer import LossFunction
 from privet.training.prepared import PreparedRun
 from privet.training.release import ChargedRelease
-from privet.training.summing import LogicalBatch, Summation
 from privet.training.updates import Update
 
 _LOG = logging.getLogger("privet")
 
 
 class Session:
-    """One private training run of one model and optimizer. Made by :func:`~privet.training.privatize.privatize`.
+    """One private training run of one model and optimizer. Made by :func:`privatize`.
 
     Guarantee:
-        Everything that leaves the session through the model's weights is covered by ``guarantee()``, which is computed
-        from the ledger's charged rounds. Rounds charged by an earlier process of the same run are never run again, so a
-        resumed run ends at the planned cost with a few steps fewer.
+        Everything that leaves through the model's weights is covered by ``guarantee()``, which is computed from the
+        ledger's charged rounds. Rounds that an earlier process charged are never run again.
     """
 
     def __init__(self, run: PreparedRun) -> None:
@@ -55,8 +53,8 @@ class Session:
         if self._entered:
             raise LoopError("A session can be entered once. Call privatize() again for another run.")
         self._entered = True
-        self._summation, self._events = self._run.open(), self._run.events
-        self._is_open = True
+        self._run.open()
+        self._is_open, self._events = True, self._run.events
         source, unseen = self._run.streams.noise.description, self._run.guard.weights.assumptions
         self._assumptions = (f"noise came from {source}", *unseen)
         for notify in self._events.run_begins:
@@ -96,12 +94,12 @@ class Session:
                 if place:  # a further step of the round that was charged
                     release = ChargedRelease(self.ledger, run.round_event, charge=0, uses=0)
                 index = ahead + done * sampling.steps_per_round + place
-                self._open_step = step = Step(run, self._summation, indices, index=index, release=release)
+                self._open_step = step = Step(run, indices, index=index, release=release)
                 yield step  # the user's loop clips, sums and updates
                 if not step.is_done:
                     raise LoopError(
-                        f"Step {step.index} was not completed: call step.update() in every pass of the loop over "
-                        "steps(). Its round stays charged."
+                        f"Step {index} was not completed: call step.update() in every pass of the loop over steps(). "
+                        "Its round stays charged."
                     )
                 step.close()
                 self._open_step = None
@@ -144,8 +142,7 @@ class Session:
         """Account what the ledger says was charged: the guarantee of everything released so far.
 
         Raises:
-            WeightsChanged: something that was no private step changed the weights since the last look. From then on the
-                guarantee says that nothing is promised.
+            WeightsChanged: something that was no private step changed the weights. From then on nothing is promised.
         """
         if self._is_open and not self._run.guard.weights.is_broken:
             self._run.guard.weights.look(waits=True)
@@ -161,13 +158,10 @@ class Session:
         Args:
             reason: What is done, in at most 200 characters. It is written into the ledger before the block runs and
                 stands in every guarantee of this run: never put a private value there.
-
-        Raises:
-            WeightsChanged: the weights had been changed by something else before.
         """
         if not self._is_open:
             raise LoopError("session.public_change() belongs inside the session's with block; after it, it is free.")
-        if self._open_step is not None and self._open_step.is_summing:
+        if self._open_step is not None and not self._open_step.may_change_weights:
             raise LoopError("The weights cannot be changed while a step is being summed up. Call step.update() first.")
         for notify in self._events.before_public_change:
             notify()
@@ -212,29 +206,22 @@ class Step:
     """One logical step: physical batches in, one noisy update out."""
 
     def __init__(
-        self,
-        run: PreparedRun,
-        summation: Summation,
-        indices: NDArray[np.int64],
-        *,
-        index: int,
-        release: ChargedRelease[Update],
+        self, run: PreparedRun, indices: NDArray[np.int64], *, index: int, release: ChargedRelease[Update]
     ) -> None:
         """Start from an empty sum; the round is charged, and the indices are secret."""
         self.index, self._run, self._release = index, run, release
         # The bound on one example and the mask of this step are fixed before its examples are read. Both are public.
         rule, self._clipped = run.empty_sum(index)
         self.sensitivity, self.kept = self._clipped.sensitivity, self._clipped.kept
-        taken = run.state.steps_taken
-        self._batch = LogicalBatch(summation, indices, rule=rule, clipped=self._clipped, index=index, steps_taken=taken)
+        self._batch = run.summation.begin(indices, rule=rule, clipped=self._clipped, index=index)
         self._done: Done | None = None
         self._is_over = False
 
     def accumulate(self, loss_function: LossFunction) -> None:
         """Clip and sum the gradients of all examples, with a function from a batch to one loss per example.
 
-        If the device runs out of memory the step starts over with half the physical batch size and the same examples;
-        nothing is redrawn and nothing is charged twice. ``loss_function`` is called with the batch's items.
+        ``loss_function`` is called with the items of a physical batch. If the device runs out of memory the step starts
+        over with half the physical batch size and the same examples; nothing is redrawn or charged twice.
         """
         self._check_open()
         self._batch.accumulate(loss_function)
@@ -252,8 +239,7 @@ class Step:
     def backward(self, losses: Tensor) -> None:
         """Clip the gradient of each example of this physical batch, and add them to the step's sum.
 
-        Args:
-            losses: One loss per example of the physical batch, in any order-preserving computation; never a mean.
+        ``losses`` has one loss per example of the batch, in the batch's order; never a mean.
         """
         self._check_open()
         self._batch.add_clipped(losses)
@@ -290,9 +276,9 @@ class Step:
         return self._done is not None
 
     @property
-    def is_summing(self) -> bool:
-        """Whether examples went into the step's sum, and its update has not run."""
-        return self._batch.is_begun and not self.is_done
+    def may_change_weights(self) -> bool:
+        """Whether no example is in a sum that waits for its update."""
+        return self.is_done or not self._batch.is_begun
 
     @property
     def done(self) -> Done:

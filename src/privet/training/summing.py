@@ -6,7 +6,7 @@ Sessions and the parties of a federation sum in this one way: fetch, forward (th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -54,6 +54,7 @@ class Summation:
         clipping: Sees the norms, for clipping that learns.
         events: Observers of the loop.
         physical_batch_size: How many examples go through the model at once; halved when memory runs out.
+        steps_taken: Returns the number of steps in the model.
         cuts: Whether a batch of a new program is cut in two, so that the program is seen on two numbers of examples.
             Otherwise it is run once more on a probe, and the sum does not depend on which programs are new.
     """
@@ -68,7 +69,19 @@ class Summation:
     clipping: ClippingRun
     events: Events
     physical_batch_size: int
+    steps_taken: Callable[[], int]
     cuts: bool = True
+
+    def begin(self, indices: NDArray[np.int64], *, rule: ClippingRule, clipped: ClippedSum, index: int) -> LogicalBatch:
+        """Begin to sum a logical batch.
+
+        Args:
+            indices: The examples. Secret.
+            rule: Clips their gradients.
+            clipped: An empty sum, which is added to.
+            index: The number of the step.
+        """
+        return LogicalBatch(self, indices, rule=rule, clipped=clipped, index=index)
 
 
 class _Stage(Enum):
@@ -95,20 +108,9 @@ class LogicalBatch:
         rule: ClippingRule,
         clipped: ClippedSum,
         index: int,
-        steps_taken: int,
     ) -> None:
-        """Start from an empty sum; the indices are secret and stay here.
-
-        Args:
-            how: How sums are formed.
-            indices: The examples.
-            rule: Clips their gradients.
-            clipped: An empty sum, which is added to.
-            index: The number of the step.
-            steps_taken: Steps in the model.
-        """
-        self._how, self._indices, self._rule, self._clipped = how, indices, rule, clipped
-        self._index, self._steps_taken = index, steps_taken
+        """Start from an empty sum; the indices are secret and stay here."""
+        self._how, self._indices, self._rule, self._clipped, self._index = how, indices, rule, clipped, index
         self._stage, self._awaits_losses, self._is_probe = _Stage.FRESH, False, False
         how.watch.step = index
 
@@ -175,7 +177,7 @@ class LogicalBatch:
 
     def _was_replayed(self, batch: Any, size: int, loss_function: LossFunction) -> bool:
         how, limit = self._how, self._how.physical_batch_size
-        how.preflight.before(batch, loss_function, step=self._steps_taken, size=size, limit=limit)
+        how.preflight.before(batch, loss_function, step=how.steps_taken(), size=size, limit=limit)
         if not how.launcher.replays:
             return False
         outcome = how.launcher.add(batch, size, limit, loss_function, self._rule, self._clipped)

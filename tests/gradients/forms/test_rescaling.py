@@ -22,7 +22,7 @@ from privet.mechanism.shaped_noise import EllipticalGaussian
 from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 
 
 class Tied(nn.Module):

@@ -25,8 +25,8 @@ from privet.mechanism.grouping import Grouping, OneGroup, PerParameter
 from privet.runs.building import on_device
 from privet.training.performance import Performance
 from privet.training.predictions import predict
-from privet.training.privatize import privatize
 from privet.training.replay import fastest_for
+from privet.training.start import privatize
 from privet_research.studies.clipping import ClippingSettings
 
 Row = dict[str, Any]

@@ -40,8 +40,8 @@ from privet.runs.building import losses_of, on_device
 from privet.runs.evaluation import measure_model
 from privet.training.last_iterate import ProvenLoss
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.replay import fastest_for
+from privet.training.start import privatize
 
 # Far above the length of any image, so that features keep their lengths and clipping does all the bounding.
 _NO_BOUND = 1e6

@@ -23,7 +23,7 @@ from privet.mechanism.clipping import Threshold
 from privet.mechanism.masking import NoMask
 from privet.mechanism.noise import Gaussian
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
+from privet.training.start import privatize
 from privet_research.studies.sparsification_signs import digits, digits_model, digits_plan, losses
 
 Row = dict[str, Any]

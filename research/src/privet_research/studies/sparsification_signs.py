@@ -34,8 +34,8 @@ from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.runs.building import on_device
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.session import Step
+from privet.training.start import privatize
 from privet_research.studies.sparsification_table import Difference
 
 Row = dict[str, Any]

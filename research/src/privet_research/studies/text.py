@@ -38,9 +38,9 @@ from privet.training.averaging import ExponentialAverage
 from privet.training.optimizers import DPAdamW
 from privet.training.performance import Performance
 from privet.training.predictions import Predictions
-from privet.training.privatize import privatize
 from privet.training.replay import CudaGraph, Eager
 from privet.training.schedules import LearningRate, LinearDecay
+from privet.training.start import privatize
 from privet_research.studies.arms import LOCAL, MIXED, NON_PRIVATE, SCALED
 from privet_research.studies.clipping import cross_fitted
 from privet_research.studies.text_data import first_records, hold_out

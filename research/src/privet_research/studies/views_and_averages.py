@@ -35,8 +35,8 @@ from privet.runs.evaluation import measure_model
 from privet.training.augmentation import ShiftAndFlip, Views, mean_over_views
 from privet.training.averaging import ExponentialAverage
 from privet.training.performance import Performance
-from privet.training.privatize import privatize
 from privet.training.schedules import CosineDecay, LearningRate, LinearDecay
+from privet.training.start import privatize
 from privet_research.studies.regression_table import half_width
 
 Row = dict[str, Any]
