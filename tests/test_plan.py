@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from privet.accounting.charges import SupposedCharges
 from privet.errors import ArgumentError, PlanError, PrivetError, RecipeError
 from privet.mechanism.clipping import Threshold
+from privet.mechanism.epoch_sampling import Shuffle
 from privet.mechanism.events import decode_event, encode_event, same_event
 from privet.mechanism.grouping import ByName, OneGroup, PerLayer, PerParameter
 from privet.mechanism.masking import NoMask
 from privet.mechanism.noise import Gaussian
-from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
+from privet.mechanism.sampling import FullBatch, Poisson
 from privet.mechanism.sensitivity import Norm
 from privet.mechanism.terms import Adjacency, Release, Unit
 from privet.plan import Plan

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from privet.mechanism.sampling import Poisson, Shuffle
+from privet.mechanism.epoch_sampling import Shuffle
+from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Adjacency
 from privet.plan import Plan
 from privet.runs import runner

@@ -13,10 +13,9 @@ from privet.datasets.known import KNOWN_DATASETS, describe
 from privet.errors import PrivetError, RecipeError
 from privet.mechanism import codec
 from privet.mechanism.ablations import NoNoise
-from privet.mechanism.cyclic import Cyclic
-from privet.mechanism.sampling import Poisson
+from privet.mechanism.epoch_sampling import Cyclic
+from privet.mechanism.sampling import Poisson, Sampling
 from privet.mechanism.terms import Release, Unit
-from privet.mechanism.truncated import TruncatedPoisson
 from privet.plan import Plan
 from privet.runs.image_settings import ImageSettings
 from privet.runs.model_sizes import MODEL_SIZES
@@ -328,12 +327,10 @@ def _sampling(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return codec.encode_piece(piece, codec.SAMPLING, where="privacy.sampling")
 
 
-def _refuse_waste(sampling: object) -> None:
-    if not isinstance(sampling, TruncatedPoisson):
-        return
-    drawn = sampling.rate * sampling.dataset_size
-    if drawn > sampling.max_batch_size:
+def _refuse_waste(sampling: Sampling) -> None:
+    drawn = sampling.expected_batch_size
+    if sampling.batch_limit is not None and drawn > sampling.batch_limit:
         raise RecipeError(
-            f"privacy.sampling draws {drawn:g} records on average and max_batch_size is {sampling.max_batch_size}: "
+            f"privacy.sampling draws {drawn:g} records on average and max_batch_size is {sampling.batch_limit}: "
             "most steps would throw sampled records away and still pay for them. Lower rate or raise max_batch_size."
         )

@@ -20,9 +20,8 @@ from privet.gradients.engines.functional import Functional
 from privet.gradients.engines.holding import held_factors
 from privet.gradients.norms.planner import Planner
 from privet.gradients.norms.strategies import Squares
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
-from privet.mechanism.clipping import ClippingRule, Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
+from privet.mechanism.changing_clipping import AdaptiveQuantile
+from privet.mechanism.clipping import Automatic, ClippingRule, KeepOrDrop, PerSampleAdaptive, Threshold
 from privet.mechanism.grouping import Grouping, OneGroup, PerParameter
 from privet.mechanism.sensitivity import Norm, Sensitivity
 from privet.mechanism.sums import ClippedSum

@@ -29,7 +29,7 @@ from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import ArgumentError
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.codec import suggestion
-from privet.mechanism.cyclic import Cyclic
+from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Adjacency, Unit
