@@ -1,12 +1,14 @@
 # `make demo` and `make test` start from nothing: they need a Python of 3.11 or later and create everything else.
 #
 #   make demo                  train a private classifier on the images that come with the package, and write its report
-#   make test                  lint, types, import contracts, tests and doctests, and a federation of real processes
+#   make check                 lint, types, import contracts and the fast tests: under three minutes, before every commit
+#   make test                  all of that, all tests and doctests, the pages, and a federation of real processes
 #   make test PYTHON=python3.12     the same with another interpreter (run `make clean` first)
 #   make test-browser          open reports in a headless Chromium, if one is installed; says what is missing
 #   make docs                  build the pages of docs/ into build/docs; warnings are errors
 #   make trust                 run the acceptance tests of trust and write docs/trust.md (make trust-slow: all of them)
 #   make mutants               break the library on purpose, in many small ways, and see that tests notice each of them
+#   make dist                  build the wheel and the source archive into dist/
 #   make bundle PYTHON=3.12    everything but torch, numpy and scipy in one folder, for a machine that cannot install
 
 PYTHON ?= python3
@@ -19,7 +21,8 @@ FLOWER_VENV := .venv-flower
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Constraints always apply: no target installs a version of torch that was not tested.
-INSTALL := $(PIP) install --quiet --constraint constraints.txt
+CONSTRAINTS ?= constraints.txt
+INSTALL := $(PIP) install --quiet --constraint $(CONSTRAINTS)
 WORKERS ?= 2
 RUN ?= runs/demo
 # One thread per worker: small matrices are slower, and results less repeatable, when threads share a core.
@@ -27,7 +30,7 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-browser lint types contracts unit docs federated trust trust-slow mutants format bundle clean
+.PHONY: help demo check quick test test-slow test-browser lint types contracts unit docs federated trust trust-slow mutants format dist bundle clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -38,12 +41,12 @@ $(VENV)/.stamp-venv:
 	$(INTERPRETER) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.stamp-run: $(VENV)/.stamp-venv pyproject.toml constraints.txt
+$(VENV)/.stamp-run: $(VENV)/.stamp-venv pyproject.toml $(CONSTRAINTS)
 	$(INSTALL) --editable '.[report]'
 	@touch $@
 
-$(VENV)/.stamp-dev: $(VENV)/.stamp-run
-	$(INSTALL) --editable '.[report,dev]'
+$(VENV)/.stamp-dev: $(VENV)/.stamp-run research/pyproject.toml
+	$(INSTALL) --editable '.[report,dev]' --editable research
 	@touch $@
 
 $(VENV)/.stamp-docs: $(VENV)/.stamp-run
@@ -61,6 +64,8 @@ $(FLOWER_VENV)/.stamp: $(VENV)/.stamp-venv pyproject.toml constraints-flower.txt
 		--editable '.[report,flower]' hypothesis pytest
 	@touch $@
 
+check: lint types contracts quick
+
 test: lint types contracts unit docs federated
 
 lint: $(VENV)/.stamp-dev
@@ -75,6 +80,13 @@ contracts: $(VENV)/.stamp-dev
 
 unit: $(VENV)/.stamp-dev
 	$(PYTEST) -n $(WORKERS) -m "not slow"
+
+# Folders whose tests take seconds and hold the laws on which a guarantee rests.
+QUICK := tests/contract tests/mechanism tests/accounting tests/test_checks.py tests/test_formats.py tests/test_names.py \
+	tests/test_plan.py tests/test_platforms.py tests/test_repository.py tests/test_wheel.py tests/mutants
+
+quick: $(VENV)/.stamp-dev
+	$(PYTEST) -n $(WORKERS) -m "not slow" $(QUICK)
 
 docs: $(VENV)/.stamp-docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet --fresh-env \
@@ -105,9 +117,12 @@ format: $(VENV)/.stamp-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+dist: $(VENV)/.stamp-dev
+	$(BIN)/python -m hatchling build --directory dist
+
 bundle: $(VENV)/.stamp-venv
 	$(BIN)/python scripts/bundle.py --python-version $(or $(VERSION),3.12) $(addprefix --also ,$(ALSO))
 
 clean:
 	rm -rf $(VENV) $(FLOWER_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
-	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests scripts research -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.models import Batch, losses_of
-from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.capture import mark_batch
-from privet.gradients.engine import Engine
-from privet.gradients.functional import Functional
+from privet.gradients.capture.marks import mark_batch
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.engine import Engine
+from privet.gradients.engines.functional import Functional
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout

@@ -23,8 +23,12 @@ FORBIDDEN_BUILTINS = {"compile", "eval", "exec"}
 FORBIDDEN_METHODS = {("torch", "load"), ("torch", "save"), ("torch.jit", "load"), ("torch.hub", "load")}
 
 
+RESEARCH = ROOT / "research" / "src" / "privet_research"
+COMMAND_LINES = {SOURCE / "cli", RESEARCH / "commands"}
+
+
 def sources() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
+    return sorted([*SOURCE.rglob("*.py"), *RESEARCH.rglob("*.py")])
 
 
 def relative(path: Path) -> str:
@@ -89,6 +93,15 @@ def project() -> dict[str, object]:
 def test_the_laws_below_look_at_the_real_package() -> None:
     names = {relative(path) for path in sources()}
     assert {"src/privet/__init__.py", "src/privet/errors.py", "src/privet/mechanism/terms.py"} <= names
+    assert "research/src/privet_research/studies/catalogue.py" in names
+
+
+def test_the_library_holds_no_study_and_does_not_know_the_laboratory() -> None:
+    laboratory = {"studies", "study", "reproduction", "reproduce", "research"}
+    named = [file for file in SOURCE.rglob("*") if {*file.relative_to(SOURCE).with_suffix("").parts} & laboratory]
+    assert [relative(file) for file in named] == []
+    for path in SOURCE.rglob("*.py"):
+        assert "privet_research" not in path.read_text(encoding="utf-8"), relative(path)
 
 
 @pytest.mark.parametrize("path", sources(), ids=relative)
@@ -107,7 +120,9 @@ def test_arrays_are_read_with_pickle_switched_off(path: Path) -> None:
     assert unsafe_array_reads(parse(path)) == []
 
 
-@pytest.mark.parametrize("path", [p for p in sources() if SOURCE / "cli" not in p.parents], ids=relative)
+@pytest.mark.parametrize(
+    "path", [p for p in sources() if not {SOURCE / "cli", RESEARCH / "commands"} & {*p.parents}], ids=relative
+)
 def test_only_the_command_line_prints(path: Path) -> None:
     assert "print" not in set(called_names(parse(path)))
 
@@ -186,6 +201,8 @@ def test_the_version_is_the_same_everywhere() -> None:
     version = project()["version"]
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"^version: (.+)$", citation, flags=re.MULTILINE) == [version]
+    research = tomllib.loads((ROOT / "research" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert research["version"] == version
     package = importlib.import_module("privet")
     assert getattr(package, "__version__", version) == version
 
@@ -197,7 +214,8 @@ def test_the_readme_names_the_command(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["demo", "test", "test-slow", "lint", "types", "contracts", "unit", "bundle", "clean"]
+    "target",
+    ["check", "clean", "contracts", "demo", "dist", "bundle", "lint", "quick", "test", "test-slow", "types", "unit"],
 )
 def test_the_makefile_has_the_target(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -207,7 +225,50 @@ def test_every_install_of_the_makefile_is_constrained() -> None:
     lines = (ROOT / "Makefile").read_text(encoding="utf-8").splitlines()
     installs = [line for line in lines if re.search(r"\bpip\b.*\binstall\b|\$\(PIP\) install", line)]
     assert installs
-    assert [line for line in installs if not re.search(r"--constraint constraints(-flower)?\.txt", line)] == []
+    constrained = r"--constraint (\$\(CONSTRAINTS\)|constraints-flower\.txt)"
+    assert [line for line in installs if not re.search(constrained, line)] == []
+    assert "CONSTRAINTS ?= constraints.txt" in lines
+
+
+def test_hosted_checks_cover_every_python_and_the_oldest_and_newest_torch() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "check.yml").read_text(encoding="utf-8")
+    table = project()
+    classifiers, dependencies = table["classifiers"], table["dependencies"]
+    assert isinstance(classifiers, list)
+    assert isinstance(dependencies, list)
+    pythons = [text.split()[-1] for text in classifiers if re.search(r":: 3\.\d+$", text)]
+    (oldest,) = [text.split(">=")[1] for text in dependencies if text.startswith("torch>=")]
+    (tried,) = re.findall(r"^ +python: \[(.+)\]$", workflow, flags=re.MULTILINE)
+    (torches,) = re.findall(r"^ +torch: \[(.+)\]$", workflow, flags=re.MULTILINE)
+    assert re.findall(r"[\d.]+", tried) == pythons
+    assert re.findall(r"[\d.]+", torches) == [f"{oldest}.0", pins()["torch"]]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.name)
+def test_hosted_jobs_run_targets_and_files_that_exist(path: Path) -> None:
+    workflow, makefile = path.read_text(encoding="utf-8"), (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"\bmake ([\w-]+)", workflow.replace("make ${{ matrix.target }}", "")))
+    targets |= {name for names in re.findall(r"target: \[(.+)\]", workflow) for name in names.split(", ")}
+    assert targets
+    assert [target for target in targets if not re.search(rf"^{target}:", makefile, flags=re.MULTILINE)] == []
+    for file in re.findall(r"(?:scripts|\.ci)/[\w./]+", workflow):
+        assert (ROOT / file).exists(), file
+
+
+def test_the_changelog_has_notes_for_this_version() -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "release_notes.py"), str(project()["version"])]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("### ")
+    assert "\n## " not in result.stdout
+    unknown = subprocess.run([*command[:-1], "9.9.9"], capture_output=True, text=True, check=False)
+    assert unknown.returncode != 0
+    assert "9.9.9" in unknown.stderr
+
+
+def test_the_linter_looks_at_every_source_file() -> None:
+    command = [sys.executable, "-m", "ruff", "check", "--show-files", "."]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert {path.as_posix() for path in sources()} <= set(listed.splitlines())
 
 
 def test_importing_the_library_loads_nothing_heavy() -> None:

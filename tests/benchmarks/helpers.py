@@ -13,7 +13,7 @@ from benchmarks.machine import Precision
 from benchmarks.measure import Plan, ProcessClock, measure
 from benchmarks.models import WORKLOADS, Batch, Scale
 from benchmarks.records import Row
-from privet.gradients.bookkeeping import BookKeeping
+from privet.gradients.engines.bookkeeping import BookKeeping
 
 BOOKKEEPING = Privet(name="privet_bookkeeping", engine=BookKeeping())
 

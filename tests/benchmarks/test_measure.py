@@ -11,7 +11,7 @@ from benchmarks.check import judge, true_clipped_sum
 from benchmarks.contenders import OURS, NonPrivate, Option, Privet, Settings
 from benchmarks.measure import Plan, make, peak_bytes
 from benchmarks.models import WORKLOADS, Scale
-from privet.gradients.functional import Functional
+from privet.gradients.engines.functional import Functional
 from privet.models import mlp
 from tests.benchmarks.helpers import BOOKKEEPING, Flawed, measured
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from privet.errors import LoopError, PrivetError
-from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.capture import mark_batch
-from privet.gradients.engine import Engine
-from privet.gradients.functional import Functional
+from privet.gradients.capture.marks import mark_batch
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.engine import Engine
+from privet.gradients.engines.functional import Functional
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.grouping import Grouping, OneGroup, PerLayer, PerParameter
 from privet.mechanism.sums import ClippedSum

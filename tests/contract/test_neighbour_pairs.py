@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.capture import mark_batch
-from privet.gradients.engine import Engine, RunningEngine
-from privet.gradients.functional import Functional
+from privet.gradients.capture.marks import mark_batch
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.engine import Engine, RunningEngine
+from privet.gradients.engines.functional import Functional
 from privet.mechanism.clipping import ClippingRule, Threshold
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import with_gradients

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from privet.gradients.conv_strategies import ConvKernel
-from privet.gradients.masked import Masked
-from privet.gradients.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer, PerExample, TiedTable
-from privet.gradients.planner import STRATEGIES, Planner
-from privet.gradients.strategies import GramKernel, Strategy
+from privet.gradients.forms.masked import Masked
+from privet.gradients.forms.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer, PerExample, TiedTable
+from privet.gradients.norms.conv_strategies import ConvKernel
+from privet.gradients.norms.planner import STRATEGIES, Planner
+from privet.gradients.norms.strategies import GramKernel, Strategy
 
 BATCH = 5
 Build = Callable[[torch.dtype], PerExample]
@@ -93,7 +93,7 @@ FORMS: dict[str, Build] = {
     "masked explicit": masked(lambda dtype: Explicit(gradients=torch.randn(BATCH, 4, 3, dtype=dtype))),
 }
 ON_A_DEVICE = frozenset({GramKernel, ConvKernel})
-"""Kernels: tests/gradients/kernel_check.py holds them against written-out gradients, on a device or interpreted."""
+"""Kernels: tests/gradients/norms/kernel_check.py compares them with written-out gradients."""
 
 
 def pairs() -> list[object]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from privet.gradients.capture import mark_batch
-from privet.gradients.engine import Engine, RunningEngine
+from privet.gradients.capture.marks import mark_batch
+from privet.gradients.engines.engine import Engine, RunningEngine
 from privet.isolation.watch import Waiver, Watch
 from privet.mechanism.clipping import Clipping, ClippingRule
 from privet.mechanism.grouping import Grouping, OneGroup

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from privet.errors import UnsupportedModel, WeightsChanged
-from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.engine import Engine
-from privet.gradients.functional import Functional
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.engine import Engine
+from privet.gradients.engines.functional import Functional
 from privet.training.session import privatize
 from privet.training.step import Step
 from tests.isolation.mixer import CLASSES, NUM_EXAMPLES, WIDTH, Mixer, Scene

@@ -5,16 +5,16 @@ from __future__ import annotations
 from tests.mutants.mutant import Edit, Mutant, one
 
 _RULE = "mechanism/clipping.py"
-_RULES = "mechanism/clipping_rules.py"
-_ENGINE = "gradients/engine.py"
-_QUOTIENTS = "quotients = per_group(self.sensitivity.bounds, norms) / norms"
+_RULES = "mechanism/clipping.py"
+_ENGINE = "gradients/engines/engine.py"
+_QUOTIENTS = "quotients = per_group(bounds, norms) / norms"
 _FACTORS = "        self.factors = factors = self._factors(rule, norms)\n        bad = self._bad(norms)"
 _LAW = "tests/contract/test_clipping.py::test_factors_are_finite_and_keep_every_group_within_its_bound"
 _SUMS = "tests/contract/test_clipped_sums.py::test_no_record_moves_the_sum_further_than_the_rule_declares"
 _BOUND = "tests/contract/test_engines.py::test_removing_one_example_moves_the_sum_at_most_the_sensitivity"
 _HOSTILE = "tests/contract/test_engines.py::test_a_hostile_example_moves_the_sum_at_most_the_sensitivity"
-_WAY = "tests/gradients/test_operations.py::test_a_way_of_using_a_parameter_is_exact_or_refused"
-_PARITY = "tests/gradients/test_trial.py::test_the_trial_alone_refuses_one_example_that_reaches_one_other"
+_WAY = "tests/gradients/rules/test_operations.py::test_a_way_of_using_a_parameter_is_exact_or_refused"
+_PARITY = "tests/gradients/engines/test_trial.py::test_the_trial_alone_refuses_one_example_that_reaches_one_other"
 _SETS = "    yield from marks.to(device).unbind(1)"
 _ADDITIVE = "tests/contract/test_engines.py::test_an_example_adds_the_same_to_every_batch"
 
@@ -64,7 +64,7 @@ CLIPPING = (
         "keep-or-drop-drops-nobody",
         "gradients beyond the cutoff are kept",
         _RULES,
-        "kept = (norms <= per_group(self.cutoffs, norms)) & norms.isfinite()",
+        "kept = (norms <= per_group(cutoffs, norms)) & norms.isfinite()",
         "kept = norms.isfinite()",
         _LAW,
     ),
@@ -117,9 +117,9 @@ CLIPPING = (
             ),
             Edit(
                 file=_ENGINE,
-                old="        self._planner.settle()\n        return norms",
+                old="        if self._planner.has_new:\n",
                 new="        flat.mul_(min(1.0, rule.sensitivity.total / max(float(flat.norm()), 1e-30)))\n"
-                "        self._planner.settle()\n        return norms",
+                "        if self._planner.has_new:\n",
             ),
         ),
         killed_by=(_ADDITIVE, _BOUND),
@@ -147,16 +147,16 @@ CLIPPING = (
     one(
         "user-backward-compared-on-scaled-losses",
         "a hook that limits gradients is refused, because it limits scaled ones less",
-        "gradients/bookkeeping.py",
+        "gradients/engines/bookkeeping.py",
         "is_linear=not runs_user_code",
         "is_linear=True",
-        "tests/gradients/test_reaching.py::"
+        "tests/gradients/capture/test_reaching.py::"
         "test_a_hook_that_replaces_the_gradient_of_a_layers_output_is_honoured_at_every_batch",
     ),
     one(
         "uses-of-a-shared-layer-measured-apart",
         "the products between two calls of one layer are missing from the norm",
-        "gradients/bookkeeping.py",
+        "gradients/engines/bookkeeping.py",
         "            self._clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))",
         "            for part in parts:\n                self._clipper.take(position, part)",
         _WAY + "[two parts of one weight-book-keeping]",
@@ -164,7 +164,7 @@ CLIPPING = (
     one(
         "one-call-of-a-shared-layer-dropped",
         "the second call of a layer is missing from norm and sum",
-        "gradients/joining.py",
+        "gradients/forms/joining.py",
         "inputs=torch.cat([part.inputs for part in parts], 1),",
         "inputs=torch.cat([part.inputs * (part is parts[0]) for part in parts], 1),",
         _WAY + "[chunks of one weight-book-keeping]",
@@ -172,15 +172,15 @@ CLIPPING = (
     one(
         "tied-weight-cross-term-dropped",
         "a table that is also a linear map is measured without the products between both uses",
-        "gradients/strategies.py",
+        "gradients/norms/strategies.py",
         "torch.mul(outer.inputs.to(lookup.out_grads.dtype) @ lookup.out_grads.mT, met, out=across)",
         "torch.mul(outer.inputs.to(lookup.out_grads.dtype) @ lookup.out_grads.mT, met, out=across).zero_()",
-        "tests/gradients/test_tied_tables.py::test_every_way_of_measuring_gives_the_norm_of_the_sum_of_both_uses",
+        "tests/gradients/forms/test_tied_tables.py::test_every_way_of_measuring_gives_the_norm_of_the_sum_of_both_uses",
     ),
     one(
         "ghost-norm-without-cross-terms",
         "positions of a sequence are measured as if they were different examples",
-        "gradients/strategies.py",
+        "gradients/norms/strategies.py",
         "    return torch.stack([products.sum((1, 2)), products.diagonal(dim1=1, dim2=2).sum(1)])",
         "    return torch.stack([products.diagonal(dim1=1, dim2=2).sum(1)] * 2)",
         "tests/contract/test_strategies.py",
@@ -188,41 +188,41 @@ CLIPPING = (
     one(
         "half-precision-margin-dropped",
         "what rounding to eight bits hides of a norm is not allowed for",
-        "gradients/strategies.py",
+        "gradients/norms/strategies.py",
         "return 2.0**-6  # weighted factors are rounded to 8 bits",
         "return 0.0",
-        "tests/gradients/test_margins.py::test_products_of_half_precision_leave_room_for_their_rounding",
+        "tests/gradients/norms/test_margins.py::test_products_of_half_precision_leave_room_for_their_rounding",
     ),
     one(
         "cancellation-floor-dropped",
         "terms that cancel leave a norm that is only rounding error, and too small",
-        "gradients/strategies.py",
+        "gradients/norms/strategies.py",
         "torch.maximum(sums, sizes.mul_(max(each.floor for each in alike)), out=sums)",
         "pass",
-        "tests/gradients/test_precision.py::test_positions_that_nearly_cancel_keep_the_bound",
-        "tests/gradients/test_tied_tables.py",
+        "tests/gradients/engines/test_precision.py::test_positions_that_nearly_cancel_keep_the_bound",
+        "tests/gradients/forms/test_tied_tables.py",
     ),
     one(
         "batch-norm-accepted",
         "a layer that mixes examples is let through",
-        "gradients/support.py",
+        "gradients/engines/support.py",
         "if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):",
         "if isinstance(module, _BatchNorm) and not module.training and not module.track_running_stats:",
-        "tests/gradients/test_refusals.py::"
+        "tests/gradients/engines/test_refusals.py::"
         "test_a_layer_that_mixes_or_remembers_examples_is_refused_by_name_before_any_data",
     ),
     one(
         "mixing-before-the-first-layer-accepted",
         "examples that reach each other before the first trained layer are not noticed",
-        "gradients/trial.py",
+        "gradients/engines/trial.py",
         "        _check_inputs(found[len(targets) :], absent)\n",
         "",
-        "tests/gradients/test_trial.py::test_the_trial_alone_refuses_mixing_before_the_first_trained_layer",
+        "tests/gradients/engines/test_trial.py::test_the_trial_alone_refuses_mixing_before_the_first_trained_layer",
     ),
     one(
         "trial-by-odd-and-even-alone",
         "examples an even number of places apart may mix unnoticed",
-        "gradients/trial.py",
+        "gradients/engines/trial.py",
         _SETS,
         "    odd = torch.arange(batch_size, device=device) % 2 == 1\n    yield from (odd, ~odd)",
         _PARITY,
@@ -230,7 +230,7 @@ CLIPPING = (
     one(
         "trial-in-one-direction",
         "earlier examples may reach later ones' losses unnoticed",
-        "gradients/trial.py",
+        "gradients/engines/trial.py",
         _SETS,
         "    yield from torch.ones(batch_size, batch_size, dtype=torch.bool, device=device).tril(-1).unbind(1)",
         _PARITY,
@@ -238,10 +238,10 @@ CLIPPING = (
     one(
         "last-set-of-the-trial-unseen",
         "one example may reach another's loss unnoticed, where only the last set of the trial parts the two",
-        "gradients/trial.py",
+        "gradients/engines/trial.py",
         "        gradients = trial.send_back(loss, parameters, absent)\n",
         "        gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)\n",
-        "tests/gradients/test_trial.py::test_the_trial_alone_refuses_one_example_that_reaches_one_other",
+        "tests/gradients/engines/test_trial.py::test_the_trial_alone_refuses_one_example_that_reaches_one_other",
     ),
     one(
         "pre-flight-by-odd-and-even-alone",
@@ -257,7 +257,7 @@ CLIPPING = (
         _ENGINE,
         "    if losses.dim() == 0:\n",
         "    if losses.dim() == 0:\n        losses = losses.expand(batch_size)\n    if losses.dim() == 0:\n",
-        "tests/gradients/test_refusals.py::test_losses_that_are_not_one_number_per_example_are_refused",
+        "tests/gradients/engines/test_refusals.py::test_losses_that_are_not_one_number_per_example_are_refused",
     ),
     one(
         "losses-of-other-data-accepted",
@@ -265,15 +265,15 @@ CLIPPING = (
         _ENGINE,
         "    if not is_batch(losses):",
         "    if not losses.requires_grad:",
-        "tests/gradients/test_refusals.py::test_losses_of_data_from_elsewhere_are_refused",
+        "tests/gradients/engines/test_refusals.py::test_losses_of_data_from_elsewhere_are_refused",
     ),
     one(
         "norms-under-autocast",
         "norms and sums are formed in half precision",
-        "gradients/bookkeeping.py",
+        "gradients/engines/bookkeeping.py",
         "with torch.autocast(losses.device.type, enabled=False):",
         "with torch.autocast(losses.device.type, enabled=torch.is_autocast_enabled(losses.device.type)):",
-        "tests/gradients/test_precision.py::test_calling_backward_inside_autocast_keeps_the_bound",
+        "tests/gradients/engines/test_precision.py::test_calling_backward_inside_autocast_keeps_the_bound",
     ),
     one(
         "geometry-in-noise-but-not-in-clipping",
@@ -281,7 +281,7 @@ CLIPPING = (
         _ENGINE,
         "        if self._into.frame is not None:\n            part = rescaled",
         "        if self._into.frame is not None and position < 0:\n            part = rescaled",
-        "tests/gradients/test_rescaling.py",
+        "tests/gradients/forms/test_rescaling.py",
         "tests/training/test_geometry.py",
     ),
     one(
@@ -331,7 +331,7 @@ CLIPPING = (
     one(
         "one-order-for-all-batches",
         "examples that are sorted by their data get the gradients of others",
-        "gradients/bookkeeping.py",
+        "gradients/engines/bookkeeping.py",
         "or trial.asleep or moves:",
         "or trial.asleep:",
         "tests/training/test_later_programs.py::test_rows_that_are_sorted_by_their_data_are_looked_at_in_every_batch[walked]",
@@ -339,7 +339,7 @@ CLIPPING = (
     one(
         "a-sleeping-model-passes",
         "a head of zeros hides that examples mix, and the trial is never repeated",
-        "gradients/bookkeeping.py",
+        "gradients/engines/bookkeeping.py",
         "or trial.asleep or moves:",
         "or moves:",
         "tests/training/test_later_programs.py::test_a_head_of_zeros_does_not_pass_a_trial_for_good",
@@ -347,15 +347,15 @@ CLIPPING = (
     one(
         "one-example-is-never-tried",
         "with one example at a time a wrong gradient is clipped and added",
-        "gradients/bookkeeping.py",
+        "gradients/engines/bookkeeping.py",
         "            if proof.trace is not None:\n                trial",
         "            if proof.trace is not None and size > 1:\n                trial",
-        "tests/gradients/test_custom_rules.py::test_a_wrong_rule_is_refused_however_few_examples_come_at_a_time",
+        "tests/gradients/rules/test_custom_rules.py::test_a_wrong_rule_is_refused_however_few_examples_come_at_a_time",
     ),
     one(
         "later-programs-are-not-told-apart",
         "a term that mixes examples and begins later is never looked at",
-        "gradients/bookkeeping.py",
+        "gradients/engines/bookkeeping.py",
         "signature = (tuple(recording.program), lying)",
         "signature = ((), lying)",
         "tests/training/test_later_programs.py::test_a_term_that_no_rule_knows_and_that_begins_later_is_refused_by_trial",
@@ -363,7 +363,7 @@ CLIPPING = (
     one(
         "new-programs-without-leaves",
         "examples that are centred from the second step on move each other",
-        "gradients/bookkeeping.py",
+        "gradients/engines/bookkeeping.py",
         "if self._can_repeat and not self._has_leaves and signature[0] not in self._programs:",
         "if False:",
         "tests/training/test_later_programs.py::test_examples_that_are_centred_later_are_refused_before_anything_is_added",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.mutants.mutant import one
 
-_HOLDING = "gradients/holding.py"
-_REACHING = "gradients/reaching.py"
-_HELD = "tests/gradients/test_holding.py"
-_REACHED = "tests/gradients/test_reaching.py"
+_HOLDING = "gradients/engines/holding.py"
+_REACHING = "gradients/capture/reaching.py"
+_HELD = "tests/gradients/engines/test_holding.py"
+_REACHED = "tests/gradients/capture/test_reaching.py"
 
 HOLDING = (
     one(
@@ -94,15 +94,15 @@ HOLDING = (
     one(
         "silent-uses-pass",
         "an operation to which no gradient came back is left out of the sum",
-        "gradients/bookkeeping.py",
-        "        reach.check_heard(recording, self.layout)\n",
+        "gradients/engines/bookkeeping.py",
+        "        prepared.reach.check_heard(recording, self.layout)\n",
         "",
         f"{_REACHED}::test_a_use_that_falls_silent_in_a_known_program_is_refused_by_name",
     ),
     one(
         "backward-stops-where-marks-say",
         "layers whose inputs only seem to come from other layers get no gradient",
-        "gradients/bookkeeping.py",
+        "gradients/engines/bookkeeping.py",
         "        reach.apply(recording)\n",
         "",
         f"{_REACHED}::test_a_layer_whose_inputs_only_seem_to_come_from_another_gets_its_gradient",
@@ -118,33 +118,33 @@ HOLDING = (
     one(
         "hooks-on-outputs-ignored",
         "a hook that replaces the gradient of a layer's output does not reach the layer",
-        "gradients/capture.py",
-        "                self._listen_last(args[0])\n",
-        "                pass\n",
+        "gradients/capture/capture.py",
+        "            self._listen_last(args[0])\n",
+        "            pass\n",
         f"{_REACHED}::test_a_hook_that_replaces_the_gradient_of_a_layers_output_is_honoured_at_every_batch",
     ),
     one(
         "changed-views-lose-their-history",
         "a layer's output that is a view and is changed in place sends no gradient back to the layer",
-        "gradients/in_place.py",
+        "gradients/capture/in_place.py",
         "    own: Tensor = torch.ops.aten._unsafe_view.default(output, output.shape)\n    return own",
         "    return output",
-        "tests/gradients/test_in_place.py",
+        "tests/gradients/capture/test_in_place.py",
     ),
     one(
         "outputs-counted-twice",
         "where one output of a model feeds another, the functional engine counts the other twice",
-        "gradients/functional.py",
+        "gradients/engines/functional.py",
         "        output = _apart(output)\n",
         "",
-        "tests/gradients/test_engines.py::test_clipped_sum_equals_the_per_example_loop[None-Functional-several_outputs]",
+        "tests/gradients/engines/test_engines.py::test_clipped_sum_equals_the_per_example_loop[None-Functional-several_outputs]",
     ),
     one(
         "activations-lost-with-batch-norms",
         "a batch norm with an activation inside becomes a bare group norm",
-        "gradients/support.py",
+        "gradients/engines/support.py",
         "        if rebuilt is None and _does_more(module):\n",
         "        if rebuilt is None and not places:\n",
-        "tests/gradients/test_support.py::test_a_batch_norm_that_does_more_is_refused_by_name_and_the_model_left_alone",
+        "tests/gradients/engines/test_support.py::test_a_batch_norm_that_does_more_is_refused_by_name_and_the_model_left_alone",
     ),
 )

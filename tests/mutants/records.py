@@ -43,7 +43,7 @@ RECORDS: tuple[Mutant, ...] = (
     one(
         "spread-models-trained",
         "a model that is spread over processes is trained as if it were whole",
-        "gradients/support.py",
+        "gradients/engines/support.py",
         "return module.startswith(_SPREADING) and",
         "return False and",
         _SEVERAL + "::test_a_model_that_is_spread_over_processes_or_devices_is_refused",
@@ -123,7 +123,7 @@ RECORDS: tuple[Mutant, ...] = (
     one(
         "recipe-of-any-unit",
         "a recipe may promise something to persons whom nothing names",
-        "experiments/recipe.py",
+        "runs/recipe.py",
         "if unit is None or unit in (*known, *allowed):",
         "if True:",
         _OWN_DATA + "::test_persons_are_promised_nothing_by_a_table_that_does_not_know_them",

@@ -17,23 +17,23 @@ from privet.accounting.guarantee import Guarantee
 from privet.cli.account import _ledger_facts
 from privet.durable import state_folder
 from privet.errors import LoopError, WeightsChanged
-from privet.experiments.ledger_check import check_ledger
-from privet.experiments.project import total_of_runs
 from privet.federated.agreement import Agreement
 from privet.federated.contributions import ClippedSums, Contribution, Sessions
 from privet.federated.coordinator import Coordinator
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
+from privet.mechanism.changing_clipping import AdaptiveQuantile
 from privet.mechanism.clipping import Threshold
-from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.noise import Gaussian
-from privet.mechanism.sampling import FullBatch, Poisson, Sampling, Shuffle
+from privet.mechanism.sampling import FullBatch, Poisson, Sampling
 from privet.mechanism.terms import Adjacency, Release, Unit
 from privet.models.convex_relu import ConvexRelu
 from privet.plan import Plan
 from privet.reports.certificate import Standing, certify
 from privet.reports.certificate_page import write_certificate
 from privet.reports.content import gather
+from privet.runs.ledger_check import check_ledger
+from privet.runs.project import total_of_runs
 from privet.training.session import Session, privatize
 from tests.scripts.test_verify_certificate import HOLDS, VERIFIER, WRONG
 

@@ -10,10 +10,10 @@ from torch.utils.data import TensorDataset
 
 from privet.datasets.arrays import ArrayDataset
 from privet.errors import ArgumentError, DataError, UnsupportedModel
-from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.engine import Clipper, Engine
-from privet.gradients.functional import Functional
-from privet.gradients.per_example import PerExample
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.engine import Clipper, Engine
+from privet.gradients.engines.functional import Functional
+from privet.gradients.forms.per_example import PerExample
 from privet.training.augmentation import ShiftAndFlip, Views, mean_over_views
 from privet.training.session import privatize
 from tests.gradients.reference import trainable

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from privet.gradients.kernels import rehearsal
+from privet.gradients.norms.kernels import rehearsal
 from privet.training import device_noise as module
 from privet.training.device_noise import DeviceNoise, FusedNoise, TorchNoise
 from tests.contract import statistics as stats

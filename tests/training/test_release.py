@@ -14,12 +14,12 @@ from torch.utils.data import TensorDataset
 
 from privet.accounting.ledger import Ledger
 from privet.errors import LedgerMismatch, LoopError, PlanError
-from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.engine import Engine
-from privet.gradients.functional import Functional
-from privet.mechanism.noise import Gaussian, NormalSource
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.engine import Engine
+from privet.gradients.engines.functional import Functional
+from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson
-from privet.mechanism.sums import ClippedSum, PrivateSum
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 from privet.plan import Plan
 from privet.training.checkpoint import load_checkpoint
 from privet.training.randomness import Streams

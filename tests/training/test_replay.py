@@ -14,10 +14,10 @@ from torch.utils.data import TensorDataset
 
 from privet import Adjacency, Gaussian, Plan, Poisson, Threshold, Unit, privatize
 from privet.errors import ArgumentError
-from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.capture import mark_batch
-from privet.gradients.engine import Clipper
-from privet.gradients.functional import Functional
+from privet.gradients.capture.marks import mark_batch
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.engine import Clipper
+from privet.gradients.engines.functional import Functional
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
 from privet.mechanism.masking import RandomMask

@@ -18,7 +18,7 @@ from privet.federated.agreement import Agreement
 from privet.federated.contributions import ClippedSums
 from privet.federated.coordinator import Coordinator
 from privet.federated.party import Party
-from privet.gradients.support import check_model
+from privet.gradients.engines.support import check_model
 from privet.mechanism.terms import Adjacency, Unit
 from privet.training.estimator import PrivateClassifier
 from privet.training.geometry import release_geometry

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from privet.errors import LoopError
-from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.engine import Engine
-from privet.gradients.functional import Functional
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.engine import Engine
+from privet.gradients.engines.functional import Functional
 from privet.training.session import Session, privatize
 from tests.training.tools import examples, flat, full_batch, losses_of, network, plain_sgd, run, walk
 

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from privet import checks
 from privet.errors import ArgumentError, DataError
-from privet.gradients.support import quiet_vmap
+from privet.gradients.engines.support import quiet_vmap
 
 Losses = Callable[[Tensor, Tensor], Tensor]
 # Shares of the run after which the step size is divided by ten.

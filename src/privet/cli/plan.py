@@ -10,8 +10,8 @@ from privet.cli.console import paragraphs, remark, show_facts, show_heading, sho
 from privet.cli.options import CONTEXT, examples, json_option, quick_option, recipe_argument, set_option
 
 if TYPE_CHECKING:
-    from privet.experiments.recipe import Recipe
     from privet.plan import Plan
+    from privet.runs.recipe import Recipe
 
 _BYTES = 4
 # Weights, gradients, and the clipped sum: three copies. The noise is drawn in double precision, piece by piece.
@@ -29,7 +29,7 @@ def plan(recipe: str, overrides: tuple[str, ...], quick: bool, compares: bool, a
 
     RECIPE is the name of a packaged recipe or the path of a TOML file.
     """
-    from privet.experiments.recipe_files import load_recipe
+    from privet.runs.recipe_files import load_recipe
 
     loaded = load_recipe(recipe, overrides, quick=quick)
     made = loaded.plan()
@@ -66,7 +66,7 @@ def _facts(recipe: Recipe, plan: Plan) -> dict[str, Any]:
 
 
 def _parameters(recipe: Recipe) -> int | None:
-    from privet.experiments.model_sizes import num_parameters
+    from privet.runs.model_sizes import num_parameters
 
     return num_parameters(recipe.model, recipe.info.input_shape, recipe.info.num_classes or 1)
 
@@ -102,20 +102,20 @@ def _alternatives(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _multiplier(plan: Plan) -> float | None:
-    return getattr(plan.noise, "noise_multiplier", None)
+    return plan.noise.noise_multiplier
 
 
 def _central_limit(plan: Plan) -> float | None:
     import math
 
     from privet.accounting.gaussian_dp import clt_mu
-    from privet.mechanism.sampling import Poisson
     from privet.mechanism.terms import Adjacency
 
     multiplier = _multiplier(plan)
-    if not isinstance(plan.sampling, Poisson) or plan.adjacency is not Adjacency.ADD_REMOVE or multiplier is None:
+    is_poisson = plan.sampling.has_independent_coins and plan.sampling.inclusion < 1
+    if not is_poisson or plan.adjacency is not Adjacency.ADD_REMOVE or multiplier is None:
         return None
-    figure = clt_mu(rate=plan.sampling.rate, noise_multiplier=multiplier, num_steps=plan.num_steps)
+    figure = clt_mu(rate=plan.sampling.inclusion, noise_multiplier=multiplier, num_steps=plan.num_steps)
     epsilon = figure.epsilon(plan.delta)
     # With hardly any noise the approximation has no figure, and JSON no infinity.
     return epsilon if math.isfinite(epsilon) else None
@@ -124,13 +124,13 @@ def _central_limit(plan: Plan) -> float | None:
 def _comparison(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:
     """Every kind of noise at the recipe's guarantee, all coordinates counting alike."""
     from privet.errors import ArgumentError
-    from privet.experiments.noise_comparison import compare_noise
+    from privet.runs.noise_comparison import compare_noise
 
     count = _parameters(recipe)
     if count is None:
         raise ArgumentError(
             "--compare-noise needs the number of parameters, which is not known before this network is built. Use "
-            "privet.experiments.noise_comparison.compare_noise with the number."
+            "privet.runs.noise_comparison.compare_noise with the number."
         )
     target = recipe.privacy.epsilon or plan.guarantee().epsilon
     return [

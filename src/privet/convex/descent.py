@@ -11,10 +11,10 @@ from torch.optim import SGD
 from privet import checks
 from privet.accounting.guarantee import Guarantee
 from privet.errors import ArgumentError
-from privet.gradients.engine import Engine
+from privet.gradients.engines.engine import Engine
 from privet.mechanism.clipping import Threshold
-from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.terms import Adjacency, Release, Unit
 from privet.plan import Plan

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from privet import checks
 from privet.errors import DataError, UnsupportedModel
-from privet.gradients.support import quiet_vmap
+from privet.gradients.engines.support import quiet_vmap
 
 
 def gradient_norms(model: nn.Module, inputs: Tensor, labels: Tensor, *, batch_size: int = 250) -> NDArray[np.float64]:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from privet import checks
 from privet.errors import ArgumentError
-from privet.gradients.support import quiet_vmap
+from privet.gradients.engines.support import quiet_vmap
 
 Losses = Callable[[Tensor, Tensor], Tensor]
 

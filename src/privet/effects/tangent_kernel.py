@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from privet.errors import ArgumentError, UnsupportedModel
-from privet.gradients.support import quiet_vmap
+from privet.gradients.engines.support import quiet_vmap
 from privet.mechanism.clipping import Clipping
 from privet.mechanism.grouping import Grouping, OneGroup
 from privet.mechanism.layout import Layout

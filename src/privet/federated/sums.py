@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privet.federated.contributions import ClientUpdates
-from privet.gradients.capture import mark_batch
-from privet.gradients.engine import RunningEngine
-from privet.gradients.holding import held_factors
+from privet.gradients.capture.marks import mark_batch
+from privet.gradients.engines.engine import RunningEngine
+from privet.gradients.engines.holding import held_factors
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.granularity import Kept
 from privet.mechanism.layout import Layout

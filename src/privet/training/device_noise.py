@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privet.gradients.building import build
-from privet.gradients.kernels import Launch, beside
+from privet.gradients.norms.kernel_building import build
+from privet.gradients.norms.kernels import Launch, beside
 
 _log = logging.getLogger("privet")
 

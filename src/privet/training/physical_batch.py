@@ -13,10 +13,10 @@ from torch.utils import _pytree as pytree
 
 from privet import checks
 from privet.errors import DataError
-from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.capture import mark_batch
-from privet.gradients.engine import Engine
-from privet.gradients.support import check_model
+from privet.gradients.capture.marks import mark_batch
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.engine import Engine
+from privet.gradients.engines.support import check_model
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
@@ -46,7 +46,7 @@ def suggest_physical_batch(
         loss_function: From a batch's items to one loss per example, as for ``step.accumulate``.
         examples: A batch such as the data set would give; repeated where a size needs more of them than there are.
         limit: The largest size to try; more than the expected logical batch is never of use.
-        engine: The engine that will be used; :class:`~privet.gradients.bookkeeping.BookKeeping` by default.
+        engine: The engine that will be used; :class:`~privet.gradients.engines.bookkeeping.BookKeeping` by default.
 
     Returns:
         The smallest size within 5 percent of the best throughput; 1 if the limit is 1.
@@ -115,9 +115,8 @@ def _repeated(examples: Any, size: int, available: int) -> Any:
 
 @contextmanager
 def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Bring back buffers, gradients and torch's random state at the end of the block."""
+    """Bring back buffers and torch's random state at the end of the block; engines write no gradients."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     devices = sorted({value.device.index or 0 for value in model.parameters() if value.is_cuda})
     with torch.random.fork_rng(devices=devices):
         try:
@@ -126,8 +125,6 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
             with torch.no_grad():
                 for buffer, before in buffers:
                     buffer.copy_(before)
-            for parameter, gradient in gradients:
-                parameter.grad = gradient
 
 
 class _Trial:

@@ -21,8 +21,8 @@ from torch.utils import _pytree as pytree
 
 from privet import checks
 from privet.errors import DataError, LossError, PrivetError, UnsupportedModel
-from privet.gradients.support import check_model
-from privet.gradients.trial import trials
+from privet.gradients.engines.support import check_model
+from privet.gradients.engines.trial import trials
 from privet.isolation.place import Cause, Fault
 from privet.isolation.prove import Finding, prove
 from privet.isolation.watch import Check, Watch, mixes

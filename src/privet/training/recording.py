@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from privet.gradients.engine import ReplayableEngine
+from privet.gradients.engines.engine import ReplayableEngine
 
 LossFunction = Callable[..., Tensor]
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from privet import checks
-from privet.gradients.capture import mark_batch
-from privet.gradients.engine import NotTried, ReplayableEngine, RunningEngine
+from privet.gradients.capture.marks import mark_batch
+from privet.gradients.engines.engine import NotTried, ReplayableEngine, RunningEngine
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
@@ -49,7 +49,7 @@ class Launcher(Protocol):
         """Add a batch of ``size`` examples, at most ``limit``, to ``into``; None if it must be done in the open.
 
         Guarantee:
-            As :meth:`privet.gradients.engine.RunningEngine.add_clipped`. A batch that is refused leaves no trace.
+            As :meth:`privet.gradients.engines.engine.RunningEngine.add_clipped`. A refused batch leaves no trace.
 
         Raises:
             Spoilt: if ``into`` must be thrown away.

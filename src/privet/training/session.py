@@ -28,25 +28,22 @@ from privet.errors import (
     UnsupportedModel,
     WeightsChanged,
 )
-from privet.gradients.bookkeeping import BookKeeping
-from privet.gradients.engine import Engine
-from privet.gradients.support import check_model
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.engine import Engine
+from privet.gradients.engines.support import check_model
 from privet.isolation.watch import Waiver, Watch
-from privet.mechanism.clipping_runs import start_clipping
-from privet.mechanism.epochs import steps_per_epoch
 from privet.mechanism.layout import Layout
-from privet.mechanism.masking import NoMask
-from privet.mechanism.noise_runs import ChangingNoise, start_noise
 from privet.mechanism.terms import Release
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import Collate, MapDataset, check_dataset, tensors_held
-from privet.training.ending import Endings
+from privet.training.ending import Ending, Endings
 from privet.training.folder import RunFolder
 from privet.training.guards import ParameterGuard, StepGuard, check_optimizer, trainable_parameters
 from privet.training.last_iterate import follow_iterates
 from privet.training.preflight import Preflight
 from privet.training.randomness import NoiseSource, Streams
+from privet.training.release import ChargedRelease
 from privet.training.replay import Eager, Launch
 from privet.training.step import Step
 from privet.training.telemetry import Receiver
@@ -89,7 +86,8 @@ def privatize(
             memory and writes nothing.
         checkpoint_every: Steps between checkpoints, when there is a folder; a tenth of the run, at most 100, by
             default. Steps after the last checkpoint are lost to a crash, and paid for.
-        engine: How per-example gradients are computed; :class:`~privet.gradients.bookkeeping.BookKeeping` by default.
+        engine: How per-example gradients are computed;
+            :class:`~privet.gradients.engines.bookkeeping.BookKeeping` by default.
         launch: How operations are launched: :class:`~privet.training.replay.CudaGraph` speeds up small models on a
             device, for loops that use ``step.accumulate``. One by one by default.
         collate: Turns a list of items into a batch; torch's default otherwise.
@@ -164,18 +162,19 @@ class Session:
         self._waivers = tuple(waive)
         self._parameters = [parameter for _, parameter in named]
         self._layout = Layout.of([(name, tuple(value.shape)) for name, value in named], plan.grouping)
-        self._clipping = start_clipping(
-            plan.clipping,
+        self._clipping = plan.clipping.start(
             num_groups=self._layout.num_groups,
             num_steps=plan.num_steps,
             expected_batch_size=plan.sampling.expected_batch_size,
         )
         self._mask = plan.mask.start(
-            layout=self._layout, num_steps=plan.num_steps, steps_per_epoch=steps_per_epoch(plan.sampling)
+            layout=self._layout, num_steps=plan.num_steps, steps_per_epoch=plan.sampling.steps_per_epoch
         )
-        self._noise = start_noise(plan.noise, self._layout, has_mask=not isinstance(plan.mask, NoMask))
-        if isinstance(plan.noise, ChangingNoise) and not isinstance(launch, Eager):
-            raise PlanError(f"{type(launch).__name__} replays fixed units; learned units need launch=pv.Eager().")
+        self._noise = plan.noise.start(self._layout, has_mask=not plan.mask.is_whole)
+        if not plan.noise.is_fixed and not isinstance(launch, Eager):
+            raise PlanError(
+                f"{type(launch).__name__} replays fixed units; learned units need launch=pv.launch.Eager()."
+            )
         self._average = None if averaging is None else averaging.start(model)
         self._device = self._parameters[0].device
         self._engine_choice, self._launch, self._folder = engine, launch, folder
@@ -255,9 +254,9 @@ class Session:
             changed = self._last_look()
             if error is not None and changed is not None:
                 _LOG.warning("%s", changed)
-            if unfinished is not None and unfinished.is_charged_only:
+            if unfinished is not None:
                 was_asked = error is None or isinstance(error, KeyboardInterrupt)
-                self.ledger.void(VoidReason.INTERRUPTED if was_asked else VoidReason.STEP_FAILED)
+                unfinished.give_up(VoidReason.INTERRUPTED if was_asked else VoidReason.STEP_FAILED)
             may_checkpoint = self._iterates.may_checkpoint and not self._weights.is_broken
             if self._folder is not None and may_checkpoint and not isinstance(error, LedgerMismatch):
                 with suppress(Exception) if error is not None else nullcontext():
@@ -351,12 +350,14 @@ class Session:
         done = self.ledger.charged_rounds - self.ledger.available
         ahead = 0 if first is None else checks.count("first", first, minimum=0) - done * sampling.steps_per_round
         while done < num_rounds:
-            self._reserve(num_rounds - done)
+            release = self._charge(num_rounds - done)
             batches = sampling.round_batches(len(self._dataset), self._streams.sampling)
             self._iterates.round_began()
             for place, indices in enumerate(batches):
                 index = ahead + done * sampling.steps_per_round + place
-                step = Step(self, indices, index=index, opens_round=place == 0)
+                if place:
+                    release = ChargedRelease(self.ledger, self._planned_round, charge=0, uses=0)
+                step = Step(self, indices, index=index, release=release)
                 self._open_step = step
                 yield step
                 if not step.is_done:
@@ -381,10 +382,11 @@ class Session:
         """Whether the plan is used up and the model is the one it was made for."""
         return self.plan.is_finished(self.ledger)
 
-    def _reserve(self, left: int) -> None:
-        if self.ledger.available == 0:
-            ahead = 1 if self._folder is None else self._folder.reserve_ahead // self.plan.sampling.steps_per_round
-            self.ledger.reserve(self._planned_round, min(max(1, ahead), left))
+    def _charge(self, left: int) -> ChargedRelease[Ending]:
+        """Charge the next round, and with a folder some of those that are left, in one durable write."""
+        ahead = 1 if self._folder is None else self._folder.reserve_ahead // self.plan.sampling.steps_per_round
+        charge = 0 if self.ledger.available else min(max(1, ahead), left)
+        return ChargedRelease(self.ledger, self._planned_round, charge=charge)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

@@ -1,0 +1,106 @@
+"""Copies and views of parameters: how gradients of such a tensor become those of what it was made from.
+
+``weight.t()``, ``weight.view(...)`` or ``weight.float()`` hold a parameter's own numbers in another arrangement. Their
+per-example gradients are rearranged without ever being written out. Whatever is not listed here is pulled back through
+autograd, which is exact for everything and dearer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from privet.gradients.forms.per_example import Explicit, Outer, PerExample
+
+Undo = Callable[[PerExample], PerExample | None]
+"""Turns gradients of the new tensor into gradients of the old one; None for a form it does not know."""
+
+
+def _same(part: PerExample) -> PerExample | None:
+    return part
+
+
+def _copied(old: Tensor, new: Tensor) -> Undo | None:
+    return _same if new.shape == old.shape and new.device == old.device else None
+
+
+def _reshaped(old: Tensor, new: Tensor) -> Undo | None:
+    if new.dtype != old.dtype or new.numel() != old.numel():
+        return None
+    shape = tuple(old.shape)
+
+    def undo(part: PerExample) -> PerExample | None:
+        if isinstance(part, Explicit):
+            return Explicit(gradients=part.gradients.reshape(len(part), *shape))
+        return replace(part, shape=shape) if isinstance(part, Outer) else None
+
+    return undo
+
+
+def _transposed(old: Tensor, new: Tensor) -> Undo | None:
+    if old.dim() != 2 or new.shape != old.shape[::-1] or new.stride() != old.stride()[::-1]:
+        return None
+    return _exchanged
+
+
+def _exchanged(part: PerExample) -> PerExample | None:
+    if isinstance(part, Explicit):
+        return Explicit(gradients=part.gradients.mT)
+    if isinstance(part, Outer) and part.shape in (None, (part.out_grads.shape[2], part.inputs.shape[2])):
+        return Outer(inputs=part.out_grads, out_grads=part.inputs)
+    return None
+
+
+def _sliced(old: Tensor, new: Tensor) -> Undo | None:
+    """Some consecutive rows, as attention takes its three projections from one weight."""
+    is_view = new.untyped_storage().data_ptr() == old.untyped_storage().data_ptr() and old.is_contiguous()
+    if not is_view or new.dim() != old.dim() or new.shape[1:] != old.shape[1:] or new.stride() != old.stride():
+        return None
+    before = (new.storage_offset() - old.storage_offset()) // old.stride(0)
+    after = len(old) - len(new) - before
+
+    def undo(part: PerExample) -> PerExample | None:
+        if isinstance(part, Explicit):
+            return Explicit(gradients=functional.pad(part.gradients, [0, 0] * (old.dim() - 1) + [before, after]))
+        if isinstance(part, Outer) and part.shape is None:
+            return replace(part, out_grads=functional.pad(part.out_grads, (before, after)))
+        return None
+
+    return undo
+
+
+_COPYING = (
+    Tensor.contiguous, Tensor.clone, torch.clone, Tensor.to, Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16,
+    Tensor.type, Tensor.type_as,
+)  # fmt: skip
+_RESHAPING = (
+    Tensor.view, Tensor.view_as, Tensor.reshape, torch.reshape, Tensor.reshape_as, Tensor.flatten, torch.flatten,
+    Tensor.unflatten, torch.unflatten, Tensor.squeeze, torch.squeeze, Tensor.unsqueeze, torch.unsqueeze,
+)  # fmt: skip
+_TRANSPOSING = (
+    Tensor.t, torch.t, Tensor.transpose, torch.transpose, Tensor.swapaxes, torch.swapaxes, Tensor.permute,
+    torch.permute, Tensor.movedim, torch.movedim,
+    Tensor.T.__get__, Tensor.mT.__get__,  # type: ignore[attr-defined]
+)  # fmt: skip
+_SLICING = (
+    Tensor.chunk, torch.chunk, Tensor.split, torch.split, Tensor.narrow, torch.narrow, Tensor.__getitem__,
+    Tensor.unsafe_chunk, torch.unsafe_chunk, torch.tensor_split, Tensor.tensor_split,
+)  # fmt: skip
+
+_VIEWS: Mapping[Callable[..., Any], Callable[[Tensor, Tensor], Undo | None]] = {
+    **dict.fromkeys(_COPYING, _copied),
+    **dict.fromkeys(_RESHAPING, _reshaped),
+    **dict.fromkeys(_TRANSPOSING, _transposed),
+    **dict.fromkeys(_SLICING, _sliced),
+}
+
+
+def undo_of(function: Callable[..., Any], old: Tensor, new: Tensor) -> Undo | None:
+    """Return how gradients of ``new = function(old)`` become those of ``old``, or None if only autograd knows."""
+    found = _VIEWS.get(function)
+    return None if found is None else found(old, new)

@@ -1,0 +1,1 @@
+"""Gradient engines: from per-example losses to one clipped sum."""

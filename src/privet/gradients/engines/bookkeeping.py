@@ -1,0 +1,428 @@
+"""The default engine: one forward, one backward without weight gradients, norms and sums from what was noted.
+
+Autograd computes only what flows between layers. Each parameter's per-example norm and its clipped sum are then formed
+from the layer's inputs and output gradients (book-keeping; Bu et al. 2023), so nothing is computed twice and no
+per-example gradient is written out unless that is the cheapest way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from privet.errors import LoopError, UnsupportedModel
+from privet.gradients.capture.capture import Capture
+from privet.gradients.capture.in_place import Function
+from privet.gradients.capture.reaching import Reach, check_module_hooks, check_parameter_hooks, reach_of
+from privet.gradients.capture.recorded import Recording, Source, Use, send_back, sources_of
+from privet.gradients.engines.engine import Clipper, Measurement, NewProgram, NotTried, Present, check_losses
+from privet.gradients.engines.holding import check_norms, check_rule
+from privet.gradients.engines.support import quiet_vmap
+from privet.gradients.engines.trial import Trial, begun, check_sums, hold, single_example_axes, tolerance_of
+from privet.gradients.forms.joining import joined
+from privet.gradients.forms.per_example import Explicit, PerExample
+from privet.gradients.norms.budgets import Balanced, Budget
+from privet.gradients.norms.kernel_building import Building
+from privet.gradients.norms.kernel_rehearsal import launches_of
+from privet.gradients.norms.planner import TRACEABLE, Planner
+from privet.gradients.rules.example_axis import ExampleAxis, FoldedAxis, axis_of, candidates
+from privet.gradients.rules.layer_rules import RULES, by_vmap
+from privet.gradients.rules.rule_tools import Rule, resolved
+from privet.isolation.backward import followed
+from privet.isolation.follow import Proof
+from privet.isolation.place import Place
+from privet.isolation.watch import Watch
+from privet.mechanism.clipping import ClippingRule
+from privet.mechanism.layout import Layout
+from privet.mechanism.sums import ClippedSum
+
+Signature = tuple[tuple[Function, ...], tuple[tuple[str, tuple[ExampleAxis, ...]], ...]]
+"""What tells programs apart: every operation on the examples, and how they may lie where parameters are used."""
+
+# A program that is met again and again only while its examples are not handed out as leaves is tried so often.
+_TRIALS_WITHOUT_LEAVES = 2
+# A model with more programs than this (one that skips layers at random, say) always gets its examples as leaves; and of
+# so many the outcome is kept.
+_FEW_PROGRAMS, _MOST_PROGRAMS = 4, 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class BookKeeping:
+    """One backward, exact for every operation that has a rule or runs under vmap.
+
+    Attributes:
+        rules: Rules by operation; extend a copy of ``RULES`` to teach the engine a new one.
+        memory: What speed may cost in memory.
+    """
+
+    rules: Mapping[Function, Rule] = field(default_factory=lambda: RULES)
+    memory: Budget = field(default_factory=Balanced)
+
+    def start(
+        self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout, watch: Watch | None = None
+    ) -> RunningBookKeeping:
+        """Bind to a model; the model itself is not touched."""
+        planner = Planner(budget=self.memory)
+        return RunningBookKeeping(
+            model=model, rules=self.rules, parameters=parameters, layout=layout, planner=planner, watch=watch or Watch()
+        )
+
+
+@dataclass(kw_only=True)
+class RunningBookKeeping:
+    """:class:`BookKeeping` bound to a model."""
+
+    model: nn.Module
+    rules: Mapping[Function, Rule]
+    parameters: Sequence[nn.Parameter]
+    layout: Layout
+    planner: Planner = field(default_factory=Planner)
+    watch: Watch = field(default_factory=Watch)
+    _capture: Capture | None = None
+    _inputs: Sequence[Tensor] = ()
+    _axes: dict[Signature, tuple[ExampleAxis, ...]] = field(default_factory=dict)
+    _reaches: dict[Signature, Reach] = field(default_factory=dict)
+    _programs: set[tuple[Function, ...]] = field(default_factory=set)
+    _tried_without_leaves: Counter[Signature] = field(default_factory=Counter)
+    _has_leaves: bool = False
+    _can_repeat: bool = False
+    _met_new_program: bool = False
+    _expansions: dict[int, bool] = field(default_factory=dict)
+    _building: Building | None = None
+
+    def __post_init__(self) -> None:
+        self._sources = sources_of(self.parameters)
+
+    @property
+    def wants_input_gradients(self) -> bool:
+        """Until its program has passed a trial, and after another was met, examples are handed out as leaves."""
+        is_first = not self._axes and not self.watch.programs.by_size
+        return is_first or self._met_new_program or len(self._programs) > _FEW_PROGRAMS
+
+    def begin(
+        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True
+    ) -> None:
+        """Enter the capture mode; it stays on until the losses come back."""
+        if self._capture is not None:
+            raise LoopError(
+                "A physical batch is still open: call step.backward(losses) before asking for the next one."
+            )
+        check_parameter_hooks(self.parameters, self.layout)
+        self._inputs, self._has_leaves = inputs, self.wants_input_gradients or bool(inputs)
+        self._can_repeat = can_repeat
+        follows = self.wants_input_gradients and self.planner.plain_bytes is None
+        self._capture = Capture(
+            self._sources, batch_size, self._expansions,
+            follows_memory=follows, programs=self.watch.programs, may_trace=may_trace,
+        )  # fmt: skip
+        self._capture.open()
+
+    def abandon(self) -> None:
+        """Leave the capture mode and drop what it noted."""
+        if recording := self._finish():
+            recording.release()
+
+    def close(self) -> None:
+        """Leave the capture mode if an error left it on."""
+        self.abandon()
+
+    def _finish(self) -> Recording | None:
+        capture, self._capture = self._capture, None
+        if capture is None:
+            return None
+        return capture.close()
+
+    def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
+        """Run the backward pass and add the clipped sum; see :meth:`RunningEngine.add_clipped`."""
+        return self._add(losses, rule, into, present=None).norms
+
+    def add_present(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor) -> Present:
+        """Add the clipped sum without consulting the host; see :meth:`ReplayableEngine.add_present`."""
+        return self._add(losses, rule, into, present=present)
+
+    def expect_replays(self) -> None:
+        """Leave launches out of account when strategies are compared."""
+        self.planner.counts_launches = False
+
+    @contextmanager
+    def traceable(self) -> Iterator[None]:
+        """Plan anew without hand-written kernels, which a tracer does not see."""
+        planner = self.planner
+        self.planner = Planner(
+            strategies=TRACEABLE,
+            budget=planner.budget,
+            plain_bytes=planner.plain_bytes,
+            counts_launches=planner.counts_launches,
+        )
+        try:
+            yield
+        finally:
+            self.planner = planner
+
+    def _add(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, *, present: Tensor | None) -> Present:
+        recording = self._finish()
+        if recording is None:
+            raise LoopError("step.backward(losses) was called outside step.microbatches().")
+        try:
+            losses = check_losses(losses, recording.batch_size)
+            # norms and sums in half precision would break the bound, whatever the forward pass ran in
+            with torch.autocast(losses.device.type, enabled=False):
+                return self._add_recorded(losses, recording, rule, into, present)
+        finally:
+            self._inputs = ()
+            recording.release()
+
+    def _add_recorded(
+        self, losses: Tensor, recording: Recording, rule: ClippingRule, into: ClippedSum, present: Tensor | None
+    ) -> Present:
+        assert recording.follower is not None, "every batch is followed"
+        proof = recording.follower.prove(losses)
+        if recording.follower.is_lost:
+            raise NotTried("A program must be proven before it can be replayed.")
+        prepared = None if proof.known is None else proof.known.prepared
+        if prepared is None or not prepared.fits(recording, self.planner):
+            return self._add_examined(losses, recording, proof, rule, into, present)
+        prepared.reach.apply(recording)
+        clipper = Clipper(into, recording.batch_size, self.planner, present=present, known=prepared.measured)
+        self._collect(losses, recording, prepared, clipper)
+        with torch.no_grad():
+            return Present(clipper.finish(rule), clipper.needs_check)
+
+    def _add_examined(
+        self, losses: Tensor, recording: Recording, proof: Proof, rule: ClippingRule, into: ClippedSum,
+        present: Tensor | None,
+    ) -> Present:  # fmt: skip
+        """Find out how gradients of this program are computed, compute them, and keep it for its next run."""
+        assert recording.follower is not None, "every batch is followed"
+        size, remembered = recording.batch_size, None
+        lying = tuple((use.name, candidates(use.output_shape, size)) for use in recording.uses)
+        signature = (tuple(recording.program), lying)
+        reach = self._reach(losses, recording, signature)
+        trial = None
+        if self._building is None and losses.is_cuda:  # the proof takes a while, too
+            self._building = Building(launches_of(recording, self.rules, self.planner), losses.device)
+        if self.watch.judge(proof):
+            axes = self._proven_axes(proof, recording)
+            if proof.trace is not None:
+                trial = begun(losses, recording, self._inputs, [[axis] for axis in axes], self.layout)
+        elif present is not None:
+            raise NotTried("A program that is not proven must pass a trial before it can be replayed.")
+        else:
+            axes, trial, remembered = self._tried_axes(losses, recording, signature)
+        if trial is not None and size > 1 and self.planner.plain_bytes is None:
+            self.planner.plain_bytes = recording.held_bytes() / size
+        if self._building is not None:
+            self._building.wait()
+        prepared = Prepared(
+            axes=axes,
+            rules=[self.rules.get(use.function, by_vmap) for use in recording.uses],
+            reach=reach,
+            num_uses=Counter(spot for use in recording.uses for source in use.sources for spot in source.parameters),
+            shapes=[use.output_shape for use in recording.uses],
+            planner=self.planner,
+        )
+        clipper = Clipper(into, size, self.planner, present=present)
+        with followed(recording.follower, self.watch):
+            self._collect(losses, recording, prepared, clipper, keep_graph=trial is not None)
+        with torch.no_grad():
+            norms = clipper.finish(rule)
+            if trial is not None:
+                runs_user_code = bool(recording.follower.has_hooks or recording.follower.nodes)
+                self._check_sums(trial, norms, clipper, into, is_linear=not runs_user_code)
+                check_rule(rule, norms)
+                self._remember(trial, recording, remembered)
+            elif proof.known is not None and recording.follower.tracer is None:
+                prepared.measured, prepared.revision = clipper.measured, self.planner.revision
+                proof.known.prepared = prepared
+            return Present(norms, clipper.needs_check)
+
+    def _collect(
+        self, losses: Tensor, recording: Recording, prepared: Prepared, clipper: Clipper, *, keep_graph: bool = False
+    ) -> None:
+        """Run the backward pass and hand the per-example gradients of every parameter to the clipper."""
+        collector = _Collector(prepared, recording.batch_size, self.parameters, clipper)
+        send_back(losses.sum(), recording, (), keep_graph=keep_graph, receive=collector.receive)
+        prepared.reach.check_heard(recording, self.layout)
+        with torch.no_grad():
+            collector.finish()
+
+    def _proven_axes(self, proof: Proof, recording: Recording) -> Sequence[ExampleAxis]:
+        if recording.batch_size == 1:
+            return single_example_axes(recording)
+        return tuple(axis_of(place) for place in proof.uses if isinstance(place, Place))
+
+    def _tried_axes(
+        self, losses: Tensor, recording: Recording, signature: Signature
+    ) -> tuple[Sequence[ExampleAxis], Trial | None, Signature | None]:
+        """Find by experiment how the examples lie in a program of which the rules cannot tell."""
+        if signature in self._axes:
+            return self._axes[signature], None, None
+        if self._can_repeat and not self._has_leaves and signature[0] not in self._programs:
+            self._met_new_program = True
+            raise NewProgram
+        trial = hold(losses, recording, self._inputs, self.layout)
+        return trial.axes, trial, signature
+
+    def _reach(self, losses: Tensor, recording: Recording, signature: Signature) -> Reach:
+        """Return what a program reaches; if it is new, see first that nothing of it is missed."""
+        reach = self._reaches.get(signature)
+        if reach is None:
+            check_module_hooks(self.model)
+            reach = reach_of(losses, recording, self.parameters, self.layout)
+            if len(self._reaches) < _MOST_PROGRAMS:
+                self._reaches[signature] = reach
+        reach.apply(recording)
+        return reach
+
+    def _remember(self, trial: Trial, recording: Recording, signature: Signature | None) -> None:
+        """Keep what was found about a program; what only a trial found, if it could have found everything.
+
+        A program whose examples were not leaves may have mixed them before the first parameter. It is tried again with
+        the next batch, whose examples will be; where its kind never comes as leaves, two trials must do. A program that
+        is known, and only reads its examples in other ways because their number is another, needs no leaves.
+        """
+        assert recording.follower is not None, "every batch is followed"
+        moves = recording.rearranges or (recording.packs and any(map(_is_folded, trial.axes)))
+        if not trial.is_clean:
+            return
+        if signature is None:
+            recording.follower.remember()
+            return
+        if not trial.is_unambiguous or trial.asleep or moves:
+            return
+        if not self._has_leaves and signature[0] not in self._programs:
+            self._met_new_program = True
+            self._tried_without_leaves[signature] += 1
+            if self._tried_without_leaves[signature] < _TRIALS_WITHOUT_LEAVES:
+                return
+        self._met_new_program = False
+        if len(self._axes) < _MOST_PROGRAMS:
+            self._axes[signature] = trial.axes
+            self._programs.add(signature[0])
+
+    def _check_sums(self, trial: Trial, norms: Tensor, clipper: Clipper, into: ClippedSum, *, is_linear: bool) -> None:
+        """Compare with autograd, all examples clipped so that a huge one cannot drown the others in rounding.
+
+        A user's own code in the backward pass may do something else to a scaled gradient (clamp it, say), so it is
+        compared on the losses as they are.
+        """
+        sound = norms.isfinite().all(1) & trial.losses.detach().isfinite()
+        factors = clipper.factors.amin(1)
+        weights = (factors if is_linear else torch.ones_like(factors)).masked_fill(~sound, 0)
+        lengths = torch.linalg.vector_norm(norms, dim=1).masked_fill(~sound, 0)
+        check_sums(
+            clipper.weighted_sum, trial, weights, lengths, self.parameters, self.layout,
+            keep=into.keep, frame=into.frame,
+        )  # fmt: skip
+        tolerance = tolerance_of(norms.dtype, is_half=trial.is_half)
+        check_norms(
+            trial.losses, norms, self.parameters, self.layout, keep=into.keep, frame=into.frame, tolerance=tolerance
+        )
+
+
+def _is_folded(axis: ExampleAxis) -> bool:
+    return isinstance(axis, FoldedAxis)
+
+
+@dataclass(eq=False)
+class Prepared:
+    """How the gradients of one program are computed; kept for the runs in which the program is recognised.
+
+    Attributes:
+        axes: How the examples lie in the output of each use.
+        rules: The rule of each use.
+        reach: Where a backward pass may stop, and how many uses must be heard of.
+        num_uses: How often each parameter is used: one that is used once can be handed on at once.
+        shapes: The shape of each use's output.
+        planner: Which planner was asked, and which revision of its choices holds.
+        measured: How the norms of each parameter's gradients are measured.
+    """
+
+    axes: Sequence[ExampleAxis]
+    rules: Sequence[Rule]
+    reach: Reach
+    num_uses: Mapping[int, int]
+    shapes: Sequence[torch.Size]
+    planner: Planner
+    revision: int = -1
+    measured: Mapping[int, Measurement] = field(default_factory=dict)
+
+    def fits(self, recording: Recording, planner: Planner) -> bool:
+        """Whether a recognised forward pass can be handled in this way: shapes and the planner's choices still hold."""
+        if self.planner is not planner or self.revision != planner.revision or len(self.shapes) != len(recording.uses):
+            return False
+        for use, shape in zip(recording.uses, self.shapes, strict=True):
+            if use.output_shape != shape:
+                return False
+        return recording.follower is not None and recording.follower.tracer is None
+
+
+class _Collector:
+    """Turns output gradients into per-example gradients while the backward pass runs, so they can be freed early."""
+
+    def __init__(
+        self, prepared: Prepared, batch_size: int, parameters: Sequence[nn.Parameter], clipper: Clipper
+    ) -> None:
+        self._prepared, self._batch_size = prepared, batch_size
+        self._parameters, self._clipper = parameters, clipper
+        self._waiting: dict[int, list[PerExample]] = {}
+        self._derived: list[tuple[Source, PerExample]] = []
+
+    def receive(self, use: Use) -> None:
+        """Apply the rule of a use whose output gradient has arrived, then let go of the gradient."""
+        for tensor, version in use.versions:
+            if tensor._version != version:
+                raise _changed(use)
+        rule, axis = self._prepared.rules[use.number], self._prepared.axes[use.number]
+        for operand in rule(use, axis, self._batch_size):
+            source, part = operand if operand[0].undo is None else resolved(*operand)
+            if source.derived:
+                self._derived.append((source, part))
+            else:
+                (position,) = source.parameters
+                if self._prepared.num_uses[position] == 1:
+                    self._clipper.take(position, part)
+                else:
+                    self._waiting.setdefault(position, []).append(part)
+        use.release()  # what the sum needs was noted; the rest of the layer's inputs can go
+
+    def finish(self) -> None:
+        """Carry derived gradients back, and join the uses of every parameter that had several."""
+        for source, part in self._derived:
+            for position, pulled in _pull_back(source.tensor, part, source.parameters, self._parameters):
+                self._waiting.setdefault(position, []).append(pulled)
+        for position, parts in self._waiting.items():
+            self._clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
+
+
+def _changed(use: Use) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"An input of operation '{use.name}' was changed in place after the operation used it, so its gradient can no "
+        "longer be formed. Replace the in-place operation that follows by its ordinary form."
+    )
+
+
+def _pull_back(
+    derived: Tensor, part: PerExample, positions: frozenset[int], parameters: Sequence[nn.Parameter]
+) -> list[tuple[int, PerExample]]:
+    """Carry per-example gradients of a derived tensor back to the parameters it was computed from."""
+    order = sorted(positions)
+    with quiet_vmap():
+        pulled: Sequence[Tensor | None] = torch.autograd.grad(
+            derived,
+            [parameters[position] for position in order],
+            grad_outputs=part.in_full().to(derived.dtype),
+            is_grads_batched=True,
+            retain_graph=True,
+            allow_unused=True,
+        )
+    return [
+        (position, Explicit(gradients=gradients))
+        for position, gradients in zip(order, pulled, strict=True)
+        if gradients is not None
+    ]

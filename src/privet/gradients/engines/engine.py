@@ -1,0 +1,320 @@
+"""What every gradient engine does: turn per-example losses into a clipped sum.
+
+An engine decides how norms and sums are computed, never what they are. Choosing another engine, another precision or
+another physical batch size cannot change a guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from privet.errors import LoopError, LossError
+from privet.gradients.capture.marks import is_batch
+from privet.gradients.engines.holding import held_factors
+from privet.gradients.forms.axis_squares import add_axis_squares
+from privet.gradients.forms.masked import SomeRows, keep_coordinates, keep_rows
+from privet.gradients.forms.per_example import Explicit, PerExample, num_elements, zero_rows
+from privet.gradients.forms.rescaling import rescaled
+from privet.gradients.norms.planner import Choice, Planner
+from privet.gradients.norms.strategies import Squares, square_sums, total_of
+from privet.isolation.watch import Watch
+from privet.mechanism.clipping import ClippingRule
+from privet.mechanism.layout import Layout
+from privet.mechanism.sums import ClippedSum
+
+
+class RunningEngine(Protocol):
+    """An engine bound to one model for the length of a session."""
+
+    @property
+    def wants_input_gradients(self) -> bool:
+        """Whether the next physical batch should come as leaves that require gradients, for a trial of the program."""
+        ...
+
+    @property
+    def watch(self) -> Watch:
+        """What is known of the programs that ran."""
+        ...
+
+    def begin(
+        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True
+    ) -> None:
+        """Watch the forward pass of one physical batch of this many examples; ``inputs`` are its gradient leaves.
+
+        With ``can_repeat`` :meth:`add_clipped` may raise :class:`NewProgram` to ask for the same batch as leaves.
+        Without ``may_trace`` a program that was not proven before is not proven now, and not added.
+        """
+        ...
+
+    def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
+        """Add the clipped gradients of the watched batch to ``into`` and return the norms ``[batch, group]``.
+
+        Guarantee:
+            ``into.flat`` moves by the sum over examples of factor times gradient, each term within
+            ``into.sensitivity``. An example with a non-finite gradient adds exactly zero. ``p.grad`` is not touched.
+            The norms are private.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Stop watching and forget the physical batch; harmless when nothing is watched."""
+        ...
+
+    def close(self) -> None:
+        """Leave the model as it was found."""
+        ...
+
+
+class NewProgram(RuntimeError):
+    """A batch did what none had done before, and its examples were no leaves; nothing was added. Do it again."""
+
+
+class NotTried(LoopError):
+    """A program that has not passed its trial yet was to be replayed."""
+
+
+class Present(NamedTuple):
+    """What :meth:`ReplayableEngine.add_present` returns. The norms are private."""
+
+    norms: Tensor
+    needs_check: bool
+
+
+@runtime_checkable
+class ReplayableEngine(RunningEngine, Protocol):
+    """An engine whose work on a physical batch can be recorded once and replayed on other examples."""
+
+    def add_present(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor) -> Present:
+        """Do as :meth:`add_clipped` without reading anything back from the device.
+
+        Guarantee:
+            As there; rows that are not ``present`` (boolean ``[batch]``) are padding and add exactly zero. Only if
+            ``needs_check`` is set, a norm that is not finite means that ``into`` is spoilt.
+
+        Raises:
+            NotTried: if the program was not seen before by :meth:`add_clipped`, which puts it on trial.
+        """
+        ...
+
+    def expect_replays(self) -> None:
+        """Choose what is fast on the device: once recorded as a graph, launching costs nothing."""
+        ...
+
+    def traceable(self) -> AbstractContextManager[None]:
+        """Use only operations that a tracer sees, as long as the context lasts."""
+        ...
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """A choice of engine: a performance knob, never part of a plan."""
+
+    def start(
+        self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout, watch: Watch | None = None
+    ) -> RunningEngine:
+        """Bind to a model and its trainable parameters, in the layout's order; programs are judged by ``watch``."""
+        ...
+
+
+def check_losses(losses: object, batch_size: int) -> Tensor:
+    """Return the losses if they are one number per example of the physical batch; explain what is wrong otherwise."""
+    if not isinstance(losses, Tensor):
+        raise LossError(f"step.backward() takes a tensor of per-example losses, got {type(losses).__name__}.")
+    if losses.dim() == 0:
+        raise LossError(
+            "step.backward() got a scalar loss. A mean or a sum over the batch has no per-example gradients: pass one "
+            "loss per example, for instance cross_entropy(..., reduction='none')."
+        )
+    if losses.dim() != 1 or len(losses) != batch_size:
+        raise LossError(
+            f"step.backward() needs losses of shape [{batch_size}] (one per example of this physical batch), got "
+            f"{list(losses.shape)}. Reduce every axis but the example axis, for instance losses.mean(dim=1)."
+        )
+    if not losses.requires_grad:
+        raise LossError(
+            "The losses do not depend on any trainable parameter. Were they computed under torch.no_grad(), or "
+            "detached?"
+        )
+    if not is_batch(losses):
+        raise LossError(
+            "The losses do not depend on the examples that step.microbatches() handed out. Compute them from those "
+            "examples with torch operations; data from another loader would escape the guarantee."
+        )
+    return losses
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Measurement:
+    """How the norms of one parameter's gradients are measured: for gradients of which form and shape, and by what."""
+
+    form: type
+    shape: Hashable
+    choice: Choice
+
+
+class Clipper:
+    """Measures, clips and sums the per-example gradients of one physical batch.
+
+    Gradients are taken one parameter at a time, in any order, as soon as they are known; norms are measured at once, so
+    that whatever is not needed for the sum can be freed. Small written-out gradients wait and are handled together.
+    """
+
+    # Written-out gradients up to this many elements (all examples together) are pooled into one matrix: it saves
+    # launches on a device. On a processor copying more than a few takes longer than handling them one by one.
+    _POOLED, _POOLED_ON_PROCESSOR = 1 << 21, 1 << 16
+    # Without the host's help, examples that are not finite are taken out of factors up to this many elements.
+    _SELECTED = 1 << 27
+
+    def __init__(
+        self, into: ClippedSum, batch_size: int, planner: Planner, *,
+        present: Tensor | None = None, known: Mapping[int, Measurement] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """Start with nothing taken.
+
+        Args:
+            into: Where the clipped sum goes.
+            batch_size: The number of examples.
+            planner: Chooses how norms are measured.
+            present: With it given, other rows are padding and the host is not consulted.
+            known: What the planner chose in an earlier batch of the same program, by position; it is not asked again
+                for gradients of the same form and shape.
+        """
+        self._present, self._known = present, known
+        self._into, self._planner = into, planner
+        self._limit = self._POOLED_ON_PROCESSOR if into.flat.device.type == "cpu" else self._POOLED
+        self._batch_size = batch_size
+        self._squares: list[list[Squares]] = [[] for _ in range(into.layout.num_groups)]
+        self._kept: dict[int, PerExample] = {}
+        self._pool: dict[int, Tensor] = {}
+        self.factors = into.flat.new_zeros(batch_size, into.layout.num_groups)  # what finish() weighs examples by
+        self.measured: dict[int, Measurement] = {}
+
+    def take(self, position: int, part: PerExample) -> None:
+        """Measure the gradients of the parameter at ``position`` of the layout. Each parameter is taken once."""
+        if self._into.frame is not None:
+            part = rescaled(part, self._into.frame.factors[position], self._into.layout.shapes[position])
+        if self._into.keep is not None:
+            part = self._masked(position, part)
+        if isinstance(part, Explicit) and part.gradients.numel() <= self._limit:
+            self._pool[position] = part.gradients.reshape(len(part), -1).to(self._into.flat.dtype)
+            return
+        rows = part if isinstance(part, SomeRows) else None
+        part = part.part if isinstance(part, SomeRows) else part
+        found = self._known.get(position)
+        if rows is not None or found is None or found.form is not type(part) or found.shape != part.shape_key:
+            choice = self._planner.choose(part, alike=None if rows is None else rows.planned_as)
+            found = Measurement(form=type(part), shape=part.shape_key, choice=choice)
+        self.measured[position] = found
+        squares, kept = found.choice.strategy.measure(part)
+        self._squares[self._into.layout.groups[position]].append(squares)
+        self._kept[position] = kept if rows is None else replace(rows, part=kept)
+
+    def _masked(self, position: int, part: PerExample) -> PerExample:
+        assert self._into.keep is not None
+        shape, where, kept = self._into.layout.shapes[position], self._into.layout.slices[position], self._into.kept
+        if kept is not None and kept.rows is not None:
+            rows = kept.rows[position]
+            if rows is None:
+                return part
+            if not isinstance(part, Explicit):
+                return keep_rows(part, rows, shape)
+        if kept is None:
+            return keep_coordinates(part, self._into.keep[where].to(self._into.flat.dtype).view(shape))
+        bits = None if kept.bits is None else kept.bits[where].view(shape)
+        return keep_coordinates(part, kept.weights[where].view(shape), bits)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the sum of all gradients taken, with these weights instead of the clipping factors. Private."""
+        layout, total = self._into.layout, torch.zeros_like(self._into.flat)
+        parts = self._kept | {place: Explicit(gradients=rows) for place, rows in self._pool.items()}
+        for position, part in parts.items():
+            part.add_weighted_sum(weights, total[layout.slices[position]].view(layout.shapes[position]))
+        return total
+
+    def finish(self, rule: ClippingRule) -> Tensor:
+        """Clip, add the sum to the buffer and return the norms ``[batch, group]``.
+
+        Guarantee:
+            As in :meth:`RunningEngine.add_clipped`, for any rule: :func:`held_factors` limits what it says to the bound
+            of the sum. Parameters that were never taken contribute zero.
+        """
+        layout = self._into.layout
+        pools = self._pools()
+        norms = torch.stack([self._total(squares) for squares in self._squares], 1).sqrt_()
+        self.factors = factors = self._factors(rule, norms)
+        bad = self._bad(norms)
+        if bad is not None:
+            factors = factors.masked_fill(bad.unsqueeze(1), 0)
+            if not self.needs_check:
+                # zero times NaN is NaN: the contributions themselves must go, not only their weights
+                self._kept = {position: part.without(bad) for position, part in self._kept.items()}
+                pools = [(positions, group, zero_rows(rows, bad)) for positions, group, rows in pools]
+                self._split(pools)
+        for position, part in self._kept.items():
+            weights = factors[:, layout.groups[position]]
+            part.add_weighted_sum(weights, self._into.part(position))
+        for positions, group, rows in pools:
+            sums = factors[:, group] @ rows
+            places = [self._into.part(position).view(-1) for position in positions]
+            torch._foreach_add_(places, torch.split(sums, [len(place) for place in places]))
+        if self._into.squares is not None:
+            self._add_squares(factors, self._into.squares)
+        self._planner.by_parameter = {position: found.choice for position, found in self.measured.items()}
+        if self._planner.has_new:
+            self._planner.settle(list(self._planner.by_parameter.values()))
+        return norms
+
+    def _factors(self, rule: ClippingRule, norms: Tensor) -> Tensor:
+        if not self._into.is_held:
+            return rule.factors(norms)
+        return held_factors(rule, norms, self._into.sensitivity, self._into.layout.num_coordinates)
+
+    def _add_squares(self, factors: Tensor, into: Tensor) -> None:
+        parts = self._kept | {place: Explicit(gradients=rows) for place, rows in self._pool.items()}
+        for position, part in parts.items():
+            weights = factors[:, self._into.layout.groups[position]]
+            add_axis_squares(part, weights, position, self._into.layout, into)
+
+    @property
+    def needs_check(self) -> bool:
+        """Whether an example that is not finite would spoil the sum, because taking it out would cost too much."""
+        return self._present is not None and sum(map(num_elements, self._kept.values())) > self._SELECTED
+
+    def _bad(self, norms: Tensor) -> Tensor | None:
+        """Return which examples must not count, or None if all do. Asking the host costs a wait for the device."""
+        if self._present is not None:
+            # roots of finite squares are far from overflow, so their sum is finite if each of them is
+            total = norms[:, 0] if norms.shape[1] == 1 else norms.sum(1)
+            return (total < math.inf).logical_and_(self._present).logical_not_()
+        if math.isfinite(float(norms.sum())):  # one number: not finite if any norm is not
+            return None
+        return norms.isfinite().all(1).logical_not_()
+
+    def _total(self, squares: list[Squares]) -> Tensor:
+        return total_of(squares) if squares else self._into.flat.new_zeros(self._batch_size)
+
+    def _pools(self) -> list[tuple[list[int], int, Tensor]]:
+        """Join pooled gradients per group, adding their squared norms."""
+        pools: list[tuple[list[int], int, Tensor]] = []
+        for group in range(self._into.layout.num_groups):
+            positions = [place for place in self._pool if self._into.layout.groups[place] == group]
+            if positions:
+                rows = torch.cat([self._pool[position] for position in positions], 1)
+                self._squares[group].append(Squares(sums=square_sums(rows)))
+                pools.append((positions, group, rows))
+        self._split(pools)
+        return pools
+
+    def _split(self, pools: list[tuple[list[int], int, Tensor]]) -> None:
+        """Make what was pooled parts of the joined matrices, so that nothing is held twice."""
+        for positions, _, rows in pools:
+            widths = [self._pool[position].shape[1] for position in positions]
+            self._pool.update(zip(positions, torch.split(rows, widths, 1), strict=True))

@@ -1,0 +1,142 @@
+"""The one place where an example's part of a sum is held to the bound, and the trial of what it rests on.
+
+A clipping rule declares a bound, noise is scaled to it and the ledger is charged from it. A rule that lets more through
+than it declares would break the guarantee in silence, so its factors are limited here, whatever it says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from privet.errors import LoopError, UnsupportedModel
+from privet.mechanism.clipping import ClippingRule, per_group
+from privet.mechanism.geometry import Frame
+from privet.mechanism.layout import Layout
+from privet.mechanism.sensitivity import Norm, Sensitivity
+
+
+def held_factors(rule: ClippingRule, norms: Tensor, sensitivity: Sensitivity, num_coordinates: int) -> Tensor:
+    """Return the rule's factors for norms ``[batch, group]``, none of them above ``bound / norm`` of its group.
+
+    Guarantee:
+        ``0 <= factor`` and ``norm * factor <= bound`` for every example and group, up to rounding in the last place,
+        for any rule: one that returns factors too large, negative, infinite or NaN, or that writes into the norms. The
+        bound is the one that noise is scaled to. It rests on the norms being those of the gradients that are summed:
+        the engine measures them, and its trial compares them with autograd's (:func:`check_norms`). Nothing is read
+        back from the device.
+
+    A rule that keeps its bound gets its own factors. Two things move: a factor of ``bound / cutoff`` at a norm within
+    rounding of the cutoff may lose its last bit; and a gradient so short that its squares vanish (below 1e-14 or so in
+    single precision) is taken to be as long as it may be.
+
+    Raises:
+        LoopError: the bound is not stated per group, or not in Euclidean length, or the factors have another shape.
+    """
+    if len(sensitivity.bounds) != norms.shape[1] or sensitivity.norm is not Norm.L2:
+        raise LoopError(
+            f"A sum of {norms.shape[1]} parameter groups needs one bound on the Euclidean length of each; the clipping "
+            f"rule declares {len(sensitivity.bounds)} in {sensitivity.norm.name}."
+        )
+    # a square below the smallest normal number may have been lost, in every coordinate
+    shortest = math.sqrt(num_coordinates * torch.finfo(norms.dtype).tiny)
+    limits = per_group(sensitivity.bounds, norms) / norms.clamp_min(shortest)
+    factors = rule.factors(norms.clone())  # what the rule writes into its argument must reach nobody
+    if factors.shape != norms.shape:
+        raise LoopError(f"{type(rule).__name__} made factors of shape {list(factors.shape)} of {list(norms.shape)}.")
+    return factors.minimum(limits).clamp_min(0.0).nan_to_num(nan=0.0, posinf=0.0).to(norms.dtype)
+
+
+def check_rule(rule: ClippingRule, norms: Tensor) -> None:
+    """Refuse a rule that gives an example another factor in company than alone.
+
+    Raises:
+        LoopError: what one example adds would depend on the others, and no bound on it would hold.
+    """
+    together = rule.factors(norms.clone())
+    alone = [rule.factors(norms[place : place + 1].clone()) for place in range(len(norms))]
+    if alone and not torch.allclose(torch.cat(alone), together, rtol=1e-5, atol=0.0, equal_nan=True):
+        raise LoopError(
+            f"{type(rule).__name__} gives an example another factor within a batch than alone, so removing one example "
+            "moves what the others add. A rule's factors must depend on one row of the norms each."
+        )
+
+
+def check_norms(
+    losses: Tensor, norms: Tensor, parameters: Sequence[nn.Parameter], layout: Layout, *,
+    keep: Tensor | None, frame: Frame | None, tolerance: tuple[float, float],
+) -> None:  # fmt: skip
+    """Compare the norms of two sound gradients of a batch, the longest and one of middle length, with autograd's.
+
+    A rule that measures wrongly shows in both; the rounding of one wild example in one.
+
+    Args:
+        losses: One per example; their graph is kept.
+        norms: What the engine measured, ``[batch, group]``.
+        parameters: In the layout's order.
+        layout: Where each parameter lies.
+        keep: The coordinates that take part, or None for all.
+        frame: The units in which the norms are, or None for plain ones.
+        tolerance: What rounding may explain: a share of a norm, and one of the whole gradient's.
+
+    Raises:
+        UnsupportedModel: if both are shorter than autograd finds: a rule of an operation measures wrongly.
+    """
+    relative, absolute = tolerance
+    wrong = set(layout.groups)
+    chosen = _typical(losses, norms)
+    for place in chosen:
+        found = norms[place]
+        truth = _norms_of(losses, place, parameters, layout, keep=keep, frame=frame).to(found.dtype)
+        slack = relative * truth + absolute * torch.linalg.vector_norm(truth)
+        # one that is too long breaks nothing, and some are made longer on purpose where rounding may hide a part
+        wrong &= set((truth - found > slack).nonzero().flatten().tolist())
+        if not wrong:
+            return
+    if chosen:
+        names = [name for name, group in zip(layout.names, layout.groups, strict=True) if group in wrong]
+        raise UnsupportedModel(
+            f"Per-example gradients of {names} are longer than the engine measured, so nothing would hold them to the "
+            "bound: an operation on these parameters has a rule that measures wrongly. Correct the rule, or leave it "
+            "out of BookKeeping(rules=...)."
+        )
+
+
+def _typical(losses: Tensor, norms: Tensor) -> list[int]:
+    """Return the places of the longest gradient and of one in the middle, among those that are finite."""
+    lengths = torch.linalg.vector_norm(norms, dim=1)
+    sound = (lengths.isfinite() & losses.detach().isfinite()).nonzero().flatten()
+    if not len(sound):
+        return []
+    ordered = sound[lengths[sound].argsort()].tolist()
+    return sorted({ordered[-1], ordered[(len(ordered) - 1) // 2]})
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """Return the widest real numbers that a device can compute with: Apple's have no double precision."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _norms_of(
+    losses: Tensor, place: int, parameters: Sequence[nn.Parameter], layout: Layout, *,
+    keep: Tensor | None, frame: Frame | None,
+) -> Tensor:  # fmt: skip
+    kind = widest(losses.device)
+    one = torch.zeros_like(losses)
+    one[place] = 1
+    found: Sequence[Tensor | None] = torch.autograd.grad(
+        losses, parameters, grad_outputs=one, retain_graph=True, allow_unused=True
+    )
+    pairs = zip(found, parameters, strict=True)
+    flat = torch.cat(
+        [(torch.zeros_like(value) if part is None else part).detach().reshape(-1).to(kind) for part, value in pairs]
+    )
+    flat = flat if keep is None else flat * keep
+    flat = flat if frame is None else frame.whitened(flat)
+    squares = flat.new_zeros(layout.num_groups)
+    for where, group in zip(layout.slices, layout.groups, strict=True):
+        squares[group] += flat[where].square().sum()
+    return squares.sqrt()

@@ -1,0 +1,1 @@
+"""Per-example gradients of one parameter, kept in factored forms."""

@@ -1,0 +1,230 @@
+"""Which way of measuring norms is best for a layer on this machine.
+
+The planner tries the strategies that fit a layer's shape once, on the first physical batch, and keeps the fastest that
+a budget of memory allows. Nothing about the data enters the choice but its shape, and no choice changes a result beyond
+rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from privet.gradients.forms.masked import MASKED, Masked
+from privet.gradients.forms.per_example import Convolution, Explicit, Lookup, Outer, PerExample, TiedTable, num_elements
+from privet.gradients.norms.budgets import Balanced, Budget, Layers, Tried, fastest_within
+from privet.gradients.norms.conv_strategies import (
+    ConvKernel,
+    GroupedNormOnly,
+    GroupedStore,
+    PatchGram,
+    PixelGram,
+    ShiftedStore,
+    Unfolded,
+)
+from privet.gradients.norms.strategies import (
+    Gram,
+    GramKernel,
+    NormOnly,
+    RankOne,
+    RowSums,
+    SameRow,
+    Store,
+    Strategy,
+    TableGram,
+    Written,
+    parameter_size,
+)
+from privet.gradients.norms.timing import compared, is_on_processor, num_bytes
+
+# Products between positions are this many times less work than gradients written out: those are not even tried.
+_HOPELESS = 16
+
+STRATEGIES: Mapping[type, Sequence[Strategy]] = {
+    Explicit: (Written(),),
+    Outer: (
+        RankOne(),
+        Gram(),
+        Gram(halvings=1),
+        Gram(halvings=2),
+        Store(),
+        NormOnly(),
+        GramKernel(block=64),
+        GramKernel(block=128),
+    ),
+    Lookup: (SameRow(), RowSums()),
+    TiedTable: (TableGram(), Store(), NormOnly()),
+    Masked: MASKED,
+    Convolution: (
+        PixelGram(),
+        PixelGram(sums_patches=True),
+        PatchGram(),
+        ConvKernel(store=True),
+        ConvKernel(store=False),
+        ShiftedStore(),
+        GroupedStore(),
+        GroupedNormOnly(),
+        Unfolded(by=Store(), keeps_convolution=False),
+        Unfolded(by=Gram(), keeps_convolution=True),
+    ),
+}
+"""The ways to measure each form; where several fit, they are timed."""
+
+TRACEABLE: Mapping[type, Sequence[Strategy]] = {
+    form: tuple(strategy for strategy in strategies if not isinstance(strategy, GramKernel | ConvKernel))
+    for form, strategies in STRATEGIES.items()
+}
+"""Those made of tensor operations alone."""
+
+
+@dataclass(kw_only=True)
+class Choice:
+    """What was found about one shape, and what is used for it.
+
+    Attributes:
+        strategy: The strategy in use.
+        num_examples: Size of the physical batch that it was chosen for.
+        tried: What was measured; times and bytes are those of ``num_examples``. Where there was only one way its time
+            is NaN, unless the planner times all.
+        factor_bytes: Size of the factors of ``num_examples`` gradients.
+        on_processor: Whether they lie in a processor's memory.
+    """
+
+    strategy: Strategy
+    num_examples: int
+    tried: Sequence[Tried]
+    factor_bytes: float
+    on_processor: bool = False
+    _fitting: Hashable = None
+
+    def still_fits(self, part: PerExample, shape: Hashable) -> bool:
+        """Whether the strategy in use fits gradients of this shape; found out anew only if something differs."""
+        asked = (id(self.strategy), len(part), shape)
+        if self._fitting != asked:
+            self._fitting = asked if self.strategy.fits(part) else None
+        return self._fitting is not None
+
+    @property
+    def used(self) -> Tried:
+        """What was measured of the strategy in use."""
+        return next(each for each in self.tried if each.strategy == self.strategy)
+
+    def per_example(self) -> Sequence[Tried]:
+        """Return what was measured, divided by the number of examples."""
+        size = self.num_examples
+        return [replace(each, seconds=each.seconds / size, kept_bytes=each.kept_bytes / size) for each in self.tried]
+
+
+@dataclass(kw_only=True)
+class Planner:
+    """Chooses a strategy per layer shape by timing, once, within a budget of memory.
+
+    Attributes:
+        strategies: The ways to measure each form.
+        budget: What time may cost in memory.
+        times_all: Time a strategy also where it is the only one, for a report.
+        counts_launches: Whether launching counts on a device; it does not where recorded graphs are replayed.
+        plain_bytes: What plain training holds of one example when its backward pass begins; None takes the factors of
+            all layers for it.
+        by_parameter: What was used in the last physical batch, by the parameter's position in the layout.
+        predicted_peak: Memory predicted at the peak, over ``plain_bytes``; None before the first batch.
+        revision: Changes whenever a choice may have changed.
+        has_new: Whether shapes were met that :meth:`settle` has not seen.
+    """
+
+    strategies: Mapping[type, Sequence[Strategy]] = field(default_factory=lambda: STRATEGIES)
+    budget: Budget = field(default_factory=Balanced)
+    times_all: bool = False
+    counts_launches: bool = True
+    plain_bytes: float | None = None
+    by_parameter: Mapping[int, Choice] = field(default_factory=dict)
+    predicted_peak: float | None = None
+    revision: int = 0
+    has_new: bool = False
+    _choices: dict[Hashable, Choice] = field(default_factory=dict)
+
+    @property
+    def chosen(self) -> Mapping[Hashable, Strategy]:
+        """The strategy in use for each shape seen."""
+        return {key: choice.strategy for key, choice in self._choices.items()}
+
+    def choose(self, part: PerExample, *, alike: Hashable | None = None) -> Choice:
+        """Return how to measure norms of this form; time what fits first if the shape is new or the batch much larger.
+
+        Shapes that change from step to step share a choice if they are given the same ``alike``.
+        """
+        shape = part.shape_key
+        key = (type(part), shape if alike is None else alike)
+        choice = self._choices.get(key)
+        # a batch larger than planned for may be over a memory limit
+        if choice is None or len(part) > 2 * choice.num_examples or not choice.still_fits(part, shape):
+            choice = self._choices[key] = self._examine(part)
+            self.has_new = True
+        return choice
+
+    def options(self, part: PerExample) -> Sequence[Strategy]:
+        """Return what fits a shape and is worth a try; at least one strategy."""
+        options = _promising([strategy for strategy in self.strategies[type(part)] if strategy.fits(part)], part)
+        return options[:1] if isinstance(options[0], RankOne) else options  # nothing is cheaper than two lengths
+
+    def _examine(self, part: PerExample) -> Choice:
+        """Time what fits; until the whole batch is known, use what keeps no more than the factors."""
+        options, factor_bytes = self.options(part), num_bytes(part)
+        if len(options) == 1 and not self.times_all:
+            tried = [Tried(strategy=options[0], seconds=math.nan, kept_bytes=factor_bytes)]
+        else:
+            tried = compared(options, part, counts_launches=self.counts_launches)
+        strategy = fastest_within(tried, factor_bytes).strategy
+        return Choice(
+            strategy=strategy,
+            num_examples=len(part),
+            tried=tried,
+            factor_bytes=factor_bytes,
+            on_processor=is_on_processor(part),
+        )
+
+    def settle(self, used: Sequence[Choice]) -> None:
+        """Choose anew for all layers of a physical batch together; ``used`` are their choices, in order."""
+        self.has_new, self.revision = False, self.revision + 1
+        found = list({id(choice): choice for choice in used}.values())
+        index = {id(choice): place for place, choice in enumerate(found)}
+        order = [index[id(choice)] for choice in used]
+        factors = [choice.factor_bytes / choice.num_examples for choice in found]
+        plain = sum(factors[shape] for shape in order) if self.plain_bytes is None else self.plain_bytes
+        options = [choice.per_example() for choice in found]
+        on_processor = all(choice.on_processor for choice in found)
+        layers = Layers(
+            order=order, options=options, factor_bytes=factors, plain_bytes=plain, on_processor=on_processor
+        )
+        chosen = self.budget.choose(layers)
+        for choice, option in zip(found, chosen, strict=True):
+            choice.strategy = option.strategy
+        self.predicted_peak = layers.peak(chosen)[0] / plain if plain else 1.0
+
+
+def _promising(options: Sequence[Strategy], part: PerExample) -> Sequence[Strategy]:
+    """Leave out what writes gradients out where they are many times larger than what they are made of.
+
+    On a processor, leave out what writes them out and drops them where they can be kept: that is never faster, and
+    where it would be smaller so is something else. Every candidate delays the first step.
+    """
+    if is_on_processor(part) and any(isinstance(strategy, Store) for strategy in options):
+        kept = [strategy for strategy in options if not isinstance(strategy, NormOnly)]
+        small = parameter_size(part) <= num_elements(part) // len(part)
+        options = kept if small or not all(map(_writes_out, kept)) else options
+    match part:
+        case Outer():
+            length, width_in, width_out = part.inputs.shape[1], part.inputs.shape[2], part.out_grads.shape[2]
+        case Convolution() if part.geometry.groups == 1:
+            length = math.prod(part.out_grads.shape[2:])
+            width_out, width_in = part.geometry.weight_shape[0], math.prod(part.geometry.weight_shape[1:])
+        case _:
+            return options
+    if width_in * width_out <= _HOPELESS * length * (width_in + width_out):
+        return options
+    return [strategy for strategy in options if not _writes_out(strategy)] or options
+
+
+def _writes_out(strategy: Strategy) -> bool:
+    return isinstance(strategy.by if isinstance(strategy, Unfolded) else strategy, Store | NormOnly)

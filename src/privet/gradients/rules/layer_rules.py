@@ -1,0 +1,294 @@
+"""How each operation's use of a parameter turns into per-example gradients.
+
+A rule is a pure function of one recorded use and the gradient that came back to its output. It returns, for each
+tracked operand, that operand's per-example gradients in the cheapest exact form. Operations without a rule go through
+:func:`by_vmap`, which is exact for anything that treats its first axis example by example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from privet.errors import UnsupportedModel
+from privet.gradients.capture import recurrent_layers
+from privet.gradients.capture.in_place import Function
+from privet.gradients.capture.marks import is_batch, tensors_in
+from privet.gradients.capture.recorded import Use
+from privet.gradients.engines.support import quiet_vmap
+from privet.gradients.forms.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer, PerExample
+from privet.gradients.rules import recurrent_rules
+from privet.gradients.rules.bag_rules import embedding_bag
+from privet.gradients.rules.example_axis import ExampleAxis, WholeAxis
+from privet.gradients.rules.norm_rules import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
+from privet.gradients.rules.product_rules import product_rules
+from privet.gradients.rules.rule_tools import (
+    Operand,
+    Rule,
+    by_position,
+    exact,
+    factor_of,
+    input_factor,
+    named_arguments,
+    out_grad_of,
+    rounded_like,
+    source_of,
+    summed,
+    summed_to,
+)
+
+
+def linear(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
+    """Weight: outer products. Bias: output gradients summed over positions."""
+    given = named_arguments(use, "input", "weight", "bias")
+    out_grads = by_position(factor_of(use), axis, batch_size)
+    found: list[Operand] = []
+    if weight := source_of(use, given["weight"]):
+        inputs = by_position(input_factor(given["input"], use), axis, batch_size)
+        found.append((weight, Outer(inputs=inputs, out_grads=out_grads)))
+    if bias := source_of(use, given.get("bias")):
+        sums = exact(out_grads.squeeze(1)) if out_grads.shape[1] == 1 else summed(out_grads, 1)
+        found.append((bias, Explicit(gradients=sums)))
+    return found
+
+
+def convolution(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
+    """Weight: correlation of input and output gradient per example. Bias: output gradients summed over positions."""
+    given = named_arguments(use, "input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    weight, out_grads = given["weight"], factor_of(use)
+    _check_example_axis(use, given)
+    inputs, padding = _padded(input_factor(given["input"], use), weight, given, weight.dim() - 2)
+    part = Convolution(inputs=inputs, out_grads=out_grads, geometry=_geometry(given, padding))
+    return _convolution_operands(use, given, part, out_grads, axis, batch_size)
+
+
+def transposed_convolution(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
+    """A convolution run backwards: its input and its output gradient have exchanged their roles."""
+    given = named_arguments(use, "input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+    weight, out_grads = given["weight"], out_grad_of(use)
+    _check_example_axis(use, given)
+    geometry = _geometry(given, _per_dimension(given.get("padding", 0), weight.dim() - 2))
+    inputs, sides = rounded_like(given["input"], use), []
+    for place in reversed(range(weight.dim() - 2)):
+        # more output padding than a stride: the convolution would look at places that no input had
+        reach = out_grads.shape[2 + place] + 2 * geometry.padding[place]
+        reach -= geometry.dilation[place] * (weight.shape[2 + place] - 1) + 1
+        sides += [0, reach // geometry.stride[place] + 1 - inputs.shape[2 + place]]
+    inputs = functional.pad(inputs, sides) if any(sides) else inputs
+    part = Convolution(inputs=out_grads, out_grads=inputs, geometry=geometry)
+    return _convolution_operands(use, given, part, out_grads, axis, batch_size)
+
+
+def _convolution_operands(
+    use: Use, given: Mapping[str, Any], part: Convolution, out_grads: Tensor, axis: ExampleAxis, batch_size: int
+) -> list[Operand]:
+    found: list[Operand] = []
+    if source := source_of(use, given["weight"]):
+        kernel: PerExample = part
+        if axis != WholeAxis(axis=0):
+            kernel = Explicit(gradients=axis.in_front(part.in_full(), batch_size).sum(1))
+        found.append((source, kernel))
+    if source := source_of(use, given.get("bias")):
+        sums = axis.in_front(summed(out_grads.flatten(2), 2), batch_size)
+        found.append((source, Explicit(gradients=sums.reshape(batch_size, -1, sums.shape[-1]).sum(1))))
+    return found
+
+
+def _check_example_axis(use: Use, given: Mapping[str, Any]) -> None:
+    if given["input"].dim() != given["weight"].dim():
+        raise UnsupportedModel(
+            f"A convolution ({use.name}) was called on an input without an example axis. Add one with unsqueeze(0)."
+        )
+
+
+def _geometry(given: Mapping[str, Any], padding: tuple[int, ...]) -> ConvGeometry:
+    weight = given["weight"]
+    return ConvGeometry(
+        weight_shape=tuple(weight.shape),
+        stride=_per_dimension(given.get("stride", 1), weight.dim() - 2),
+        padding=padding,
+        dilation=_per_dimension(given.get("dilation", 1), weight.dim() - 2),
+        groups=given.get("groups", 1),
+    )
+
+
+def _per_dimension(value: Any, spatial: int) -> tuple[int, ...]:
+    items = (value,) if isinstance(value, int) else tuple(int(item) for item in value)
+    return items * spatial if len(items) == 1 else items
+
+
+def _padded(inputs: Tensor, weight: Tensor, given: Mapping[str, Any], spatial: int) -> tuple[Tensor, tuple[int, ...]]:
+    padding = given.get("padding", 0)
+    if padding == "valid":
+        return inputs, (0,) * spatial
+    if padding != "same":
+        return inputs, _per_dimension(padding, spatial)
+    # "same" may pad one side more than the other, so it is done by hand
+    dilation = _per_dimension(given.get("dilation", 1), spatial)
+    sides: list[int] = []
+    for size, step in zip(reversed(weight.shape[2:]), reversed(dilation), strict=True):
+        total = step * (size - 1)
+        sides += [total // 2, total - total // 2]
+    return functional.pad(inputs, sides), (0,) * spatial
+
+
+def embedding(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
+    """Rows of the table, one output gradient per look-up."""
+    given = named_arguments(
+        use, "input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse"
+    )
+    if given.get("max_norm") is not None or given.get("scale_grad_by_freq"):
+        raise UnsupportedModel(
+            "An embedding with max_norm or scale_grad_by_freq rescales rows by what the whole batch looks up, so one "
+            "example changes another's gradient. Set max_norm=None and scale_grad_by_freq=False."
+        )
+    ids, weight = given["input"], given["weight"]
+    source = source_of(use, weight)
+    if source is None:
+        return []
+    out_grads = by_position(out_grad_of(use), axis, batch_size)
+    rows = axis.in_front(ids, batch_size).reshape(batch_size, -1)
+    padding = given.get("padding_idx")
+    if padding is not None:
+        ignored = rows == (padding if padding >= 0 else weight.shape[0] + padding)
+        out_grads = out_grads.masked_fill(ignored.unsqueeze(2), 0)
+    return [(source, Lookup(ids=rows, out_grads=out_grads, num_rows=weight.shape[0]))]
+
+
+def broadcast_sum(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
+    """A parameter added to, or copied for, every example: its gradient is what came back, summed over broadcasting."""
+    if len(use.sources) != 1 or use.kwargs.get("alpha", 1) != 1:
+        return by_vmap(use, axis, batch_size)
+    gradients = axis.in_front(out_grad_of(use), batch_size)
+    source = use.sources[0]
+    if source.tensor.dim() == len(use.output_shape) and isinstance(axis, WholeAxis):
+        # the operand has an example axis of its own, which must be of length one
+        shape = list(source.tensor.shape)
+        if shape.pop(axis.axis) != 1:
+            return by_vmap(use, axis, batch_size)
+        summed = summed_to(gradients, torch.Size(shape))
+        return [(source, Explicit(gradients=summed.reshape(batch_size, *source.tensor.shape)))]
+    return [(source, Explicit(gradients=summed_to(gradients, source.tensor.shape)))]
+
+
+def repeat(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
+    """A parameter tiled once per example (and perhaps along its own axes): sum the copies within each example."""
+    source = use.sources[0]
+    own = [1] * (len(use.output_shape) - source.tensor.dim()) + list(source.tensor.shape)
+    if not isinstance(axis, WholeAxis) or own.pop(axis.axis) != 1:
+        return by_vmap(use, axis, batch_size)
+    gradients = axis.in_front(out_grad_of(use), batch_size)
+    split: list[int] = [batch_size]
+    for total, size in zip(gradients.shape[1:], own, strict=True):
+        split += [total // size, size]
+    copies = list(range(1, len(split), 2))
+    summed = gradients.reshape(split).sum(copies) if copies else gradients.reshape(split)
+    return [(source, Explicit(gradients=summed.reshape(batch_size, *source.tensor.shape)))]
+
+
+def by_vmap(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
+    """Redo the operation one example at a time under vmap and pull its output gradient back to each tracked operand.
+
+    Exact for every operation that has its examples on the same axis of output and all batch operands and draws no
+    randomness.
+    """
+    batch_operands = [tensor for tensor in tensors_in((use.args, use.kwargs)) if is_batch(tensor)]
+    out_grad, operands = out_grad_of(use), [exact(tensor.detach()) for tensor in batch_operands]
+    try:
+        with quiet_vmap(), torch.autocast(out_grad.device.type, enabled=False):
+            if batch_size == 1:  # nothing to tell apart, wherever the example lies
+                alone = _pulled_back(use, batch_operands, out_grad, operands)
+                gradients = tuple(found.unsqueeze(0) for found in alone)
+            else:
+                place = _common_axis(use, axis, batch_size, batch_operands)
+
+                def one(gradient: Tensor, *examples: Tensor) -> tuple[Tensor, ...]:
+                    rows = [example.unsqueeze(place) for example in examples]
+                    return _pulled_back(use, batch_operands, gradient.unsqueeze(place), rows)
+
+                gradients = torch.func.vmap(one, in_dims=place, randomness="error")(out_grad, *operands)
+    except (RuntimeError, ValueError, IndexError) as error:
+        if isinstance(error, UnsupportedModel):
+            raise
+        raise _no_rule(use, str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+    return [(source, Explicit(gradients=exact(g))) for source, g in zip(use.sources, gradients, strict=True)]
+
+
+def _common_axis(use: Use, axis: ExampleAxis, batch_size: int, operands: Sequence[Tensor]) -> int:
+    """Return the axis on which output and all operands hold their examples."""
+    place = axis.axis if isinstance(axis, WholeAxis) else -1
+    alike = place == 0 or all(operand.dim() == len(use.output_shape) for operand in operands)
+    if place < 0 or not alike or any(operand.shape[place : place + 1] != (batch_size,) for operand in operands):
+        raise _no_rule(use, "its examples are not on the same axis of output and operands")
+    return place
+
+
+def _pulled_back(
+    use: Use, batch_operands: Sequence[Tensor], gradient: Tensor, examples: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Gradients of the tracked operands when ``examples`` stand in for the batch operands."""
+    tracked = {id(source.tensor): index for index, source in enumerate(use.sources)}
+    positions = {id(tensor): index for index, tensor in enumerate(batch_operands)}
+
+    def forward(*parameters: Tensor) -> Tensor:
+        def swap(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                if id(value) in tracked:
+                    return parameters[tracked[id(value)]]
+                return examples[positions[id(value)]] if id(value) in positions else exact(value)
+            if isinstance(value, list | tuple):
+                return type(value)(swap(item) for item in value)
+            return value
+
+        result = use.function(*swap(use.args), **{key: swap(item) for key, item in use.kwargs.items()})
+        return result if isinstance(result, Tensor) else list(tensors_in(result))[use.output_index]
+
+    pull = torch.func.vjp(forward, *(exact(source.tensor.detach()) for source in use.sources))[1]
+    return tuple(pull(gradient))
+
+
+def _no_rule(use: Use, reason: str) -> UnsupportedModel:
+    shapes = [tuple(source.tensor.shape) for source in use.sources]
+    return UnsupportedModel(
+        f"Operation '{use.name}' on parameters of shape {shapes} has no per-example rule, and the general way failed: "
+        f"{reason}. Freeze those parameters, or give the engine a rule: BookKeeping(rules=...)."
+    )
+
+
+RULES: Mapping[Function, Rule] = {
+    **product_rules(by_vmap),
+    functional.linear: linear,
+    functional.conv1d: convolution,
+    functional.conv2d: convolution,
+    functional.conv3d: convolution,
+    functional.conv_transpose1d: transposed_convolution,
+    functional.conv_transpose2d: transposed_convolution,
+    functional.conv_transpose3d: transposed_convolution,
+    functional.embedding: embedding,
+    functional.embedding_bag: embedding_bag,
+    functional.layer_norm: layer_norm,
+    functional.rms_norm: rms_norm,
+    functional.group_norm: group_norm,
+    functional.instance_norm: instance_norm,
+    functional.batch_norm: batch_norm,
+    recurrent_layers.summed_gates: recurrent_rules.summed_gates,
+    recurrent_layers.reset_gates: recurrent_rules.reset_gates,
+    torch.add: broadcast_sum,
+    Tensor.add: broadcast_sum,
+    Tensor.__add__: broadcast_sum,
+    Tensor.__radd__: broadcast_sum,
+    Tensor.add_: broadcast_sum,
+    Tensor.__iadd__: broadcast_sum,
+    Tensor.expand: broadcast_sum,
+    Tensor.expand_as: broadcast_sum,
+    torch.broadcast_to: broadcast_sum,
+    Tensor.broadcast_to: broadcast_sum,
+    Tensor.repeat: repeat,
+    Tensor.tile: repeat,
+    torch.tile: repeat,
+}
+"""Rules by operation. A session may extend its own copy; this table itself never changes."""

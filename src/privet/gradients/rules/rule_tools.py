@@ -1,0 +1,97 @@
+"""What rules share: naming a use's arguments, its gradient, and bringing tensors into example-first form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from privet.gradients.capture.recorded import Source, Use
+from privet.gradients.forms.per_example import PerExample
+from privet.gradients.rules.example_axis import ExampleAxis
+
+Operand = tuple[Source, PerExample]
+Rule = Callable[[Use, ExampleAxis, int], list[Operand]]
+
+
+def named_arguments(use: Use, *names: str) -> dict[str, Any]:
+    """Name the positional arguments of a use."""
+    bound = dict(zip(names, use.args, strict=False))
+    return {**bound, **use.kwargs}
+
+
+def source_of(use: Use, tensor: Tensor | None) -> Source | None:
+    """Return the tracked source behind an argument, or None if the argument is not tracked."""
+    return next((source for source in use.sources if source.tensor is tensor), None)
+
+
+def out_grad_of(use: Use) -> Tensor:
+    """Return the gradient that came back to the use's output, in at least single precision."""
+    assert use.out_grad is not None, "a rule is asked only for uses that gradients reached"
+    return exact(use.out_grad)
+
+
+def factor_of(use: Use) -> Tensor:
+    """Return the gradient of the use's output as a factor of products; see :func:`as_factor`."""
+    assert use.out_grad is not None, "a rule is asked only for uses that gradients reached"
+    return as_factor(use.out_grad)
+
+
+def as_factor(tensor: Tensor) -> Tensor:
+    """Return a tensor as a factor of matrix products that are summed in single precision.
+
+    Devices do that for half-precision factors as they are, at twice the speed and half the memory; the room that their
+    rounding needs is left by :func:`privet.gradients.norms.strategies.hedged`.
+    """
+    return tensor if tensor.is_cuda else exact(tensor)
+
+
+def exact(tensor: Tensor) -> Tensor:
+    """Return the tensor in at least single precision."""
+    # half-precision products would round norms and sums by up to half a percent: more than the bound allows
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+def rounded_like(tensor: Tensor, use: Use) -> Tensor:
+    """Return an input as the operation saw it, in at least single precision."""
+    # under autocast the operation itself saw a rounded copy of this input; the gradient belongs to that copy
+    assert use.out_grad is not None
+    return exact(tensor.to(use.out_grad.dtype)) if tensor.is_floating_point() else tensor
+
+
+def input_factor(tensor: Tensor, use: Use) -> Tensor:
+    """Return an input as the operation saw it, as a factor of products."""
+    assert use.out_grad is not None
+    return as_factor(tensor.to(use.out_grad.dtype))
+
+
+def by_position(tensor: Tensor, axis: ExampleAxis, batch_size: int) -> Tensor:
+    """Bring ``[..., width]`` into ``[batch, positions, width]``."""
+    if batch_size == 1:  # any axis of length one may have been taken for the examples
+        return tensor.reshape(1, -1, tensor.shape[-1])
+    return axis.in_front(tensor, batch_size).reshape(batch_size, -1, tensor.shape[-1])
+
+
+def summed(tensor: Tensor, axis: int) -> Tensor:
+    """Sum over an axis in at least single precision."""
+    return tensor.sum(axis, dtype=torch.promote_types(tensor.dtype, torch.float32))
+
+
+def summed_to(gradient: Tensor, shape: torch.Size) -> Tensor:
+    """Undo broadcasting: sum ``[batch, ...]`` down to ``[batch, *shape]``."""
+    extra = gradient.dim() - 1 - len(shape)
+    summed = gradient.flatten(1, extra).sum(1) if extra > 0 else gradient
+    axes = [i + 1 for i, size in enumerate(shape) if size == 1 and summed.shape[i + 1] != 1]
+    return summed.sum(axes, keepdim=True) if axes else summed
+
+
+def resolved(source: Source, part: PerExample) -> Operand:
+    """Carry gradients of a view or copy back to what it was made from, as far as that needs no autograd."""
+    while source.undo is not None and source.made_from is not None:
+        carried = source.undo(part)
+        if carried is None:
+            break
+        source, part = source.made_from, carried
+    return source, part

@@ -1,0 +1,200 @@
+"""What a private step of a network costs beside a plain one, measured on made-up examples."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from privet.errors import UnsupportedModel
+from privet.gradients.capture.capture import Capture
+from privet.gradients.capture.marks import mark_batch, tensors_in
+from privet.gradients.capture.reaching import Reach, reach_of
+from privet.gradients.capture.recorded import send_back, sources_of
+from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
+from privet.gradients.norms.planner import Choice
+from privet.mechanism.clipping import Threshold
+from privet.mechanism.grouping import OneGroup
+from privet.mechanism.layout import Layout
+from privet.mechanism.sums import ClippedSum
+from privet.training.batching import with_gradients
+
+_MIN_REPEATS, _MAX_REPEATS = 3, 15
+_ENOUGH_SECONDS = 2.0
+
+
+class Inputs(Protocol):
+    """What a network is given."""
+
+    def draw(self, num_examples: int) -> Tensor:
+        """Return made-up examples, the same at every call."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomNumbers:
+    """Normal numbers of one shape per example."""
+
+    shape: tuple[int, ...]
+
+    def draw(self, num_examples: int) -> Tensor:
+        """Return float32 numbers."""
+        return torch.randn(num_examples, *self.shape, generator=torch.Generator().manual_seed(0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomTokens:
+    """Token ids of one shape per example."""
+
+    shape: tuple[int, ...]
+    vocabulary: int
+
+    def draw(self, num_examples: int) -> Tensor:
+        """Return ids below the vocabulary's size."""
+        generator = torch.Generator().manual_seed(0)
+        return torch.randint(0, self.vocabulary, (num_examples, *self.shape), generator=generator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCost:
+    """What was measured.
+
+    Attributes:
+        num_examples: Size of the physical batch.
+        device: Where it ran.
+        plain_seconds: Forward and backward pass of plain training.
+        private_seconds: Forward and backward pass, norms and clipped sum.
+        flow_seconds: Forward and backward pass without any parameter's gradient.
+        peak_ratio: Predicted peak of the memory held for the private pass, over what plain training holds.
+        choices: By parameter name, what was tried and chosen; parameters with small gradients are pooled and absent.
+        first_seconds: The first private pass, with the trial of the program and the choice of strategies.
+    """
+
+    num_examples: int
+    device: str
+    plain_seconds: float
+    private_seconds: float
+    flow_seconds: float
+    first_seconds: float
+    peak_ratio: float
+    choices: Mapping[str, Choice]
+
+    @property
+    def predicted_seconds(self) -> float:
+        """The sum of the parts: what flows between layers, and each layer's norms and sums."""
+        return self.flow_seconds + sum(choice.used.seconds for choice in self.choices.values())
+
+
+def losses_for(output: object, num_examples: int) -> Tensor:
+    """Return one made-up loss per example of a network's output: the mean square of its first tensor.
+
+    Raises:
+        UnsupportedModel: the output has no tensor of numbers with one row per example.
+    """
+    found = [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
+    if not found or found[0].dim() == 0 or len(found[0]) != num_examples:
+        shape = list(found[0].shape) if found else type(output).__name__
+        raise UnsupportedModel(
+            f"The network's output ({shape}) has not one row for each of the {num_examples} examples, so there is no "
+            "loss per example. Let forward() return the examples along the first axis."
+        )
+    return found[0].reshape(num_examples, -1).square().mean(1)
+
+
+def measure_cost(model: nn.Module, inputs: Inputs, *, num_examples: int, device: torch.device) -> ModelCost:
+    """Run one made-up physical batch through the network, plainly and privately, and time both.
+
+    Raises:
+        UnsupportedModel: a private session would refuse the network.
+    """
+    subject = _Subject(model, inputs, num_examples=num_examples, device=device)
+    subject.running.planner.times_all = True
+    first_seconds = subject.seconds(subject.private)
+    plain, private, flow = _least(subject)
+    planner = subject.running.planner
+    return ModelCost(
+        num_examples=num_examples,
+        device=str(device),
+        plain_seconds=plain,
+        private_seconds=private,
+        flow_seconds=flow,
+        first_seconds=first_seconds,
+        peak_ratio=planner.predicted_peak or 1.0,
+        choices={subject.layout.names[position]: choice for position, choice in planner.by_parameter.items()},
+    )
+
+
+def _least(subject: _Subject) -> Sequence[float]:
+    """Return the least seconds of each work; taken in turns, so that all see the same machine."""
+    rounds: list[list[float]] = []
+    while len(rounds) < _MIN_REPEATS or (len(rounds) < _MAX_REPEATS and sum(map(sum, rounds)) < _ENOUGH_SECONDS):
+        rounds.append([subject.seconds(work) for work in subject.works])
+    return [min(taken) for taken in zip(*rounds, strict=True)]
+
+
+class _Subject:
+    """A network with a made-up batch, and the three things that are done with it."""
+
+    def __init__(self, model: nn.Module, inputs: Inputs, *, num_examples: int, device: torch.device) -> None:
+        self._model, self._num_examples, self._device = model.to(device).train(), num_examples, device
+        self._batch = inputs.draw(num_examples).to(device)
+        named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
+        self._parameters = [value for _, value in named]
+        self.layout = Layout.of([(name, tuple(value.shape)) for name, value in named], OneGroup())
+        self._rule = Threshold(norm=1.0).for_groups(self.layout.num_groups)
+        self._flat = torch.zeros(self.layout.num_coordinates, device=device)
+        self._reach: Reach | None = None
+        self.running: RunningBookKeeping = BookKeeping().start(model, self._parameters, self.layout)
+
+    @property
+    def works(self) -> Sequence[Callable[[], None]]:
+        """What is timed, in turn."""
+        return (self.plain, self.private, self.flow)
+
+    def _losses(self, batch: Tensor) -> Tensor:
+        return losses_for(self._model(batch), self._num_examples)
+
+    def plain(self) -> None:
+        """Forward and backward as in plain training."""
+        torch.autograd.grad(self._losses(self._batch).sum(), self._parameters, allow_unused=True)
+
+    def private(self) -> None:
+        """Forward, backward and clipped sum, as in a session."""
+        batch, leaves = self._batch, list[Tensor]()
+        if self.running.wants_input_gradients:
+            batch, leaves = with_gradients(batch, self._num_examples)
+        mark_batch([batch])
+        total = ClippedSum(flat=self._flat, layout=self.layout, sensitivity=self._rule.sensitivity)
+        self.running.begin(self._num_examples, leaves)
+        try:
+            self.running.add_clipped(self._losses(batch), self._rule, total)
+        finally:
+            self.running.abandon()
+
+    def flow(self) -> None:
+        """Forward and backward between the layers only."""
+        mark_batch([self._batch])
+        capture = Capture(sources_of(self._parameters), self._num_examples)
+        with capture:
+            losses = self._losses(self._batch)
+        if self._reach is None:
+            self._reach = reach_of(losses, capture.recording, self._parameters, self.layout)
+        self._reach.apply(capture.recording)
+        send_back(losses.sum(), capture.recording, (), keep_graph=False)
+        capture.recording.release()
+
+    def seconds(self, work: Callable[[], None]) -> float:
+        """Return how long the work takes, all of it finished."""
+        self._wait()
+        start = time.perf_counter()
+        work()
+        self._wait()
+        return time.perf_counter() - start
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
