@@ -32,7 +32,7 @@ from privet.training import preflight
 from privet.training.session import privatize
 
 _PLAIN = next(contender for contender in OURS if contender.name == "non_private")
-_PARTS = {"proof": "_proven", "experiments": "_experiment"}
+_PARTS = {"proof": "_proven", "limits": "_limits_of", "experiments": "_experiment"}
 
 
 class _Stopwatch:
