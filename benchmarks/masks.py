@@ -36,7 +36,7 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch
 from privet.mechanism.schedules import Constant
 from privet.mechanism.terms import Adjacency, Unit
-from privet.models.dp_cnn import dp_cnn
+from privet.models.convolutional import dp_cnn
 from privet.plan import Plan
 from privet.training.randomness import Streams
 from privet.training.session import Session, privatize

@@ -28,7 +28,7 @@ from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Release
 from privet.plan import Plan
 from privet.runs.ledger_check import check_ledger
-from privet.runs.recipe_files import load_recipe
+from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.runner import train
 from privet.training.checkpoint import load_checkpoint
 from tests.fixtures.loops import LOOPS, RECIPE, coordinator, last_iterate, parties, plan_of

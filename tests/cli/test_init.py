@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from privet.cli.init import KINDS
-from privet.runs.recipe_files import load_recipe, recipe_templates
+from privet.runs.recipes.recipe_files import load_recipe, recipe_templates
 from tests.cli.conftest import Ask
 
 

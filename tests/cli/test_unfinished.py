@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from privet.runs.ledger_check import check_ledger, lost_words, steps_in_checkpoint
-from privet.runs.recipe_files import load_recipe
+from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.runner import train
 from tests.cli.conftest import TINY, Ask
 

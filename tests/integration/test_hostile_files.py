@@ -32,9 +32,9 @@ from privet.datasets.readers import ArrayDeclaration, read_cifar10_bin, read_idx
 from privet.datasets.tables import CsvSchema, NumberColumn, read_csv
 from privet.errors import PrivetError
 from privet.plan import Plan
-from privet.reports.long_tail import read_long_tail
+from privet.reports.long_tail_pictures import read_long_tail
 from privet.runs import runner
-from privet.runs.recipe_files import load_recipe
+from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.run_files import RunFiles, read_json, read_lines
 from privet.runs.user_models import build_referenced
 from privet.training.checkpoint import load_checkpoint, save_checkpoint

@@ -28,8 +28,8 @@ from privet.errors import (
 )
 from privet.runs.ledger_check import check_ledger
 from privet.runs.progress import Silent, StepUpdate, epsilon_after
-from privet.runs.recipe import Recipe
-from privet.runs.results import CurvePoint
+from privet.runs.recipes.recipe import Recipe
+from privet.runs.measures import CurvePoint
 from privet.runs.runner import evaluate, train
 
 MakeRecipe = Callable[..., Recipe]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from privet.runs import runner
-from privet.runs.recipe import Recipe
-from privet.runs.recipe_files import load_recipe
+from privet.runs.recipes.recipe import Recipe
+from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.run_files import RunFiles
 from privet.runs.spending import Spending
 from privet.mechanism.sampling import Poisson, Shuffle

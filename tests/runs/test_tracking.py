@@ -11,8 +11,8 @@ import pytest
 
 from privet.errors import CheckpointError
 from privet.runs import runner
-from privet.runs.json_lines import JsonLines
-from privet.runs.recipe import Recipe
+from privet.runs.run_logs import JsonLines
+from privet.runs.recipes.recipe import Recipe
 from privet.runs.run_files import RunFiles
 from privet.runs.tensorboard_log import TensorBoardLog
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.runs.test_side_effects import people
 
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import ArgumentError
-from privet.models.mlp import logistic_regression
+from privet.models.dense import logistic_regression
 from privet.runs.pretraining import turned
 from privet_research.studies import adult, attacked_arm, class_sizes, effects_training, padding, rotation
 from privet_research.studies.class_sizes import ClassSizeSettings, run_class_size_study
@@ -24,7 +25,6 @@ from privet_research.studies.effects_training import ArmTraining, train_arm, wit
 from privet_research.studies.laboratory import LabSettings, run_groups, run_phase_map
 from privet_research.studies.padding import cifar10_padding, mnist_padding, padded, run_padding_study
 from privet_research.studies.rotation import mnist_rotation, run_rotation_study
-from tests.runs.test_side_effects import people
 
 CPU = torch.device("cpu")
 Row = dict[str, Any]

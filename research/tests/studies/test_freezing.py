@@ -16,7 +16,7 @@ from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Adjacency, Unit
-from privet.models.mlp import mlp
+from privet.models.dense import mlp
 from privet.plan import Plan
 from privet.training.predictions import predict
 from privet_research.studies.effects_table import freezing_table

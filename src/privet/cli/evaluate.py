@@ -14,7 +14,7 @@ from privet.cli.unfinished import say_if_unfinished
 if TYPE_CHECKING:
     from privet.datasets.arrays import ArrayDataset
     from privet.effects.groups import FairnessReport
-    from privet.runs.results import Measure
+    from privet.runs.measures import Measure
 
 
 @click.command(
@@ -75,8 +75,8 @@ def evaluate(
     the results of --calibration, --membership, --groups, --reconstruction and
     --robustness on RUN's own test split are kept in RUN for its report.
     """
+    from privet.runs.evaluation.groups_and_robustness import examine_fairness, own_test_data
     from privet.runs.runner import evaluate as evaluate_run
-    from privet.runs.side_effects import examine_fairness, own_test_data
 
     if long_tail and data is not None:
         raise click.UsageError("--long-tail shows records of the run's own test split, and cannot use --data.")
@@ -154,8 +154,8 @@ def _calibration(
     measured: Collection[str],
 ) -> object:
     from privet.effects.reliability import Binning
-    from privet.reports.examination import CONFIDENCE_HEADER, confidence_rows
-    from privet.runs.examining import examine_calibration
+    from privet.reports.confidence_rows import CONFIDENCE_HEADER, confidence_rows
+    from privet.runs.evaluation.confidence_and_membership import examine_calibration
 
     binning = Binning.EQUAL_MASS if equal_mass else Binning.EQUAL_WIDTH
     report = examine_calibration(run_folder, device=device, num_bins=bins, binning=binning, test=test)
@@ -166,7 +166,14 @@ def _calibration(
 
 
 def _show_fairness(report: FairnessReport) -> None:
-    from privet.reports.side_effects import GAP_HEADER, GROUP_HEADER, SOURCE_HEADER, gap_rows, group_rows, source_rows
+    from privet.reports.side_effect_rows import (
+        GAP_HEADER,
+        GROUP_HEADER,
+        SOURCE_HEADER,
+        gap_rows,
+        group_rows,
+        source_rows,
+    )
 
     for attribute in report.attributes:
         show_heading(f"By {attribute.attribute}")
@@ -179,8 +186,8 @@ def _show_fairness(report: FairnessReport) -> None:
 
 
 def _robustness(run_folder: str, device: str, test: ArrayDataset | None, as_json: bool) -> object:
-    from privet.reports.side_effects import RADIUS_HEADER, growth_sentence, radius_rows
-    from privet.runs.side_effects import examine_robustness
+    from privet.reports.side_effect_rows import RADIUS_HEADER, growth_sentence, radius_rows
+    from privet.runs.evaluation.groups_and_robustness import examine_robustness
 
     found = examine_robustness(run_folder, device=device, test=test)
     if not as_json:
@@ -192,8 +199,8 @@ def _robustness(run_folder: str, device: str, test: ArrayDataset | None, as_json
 
 
 def _long_tail(run_folder: str, device: str) -> object:
-    from privet.reports.long_tail import write_long_tail
-    from privet.runs.long_tail import examine_long_tail
+    from privet.reports.long_tail_pictures import write_long_tail
+    from privet.runs.evaluation.long_tail import examine_long_tail
 
     found = examine_long_tail(run_folder, device=device)
     path = write_long_tail(run_folder, found)
@@ -206,8 +213,8 @@ def _long_tail(run_folder: str, device: str) -> object:
 
 
 def _reconstruction(run_folder: str, device: str, as_json: bool) -> object:
-    from privet.reports.rebuilt import REBUILT_HEADER, rebuilt_rows, write_rebuilt
-    from privet.runs.rebuilding import examine_reconstruction
+    from privet.reports.reconstruction_rows import REBUILT_HEADER, rebuilt_rows, write_rebuilt
+    from privet.runs.evaluation.run_reconstruction import examine_reconstruction
 
     found = examine_reconstruction(run_folder, device=device)
     path = write_rebuilt(run_folder, found)
@@ -219,8 +226,8 @@ def _reconstruction(run_folder: str, device: str, as_json: bool) -> object:
 
 
 def _pretraining(run_folder: str, public: str | None, test: ArrayDataset | None, as_json: bool) -> object:
-    from privet.reports.side_effects import SHIFT_HEADER, shift_rows, shift_warning
-    from privet.runs.pretraining_examination import examine_pretraining
+    from privet.reports.side_effect_rows import SHIFT_HEADER, shift_rows, shift_warning
+    from privet.runs.evaluation.pretraining_shift import examine_pretraining
 
     shift = examine_pretraining(run_folder, public=public, test=test)
     if not as_json:
@@ -233,8 +240,8 @@ def _pretraining(run_folder: str, public: str | None, test: ArrayDataset | None,
 
 
 def _membership(run_folder: str, device: str, as_json: bool) -> object:
-    from privet.reports.examination import membership_rows
-    from privet.runs.examining import examine_membership
+    from privet.reports.confidence_rows import membership_rows
+    from privet.runs.evaluation.confidence_and_membership import examine_membership
 
     reports = examine_membership(run_folder, device=device)
     if not as_json:

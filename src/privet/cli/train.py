@@ -11,12 +11,12 @@ import click
 
 from privet.cli.console import INTERRUPTED, OK, fitted, remark, show_facts
 from privet.cli.options import CONTEXT, examples, quick_option, recipe_argument, set_option
-from privet.cli.own_data import OwnData, is_own_data, own_data_options
+from privet.cli.train_own_data import OwnData, is_own_data, own_data_options
 
 if TYPE_CHECKING:
     from privet.accounting.guarantee import Guarantee
     from privet.runs.progress import Progress
-    from privet.runs.recipe import Recipe
+    from privet.runs.recipes.recipe import Recipe
     from privet.runs.runner import RunOutcome
 
 
@@ -78,7 +78,7 @@ def train(
             remark(f"warning: {warning}")
     folder = output or _default_folder(recipe)
     if without_privacy and not is_chosen and max_epsilon is None:
-        loaded = _with_open_rate(loaded, folder, quiet=quiet)
+        loaded = _with_tuned_learning_rate(loaded, folder, quiet=quiet)
     from privet.cli.stopping import stopping_on_signals
     from privet.runs.run_files import RunFiles
     from privet.runs.runner import train as run_recipe
@@ -102,14 +102,14 @@ def train(
     return OK if outcome.is_finished else INTERRUPTED
 
 
-def _with_open_rate(recipe: Recipe, folder: str, *, quiet: bool) -> Recipe:
-    from privet.runs.open_rate import with_open_rate
+def _with_tuned_learning_rate(recipe: Recipe, folder: str, *, quiet: bool) -> Recipe:
+    from privet.runs.baseline_learning_rate import with_tuned_learning_rate
     from privet.runs.run_files import RunFiles
 
     files = RunFiles(folder=Path(folder))
     if not quiet and not files.is_run:
         remark("Trying a few learning rates for the run without privacy; this may take as long as the run itself.")
-    found = with_open_rate(recipe, files)
+    found = with_tuned_learning_rate(recipe, files)
     if not quiet:
         rate = found.training.optimizer.learning_rate
         remark(f"learning rate {rate:.3g}, the best of a few on a tenth of the training records")
@@ -121,7 +121,7 @@ def _say(what: str, guarantee: Guarantee) -> None:
 
 
 def _loaded(name_or_path: str, overrides: Sequence[str], *, quick: bool) -> Recipe:
-    from privet.runs.recipe_files import load_recipe, packaged_recipes
+    from privet.runs.recipes.recipe_files import load_recipe, packaged_recipes
 
     own = OwnData.given(click.get_current_context())
     if is_own_data(name_or_path) and name_or_path not in packaged_recipes():

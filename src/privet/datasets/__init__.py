@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from privet.datasets.arrays import ArrayDataset as ArrayDataset
     from privet.datasets.arrays import Split as Split
-    from privet.datasets.catalogue import load as load
     from privet.datasets.info import DatasetInfo as DatasetInfo
     from privet.datasets.info import Normalisation as Normalisation
     from privet.datasets.known import KNOWN_DATASETS as KNOWN_DATASETS
     from privet.datasets.known import describe as describe
+    from privet.datasets.known import load as load
     from privet.datasets.readers import ArrayDeclaration as ArrayDeclaration
     from privet.datasets.readers import read_cifar10_bin as read_cifar10_bin
     from privet.datasets.readers import read_idx as read_idx
@@ -39,7 +39,7 @@ _HOMES = {
     "Split": "arrays",
     "describe": "known",
     "gaussian_blobs": "synthetic",
-    "load": "catalogue",
+    "load": "known",
     "read_cifar10_bin": "readers",
     "read_csv": "tables",
     "read_idx": "readers",

@@ -1,1 +1,1 @@
-"""Recipes and runs: an experiment as one file, and one folder that holds everything it did."""
+"""Recipes and runs: one file says what to run, and one folder holds everything that the run did."""

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import numpy as np
+from collections.abc import Callable
+from torch.utils import _pytree as pytree
+from privet.plan import Plan
+from privet.training.batching import MapDataset, fetch
+from privet.training.physical_batch import suggest_physical_batch
+
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,8 +24,8 @@ from privet.datasets.info import DatasetInfo
 from privet.datasets.own_images import load_declared_images
 from privet.datasets.own_table import load_declared_table
 from privet.errors import DataError, RecipeError
-from privet.runs.recipe import Recipe
-from privet.runs.training_settings import (
+from privet.runs.recipes.recipe import Recipe
+from privet.runs.recipes.training_settings import (
     AdamSettings,
     AdamWSettings,
     AugmentationSettings,
@@ -196,3 +204,28 @@ def loss_function(info: DatasetInfo, model: nn.Module) -> Callable[[Tensor, Tens
 def on_device(dataset: ArrayDataset, device: torch.device) -> ArrayDataset:
     """Return the same examples on a device; small data sets live there for the whole run."""
     return dataset.to(device)
+
+
+def find_physical_batch_size(
+    model: nn.Module, losses: Callable[..., Tensor], dataset: MapDataset, plan: Plan, device: torch.device
+) -> int:
+    """Try sizes up to the expected logical batch on made-up examples of the data's shape.
+
+    One record is looked at for its shape; none of its values enters the trials. The model is left as it was.
+    """
+    shape_of = fetch(dataset, np.zeros(1, dtype=np.int64), None, device)
+    limit = max(1, math.ceil(plan.sampling.expected_batch_size))
+    was_training = model.training
+    model.train()
+    try:
+        return suggest_physical_batch(model, losses, pytree.tree_map_only(Tensor, _made_up, shape_of), limit=limit)
+    finally:
+        model.train(was_training)
+
+
+def _made_up(tensor: Tensor) -> Tensor:
+    """Return other values of the same shape and type: normal numbers, or zeros, which every label and id may be."""
+    if not tensor.is_floating_point():
+        return torch.zeros_like(tensor)
+    generator = torch.Generator(tensor.device).manual_seed(0)
+    return torch.randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=generator)

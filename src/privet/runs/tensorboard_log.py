@@ -11,7 +11,7 @@ from typing import Any
 from privet.accounting.guarantee import Guarantee
 from privet.errors import CheckpointError, RecipeError
 from privet.runs.progress import StepUpdate
-from privet.runs.results import CurvePoint
+from privet.runs.measures import CurvePoint
 
 
 class TensorBoardLog:

@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.optim import SGD
 
 from privet.datasets.arrays import ArrayDataset
-from privet.effects.calibration import reliability
+from privet.effects.confidence import reliability
 from privet.mechanism.clipping import Clipping, Threshold
 from privet.mechanism.clipping_rules import KeepOrDrop
 from privet.mechanism.grouping import Grouping, OneGroup, PerParameter

@@ -34,10 +34,10 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Adjacency, Unit
 from privet.models.convex_relu import BoundedFeatures, ConvexRelu
-from privet.models.mlp import mlp
+from privet.models.dense import mlp
 from privet.plan import Plan
 from privet.runs.building import losses_of, on_device
-from privet.runs.evaluation import measure_model
+from privet.runs.evaluation.measure_model import measure_model
 from privet.training.last_iterate import ProvenLoss
 from privet.training.replay import fastest_for
 from privet.training.session import privatize

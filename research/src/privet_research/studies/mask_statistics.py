@@ -27,7 +27,7 @@ from privet.mechanism.epochs import steps_per_epoch
 from privet.mechanism.masking import Mask, NoMask, RandomMask, RankedMask
 from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.schedules import GradualCooling
-from privet.models.catalogue import count_parameters
+from privet.models.named_models import count_parameters
 from privet.plan import Plan
 from privet_research.studies.sparsification_signs import digits, digits_model, digits_plan, losses, steps_of
 

@@ -23,7 +23,7 @@ from torch.nn import functional
 from torch.optim import AdamW, Optimizer
 
 from privet.datasets.sentences import TRAIN_SIZE, LabelledSentences, load_sst2
-from privet.effects.calibration import reliability
+from privet.effects.confidence import reliability
 from privet.errors import ArgumentError
 from privet.mechanism.clipping import Clipping, Threshold
 from privet.mechanism.clipping_rules import KeepOrDrop
