@@ -25,7 +25,7 @@ from privet.runs.recipes.recipe import Recipe
 from privet.runs.run_files import RunFiles
 from tests.reports.conftest import MakeRun
 from tests.reports.examined import examined
-from tests.reports.test_report import Page
+from tests.reports.test_run_report import Page
 
 Runs = tuple[RunContent, RunContent]
 

@@ -12,7 +12,7 @@ from privet.reports.run_report import render
 from privet.runs.run_files import RunFiles
 from tests.reports.conftest import MakeRun
 from tests.reports.examined import examined
-from tests.reports.test_report import Page
+from tests.reports.test_run_report import Page
 
 
 @pytest.fixture(scope="module")

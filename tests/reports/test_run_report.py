@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from privet.errors import CheckpointError, DependencyError, LedgerCorrupt, LedgerError
-from privet.reports import report
+from privet.reports import run_report
 from privet.reports.content import gather
 from privet.reports.run_report import render, write_report
 from tests.reports.conftest import MakeRun
@@ -280,7 +280,7 @@ def test_a_report_is_written_into_the_run_unless_told_otherwise(
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(make_run(), folder)
-    monkeypatch.setattr(report, "render", lambda content, **_: f"report of {content.recipe.title}")
+    monkeypatch.setattr(run_report, "render", lambda content, **_: f"report of {content.recipe.title}")
     assert write_report(folder) == folder / "report.html"
     assert write_report(folder, tmp_path / "other.html").read_bytes() == b"report of demo"
     with pytest.raises(CheckpointError, match="folder does not exist"):

@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.console import FAILED, OK, show_facts, show_json, show_table
-from privet.cli.options import CONTEXT, device_option, examples, json_option, set_option
+from privet.cli.console import (
+    CONTEXT,
+    FAILED,
+    OK,
+    device_option,
+    examples,
+    json_option,
+    set_option,
+    show_facts,
+    show_json,
+    show_table,
+)
 
 if TYPE_CHECKING:
     from privet.runs.model_check import Examination, LayerFinding

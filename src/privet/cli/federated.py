@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import remark, show_facts
-from privet.cli.options import CONTEXT, examples
+from privet.cli.console import CONTEXT, examples, remark, show_facts
 
 if TYPE_CHECKING:
     from privet.federated.wire import Traffic

@@ -6,8 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.console import paragraphs, remark, show_facts, show_heading, show_json, show_table
-from privet.cli.options import CONTEXT, examples, json_option, quick_option, recipe_argument, set_option
+from privet.cli.console import (
+    CONTEXT,
+    examples,
+    json_option,
+    paragraphs,
+    quick_option,
+    recipe_argument,
+    remark,
+    set_option,
+    show_facts,
+    show_heading,
+    show_json,
+    show_table,
+)
 
 if TYPE_CHECKING:
     from privet.plan import Plan

@@ -7,9 +7,7 @@ import io
 
 import click
 
-from privet.cli.console import remark
-from privet.cli.options import CONTEXT, device_option, examples, run_argument
-from privet.cli.unfinished import say_if_unfinished
+from privet.cli.console import CONTEXT, device_option, examples, remark, run_argument, say_if_unfinished
 
 
 @click.command(

@@ -1,4 +1,4 @@
-"""``privet recipes``: the recipes that come with the package."""
+"""``privet recipes`` and ``privet init``: recipes that come with the package, and templates for one's own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
-from privet.cli.console import show_json, show_table
-from privet.cli.options import CONTEXT, examples, json_option
+from privet.cli.console import CONTEXT, examples, json_option, show_json, show_table
+
+# The help must not load the module that reads recipes; a test compares this with the files.
+TEMPLATES = ("tabular", "images", "text", "demo")
 
 
 @click.group(context_settings=CONTEXT, epilog=examples("privet recipes copy demo mine.toml"))
@@ -73,3 +75,19 @@ def copy(name: str, path: str) -> None:
     except OSError as error:
         raise RecipeError(f"{path} cannot be written: {error.strerror}.") from None
     click.echo(path)
+
+
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples("privet init tabular > recipe.toml", "privet plan recipe.toml"),
+)
+@click.argument("kind", type=click.Choice(TEMPLATES), default="tabular")
+def init(kind: str) -> None:
+    """Print a recipe with a word on every value, to change and keep.
+
+    tabular and images are for data of your own; text and demo use data that
+    privet knows by name. Every one of them can be planned as it stands.
+    """
+    from privet.runs.recipes.recipe_files import recipe_templates
+
+    click.echo(recipe_templates()[kind], nl=False)

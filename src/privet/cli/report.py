@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import BUDGET, OK, show_json
-from privet.cli.options import CONTEXT, examples, json_option
+from privet.cli.console import BUDGET, CONTEXT, OK, examples, json_option, show_json
 
 if TYPE_CHECKING:
     from privet.reports.content import RunContent

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from privet.cli.init import KINDS
+from privet.cli.recipes import TEMPLATES
 from privet.runs.recipes.recipe_files import load_recipe, recipe_templates
 from tests.cli.conftest import Ask
 
@@ -19,25 +19,25 @@ from tests.cli.conftest import Ask
 @pytest.fixture
 def printed(ask: Ask, tmp_path: Path) -> Path:
     """The folder of a newcomer who has just written every kind of recipe into a file."""
-    for kind in KINDS:
+    for kind in TEMPLATES:
         (tmp_path / f"{kind}.toml").write_text(ask("init", kind).out)
     return tmp_path
 
 
 def test_every_template_is_a_kind_and_the_first_is_the_default(ask: Ask) -> None:
-    assert set(recipe_templates()) == set(KINDS)
-    assert ask("init").out == ask("init", KINDS[0]).out
+    assert set(recipe_templates()) == set(TEMPLATES)
+    assert ask("init").out == ask("init", TEMPLATES[0]).out
     assert ask("init", "video").code == 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TEMPLATES)
 def test_a_printed_recipe_can_be_planned_unchanged(ask: Ask, printed: Path, kind: str) -> None:
     found = ask("plan", printed / f"{kind}.toml")
     assert found.code == 0, found.err
     assert "\N{GREEK SMALL LETTER EPSILON}=3" in found.out
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TEMPLATES)
 def test_every_value_has_its_word(printed: Path, kind: str) -> None:
     lines = (printed / f"{kind}.toml").read_text().split("[quick")[0].splitlines()
     for before, line in zip(["", *lines], lines, strict=False):
