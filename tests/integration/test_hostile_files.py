@@ -26,8 +26,8 @@ import torch
 from torch import nn
 
 from privet.accounting.ledger import Ledger, LedgerHead
-from privet.datasets.declared_images import DeclaredImages
-from privet.datasets.own_images import decode_image
+from privet.datasets.own.declared_images import DeclaredImages
+from privet.datasets.own.own_images import decode_image
 from privet.datasets.readers import ArrayDeclaration, read_cifar10_bin, read_idx, read_npz
 from privet.datasets.tables import CsvSchema, NumberColumn, read_csv
 from privet.errors import PrivetError

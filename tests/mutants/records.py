@@ -131,7 +131,7 @@ RECORDS: tuple[Mutant, ...] = (
     one(
         "several-records-of-a-person-unseen",
         "the noise of one record is promised to a person who has several",
-        "datasets/declared_table.py",
+        "datasets/own/declared_table.py",
         "if persons is None or (all(persons) and len(set(persons)) == len(persons)):",
         "if True:",
         _OWN_DATA + "::test_persons_with_several_records_are_not_promised_what_one_record_is",

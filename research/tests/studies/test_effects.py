@@ -172,7 +172,7 @@ def test_training_without_privacy_has_no_guarantee_and_learns(images: Split) -> 
 def test_the_adult_table_names_every_group_and_who_pays_most(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     pytest.importorskip("fairlearn")
     from privet.datasets.columns import ADULT
-    from privet.datasets.own_table import load_own_csv
+    from privet.datasets.own.own_table import load_own_csv
 
     made = load_own_csv(people(tmp_path / "own.csv", 120), ADULT, ADULT.normalisation())
     info = replace(ADULT, train_size=120, test_size=120)

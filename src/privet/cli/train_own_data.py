@@ -145,7 +145,7 @@ class OwnData:
         )
 
     def _images(self, path: Path) -> dict[str, Any]:
-        from privet.datasets.own_images import folder_classes
+        from privet.datasets.own.own_images import folder_classes
         from privet.errors import RecipeError
         from privet.runs.recipes.own_data_defaults import image_recipe
 

@@ -21,8 +21,8 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.info import DatasetInfo
-from privet.datasets.own_images import load_declared_images
-from privet.datasets.own_table import load_declared_table
+from privet.datasets.own.own_images import load_declared_images
+from privet.datasets.own.own_table import load_declared_table
 from privet.errors import DataError, RecipeError
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.recipes.training_settings import (

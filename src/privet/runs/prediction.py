@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from privet.datasets.new_records import Gaps, read_new_records
-from privet.datasets.own_images import read_unlabelled_images
-from privet.datasets.own_table import OWN_TABLES
+from privet.datasets.own.new_records import Gaps, read_new_records
+from privet.datasets.own.own_images import read_unlabelled_images
+from privet.datasets.own.own_table import OWN_TABLES
 from privet.errors import DataError
 from privet.runs.building import choose_device
 from privet.runs.recipes.recipe import Recipe

@@ -13,7 +13,7 @@ import torch
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.columns import ADULT, ADULT_FEATURES
-from privet.datasets.own_table import load_own_csv
+from privet.datasets.own.own_table import load_own_csv
 from privet.datasets.tables import CategoryColumn
 from privet.effects.groups import FairnessReport
 from privet.effects.radii import RobustnessReport

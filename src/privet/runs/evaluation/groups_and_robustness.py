@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from privet.datasets.arrays import ArrayDataset
 from privet.datasets.encoding import categories_of, category_columns
 from privet.datasets.info import DatasetInfo
-from privet.datasets.own_images import read_test_images
-from privet.datasets.own_table import load_own_csv, read_test_csv
+from privet.datasets.own.own_images import read_test_images
+from privet.datasets.own.own_table import load_own_csv, read_test_csv
 from privet.effects.fairness import Attribute, decision_disparity, fairness_report
 from privet.effects.feature_estimate import explain_groups
 from privet.effects.gradient_norms import gradient_norms

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privet.datasets.declared_images import DeclaredImages
+from privet.datasets.own.declared_images import DeclaredImages
 from privet.datasets.info import DatasetInfo
 from privet.errors import ArgumentError, RecipeError
 from privet.runs.recipes.training_settings import Count, Table

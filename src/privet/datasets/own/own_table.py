@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -20,9 +20,9 @@ from torch import Tensor
 
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.columns import ADULT, ADULT_FEATURES, adult_schema
-from privet.datasets.declared_table import DeclaredTable
 from privet.datasets.encoding import encode_columns
 from privet.datasets.info import DatasetInfo, Normalisation
+from privet.datasets.own.declared_table import DeclaredTable
 from privet.datasets.tables import CategoryColumn, NumberColumn, count_surplus, read_csv, read_words
 from privet.errors import DataError
 
@@ -32,28 +32,36 @@ _MARKS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class StrictColumn:
-    """A declared column whose unreadable and undeclared cells become NaN, to be found afterwards."""
+AnyColumn = NumberColumn | CategoryColumn
 
-    declared: NumberColumn | CategoryColumn
+
+@dataclass(frozen=True, kw_only=True)
+class ReadColumn:
+    """A declared column whose cells are read by another function than in training.
+
+    Attributes:
+        declared: The column.
+        read: From the column and a cell without spaces around it, empty where there is none, to a number.
+        dtype: Of the numbers.
+    """
+
+    declared: AnyColumn
+    read: Callable[[AnyColumn, str], float]
+    dtype: str = "float64"
 
     @property
     def name(self) -> str:
-        """The name in the header line."""
         return self.declared.name
 
-    @property
-    def dtype(self) -> str:
-        """Double precision, which holds every code and NaN."""
-        return "float64"
-
     def value(self, cell: str | None) -> float:
-        """Return the number, held to its range, or the code of a category; NaN when the cell holds neither."""
-        word = "" if cell is None else cell.strip()
-        if isinstance(self.declared, CategoryColumn):
-            return self.declared.categories.index(word) if word in self.declared.categories else math.nan
-        return math.nan if math.isnan(self.declared.number(word)) else self.declared.value(word)
+        return self.read(self.declared, "" if cell is None else cell.strip())
+
+
+def _strictly(column: AnyColumn, word: str) -> float:
+    """Return the number, held to its range, or the code of a category; NaN when the cell holds neither."""
+    if isinstance(column, CategoryColumn):
+        return column.categories.index(word) if word in column.categories else math.nan
+    return math.nan if math.isnan(column.number(word)) else column.value(word)
 
 
 def _adult() -> DeclaredTable:
@@ -86,15 +94,15 @@ def read_test_csv(path: str | os.PathLike[str], table: DeclaredTable, normalisat
     """Read a CSV file with a header as test data of a declared table; see ``load_own_csv`` for what is refused."""
     found = read_strictly(path, table, table.columns)
     for column in table.columns:
-        _refuse_unreadable(path, table, column, np.isnan(found[column.name]))
+        refuse_unreadable(path, table, column, np.isnan(found[column.name]), _advice)
     return _encoded(found, table, normalisation)
 
 
 def read_strictly(
-    path: str | os.PathLike[str], table: DeclaredTable, columns: Sequence[NumberColumn | CategoryColumn]
+    path: str | os.PathLike[str], table: DeclaredTable, columns: Sequence[AnyColumn]
 ) -> Mapping[str, NDArray[Any]]:
     """Return columns of a CSV file, with NaN for every cell that does not fit; a file without records is refused."""
-    found = read_csv(path, table.schema([StrictColumn(declared=column) for column in columns]))
+    found = read_csv(path, table.schema([ReadColumn(declared=column, read=_strictly) for column in columns]))
     if not len(found[columns[0].name]):
         raise DataError(f"{path} has a header and no records.")
     return found
@@ -135,19 +143,20 @@ def encoded_features(found: Mapping[str, NDArray[Any]], table: DeclaredTable, no
     return normalisation.apply_(torch.from_numpy(encode_columns(found, table.features))).to(torch.float32)
 
 
-def unreadable_cells(
+def refuse_unreadable(
     path: str | os.PathLike[str],
     table: DeclaredTable,
-    column: NumberColumn | CategoryColumn,
+    column: AnyColumn,
     is_bad: NDArray[np.bool_],
-) -> str | None:
-    """Say where the cells are that do not fit, as the beginning of a sentence; None if all do.
+    advice: Callable[[AnyColumn], str],
+) -> None:
+    """Refuse a file with cells that do not fit.
 
     Raises:
-        DataError: records have more cells than the header, so that the delimiter is what is wrong.
+        DataError: there are such cells. The message says where the first is, and what ``advice`` says about the column.
     """
     if not is_bad.any():
-        return None
+        return
     first = int(is_bad.argmax()) + 1
     where = f"{int(is_bad.sum())} cell(s) of the column {column.name!r} in {path}, the first in record {first},"
     surplus = count_surplus(path, table.schema(table.columns))
@@ -156,27 +165,19 @@ def unreadable_cells(
             f"{where} do not fit, and {surplus:,} record(s) have more cells than the header. Is {table.delimiter!r} "
             "part of a cell, such as a decimal comma? Put such cells in quotes, or use another delimiter."
         )
-    return where
+    raise DataError(f"{where} {advice(column)}")
 
 
-def _refuse_unreadable(
-    path: str | os.PathLike[str],
-    table: DeclaredTable,
-    column: NumberColumn | CategoryColumn,
-    is_bad: NDArray[np.bool_],
-) -> None:
-    where = unreadable_cells(path, table, column, is_bad)
-    if where is None:
-        return
+def _advice(column: AnyColumn) -> str:
     if isinstance(column, NumberColumn):
-        raise DataError(
-            f"{where} are empty, NaN or no number. Fill them in or remove these records: a figure measured on made-up "
+        return (
+            "are empty, NaN or no number. Fill them in or remove these records: a figure measured on made-up "
             f"values would be wrong. Training takes such cells as {column.default:g}; another default can be declared "
             f"for the column. Numbers are written with {_MARKS[column.decimal]}; a column of words is declared with "
             "categories."
         )
     shown = ", ".join(repr(word) for word in column.categories)
-    raise DataError(
-        f"{where} are none of the declared values. Declared: {shown}. Declare the missing ones, or correct the "
-        f"records. Training takes such cells as {column.default!r}; another default can be declared for the column."
+    return (
+        f"are none of the declared values. Declared: {shown}. Declare the missing ones, or correct the records. "
+        f"Training takes such cells as {column.default!r}; another default can be declared for the column."
     )

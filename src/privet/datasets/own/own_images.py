@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privet.datasets.arrays import ArrayDataset, Split
-from privet.datasets.declared_images import DeclaredImages
 from privet.datasets.info import DatasetInfo, Normalisation
+from privet.datasets.own.declared_images import DeclaredImages
 from privet.errors import DataError
 from privet.mechanism.terms import OneItem
 

@@ -8,7 +8,7 @@ import pytest
 from privet.datasets.columns import ADULT, ADULT_FEATURES
 from privet.datasets.encoding import categories_of, category_columns, encoded_names
 from privet.datasets.known import describe
-from privet.datasets.own_table import load_own_csv
+from privet.datasets.own.own_table import load_own_csv
 from privet.datasets.tables import CategoryColumn
 from privet.errors import DataError
 

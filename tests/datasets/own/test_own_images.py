@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from privet.datasets.declared_images import DeclaredImages
-from privet.datasets.own_images import (
+from privet.datasets.own.declared_images import DeclaredImages
+from privet.datasets.own.own_images import (
     MAX_FILE_BYTES,
     decode_image,
     folder_classes,
