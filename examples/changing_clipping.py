@@ -11,7 +11,7 @@ from torch.nn import functional
 import privet as pv
 from privet.datasets import load
 from privet.models import dp_cnn_small
-from privet.runs.evaluation.measure_model import measure_model
+from privet.runs.measure_model import measure_model
 
 
 def main(steps: int = 60) -> None:

@@ -68,11 +68,11 @@ def read_mat(
             found |= _array(path, matrix, shapes)
     for name, shape in shapes.items():
         if name not in found:
-            raise DataError(f"{path} should hold an array '{name}' of the shape {_written(shape)}, and has none.")
+            raise DataError(f"{path} should hold an array '{name}' of the shape {_dims(shape)}, and has none.")
     return found
 
 
-def _written(shape: tuple[int, ...]) -> str:
+def _dims(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape)) or "no axes"
 
 
@@ -138,7 +138,7 @@ def _array(
     shape = tuple(int(each) for each in np.frombuffer(sizes.data, "<i4"))
     if shape != shapes[known]:
         raise DataError(
-            f"{path} should hold an array '{known}' of the shape {_written(shapes[known])}, and has {_written(shape)}. Fetch "
+            f"{path} should hold an array '{known}' of the shape {_dims(shapes[known])}, and has {_dims(shape)}. Fetch "
             "the published file."
         )
     values = next(elements, None)

@@ -20,7 +20,7 @@ from privet.runs.recipes.recipe import Recipe
 from privet.runs.resuming import stored_recipe
 from privet.runs.run_files import RunFiles
 from privet.runs.runner import stored_model
-from privet.runs.evaluation.groups_and_robustness import classifier_recipe
+from privet.runs.resuming import classifier_recipe
 from privet.training.predictions import predict
 
 

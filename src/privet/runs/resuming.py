@@ -30,6 +30,21 @@ def stored_recipe(files: RunFiles) -> Recipe:
     return load_recipe(files.recipe)
 
 
+def classifier_recipe(files: RunFiles) -> Recipe:
+    """Return the recipe of a run whose model classifies.
+
+    Raises:
+        RecipeError: it predicts numbers.
+    """
+    recipe = stored_recipe(files)
+    if recipe.info.num_classes is None:
+        raise RecipeError(
+            f"{recipe.dataset} is a regression: it has no classes and no confidence to examine. "
+            "Measure its error with: privet evaluate RUN."
+        )
+    return recipe
+
+
 def stored_plan(files: RunFiles) -> Plan:
     """Return the calibrated plan of a run folder, exactly as it was when the run began."""
     found = read_json(files.plan)

@@ -31,7 +31,7 @@ from privet.runs.building import (
     with_views,
 )
 from privet.runs.environment import describe_environment
-from privet.runs.evaluation.measure_model import measure_model
+from privet.runs.measure_model import measure_model
 from privet.runs.ledger_check import finished_ledger
 from privet.runs.ledger_check import LedgerCheck
 from privet.runs.pretraining import starting_model

@@ -8,8 +8,7 @@ import pytest
 
 from privet.effects.reliability import Binning, CalibrationReport
 from privet.errors import CheckpointError, RecipeError
-from privet.runs import runner
-from privet.runs.evaluation import confidence_and_membership
+from privet.runs import resuming, runner
 from privet.runs.evaluation.confidence_and_membership import examine_calibration, examine_membership
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.run_files import RunFiles
@@ -57,7 +56,7 @@ def test_a_regression_has_no_confidence(monkeypatch: pytest.MonkeyPatch, tmp_pat
         class info:  # noqa: N801 (stands for an attribute)
             num_classes = None
 
-    monkeypatch.setattr(confidence_and_membership, "stored_recipe", lambda files: Regression())
+    monkeypatch.setattr(resuming, "stored_recipe", lambda files: Regression())
     for examine in (examine_calibration, examine_membership):
         with pytest.raises(RecipeError, match="regression"):
             examine(tmp_path)

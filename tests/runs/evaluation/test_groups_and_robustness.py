@@ -19,12 +19,12 @@ from privet.effects.groups import FairnessReport
 from privet.effects.radii import RobustnessReport
 from privet.effects.robustness import weight_length
 from privet.errors import DataError, RecipeError
-from privet.runs import building, runner
-from privet.runs.evaluation import groups_and_robustness
+from privet.runs import building, resuming, runner
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.run_files import RunFiles
 from privet.runs.evaluation.groups_and_robustness import (
+    TABLE_RADII,
     examine_fairness,
     examine_robustness,
     group_attribute,
@@ -97,7 +97,7 @@ def test_groups_are_measured_and_kept_for_the_report(adult_run: Path) -> None:
 def test_accuracy_under_attack_is_measured_and_kept_with_the_length_of_the_weights(adult_run: Path) -> None:
     found = examine_robustness(adult_run, device="cpu", num_attacked=40)
     assert found.report.num_examples == 40
-    assert [point.radius for point in found.report.points] == [0.0, *side_effects.TABLE_RADII]
+    assert [point.radius for point in found.report.points] == [0.0, *TABLE_RADII]
     model = runner.stored_model(RunFiles(folder=adult_run), load_recipe(adult_run / "recipe.toml"), torch.device("cpu"))
     assert found.growth is not None
     assert found.growth.measured == weight_length(model)
@@ -171,7 +171,7 @@ def test_a_regression_has_no_groups_to_compare(monkeypatch: pytest.MonkeyPatch, 
         class info:  # noqa: N801 (stands for an attribute)
             num_classes = None
 
-    monkeypatch.setattr(groups_and_robustness, "stored_recipe", lambda files: Regression())
+    monkeypatch.setattr(resuming, "stored_recipe", lambda files: Regression())
     with pytest.raises(RecipeError, match="regression"):
         examine_fairness(tmp_path)
 

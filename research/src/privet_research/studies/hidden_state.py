@@ -37,7 +37,7 @@ from privet.models.convex_relu import BoundedFeatures, ConvexRelu
 from privet.models.dense import mlp
 from privet.plan import Plan
 from privet.runs.building import losses_of, on_device
-from privet.runs.evaluation.measure_model import measure_model
+from privet.runs.measure_model import measure_model
 from privet.training.last_iterate import ProvenLoss
 from privet.training.replay import fastest_for
 from privet.training.session import privatize

@@ -21,7 +21,7 @@ from privet.errors import RecipeError
 from privet.runs.building import build_model, choose_device, load_tested
 from privet.runs.ledger_check import check_ledger
 from privet.runs.recipes.recipe import Recipe
-from privet.runs.resuming import stored_recipe
+from privet.runs.resuming import classifier_recipe
 from privet.runs.run_files import RunFiles, write_json
 from privet.runs.runner import stored_model
 from privet.training.predictions import predict
@@ -44,7 +44,7 @@ def examine_calibration(
         CheckpointError: the folder holds no model.
     """
     files = RunFiles(folder=Path(folder))
-    recipe = _classifier_recipe(files)
+    recipe = classifier_recipe(files)
     model = stored_model(files, recipe, choose_device(device))
     data = load_tested(recipe).test if test is None else test
     report = calibration_report(predict(model, data.features, data.labels), num_bins=num_bins, binning=binning)
@@ -66,7 +66,7 @@ def examine_membership(folder: str | Path, *, device: str = "auto") -> tuple[Mem
         LedgerError: the folder holds no ledger, or a broken one.
     """
     files = RunFiles(folder=Path(folder))
-    recipe = _classifier_recipe(files)
+    recipe = classifier_recipe(files)
     where = choose_device(device)
     model = stored_model(files, recipe, where)
     split = load_tested(recipe)
@@ -94,13 +94,3 @@ def _untrained(recipe: Recipe, device: torch.device) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return build_model(recipe, device)
-
-
-def _classifier_recipe(files: RunFiles) -> Recipe:
-    recipe = stored_recipe(files)
-    if recipe.info.num_classes is None:
-        raise RecipeError(
-            f"{recipe.dataset} is a regression: its predictions have no confidence and no classes to examine. "
-            "Measure its error with: privet evaluate RUN."
-        )
-    return recipe

@@ -30,7 +30,7 @@ from privet.effects.robustness import LargestChange, ProjectedGradient, robustne
 from privet.errors import DataError, RecipeError
 from privet.runs.building import choose_device, load_tested
 from privet.runs.recipes.recipe import Recipe
-from privet.runs.resuming import stored_plan, stored_recipe
+from privet.runs.resuming import classifier_recipe, stored_plan
 from privet.runs.run_files import RunFiles, write_json
 from privet.runs.runner import stored_model
 from privet.runs.recipes.training_settings import SgdSettings
@@ -59,21 +59,6 @@ class RobustnessExamination:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {"report": self.report.to_dict(), "growth": None if self.growth is None else asdict(self.growth)}
-
-
-def classifier_recipe(files: RunFiles) -> Recipe:
-    """Return the recipe of a run whose model classifies.
-
-    Raises:
-        RecipeError: it predicts numbers.
-    """
-    recipe = stored_recipe(files)
-    if recipe.info.num_classes is None:
-        raise RecipeError(
-            f"{recipe.dataset} is a regression: it has no classes to compare or to attack. "
-            "Measure its error with: privet evaluate RUN."
-        )
-    return recipe
 
 
 def own_test_data(folder: str | Path, path: str | os.PathLike[str]) -> ArrayDataset:

@@ -15,7 +15,7 @@ from privet.errors import RecipeError
 from privet.runs.building import choose_device, load_tested
 from privet.runs.run_files import RunFiles
 from privet.runs.runner import stored_model
-from privet.runs.evaluation.groups_and_robustness import classifier_recipe
+from privet.runs.resuming import classifier_recipe
 from privet.training.predictions import predict
 
 

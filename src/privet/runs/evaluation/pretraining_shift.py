@@ -11,7 +11,7 @@ from privet.runs.building import load_tested
 from privet.runs.pretraining import public_data
 from privet.runs.recipes.pretraining_settings import public_info
 from privet.runs.run_files import RunFiles
-from privet.runs.evaluation.groups_and_robustness import classifier_recipe
+from privet.runs.resuming import classifier_recipe
 
 _MOST_COMPARED = 10_000
 

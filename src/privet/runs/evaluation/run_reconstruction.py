@@ -20,7 +20,7 @@ from privet.datasets.info import Normalisation
 from privet.effects.sparsification import per_example_gradients
 from privet.errors import RecipeError
 from privet.runs.building import build_model, choose_device, load_tested
-from privet.runs.evaluation.groups_and_robustness import classifier_recipe
+from privet.runs.resuming import classifier_recipe
 from privet.runs.resuming import stored_plan
 from privet.runs.run_files import RunFiles, write_json
 
