@@ -83,7 +83,7 @@ unit: $(VENV)/.stamp-dev
 
 # Folders whose tests take seconds and hold the laws on which a guarantee rests.
 QUICK := tests/contract tests/mechanism tests/accounting tests/test_checks.py tests/test_formats.py tests/test_names.py \
-	tests/test_plan.py tests/test_repository.py tests/test_wheel.py tests/mutants
+	tests/test_plan.py tests/test_platforms.py tests/test_repository.py tests/test_wheel.py tests/mutants
 
 quick: $(VENV)/.stamp-dev
 	$(PYTEST) -n $(WORKERS) -m "not slow" $(QUICK)

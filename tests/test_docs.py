@@ -217,9 +217,14 @@ def test_every_public_name_is_in_the_reference() -> None:
     pytest.importorskip("sphinx")
     import privet as package
 
-    page = _extension("public_names").api_page()
-    for public in package.__all__:
-        assert public.startswith("_") or f":: privet.{public}\n" in page
+    reference = _extension("public_names")
+    page = reference.api_page()
+    for public in package._WHERE:
+        assert f":: privet.{public}\n" in page
+    for module in package._MODULES:
+        for public in reference.public_names(module):
+            assert f"privet.{module}.{public}" in page
+        assert f"`pv.{module}`" in (DOCS / "api.md").read_text(encoding="utf-8")
 
 
 def test_patterns_of_the_index_that_match_nothing_are_left_out(tmp_path: Path) -> None:

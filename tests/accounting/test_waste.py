@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from privet.accounting.waste import Waste, never_seen_share, waste_table
 from privet.errors import ArgumentError
-from privet.mechanism.cyclic import Cyclic
-from privet.mechanism.fixed_size import FixedSize
-from privet.mechanism.sampling import Poisson, Sampling, Shuffle
+from privet.mechanism.epoch_sampling import Cyclic, Shuffle
+from privet.mechanism.sampling import FixedSize, Poisson, Sampling
 from privet.mechanism.truncated import TruncatedPoisson
 
 

@@ -16,10 +16,9 @@ from dp_accounting import (
 )
 from scipy.special import bdtrc
 
-from privet.mechanism.cyclic import Cyclic
+from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.extra_events import TotalVariationDpEvent
-from privet.mechanism.fixed_size import FixedSize
-from privet.mechanism.sampling import FullBatch, Poisson, Sampling, Shuffle
+from privet.mechanism.sampling import FixedSize, FullBatch, Poisson, Sampling
 from privet.mechanism.terms import Adjacency
 from privet.mechanism.truncated import TruncatedPoisson, Truncation
 

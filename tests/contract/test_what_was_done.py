@@ -21,8 +21,8 @@ from privet.federated.party import Party
 from privet.mechanism import done as done_module
 from privet.mechanism.clipping import ClippingRule, Threshold
 from privet.mechanism.done import Done, Drawn, done_gaussian, done_together
-from privet.mechanism.noise import Gaussian, NormalSource
-from privet.mechanism.sums import ClippedSum, PrivateSum
+from privet.mechanism.noise import Gaussian
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 from privet.mechanism.terms import Adjacency, Unit
 from privet.training import release as release_module
 from privet.training.geometry import release_geometry

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from privet.errors import ArgumentError, CheckpointError, LoopError, PlanError
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile, AdaptiveQuantileRun
-from privet.mechanism.clipping_runs import step_event
+from privet.mechanism.changing_clipping import AdaptiveQuantile, AdaptiveQuantileRun
 from privet.mechanism.events import same_event
 
 LIKE = torch.zeros(1)
@@ -61,7 +60,7 @@ def test_one_example_moves_each_count_by_one_half_whatever_its_norms(
 def test_sum_and_count_cost_one_fused_gaussian_for_every_number_of_groups(num_groups: int, multiplier: float) -> None:
     piece = AdaptiveQuantile(norm=1.0, count_noise_std=5.0)
     fused = 1 / math.sqrt(multiplier**-2 + (2 * 5.0) ** -2)  # Andrew et al. 2021, theorem 1
-    planned = step_event(piece, GaussianDpEvent(multiplier))
+    planned = piece.joint_event(GaussianDpEvent(multiplier))
     assert planned.noise_multiplier == pytest.approx(fused, rel=1e-12)
     run, source = started(num_groups), Silent()
     run.begin(0, LIKE)
@@ -152,7 +151,7 @@ def test_a_state_goes_on_where_it_was_and_foreign_states_are_refused() -> None:
 
 def test_noise_that_is_not_gaussian_is_refused() -> None:
     with pytest.raises(PlanError, match="needs a sum that is, too"):
-        step_event(AdaptiveQuantile(norm=1.0, count_noise_std=1.0), LaplaceDpEvent(1.0))
+        AdaptiveQuantile(norm=1.0, count_noise_std=1.0).joint_event(LaplaceDpEvent(1.0))
 
 
 @pytest.mark.parametrize(

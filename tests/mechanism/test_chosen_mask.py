@@ -11,12 +11,12 @@ from torch.utils.data import TensorDataset
 
 from privet.errors import ArgumentError, PlanError
 from privet.mechanism import codec
-from privet.mechanism.chosen_mask import ChosenMask
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
 from privet.mechanism.masking import Mask
 from privet.mechanism.noise import Gaussian
+from privet.mechanism.release_masks import ChosenMask
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan

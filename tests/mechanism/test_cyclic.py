@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privet.errors import ArgumentError
-from privet.mechanism.cyclic import Cyclic
+from privet.mechanism.epoch_sampling import Cyclic
 from tests.contract import statistics as stats
 
 

@@ -20,12 +20,12 @@ from privet.errors import LoopError, WeightsChanged
 from privet.federated.agreement import Agreement
 from privet.federated.contributions import ClippedSums, Contribution, Sessions
 from privet.federated.coordinator import Coordinator
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
+from privet.mechanism.changing_clipping import AdaptiveQuantile
 from privet.mechanism.clipping import Threshold
-from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.noise import Gaussian
-from privet.mechanism.sampling import FullBatch, Poisson, Sampling, Shuffle
+from privet.mechanism.sampling import FullBatch, Poisson, Sampling
 from privet.mechanism.terms import Adjacency, Release, Unit
 from privet.models.convex_relu import ConvexRelu
 from privet.plan import Plan

@@ -24,11 +24,10 @@ from safetensors.numpy import save_file
 from privet.accounting.guarantee import guarantee
 from privet.accounting.ledger import Ledger
 from privet.accounting.ledger_rows import canonical
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
-from privet.mechanism.clipping import Threshold
-from privet.mechanism.clipping_rules import Automatic
-from privet.mechanism.cyclic import Cyclic
+from privet.mechanism.changing_clipping import AdaptiveQuantile
+from privet.mechanism.clipping import Automatic, Threshold
 from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.events import DpEvent, compose, encode_event
 from privet.mechanism.laplace import L2Laplace
 from privet.mechanism.noise import Gaussian

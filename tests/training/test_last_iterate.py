@@ -17,8 +17,8 @@ from torch.utils.data import TensorDataset
 
 from privet.errors import LoopError, PlanError, WeightsChanged
 from privet.mechanism.clipping import Threshold
-from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Sampling
 from privet.mechanism.terms import Adjacency, Release, Unit

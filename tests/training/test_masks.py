@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from privet.mechanism.granularity import Coordinates, Kept, Rows
-from privet.mechanism.masking import FrozenMask, Mask, NoMask, RandomMask, RankedMask
+from privet.mechanism.masking import FrozenMask, Mask, NoMask, RandomMask
+from privet.mechanism.release_masks import RankedMask
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.schedules import Constant, GradualCooling
 from privet.mechanism.terms import Release

@@ -17,8 +17,8 @@ from privet.accounting.ledger import Ledger
 from privet.errors import ArgumentError, CalibrationError, DataError, PlanError
 from privet.mechanism.ablations import NoNoise
 from privet.mechanism.clipping import Threshold
-from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.events import compose
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson

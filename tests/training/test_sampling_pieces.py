@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from privet.errors import DataError
-from privet.mechanism.cyclic import Cyclic
-from privet.mechanism.fixed_size import FixedSize
-from privet.mechanism.sampling import Sampling
+from privet.mechanism.epoch_sampling import Cyclic
+from privet.mechanism.sampling import FixedSize, Sampling
 from privet.mechanism.terms import Adjacency
 from privet.mechanism.truncated import TruncatedPoisson, Truncation
 from privet.training.session import privatize

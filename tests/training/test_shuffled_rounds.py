@@ -10,8 +10,8 @@ import torch
 
 from privet.accounting.ledger import Ledger
 from privet.errors import LedgerMismatch, LoopError, PlanError
-from privet.mechanism.noise import Gaussian, NormalSource
-from privet.mechanism.sums import ClippedSum, PrivateSum
+from privet.mechanism.noise import Gaussian
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 from privet.mechanism.terms import Adjacency
 from privet.training.session import privatize
 from privet.training.step import Step

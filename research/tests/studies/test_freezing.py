@@ -11,9 +11,9 @@ from torch.nn.utils import parameters_to_vector
 
 from privet.datasets.arrays import ArrayDataset
 from privet.errors import ArgumentError
-from privet.mechanism.chosen_mask import ChosenMask
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
+from privet.mechanism.release_masks import ChosenMask
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Adjacency, Unit
 from privet.models.dense import mlp

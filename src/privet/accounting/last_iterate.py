@@ -8,13 +8,12 @@ from dp_accounting import dp_event
 
 from privet.accounting.hidden_state import cyclic_ratio
 from privet.errors import PlanError
-from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.cyclic import Cyclic
+from privet.mechanism.clipping import Clipping
 from privet.mechanism.descent import StronglyConvexDescent
-from privet.mechanism.grouping import Grouping, OneGroup
-from privet.mechanism.masking import Mask, NoMask
-from privet.mechanism.noise import Gaussian, Noise
-from privet.mechanism.sampling import FullBatch, Sampling
+from privet.mechanism.grouping import Grouping
+from privet.mechanism.masking import Mask
+from privet.mechanism.noise import Noise, NoiseFamily
+from privet.mechanism.sampling import Sampling
 from privet.mechanism.terms import Adjacency
 
 ACCOUNTANT = "hidden state"
@@ -67,7 +66,7 @@ def proven_last_iterate(
             "no constants of a convex loss were given. Pass descent=StronglyConvexDescent(...) with the constants that "
             "the model carries"
         )
-    if not isinstance(sampling, Cyclic | FullBatch):
+    if sampling.fixed_batches is None:
         raise _refused(
             f"{type(sampling).__name__} draws batches at random, and the proof follows one record through batches that "
             "stay the same in every epoch. Use Cyclic or FullBatch sampling"
@@ -79,15 +78,15 @@ def proven_last_iterate(
         )
     _check_pieces(noise, mask, grouping)
     _check_clipping(clipping, descent)
-    return LastIterate(batches=sampling.batches if isinstance(sampling, Cyclic) else 1, descent=descent)
+    return LastIterate(batches=sampling.fixed_batches, descent=descent)
 
 
 def _check_pieces(noise: Noise, mask: Mask, grouping: Grouping) -> None:
-    if type(noise) is not Gaussian:
+    if noise.family is not NoiseFamily.GAUSSIAN or not noise.is_spherical:
         raise _refused(f"{type(noise).__name__} noise is not the Gaussian noise of the proof")
-    if type(mask) is not NoMask:
+    if not mask.is_whole:
         raise _refused(f"{type(mask).__name__} leaves coordinates without noise, where nothing is hidden")
-    if type(grouping) is not OneGroup:
+    if not grouping.is_flat:
         raise _refused(
             f"{type(grouping).__name__} clips parts of a gradient apart, which is not proven to keep a loss convex. "
             "Use OneGroup()"
@@ -95,14 +94,14 @@ def _check_pieces(noise: Noise, mask: Mask, grouping: Grouping) -> None:
 
 
 def _check_clipping(clipping: Clipping, descent: StronglyConvexDescent) -> None:
-    if type(clipping) is not Threshold or isinstance(clipping.norm, tuple):
+    if clipping.threshold is None:
         raise _refused(
             f"{type(clipping).__name__} changes gradients in a way that is not proven to keep a loss convex. Use "
             f"Threshold(norm={descent.gradient_bound!r}), which leaves these gradients as they are"
         )
-    if clipping.norm < descent.gradient_bound * (1 - _ROUNDING):
+    if clipping.threshold < descent.gradient_bound * (1 - _ROUNDING):
         raise _refused(
-            f"Threshold(norm={clipping.norm:g}) would cut gradients that reach {descent.gradient_bound:g}, and a "
+            f"Threshold(norm={clipping.threshold:g}) would cut gradients that reach {descent.gradient_bound:g}, and a "
             "clipped gradient need not be the gradient of a convex loss. Softmax cross entropy with three classes is a "
             "counterexample: for label 1 and residuals clipped to 0.909, the logits (1.238, 3.927, 1.714) and "
             "(-2.643, 5.687, 3.102) get gradients whose difference has cosine -0.377 with theirs, so that a step "

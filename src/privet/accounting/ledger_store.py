@@ -7,7 +7,6 @@ lets a simulated disk stand in for the real one and lose power at every single c
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
 import os
 import stat
@@ -18,7 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from privet.errors import LedgerBusy, LedgerError, LedgerWriteError
+from privet.errors import DependencyError, LedgerBusy, LedgerError, LedgerWriteError
+
+try:
+    import fcntl
+except ModuleNotFoundError as missing:
+    raise DependencyError(
+        "A ledger needs the file locks of Linux and macOS, and this system has none (no module fcntl, as on "
+        "Windows). Plans and accounting work here; train, report and certify in the Windows Subsystem for Linux, on "
+        "Linux or on macOS."
+    ) from missing
 
 _READ_BUFFER = 1 << 20
 

@@ -141,7 +141,7 @@ def _plan(
 
 
 def _show_figures(plan: Plan, *, as_json: bool) -> None:
-    guarantee, multiplier = plan.guarantee(), getattr(plan.noise, "noise_multiplier", None)
+    guarantee, multiplier = plan.guarantee(), plan.noise.noise_multiplier
     if as_json:
         show_json({"noise_multiplier": multiplier, "guarantee": guarantee.to_dict()})
         return

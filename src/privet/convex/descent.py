@@ -13,8 +13,8 @@ from privet.accounting.guarantee import Guarantee
 from privet.errors import ArgumentError
 from privet.gradients.engines.engine import Engine
 from privet.mechanism.clipping import Threshold
-from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.terms import Adjacency, Release, Unit
 from privet.plan import Plan

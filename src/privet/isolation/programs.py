@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,29 +12,38 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from privet.isolation.place import Verdict
 from privet.isolation.reads import Read
+from privet.isolation.signs import Entry, Expected, Function, expected
 from privet.isolation.tracer import Trace
 
-Function = Callable[..., Any]
-Entry = tuple[Any, ...]
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Known:
     """A program that was proven for one number of examples.
 
     Attributes:
         entries: Its calls up to the one that makes the losses.
         verdicts: Where the examples lie in the result of each call, by number of the result.
+        made_after: How many calls there were when each result was made.
         uses: Where they lie where parameters meet them, in order.
         losses: The number of the losses among the results.
         node: The kind of node that sends gradients back from the losses.
+        notes: For each call, a note of the observer of the forward pass, or None; see :meth:`Follower.before`.
+        prepared: How an engine computes the gradients of this program, if it has prepared that.
+        expected: The calls, compiled into comparisons.
     """
 
     entries: list[Entry]
     verdicts: list[Verdict]
+    made_after: list[int]
     uses: list[Verdict]
     losses: int
     node: type
+    notes: Sequence[Any]
+    prepared: Any = None
+    expected: list[Expected] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.expected = [expected(entry) for entry in self.entries]
 
 
 @dataclass(slots=True)
@@ -85,7 +94,8 @@ class Proof:
         uses: Where they lie where parameters meet them.
         reads: Numbers that were handed to Python.
         trace: What the tracer saw; None if the program was recognised.
-        calls: The functions that were called, which tells kinds of programs apart.
+        calls: The functions that were called, which tells kinds of programs apart; empty if it was recognised.
+        known: The program that was recognised, if it was.
     """
 
     losses: Verdict
@@ -93,6 +103,7 @@ class Proof:
     reads: Sequence[Read]
     trace: Trace | None
     calls: tuple[Function, ...]
+    known: Known | None = None
 
     @property
     def refused(self) -> Sequence[Read]:

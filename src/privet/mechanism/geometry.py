@@ -17,6 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from privet import checks
 from privet.errors import ArgumentError, PlanError
 from privet.mechanism.layout import Layout
@@ -49,6 +52,18 @@ class Units:
         if self.entries:
             return min(self.entries), max(self.entries)
         return min(self.rows) * min(self.columns), max(self.rows) * max(self.columns)
+
+    def full(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Return the unit of every entry of a parameter of this shape, in its order."""
+        if self.entries:
+            return np.array(self.entries)
+        units = np.ones(shape)
+        for axis, values in ((0, self.rows), (1, self.columns)):
+            if len(values) > 1:
+                units *= np.array(values).reshape([-1 if index == axis else 1 for index in range(len(shape))])
+            else:
+                units *= values[0]
+        return units.reshape(-1)
 
 
 @runtime_checkable

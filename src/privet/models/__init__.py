@@ -5,10 +5,14 @@ Names are resolved when they are first used, so that the sizes of named networks
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from privet._lazy import lazily
+
 if TYPE_CHECKING:
+    from privet.models.adapters import adapter_weights as adapter_weights
+    from privet.models.adapters import add_adapters as add_adapters
+    from privet.models.adapters import merge_adapters as merge_adapters
     from privet.models.convex_losses import ConvexLoss as ConvexLoss
     from privet.models.convex_losses import OneVsRestLogistic as OneVsRestLogistic
     from privet.models.convex_losses import RadialSquared as RadialSquared
@@ -27,46 +31,58 @@ if TYPE_CHECKING:
     from privet.models.dense import mlp as mlp
     from privet.models.dense import mlp_64_64 as mlp_64_64
     from privet.models.dense import mlp_1000 as mlp_1000
+    from privet.models.minilm import MiniLm as MiniLm
     from privet.models.named_models import MODELS as MODELS
     from privet.models.named_models import ModelFactory as ModelFactory
     from privet.models.named_models import ModelSpec as ModelSpec
     from privet.models.named_models import count_parameters as count_parameters
     from privet.models.named_models import find_model as find_model
+    from privet.models.token_states import encode_sentences as encode_sentences
     from privet.models.vision_transformer import small_vit as small_vit
-
-_HOMES = {
-    "BoundedFeatures": "convex_relu",
-    "ConvexLoss": "convex_losses",
-    "ConvexRelu": "convex_relu",
-    "MODELS": "named_models",
-    "ModelFactory": "named_models",
-    "ModelSpec": "named_models",
-    "OneVsRestLogistic": "convex_losses",
-    "RadialSquared": "convex_losses",
-    "SoftmaxCrossEntropy": "convex_losses",
-    "UnitFeatures": "convex_relu",
-    "clipping_mnist_cnn": "convolutional",
-    "count_parameters": "named_models",
-    "dp_cnn": "convolutional",
-    "dp_cnn_small": "convolutional",
-    "find_model": "named_models",
-    "h_cnn": "convolutional",
-    "h_cnn_small": "convolutional",
-    "lenet5": "convolutional",
-    "logistic_regression": "dense",
-    "mlp": "dense",
-    "mlp_1000": "dense",
-    "mlp_64_64": "dense",
-    "small_vit": "vision_transformer",
-    "tutorial_cnn": "convolutional",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "privet.models.adapters": (
+                "adapter_weights",
+                "add_adapters",
+                "merge_adapters",
+            ),
+            "privet.models.named_models": (
+                "MODELS",
+                "ModelFactory",
+                "ModelSpec",
+                "count_parameters",
+                "find_model",
+            ),
+            "privet.models.convex_losses": (
+                "ConvexLoss",
+                "OneVsRestLogistic",
+                "RadialSquared",
+                "SoftmaxCrossEntropy",
+            ),
+            "privet.models.convex_relu": (
+                "BoundedFeatures",
+                "ConvexRelu",
+                "UnitFeatures",
+            ),
+            "privet.models.convolutional": (
+                "clipping_mnist_cnn",
+                "dp_cnn",
+                "dp_cnn_small",
+                "h_cnn",
+                "h_cnn_small",
+                "lenet5",
+                "tutorial_cnn",
+            ),
+            "privet.models.dense": (
+                "logistic_regression",
+                "mlp",
+                "mlp_64_64",
+                "mlp_1000",
+            ),
+            "privet.models.minilm": ("MiniLm",),
+            "privet.models.token_states": ("encode_sentences",),
+            "privet.models.vision_transformer": ("small_vit",),
+        },
+    )

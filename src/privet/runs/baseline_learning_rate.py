@@ -25,9 +25,9 @@ from privet.runs.building import (
 )
 from privet.runs.pretraining import starting_model
 from privet.runs.recipes.recipe import Recipe
+from privet.runs.recipes.training_settings import DPAdamSettings, DPAdamWSettings
 from privet.runs.resuming import stored_recipe
 from privet.runs.run_files import RunFiles
-from privet.runs.recipes.training_settings import DPAdamSettings, DPAdamWSettings
 from privet.training.schedules import LearningRate
 
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-import numpy as np
-from collections.abc import Callable
-from torch.utils import _pytree as pytree
-from privet.plan import Plan
-from privet.training.batching import MapDataset, fetch
-from privet.training.physical_batch import suggest_physical_batch
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+from torch.utils import _pytree as pytree
 
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
@@ -24,6 +19,8 @@ from privet.datasets.info import DatasetInfo
 from privet.datasets.own.own_images import load_declared_images
 from privet.datasets.own.own_table import load_declared_table
 from privet.errors import DataError, RecipeError
+from privet.models import find_model
+from privet.plan import Plan
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.recipes.training_settings import (
     AdamSettings,
@@ -39,11 +36,11 @@ from privet.runs.recipes.training_settings import (
     StepsSettings,
     TrainingSettings,
 )
-from privet.models import find_model
 from privet.training.augmentation import ShiftAndFlip, Views
-from privet.training.batching import MapDataset
+from privet.training.batching import MapDataset, fetch
 from privet.training.last_iterate import ProvenLoss
 from privet.training.optimizers import DPAdam, DPAdamW
+from privet.training.physical_batch import suggest_physical_batch
 from privet.training.schedules import CosineDecay, LinearDecay, Schedule, StepDecay
 
 

@@ -17,10 +17,9 @@ from privet.datasets.own.own_table import OWN_TABLES
 from privet.errors import DataError
 from privet.runs.building import choose_device
 from privet.runs.recipes.recipe import Recipe
-from privet.runs.resuming import stored_recipe
+from privet.runs.resuming import classifier_recipe, stored_recipe
 from privet.runs.run_files import RunFiles
 from privet.runs.runner import stored_model
-from privet.runs.resuming import classifier_recipe
 from privet.training.predictions import predict
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
-from privet.errors import CheckpointError
-from privet.training.telemetry import Unprotected
-
-import math
 from pathlib import Path
+from typing import Any
 
 from privet.accounting.guarantee import Guarantee
-from privet.runs.progress import StepUpdate
+from privet.errors import CheckpointError
 from privet.runs.measures import CurvePoint
+from privet.runs.progress import StepUpdate
+from privet.training.telemetry import Unprotected
 
 
 class StepLog:

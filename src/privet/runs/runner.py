@@ -18,12 +18,13 @@ from privet.accounting.guarantee import Guarantee, rounded_up
 from privet.accounting.witness import confirmed
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import BudgetExceeded, CheckpointError, LedgerMismatch, PrivetError
-from privet.runs.building import find_physical_batch_size
+from privet.plan import Plan
 from privet.runs.building import (
     build_model,
     build_optimizer,
     build_schedule,
     choose_device,
+    find_physical_batch_size,
     load_data,
     load_tested,
     loss_function,
@@ -31,19 +32,16 @@ from privet.runs.building import (
     with_views,
 )
 from privet.runs.environment import describe_environment
-from privet.runs.measure_model import measure_model
-from privet.runs.ledger_check import finished_ledger
-from privet.runs.ledger_check import LedgerCheck
+from privet.runs.ledger_check import LedgerCheck, finished_ledger
+from privet.runs.measures import CurvePoint, Metrics
+from privet.runs.model_measures import measure_model
 from privet.runs.pretraining import starting_model
 from privet.runs.progress import Progress, Several, Silent, StepUpdate
 from privet.runs.recipes.recipe import Recipe
-from privet.runs.measures import CurvePoint, Metrics
 from privet.runs.resuming import plan_of_run, resuming_command, stored_recipe, write_beginnings
 from privet.runs.run_files import RunFiles, read_json, write_json, write_whole
+from privet.runs.run_logs import StepLog, UnprotectedFile
 from privet.runs.spending import Spending
-from privet.runs.run_logs import StepLog
-from privet.runs.run_logs import UnprotectedFile
-from privet.plan import Plan
 from privet.training.augmentation import mean_over_views
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import MapDataset

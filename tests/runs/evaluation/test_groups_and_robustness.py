@@ -20,9 +20,6 @@ from privet.effects.radii import RobustnessReport
 from privet.effects.robustness import weight_length
 from privet.errors import DataError, RecipeError
 from privet.runs import building, resuming, runner
-from privet.runs.recipes.recipe import Recipe
-from privet.runs.recipes.recipe_files import load_recipe
-from privet.runs.run_files import RunFiles
 from privet.runs.evaluation.groups_and_robustness import (
     TABLE_RADII,
     examine_fairness,
@@ -30,6 +27,9 @@ from privet.runs.evaluation.groups_and_robustness import (
     group_attribute,
     own_test_data,
 )
+from privet.runs.recipes.recipe import Recipe
+from privet.runs.recipes.recipe_files import load_recipe
+from privet.runs.run_files import RunFiles
 
 ADULT_RUN = (
     "privacy.sampling={kind='poisson', dataset_size=32_561, batch_size=64, steps=5}",

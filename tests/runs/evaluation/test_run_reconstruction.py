@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from privet.errors import RecipeError
-from privet.attacks.reconstruction.released_gradients import CONTROL, RELEASED
-from privet.runs.evaluation.run_reconstruction import examine_reconstruction
+from privet.reports.reconstruction_rows import write_rebuilt
+from privet.runs.evaluation.run_reconstruction import CONTROL, RELEASED, examine_reconstruction
 from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.runner import train
-from privet.reports.reconstruction_rows import write_rebuilt
 
 TINY = (
     "model=logistic_regression",

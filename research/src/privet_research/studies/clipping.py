@@ -26,8 +26,7 @@ from privet.datasets.arrays import ArrayDataset, Split
 from privet.effects.confidence import reliability
 from privet.effects.reliability import Binning
 from privet.effects.temperature import fit_temperature
-from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop
+from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Adjacency, Unit

@@ -29,7 +29,7 @@ from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import ArgumentError
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.codec import suggestion
-from privet.mechanism.cyclic import Cyclic
+from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Adjacency, Unit
@@ -37,7 +37,7 @@ from privet.models.convex_relu import BoundedFeatures, ConvexRelu
 from privet.models.dense import mlp
 from privet.plan import Plan
 from privet.runs.building import losses_of, on_device
-from privet.runs.measure_model import measure_model
+from privet.runs.model_measures import measure_model
 from privet.training.last_iterate import ProvenLoss
 from privet.training.replay import fastest_for
 from privet.training.session import privatize

@@ -21,8 +21,9 @@ from torch.optim import SGD
 
 from privet.datasets.arrays import ArrayDataset
 from privet.datasets.known import describe
+from privet.mechanism.epoch_sampling import Shuffle
 from privet.mechanism.masking import Mask, NoMask, RandomMask
-from privet.mechanism.sampling import Sampling, Shuffle
+from privet.mechanism.sampling import Sampling
 from privet.mechanism.schedules import GradualCooling
 from privet.mechanism.terms import Adjacency
 from privet.plan import Plan

@@ -23,8 +23,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset
-from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop
+from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson, Sampling
 from privet.mechanism.terms import Adjacency, Unit

@@ -17,7 +17,6 @@ from privet.attacks.membership_report import NEVER_TRAINED, AttackLimit, Members
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.effects.confidence import calibration_report
 from privet.effects.reliability import Binning, CalibrationReport
-from privet.errors import RecipeError
 from privet.runs.building import build_model, choose_device, load_tested
 from privet.runs.ledger_check import check_ledger
 from privet.runs.recipes.recipe import Recipe

@@ -13,9 +13,9 @@ from torch import Tensor
 from privet.effects.fairness import long_tail
 from privet.errors import RecipeError
 from privet.runs.building import choose_device, load_tested
+from privet.runs.resuming import classifier_recipe
 from privet.runs.run_files import RunFiles
 from privet.runs.runner import stored_model
-from privet.runs.resuming import classifier_recipe
 from privet.training.predictions import predict
 
 

@@ -10,8 +10,8 @@ from privet.errors import RecipeError
 from privet.runs.building import load_tested
 from privet.runs.pretraining import public_data
 from privet.runs.recipes.pretraining_settings import public_info
-from privet.runs.run_files import RunFiles
 from privet.runs.resuming import classifier_recipe
+from privet.runs.run_files import RunFiles
 
 _MOST_COMPARED = 10_000
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from privet.attacks.reconstruction.released_gradients import (
+from privet.attacks.reconstruction.methods.released_gradients import (
     RebuiltPictures,
     check_plan,
     class_losses,
@@ -20,8 +20,7 @@ from privet.datasets.info import Normalisation
 from privet.effects.sparsification import per_example_gradients
 from privet.errors import RecipeError
 from privet.runs.building import build_model, choose_device, load_tested
-from privet.runs.resuming import classifier_recipe
-from privet.runs.resuming import stored_plan
+from privet.runs.resuming import classifier_recipe, stored_plan
 from privet.runs.run_files import RunFiles, write_json
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from privet.datasets.own.declared_images import DeclaredImages
 from privet.datasets.info import DatasetInfo
+from privet.datasets.own.declared_images import DeclaredImages
 from privet.errors import ArgumentError, RecipeError
 from privet.runs.recipes.training_settings import Count, Table
 

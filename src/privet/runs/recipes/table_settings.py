@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from privet.datasets.csv_records import MAX_RECORD_LENGTH
-from privet.datasets.own.declared_table import DeclaredTable
 from privet.datasets.info import DatasetInfo
+from privet.datasets.own.declared_table import DeclaredTable
 from privet.datasets.tables import CategoryColumn, NumberColumn
 from privet.errors import ArgumentError, RecipeError
 from privet.runs.recipes.training_settings import Count, Table

@@ -1,24 +1,34 @@
-"""A threshold that follows a quantile of the gradients' lengths, learned from a noisy count in every step."""
+"""Clipping that changes during a run: a threshold that follows a quantile of lengths, and rules one after another."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from dp_accounting import GaussianDpEvent
 
 from privet import checks
-from privet.errors import CheckpointError, LoopError, PlanError
-from privet.mechanism.clipping import ThresholdRule, per_group, positive_bounds, shared_bounds
-from privet.mechanism.clipping_runs import State
+from privet.errors import ArgumentError, CheckpointError, LoopError, PlanError
+from privet.mechanism.clipping import (
+    BoundRule,
+    Clipping,
+    ClippingRule,
+    FixedRun,
+    State,
+    Threshold,
+    check_bounds,
+    per_group,
+)
 from privet.mechanism.events import fuse_gaussians, gaussian_event
-from privet.mechanism.noise import NormalSource
 from privet.mechanism.sensitivity import Norm, Sensitivity
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
     from torch import Tensor
+
+    from privet.mechanism.sums import NormalSource
 
 # Counts are centred, so that being short (+1/2) and being long (-1/2) weigh the same and the bound is half of one.
 _COUNT_BOUND = 0.5
@@ -27,7 +37,7 @@ _RANGE = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptiveQuantile:
+class AdaptiveQuantile(Threshold):
     """Move the threshold towards a quantile of the gradients' lengths (Andrew et al. 2021).
 
     Every step counts, per group, how many gradients are no longer than the threshold, adds noise to the count, and
@@ -50,19 +60,18 @@ class AdaptiveQuantile:
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
-        object.__setattr__(self, "norm", positive_bounds("norm", self.norm))
+        check_bounds(self, "norm")
         for name in ("count_noise_std", "learning_rate"):
             object.__setattr__(self, name, checks.positive(name, getattr(self, name)))
         object.__setattr__(self, "quantile", checks.probability("quantile", self.quantile))
 
     @property
-    def norm_kind(self) -> Norm:
-        """Euclidean length."""
-        return Norm.L2
+    def is_fixed(self) -> bool:
+        return False
 
-    def for_groups(self, num_groups: int) -> ThresholdRule:
-        """Return the threshold of the first step."""
-        return ThresholdRule(sensitivity=Sensitivity(bounds=shared_bounds(self.norm, num_groups, type(self).__name__)))
+    @property
+    def threshold(self) -> float | None:
+        return None
 
     def start(self, *, num_groups: int, num_steps: int, expected_batch_size: float) -> AdaptiveQuantileRun:
         """Begin at the first threshold."""
@@ -91,10 +100,10 @@ class AdaptiveQuantileRun:
     expected_batch_size: float
     _count: Tensor | None = field(default=None, repr=False)
 
-    def begin(self, step: int, like: Tensor) -> ThresholdRule:
+    def begin(self, step: int, like: Tensor) -> BoundRule:
         """Return the present threshold and start counting from zero."""
         self._count = like.new_zeros(len(self.bounds)).double()
-        return ThresholdRule(sensitivity=Sensitivity(bounds=self.bounds))
+        return BoundRule(piece=self.piece, sensitivity=Sensitivity(bounds=self.bounds))
 
     def watch(self, norms: Tensor) -> None:
         """Count, centred, the examples that are no longer than the threshold.
@@ -162,3 +171,84 @@ def _joined(event: DpEvent, count_multiplier: float) -> DpEvent:
             f"charged as {type(event).__name__}. Use Gaussian noise, or a clipping rule that releases nothing."
         )
     return GaussianDpEvent(fuse_gaussians((event.noise_multiplier, count_multiplier)))
+
+
+def _is_plain(part: Clipping) -> bool:
+    return part.is_fixed and part.not_private_because is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduled:
+    """One rule after another; for instance a threshold, then keep or drop for the last twentieth of the run.
+
+    The noise of a step is scaled to the bound of that step's rule, so every step costs the same and switching is free.
+
+    Attributes:
+        parts: The rules in order. Each must be a rule that does not change by itself.
+        switches: Shares of the run's steps after which the next part takes over, increasing; one fewer than parts.
+    """
+
+    parts: tuple[Clipping, ...]
+    switches: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse parts that change by themselves or are bounded in different norms, and switches out of order."""
+        lists: tuple[Any, ...] = (self.parts, self.switches)
+        if not all(isinstance(given, list | tuple) for given in lists):
+            raise ArgumentError("Scheduled takes a list of parts and a list of switches.")
+        object.__setattr__(self, "parts", tuple(self.parts))
+        object.__setattr__(self, "switches", tuple(checks.probability("switches", share) for share in self.switches))
+        pieces: tuple[Any, ...] = self.parts
+        for part in pieces:
+            if isinstance(part, type) or not isinstance(part, Clipping) or not _is_plain(part):
+                raise PlanError(f"Scheduled takes clipping rules that do not change by themselves, got {part!r}.")
+        if len(self.switches) != len(self.parts) - 1 or not self.switches:
+            raise PlanError(
+                f"Scheduled has {len(self.parts)} parts and {len(self.switches)} switches. It takes at least two "
+                "parts, and one switch between each two of them."
+            )
+        if any(earlier >= later for earlier, later in pairwise(self.switches)):
+            raise PlanError(f"Scheduled switches at {self.switches}; the shares must increase.")
+        if len({part.norm_kind for part in self.parts}) > 1:
+            raise PlanError("Scheduled takes parts that bound contributions in the same norm.")
+
+    @property
+    def norm_kind(self) -> Norm:
+        return self.parts[0].norm_kind
+
+    @property
+    def is_fixed(self) -> bool:
+        return False
+
+    @property
+    def threshold(self) -> float | None:
+        return None
+
+    @property
+    def not_private_because(self) -> str | None:
+        return None
+
+    def for_groups(self, num_groups: int) -> ClippingRule:
+        """Return the rule of the first part."""
+        return self.parts[0].for_groups(num_groups)
+
+    def start(self, *, num_groups: int, num_steps: int, expected_batch_size: float) -> ScheduledRun:
+        """Bind every part to the groups."""
+        rules = tuple(part.for_groups(num_groups) for part in self.parts)
+        return ScheduledRun(rule=rules[0], rules=rules, starts=tuple(share * num_steps for share in self.switches))
+
+    def joint_event(self, event: DpEvent) -> DpEvent:
+        """Return the event of the noisy sum: switching by the step's number reveals nothing."""
+        return event
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledRun(FixedRun):
+    """:class:`Scheduled` in one run; ``rule`` is that of the first step."""
+
+    rules: tuple[ClippingRule, ...]
+    starts: tuple[float, ...]
+
+    def begin(self, step: int, like: Tensor) -> ClippingRule:
+        """Return the rule of the last part that has begun by this step."""
+        return self.rules[sum(step >= start for start in self.starts)]

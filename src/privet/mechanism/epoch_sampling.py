@@ -1,4 +1,4 @@
-"""Cyclic batches: the data are cut into disjoint batches once, and every epoch walks through them in the same order."""
+"""Batches that an epoch deals out: every example is in exactly one of them, and an epoch is charged as one event."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from privet import checks
 from privet.errors import ArgumentError
+from privet.mechanism.sampling import NothingDeclared, check_numbers, counted
 from privet.mechanism.terms import Adjacency
 
 if TYPE_CHECKING:
@@ -20,8 +21,83 @@ if TYPE_CHECKING:
 _PARTITION_CHILD = 0x70617274
 
 
+class DealtBatches(NothingDeclared):
+    """Answers of samplers that deal all examples into the batches of an epoch, which share one event."""
+
+    batches: int
+    epochs: int
+
+    @property
+    def num_rounds(self) -> int:
+        return self.epochs
+
+    @property
+    def steps_per_round(self) -> int:
+        return self.batches
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.batches
+
+    @property
+    def inclusion(self) -> float:
+        return 1 / self.batches
+
+    def refusal(self, adjacency: Adjacency) -> str | None:
+        """Refuse adding or removing a record, which would move the other records between batches."""
+        if adjacency is Adjacency.ADD_REMOVE:
+            return (
+                f"{type(self).__name__} deals records into batches by position, so adding or removing one record moves "
+                "others. Use Adjacency.ZERO_OUT or Adjacency.REPLACE_ONE (the size is then public), or, where every "
+                "iterate may be seen, Poisson sampling."
+            )
+        return None
+
+    def amplify(self, event: DpEvent) -> DpEvent:
+        """Charge an epoch as one unamplified release: its batches are disjoint."""
+        return event
+
+
 @dataclass(frozen=True, kw_only=True)
-class Cyclic:
+class Shuffle(DealtBatches):
+    """Each epoch deals all examples, freshly shuffled, into ``batches`` batches. This is not Poisson sampling.
+
+    No tight bound for shuffling is known, so an epoch is charged as one release that uses every example once, without
+    any amplification. It needs a public data set size: when a record may be added or removed, the deal of all other
+    records moves with it, so that adjacency is refused.
+
+    Attributes:
+        batches: Number of batches per epoch.
+        epochs: Number of epochs.
+        expected_batch_size: Public constant by which the noisy sum is divided; usually the public size over
+            ``batches``.
+    """
+
+    batches: int
+    epochs: int
+    expected_batch_size: float
+
+    def __post_init__(self) -> None:
+        """Refuse fractional counts and sizes that are not positive."""
+        check_numbers(self, "batches", "epochs")
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Each record once per epoch."""
+        return ("each epoch uses every record at most once; shuffling itself is given no credit",)
+
+    def described(self, num_steps: int) -> str:
+        epochs = counted(num_steps // self.batches, "shuffled epoch")
+        return f"{epochs} of {self.batches:,} batches; shuffling is given no credit"
+
+    def round_batches(self, num_examples: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+        """Yield an epoch's disjoint batches; with fewer examples than batches some are empty."""
+        order = rng.permutation(num_examples).astype(np.int64)
+        yield from np.array_split(order, self.batches)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cyclic(DealtBatches):
     """The data are dealt into ``batches`` disjoint batches once; every epoch uses them in the same order.
 
     When every iterate may be seen, an epoch is charged as one release that uses every example once, without any
@@ -53,10 +129,7 @@ class Cyclic:
 
     def __post_init__(self) -> None:
         """Refuse fractional counts, sizes that are not positive and a partition that is neither secret nor public."""
-        object.__setattr__(self, "batches", checks.count("batches", self.batches))
-        object.__setattr__(self, "epochs", checks.count("epochs", self.epochs))
-        size = checks.positive("expected_batch_size", self.expected_batch_size)
-        object.__setattr__(self, "expected_batch_size", size)
+        check_numbers(self, "batches", "epochs")
         if not isinstance(self.secret_partition, bool):
             raise ArgumentError(f"secret_partition must be True or False, got {self.secret_partition!r}.")
 
@@ -78,18 +151,11 @@ class Cyclic:
         )
 
     @property
-    def num_rounds(self) -> int:
-        """One event per epoch."""
-        return self.epochs
-
-    @property
-    def steps_per_round(self) -> int:
-        """An epoch's batches share one event."""
+    def fixed_batches(self) -> int | None:
         return self.batches
 
     @property
     def same_batches_after_restart(self) -> bool:
-        """Whether a run continued by another process meets the same batches again."""
         return not self.secret_partition
 
     @property
@@ -99,15 +165,9 @@ class Cyclic:
             return ("each epoch uses every record at most once, in batches dealt by a secret key",)
         return ("each epoch uses every record at most once, in batches fixed by the public order of the data",)
 
-    def refusal(self, adjacency: Adjacency) -> str | None:
-        """Refuse adding or removing a record, which would move the other records between batches."""
-        if adjacency is Adjacency.ADD_REMOVE:
-            return (
-                "Cyclic deals records into batches by position, so adding or removing one record moves others. "
-                "Use Adjacency.ZERO_OUT or Adjacency.REPLACE_ONE (the size is then public); where every iterate may be "
-                "seen, Poisson sampling takes any adjacency."
-            )
-        return None
+    def described(self, num_steps: int) -> str:
+        epochs = counted(num_steps // self.batches, "epoch")
+        return f"{epochs} of the same {self.batches:,} batches, in the same order"
 
     def round_batches(self, num_examples: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         """Yield the batches of one epoch, in order; with fewer examples than batches some are empty.
@@ -123,10 +183,6 @@ class Cyclic:
             return
         order = _partition_generator(rng).permutation(num_examples).astype(np.int64)
         yield from np.array_split(order, self.batches)
-
-    def amplify(self, event: DpEvent) -> DpEvent:
-        """Charge an epoch as one unamplified release: its batches are disjoint."""
-        return event
 
 
 def _partition_generator(rng: np.random.Generator) -> np.random.Generator:

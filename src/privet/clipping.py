@@ -1,0 +1,17 @@
+"""The bound on what one example may add to a sum."""
+
+from __future__ import annotations
+
+from privet.mechanism.ablations import Unclipped
+from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
+from privet.mechanism.clipping import Automatic, KeepOrDrop, PerSampleAdaptive, Threshold
+
+__all__ = [
+    "AdaptiveQuantile",
+    "Automatic",
+    "KeepOrDrop",
+    "PerSampleAdaptive",
+    "Scheduled",
+    "Threshold",
+    "Unclipped",
+]
