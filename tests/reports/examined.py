@@ -11,7 +11,7 @@ import torch
 
 from privet.attacks.audit_claim import AuditFinding
 from privet.attacks.membership import MembershipScores
-from privet.attacks.membership_report import AttackLimit, membership_report
+from privet.attacks.membership_verdict import AttackLimit, membership_report
 from privet.attacks.reconstruction.result import Mean, RebuiltFigures, RebuiltReport
 from privet.effects.confidence import calibration_report
 from privet.effects.fairness import Attribute, fairness_report

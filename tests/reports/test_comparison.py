@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from privet.attacks.membership_report import NEVER_TRAINED
+from privet.attacks.membership_verdict import NEVER_TRAINED
 from privet.errors import ArgumentError, CheckpointError
 from privet.reports.audits import read_audit
 from privet.reports.baseline import baseline_rows, group_prices, unequal_terms

@@ -11,7 +11,7 @@ import pytest
 from dp_accounting import GaussianDpEvent
 
 from privet.attacks.membership import MembershipScores
-from privet.attacks.membership_report import AttackLimit, MembershipReport, membership_report
+from privet.attacks.membership_verdict import AttackLimit, MembershipReport, membership_report
 from privet.effects.confidence import calibration_report
 from privet.effects.reliability import CalibrationReport
 from privet.errors import CheckpointError

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from privet.attacks.membership import likelihood_ratio as likelihood_ratio
     from privet.attacks.membership import loss_threshold as loss_threshold
     from privet.attacks.membership import train_shadows as train_shadows
-    from privet.attacks.membership_report import MembershipReport as MembershipReport
-    from privet.attacks.membership_report import membership_report as membership_report
+    from privet.attacks.membership_verdict import MembershipReport as MembershipReport
+    from privet.attacks.membership_verdict import membership_report as membership_report
     from privet.attacks.reconstruction.methods import InvertingGradients as InvertingGradients
     from privet.attacks.reconstruction.methods import Reconstructions as Reconstructions
 else:
@@ -28,6 +28,6 @@ else:
                 "train_shadows",
             ),
             "privet.attacks.reconstruction.methods": ("InvertingGradients", "Reconstructions"),
-            "privet.attacks.membership_report": ("MembershipReport", "membership_report"),
+            "privet.attacks.membership_verdict": ("MembershipReport", "membership_report"),
         },
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from privet.accounting.guarantee import trade_off
-from privet.attacks.membership_report import MembershipReport
+from privet.attacks.membership_verdict import MembershipReport
 from privet.effects.reliability import CalibrationReport
 from privet.mechanism.events import DpEvent
 from privet.mechanism.terms import Adjacency

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from privet.accounting.guarantee import rounded_up
-from privet.attacks.membership_report import MembershipReport
+from privet.attacks.membership_verdict import MembershipReport
 from privet.effects.reliability import CalibrationReport, Interval
 
 CONFIDENCE_HEADER = ("on test data", "value", "95 % interval (bootstrap)", "n")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from privet.accounting.guarantee import Guarantee
-from privet.attacks.membership_report import MembershipReport
+from privet.attacks.membership_verdict import MembershipReport
 from privet.attacks.reconstruction.result import RebuiltReport
 from privet.effects.groups import FairnessReport
 from privet.effects.radii import RobustnessReport, WeightGrowth

@@ -12,7 +12,7 @@ from privet.reports.picture_grid import picture_grid
 from privet.runs.run_files import RunFiles, read_json
 
 if TYPE_CHECKING:
-    from privet.attacks.reconstruction.methods.released_gradients import RebuiltPictures
+    from privet.attacks.reconstruction.released_gradients import RebuiltPictures
 
 REBUILT_HEADER = ("rebuilt from", "measure", "value", "95 % interval", "n")
 _MEASURES = (("mse", "mean squared error", ".4f"), ("psnr", "PSNR, dB", ".1f"), ("ssim", "SSIM", ".3f"))

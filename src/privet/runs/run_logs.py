@@ -1,4 +1,4 @@
-"""The two logs of a run, one JSON line per step: of public values always, of unprotected values where they may be shown."""
+"""The logs of a run, one JSON line per step: public values always, unprotected ones where they may be shown."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.optim import SGD
 
 from privet.attacks.membership import loss_threshold
-from privet.attacks.membership_report import AttackLimit, membership_report
+from privet.attacks.membership_verdict import AttackLimit, membership_report
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.effects.confidence import reliability
 from privet.effects.reliability import Binning

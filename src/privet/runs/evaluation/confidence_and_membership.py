@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from privet.attacks.membership import MembershipScores, logistic_regression, loss_threshold
-from privet.attacks.membership_report import NEVER_TRAINED, AttackLimit, MembershipReport, membership_report
+from privet.attacks.membership_verdict import NEVER_TRAINED, AttackLimit, MembershipReport, membership_report
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.effects.confidence import calibration_report
 from privet.effects.reliability import Binning, CalibrationReport

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from privet.attacks.reconstruction.methods.released_gradients import (
+from privet.attacks.reconstruction.released_gradients import (
     RebuiltPictures,
     check_plan,
     class_losses,
