@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from privet.attacks.reconstruction.released_gradients import CONTROL, RELEASED
 from privet.errors import RecipeError
 from privet.reports.reconstruction_rows import write_rebuilt
-from privet.runs.evaluation.run_reconstruction import CONTROL, RELEASED, examine_reconstruction
+from privet.runs.evaluation.run_reconstruction import examine_reconstruction
 from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.runner import train
 
