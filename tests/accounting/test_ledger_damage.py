@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privet.accounting.ledger import Ledger, LedgerHead, VoidReason
-from privet.accounting.ledger_rows import (
+from privet.accounting.ledger.rows import (
     MAX_ROW_BYTES,
     CodedEvent,
     Created,
