@@ -117,9 +117,9 @@ CLIPPING = (
             ),
             Edit(
                 file=_ENGINE,
-                old="        self._planner.settle()\n        return norms",
+                old="        if self._planner.has_new:\n",
                 new="        flat.mul_(min(1.0, rule.sensitivity.total / max(float(flat.norm()), 1e-30)))\n"
-                "        self._planner.settle()\n        return norms",
+                "        if self._planner.has_new:\n",
             ),
         ),
         killed_by=(_ADDITIVE, _BOUND),

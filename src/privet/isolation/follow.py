@@ -84,6 +84,7 @@ class Follower:
         self._num_calls = self._num_made = self._num_uses = 0
         # of these, what a known program has in common with this one is copied when they part
         self._entries: list[Entry] = []
+        self._notes: dict[int, Any] = {}
         self._verdicts: list[Verdict] = []
         self._made_after: list[int] = []  # how many calls there were when each result was made
         self._finished: Known | None = None
@@ -108,8 +109,11 @@ class Follower:
         """Whether the program is another than all that were proven, and no proof was allowed."""
         return self._is_lost
 
-    def before(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Note a call before it is carried out."""
+    def before(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Note a call before it is carried out.
+
+        Returns the note that :meth:`note` left for this call when its program was new, if the call is recognised.
+        """
         # this runs for every call of every batch: nothing is built, and nothing is called that is written in Python
         candidate, place = self._candidate, self._num_calls
         self._num_calls = place + 1
@@ -151,10 +155,10 @@ class Follower:
                                         break
                                     other.note(value)
                             else:
-                                return
-        self._before_another(function, args, kwargs)
+                                return candidate.notes[place]
+        return self._before_another(function, args, kwargs)
 
-    def _before_another(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _before_another(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Note a call that is not the expected one."""
         signs = tuple([sign_of(value, self._sign) for value in (*args, *kwargs.values())])
         entry, place = Entry(function, tuple(kwargs), self._num_made, signs), self._num_calls - 1
@@ -163,12 +167,22 @@ class Follower:
             for other in self._programs.of(self._num_examples):
                 if place < len(other.entries) and other.entries[place] == entry and other.entries[:place] == begun:
                     self._candidate = other
-                    return
+                    return other.notes[place]
             if place == len(self._candidate.entries):
                 self._finished = self._candidate  # what follows may have nothing to do with the losses
             self._depart()
         self._entries.append(entry)
         self._note_reading(function, args, kwargs)
+        return None
+
+    @property
+    def place(self) -> int:
+        """The number of the call that :meth:`before` saw last."""
+        return self._num_calls - 1
+
+    def note(self, place: int, note: Any) -> None:
+        """Leave a note for a call; once its program is proven, :meth:`before` returns it wherever the call recurs."""
+        self._notes[place] = note
 
     def _note_reading(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if self.tracer is None:
@@ -191,6 +205,7 @@ class Follower:
     def _copy_from(self, candidate: Known, *, num_calls: int) -> None:
         """Take over what a known program has in common with this one."""
         self._entries = candidate.entries[:num_calls]
+        self._notes = dict(enumerate(candidate.notes[:num_calls]))
         self._verdicts = candidate.verdicts[: self._num_made]
         self._made_after = candidate.made_after[: self._num_made]
         self._uses = candidate.uses[: self._num_uses]
@@ -326,7 +341,7 @@ class Follower:
         is_known = is_known and doubt is None and not self._errors
         if is_known and candidate is not None and candidate.node is self._node:
             self._is_lost = False
-            return Proof(self._whole(), candidate.uses, (), None, ())
+            return Proof(self._whole(), candidate.uses, (), None, (), candidate)
         if self.tracer is None:
             # it ended earlier than the program it began like: what came before was proven then
             verdict = doubt or self._ended_early(self._candidate)
@@ -392,5 +407,6 @@ class Follower:
         known = Known(
             entries=self._entries[:end], verdicts=self._verdicts[:num_made], made_after=self._made_after[:num_made],
             uses=self._uses, losses=self._losses, node=self._node,
+            notes=[self._notes.get(place) for place in range(end)],
         )  # fmt: skip
         self._programs.add(self._num_examples, known)

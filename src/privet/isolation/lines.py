@@ -16,7 +16,7 @@ import privet
 _METHODS = tuple(str(Path(torch.__file__).parent / name) for name in ("_tensor.py", "overrides.py"))
 _ISOLATION = str(Path(__file__).parent) + os.sep
 # Methods of the capture through which every call of the user goes.
-_HANDING_ON = ("__torch_function__", "_run")
+_HANDING_ON = ("__torch_function__", "_run_unusual", "_examine", "_run")
 # With a separator, so that the neighbours of a package are not taken for it.
 _OWN = (str(Path(torch.__file__).parent) + os.sep, str(Path(privet.__file__).parent) + os.sep)
 # Code without a file that no user has written; what is typed at a prompt has no file either.

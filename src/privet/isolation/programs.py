@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -15,7 +16,7 @@ from privet.isolation.signs import Entry, Expected, Function, expected
 from privet.isolation.tracer import Trace
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Known:
     """A program that was proven for one number of examples.
 
@@ -26,6 +27,8 @@ class Known:
         uses: Where they lie where parameters meet them, in order.
         losses: The number of the losses among the results.
         node: The kind of node that sends gradients back from the losses.
+        notes: For each call, a note of the observer of the forward pass, or None; see :meth:`Follower.before`.
+        prepared: How an engine computes the gradients of this program, if it has prepared that.
         expected: The calls, compiled into comparisons.
     """
 
@@ -35,6 +38,8 @@ class Known:
     uses: list[Verdict]
     losses: int
     node: type
+    notes: Sequence[Any]
+    prepared: Any = None
     expected: list[Expected] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,6 +95,7 @@ class Proof:
         reads: Numbers that were handed to Python.
         trace: What the tracer saw; None if the program was recognised.
         calls: The functions that were called, which tells kinds of programs apart; empty if it was recognised.
+        known: The program that was recognised, if it was.
     """
 
     losses: Verdict
@@ -97,6 +103,7 @@ class Proof:
     reads: Sequence[Read]
     trace: Trace | None
     calls: tuple[Function, ...]
+    known: Known | None = None
 
     @property
     def refused(self) -> Sequence[Read]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from privet.accounting.ledger import VoidReason
 from privet.errors import LoopError
-from privet.gradients.capture.capture import mark_batch
+from privet.gradients.capture.marks import mark_batch
 from privet.gradients.engines.engine import NewProgram
 from privet.mechanism.done import Done
 from privet.mechanism.granularity import Kept

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from privet.errors import LoopError, UnsupportedModel
 from privet.federated.sums import clip
-from privet.gradients.capture.capture import mark_batch
+from privet.gradients.capture.marks import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Clipper, Engine
 from privet.gradients.engines.functional import Functional
 from privet.gradients.engines.holding import held_factors
 from privet.gradients.norms.planner import Planner
-from privet.gradients.norms.strategies import Squares
+from privet.gradients.norms.strategies import Squares, Store
 from privet.mechanism.changing_clipping import AdaptiveQuantile
 from privet.mechanism.clipping import Automatic, ClippingRule, KeepOrDrop, PerSampleAdaptive, Threshold
 from privet.mechanism.grouping import Grouping, OneGroup, PerParameter
@@ -297,13 +297,14 @@ def test_a_rule_whose_factors_depend_on_other_examples_is_refused(engine: Engine
 
 
 def test_norms_that_are_measured_too_short_are_caught_by_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Planner.measure
+    real = Store.measure
 
-    def measure(self: Planner, part: Any, position: int, **options: Any) -> Any:
-        squares, kept = real(self, part, position, **options)
+    def measure(self: Store, part: Any) -> Any:
+        squares, kept = real(self, part)
         return Squares(sums=squares.sums / 4), kept
 
-    monkeypatch.setattr(Planner, "measure", measure)
+    monkeypatch.setattr(Store, "measure", measure)
+    monkeypatch.setattr(Planner, "options", lambda *_: [Store()])
     monkeypatch.setattr(Clipper, "_POOLED_ON_PROCESSOR", 0)
     model, _ = network()
     inputs = torch.randn(SIZE, 50, 4, dtype=torch.float64)
