@@ -15,13 +15,13 @@ from privet.attacks.membership_verdict import AttackLimit, MembershipReport, mem
 from privet.effects.confidence import calibration_report
 from privet.effects.reliability import CalibrationReport
 from privet.errors import CheckpointError
-from privet.mechanism.terms import Adjacency
 from privet.reports.confidence_plots import reliability_plot, roc_plot
 from privet.reports.confidence_rows import confidence_rows, membership_rows
 from privet.reports.content import gather, read_calibration, read_membership
 from privet.reports.run_report import render
 from privet.runs.run_files import RunFiles
 from privet.training.predictions import Predictions
+from privet.vocabulary import Adjacency
 from tests.reports.conftest import MakeRun
 
 EVENT = GaussianDpEvent(1.0)

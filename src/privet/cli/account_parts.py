@@ -48,7 +48,7 @@ def event(file: Any, delta: float, adjacency: str, unit: str, as_json: bool) -> 
     from privet.accounting.guarantee import guarantee, rounded_up
     from privet.errors import ArgumentError
     from privet.mechanism.events import decode_event
-    from privet.mechanism.terms import Adjacency, Unit
+    from privet.vocabulary import Adjacency, Unit
 
     try:
         read = json.loads(file.read())
@@ -73,7 +73,7 @@ def accept(run_folder: str) -> int:
     so it is charged in RUN as well and cannot be used again; the run then goes
     on with what its plan has left.
     """
-    from privet.accounting.rolled_back import accept_roll_back
+    from privet.accounting.ledger.rollback import accept_roll_back
 
     folder = Path(run_folder)
     added = accept_roll_back(folder / "ledger.jsonl" if folder.is_dir() else folder)

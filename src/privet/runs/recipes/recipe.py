@@ -15,7 +15,6 @@ from privet.mechanism import codec
 from privet.mechanism.ablations import NoNoise
 from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.sampling import Poisson, Sampling
-from privet.mechanism.terms import Release, Unit
 from privet.models.sizes import MODEL_SIZES
 from privet.plan import Plan
 from privet.runs.recipes.image_settings import ImageSettings
@@ -23,6 +22,7 @@ from privet.runs.recipes.pretraining_settings import PretrainingSettings
 from privet.runs.recipes.recipe_faults import refuse_unknown_keys, told
 from privet.runs.recipes.table_settings import TableSettings
 from privet.runs.recipes.training_settings import Positive, SgdSettings, Table, TrainingSettings
+from privet.vocabulary import Release, Unit
 
 # By kind: what may stand beside a declared size, and what of it the piece itself has a field for.
 _DECLARED_SIZE = {
