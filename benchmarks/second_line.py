@@ -26,10 +26,10 @@ from benchmarks.pairs import now, seconds
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training import preflight
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency, Unit
 
 _PLAIN = next(contender for contender in OURS if contender.name == "non_private")
 _PARTS = {"proof": "_proven", "limits": "_limits_of", "experiments": "_experiment"}
