@@ -128,8 +128,8 @@ def _called(loss_function: LossFunction, batch: Any) -> Tensor:
 class Preflight:
     """The pre-flights of one session: for every new kind of program, and at the first, second, fourth step and so on.
 
-    Programs that are proven by rule get a short one, a second line behind the rules: three passes of three examples, and
-    one more where the program is new and takes whole numbers. All others get every experiment.
+    Programs that are proven by rule get a short one, a second line behind the rules: three passes of three examples,
+    and one more where the program is new and takes whole numbers. All others get every experiment.
     """
 
     def __init__(self, model: nn.Module, watch: Watch) -> None:
