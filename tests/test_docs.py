@@ -74,6 +74,15 @@ def _run(page: Path, block: Block, names: dict[str, Any], capfd: pytest.CaptureF
         assert code == 0, f"{page.name}, line {block.line}: privet {' '.join(words)}\n{said.out}\n{said.err}"
 
 
+def test_the_guarantee_on_the_first_page_is_the_one_that_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    page = DOCS / "index.md"
+    (code, *_) = blocks(page)
+    exec(compile(code.code, page.name, "exec"), {})
+    before, after = capfd.readouterr().out.splitlines()
+    assert before == after
+    assert before in page.read_text(encoding="utf-8")
+
+
 def test_where_the_files_of_every_known_data_set_go_is_told() -> None:
     words = (DOCS / "own-data.md").read_text(encoding="utf-8").split("## Data sets that privet knows")[1]
     told = set(re.findall(r"`([^`]+)`", words))

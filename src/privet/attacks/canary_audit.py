@@ -26,12 +26,12 @@ from privet.attacks.canaries import CanaryLoss, CanaryRecords, Losses, canary_co
 from privet.errors import DataError
 from privet.mechanism.layout import Layout
 from privet.mechanism.sampling import FullBatch
-from privet.mechanism.terms import Adjacency, Release
 from privet.plan import Plan
 from privet.training.guards import trainable_parameters
 from privet.training.performance import Performance
 from privet.training.session import Step
 from privet.training.start import privatize
+from privet.vocabulary import Adjacency, Release
 
 Array = NDArray[np.float64]
 _SIMULATED = 1_000_000

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import click
 
-from privet.cli.console import OK, show_facts, show_heading, show_json
-from privet.cli.options import CONTEXT, adjacency_option, examples, json_option, unit_option
+from privet.cli.console import (
+    CONTEXT,
+    OK,
+    adjacency_option,
+    examples,
+    json_option,
+    show_facts,
+    show_heading,
+    show_json,
+    unit_option,
+)
 
 _SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": float("inf")}
 
@@ -49,11 +58,11 @@ def search(
     every one of them may be seen.
     """
     from privet.accounting.guarantee import guarantee, rests_on, rounded_up
-    from privet.accounting.search import RandomSearch
+    from privet.accounting.private_selection import RandomSearch
     from privet.mechanism.events import compose
     from privet.mechanism.noise import Gaussian
     from privet.mechanism.sampling import Poisson
-    from privet.mechanism.terms import Adjacency, Unit
+    from privet.vocabulary import Adjacency, Unit
 
     sampling = Poisson(rate=rate, steps=steps, expected_batch_size=1.0)
     one_run = compose([(sampling.amplify(Gaussian(noise_multiplier=noise_multiplier).event()), steps)])

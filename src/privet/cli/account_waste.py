@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import click
 
-from privet.cli.console import OK, show_facts, show_heading, show_json, show_table
-from privet.cli.options import CONTEXT, adjacency_option, examples, json_option
+from privet.cli.console import (
+    CONTEXT,
+    OK,
+    adjacency_option,
+    examples,
+    json_option,
+    show_facts,
+    show_heading,
+    show_json,
+    show_table,
+)
 
 _size_option = click.option("--dataset-size", type=int, required=True, help="Public number of records.")
 _physical_option = click.option("--physical", type=int, required=True, help="Slots of a physical batch.")
@@ -26,7 +35,7 @@ def waste(dataset_size: int, batch_size: int, physical: int, plot: str | None, a
     Never seen: records that no step uses. Stragglers: steps whose batch needs a
     second pass. Dropped: sampled records thrown away. Padding: empty slots.
     """
-    from privet.accounting.waste import waste_table
+    from privet.accounting.batch_sizes import waste_table
 
     if plot is not None and not plot.lower().endswith(".svg"):
         raise click.BadParameter(f"'{plot}' does not end in .svg, which is what is drawn.", param_hint="--plot")
@@ -75,8 +84,8 @@ def batch(
     Every step runs one physical batch. A larger expected batch divides the
     noise by more, until truncation asks for more noise than that gains.
     """
-    from privet.accounting.truncation import suggest_batch
-    from privet.mechanism.terms import Adjacency
+    from privet.accounting.batch_sizes import suggest_batch
+    from privet.vocabulary import Adjacency
 
     found = suggest_batch(
         physical=physical,

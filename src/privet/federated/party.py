@@ -24,7 +24,6 @@ from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.done import Done, done_clipping
 from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum
-from privet.mechanism.terms import Unit
 from privet.plan import Plan
 from privet.training.batching import MapDataset, check_dataset
 from privet.training.folder import RunFolder, RunState
@@ -33,6 +32,7 @@ from privet.training.randomness import Streams
 from privet.training.release import ChargedRelease, Noisy
 from privet.training.start import privatize
 from privet.training.units import check_unit
+from privet.vocabulary import Unit
 
 _NOTHING: Values = np.zeros(0, dtype=np.float32)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from torch import nn
 from torch.optim import Optimizer
 
-from privet.accounting.kept_heads import UserHeads
 from privet.accounting.ledger import Ledger
+from privet.accounting.ledger.heads import UserHeads
 from privet.errors import CheckpointError, LedgerError, LedgerMismatch
 from privet.mechanism.clipping import ClippingRun
 from privet.mechanism.noise import NoiseRun

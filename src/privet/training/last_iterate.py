@@ -16,8 +16,8 @@ from torch.optim import SGD, Optimizer
 
 from privet.accounting.ledger import Ledger
 from privet.errors import LoopError, PlanError
-from privet.mechanism.descent import StronglyConvexDescent
 from privet.mechanism.noise import Noise
+from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.mechanism.sums import ClippedSum
 from privet.plan import Plan
 from privet.training.observer import Observer

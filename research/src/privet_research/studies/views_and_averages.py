@@ -27,16 +27,16 @@ from privet.datasets.info import DatasetInfo
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.terms import Adjacency, Unit
 from privet.models.oriented_edges import oriented_edges
 from privet.plan import Plan
 from privet.runs.building import on_device
-from privet.runs.evaluation import measure_model
+from privet.runs.model_measures import measure_model
 from privet.training.augmentation import ShiftAndFlip, Views, mean_over_views
 from privet.training.averaging import ExponentialAverage
 from privet.training.performance import Performance
 from privet.training.schedules import CosineDecay, LearningRate, LinearDecay
 from privet.training.start import privatize
+from privet.vocabulary import Adjacency, Unit
 from privet_research.studies.regression_table import half_width
 
 Row = dict[str, Any]

@@ -1,0 +1,79 @@
+"""A folder of images as its owner declares it: classes, size and colours, known without opening an image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from privet import checks
+from privet.datasets.info import DatasetInfo, Normalisation
+from privet.errors import ArgumentError
+from privet.vocabulary import Unit
+
+_LARGEST_SIDE = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredImages:
+    """What a folder with one sub-folder per class is declared to hold.
+
+    Every image is brought to the declared size, by itself: sizes found in the files would be facts about records.
+
+    Attributes:
+        classes: Names of the sub-folders, in the order of their codes. They are public.
+        height: Rows of pixels that the network sees.
+        width: Columns of pixels that the network sees.
+        channels: 1 for grey, 3 for colour.
+        one_record_per_person: Whether each image is declared to hold everything about one person.
+    """
+
+    classes: tuple[str, ...]
+    height: int
+    width: int
+    channels: int
+    one_record_per_person: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
+            raise ArgumentError("A folder of images needs at least two classes to tell apart, each named once.")
+        for name in self.classes:
+            if not name or name.startswith(".") or "/" in name or "\\" in name or "\0" in name:
+                raise ArgumentError(f"The class {name!r} is not the name of a sub-folder.")
+        for side in ("height", "width"):
+            if checks.count(side, getattr(self, side)) > _LARGEST_SIDE:
+                raise ArgumentError(f"{side} is {getattr(self, side)}; at most {_LARGEST_SIDE} pixels are read.")
+        if self.channels not in (1, 3):
+            raise ArgumentError(f"channels must be 1 (grey) or 3 (colour), got {self.channels!r}.")
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """What one image is, by declaration."""
+        return (Unit.RECORD, Unit.PERSON) if self.one_record_per_person else (Unit.RECORD,)
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of every example."""
+        return (self.channels, self.height, self.width)
+
+    def info(self, name: str, *, train_size: int, test_size: int) -> DatasetInfo:
+        """Return the facts under which the images are used; images of unknown origin are not public.
+
+        Args:
+            name: What the data set is called.
+            train_size: Declared number of training images.
+            test_size: Declared number of test images; 0 for a folder without any.
+        """
+        return DatasetInfo(
+            name=name,
+            num_classes=len(self.classes),
+            input_shape=self.input_shape,
+            class_names=self.classes,
+            train_size=checks.count("train_size", train_size),
+            test_size=checks.count("test_size", test_size, minimum=0),
+            licence="the owner's",
+            source="images of the owner's, declared in the recipe",
+            public=False,
+            normalisations=(
+                Normalisation(name="unit_interval", shift=(0.0,), scale=(1.0,), bounds=(0.0, 1.0)),
+                Normalisation(name="centred", shift=(0.5,), scale=(0.5,), bounds=(-1.0, 1.0)),
+            ),
+        )
