@@ -26,8 +26,8 @@ from privet.mechanism.masking import NoMask
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson
 from privet.mechanism.sensitivity import Norm
-from privet.mechanism.terms import Adjacency, Release, Unit
 from privet.plan import Plan
+from privet.vocabulary import Adjacency, Release, Unit
 
 POISSON = Poisson(rate=0.05, steps=40, expected_batch_size=50)
 

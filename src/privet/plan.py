@@ -11,11 +11,10 @@ from privet import checks
 from privet.accounting.calibration import calibrate_noise, epsilon_table, spent_epsilon
 from privet.accounting.charges import Charges
 from privet.accounting.guarantee import SEEDED, Guarantee, guarantee, rests_on
-from privet.accounting.last_iterate import ACCOUNTANT, LastIterate, proven_last_iterate
+from privet.accounting.hidden_state import ACCOUNTANT, LastIterate, proven_last_iterate
 from privet.errors import ArgumentError, PlanError, RecipeError
 from privet.mechanism import codec
 from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.descent import StronglyConvexDescent
 from privet.mechanism.events import compose, same_event
 from privet.mechanism.fingerprint import fingerprint
 from privet.mechanism.former_fingerprint import former_fingerprint
@@ -23,7 +22,8 @@ from privet.mechanism.grouping import Grouping, OneGroup
 from privet.mechanism.masking import Mask, NoMask
 from privet.mechanism.noise import Gaussian, Noise, NoiseFamily
 from privet.mechanism.sampling import Poisson, Sampling, amplified
-from privet.mechanism.terms import Adjacency, Release, Unit
+from privet.mechanism.strong_convexity import StronglyConvexDescent
+from privet.vocabulary import Adjacency, Release, Unit
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

@@ -14,7 +14,7 @@ from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.events import compose
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson, Sampling
-from privet.mechanism.terms import Adjacency, Unit
+from privet.vocabulary import Adjacency, Unit
 
 
 def shuffle_lower_bound(noise: float, batches: int, delta: float) -> float:

@@ -21,14 +21,14 @@ from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, Threshold
 from privet.mechanism.epoch_sampling import Shuffle
 from privet.mechanism.geometry import PerGroup
 from privet.mechanism.grouping import PerLayer
+from privet.mechanism.mask_rates import Constant
 from privet.mechanism.masking import RandomMask
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FixedSize, FullBatch, Poisson, Sampling
-from privet.mechanism.schedules import Constant
 from privet.mechanism.shaped_noise import EllipticalGaussian
 from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
+from privet.vocabulary import Adjacency, Unit
 from tests.mechanism.test_user_pieces import Coins as LookAlike
 
 SIZE = 64

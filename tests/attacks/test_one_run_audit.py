@@ -19,8 +19,8 @@ from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FixedSize, Poisson
 from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
+from privet.vocabulary import Adjacency, Unit
 
 WIDTH, CLASSES, CANARIES = 600, 10, 300
 

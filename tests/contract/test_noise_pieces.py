@@ -18,7 +18,7 @@ from privet.mechanism.codec import NOISE, decode_piece, encode_piece
 from privet.mechanism.events import decode_event, encode_event, same_event
 from privet.mechanism.noise import Noise
 from privet.mechanism.sensitivity import Sensitivity
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 from tests.contract import statistics as stats
 from tests.contract.noises import (
     BOUNDS,

@@ -20,7 +20,7 @@ from privet.mechanism.codec import SAMPLING, decode_piece, encode_piece
 from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.events import decode_event, encode_event, same_event
 from privet.mechanism.sampling import Poisson, Sampling
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 from tests.contract import statistics as stats
 from tests.contract.samplers import (
     ADD_REMOVE,
@@ -84,7 +84,7 @@ def test_batches_that_are_told_as_fixed_come_back_in_every_epoch(member: Member)
         assert len(first) == member.piece.fixed_batches
         assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
     is_same = all(np.array_equal(one, other) for one, other in zip(first, others, strict=True))
-    assert is_same == member.piece.same_batches_after_restart
+    assert is_same or not member.piece.same_batches_after_restart
 
 
 @each_member

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam
 from torch.utils.data import TensorDataset
 
-from privet.accounting import ledger as ledger_module
+from privet.accounting.ledger import ledger as ledger_module
 from privet.cli import progress_line
 from privet.cli.console import run as run_command
 from privet.cli.main import privet
@@ -34,17 +34,17 @@ from privet.mechanism.clipping import Automatic, KeepOrDrop, PerSampleAdaptive, 
 from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.grouping import PerLayer
 from privet.mechanism.laplace import L2Laplace
+from privet.mechanism.mask_rates import Constant
 from privet.mechanism.masking import RandomMask
 from privet.mechanism.release_masks import RankedMask
 from privet.mechanism.sampling import FixedSize
-from privet.mechanism.schedules import Constant
 from privet.mechanism.shaped_noise import GroupwiseGaussian
-from privet.mechanism.terms import Adjacency
 from privet.mechanism.truncated import TruncatedPoisson
 from privet.plan import Plan
 from privet.runs import building, runner
 from privet.training.averaging import ExponentialAverage
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency
 from tests.training.tools import examples, full_batch, losses_of, network, plan_of, poisson
 
 Neighbour = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -21,11 +21,11 @@ from privet.mechanism.geometry import Diagonal, Factored, Isotropic, PerGroup
 from privet.mechanism.granularity import Blocks, Coordinates, Rows
 from privet.mechanism.grouping import ByName, OneGroup, PerLayer, PerParameter
 from privet.mechanism.laplace import BlockL2, L2Laplace, ProductLaplace
+from privet.mechanism.mask_rates import Constant, Cosine, GradualCooling, Linear
 from privet.mechanism.masking import FrozenMask, NoMask, RandomMask, SharedRandomMask
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.release_masks import ChosenMask, RankedMask
 from privet.mechanism.sampling import FixedSize, FullBatch, Poisson
-from privet.mechanism.schedules import Constant, Cosine, GradualCooling, Linear
 from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
 from privet.mechanism.truncated import TruncatedPoisson, Truncation
 

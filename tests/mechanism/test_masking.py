@@ -16,10 +16,10 @@ from privet.mechanism.epoch_sampling import Shuffle
 from privet.mechanism.granularity import Blocks, Coordinates, Rows
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
+from privet.mechanism.mask_rates import Constant, Cosine, GradualCooling, Linear, RateSchedule
 from privet.mechanism.masking import FrozenMask, RandomMask
 from privet.mechanism.release_masks import RankedMask
 from privet.mechanism.sampling import FixedSize, FullBatch, Poisson, Sampling
-from privet.mechanism.schedules import Constant, Cosine, GradualCooling, Linear, RateSchedule
 from privet.mechanism.sums import PrivateSum
 from privet.mechanism.truncated import TruncatedPoisson
 

@@ -15,8 +15,8 @@ from privet.errors import PlanError
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
+from privet.vocabulary import Adjacency, Unit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from tests.mutants.mutant import Edit, Mutant, one
 _LAW = "tests/contract/test_noise.py::test_noise_has_the_declared_size_shape_and_independence"
 _GAUSSIAN = "mechanism/noise.py"
 _CALL = "add_normal(clipped.flat, std=std, source=source, keep=clipped.keep, kept=clipped.kept)"
-_COUNT = "tests/mechanism/test_adaptive_clipping.py"
+_COUNT = "tests/mechanism/test_changing_clipping.py"
 _PLAIN = "        source.add_normal(flat, std)\n        return"
 _STREAM = "training/randomness.py"
 _STEP = "training/step.py"
@@ -194,7 +194,7 @@ NOISE = (
         "mechanism/changing_clipping.py",
         "        source.add_normal(count, std)\n",
         "",
-        "tests/mechanism/test_adaptive_clipping.py",
+        "tests/mechanism/test_changing_clipping.py",
     ),
     Mutant(
         name="count-not-charged",
@@ -219,7 +219,7 @@ NOISE = (
         "mechanism/changing_clipping.py",
         ".double().sub_(_COUNT_BOUND).sum(0)",
         ".double().sum(0)",
-        "tests/mechanism/test_adaptive_clipping.py::test_one_example_moves_each_count_by_one_half_whatever_its_norms",
+        "tests/mechanism/test_changing_clipping.py::test_one_example_moves_each_count_by_one_half_whatever_its_norms",
     ),
     Mutant(
         name="ranking-before-noise",

@@ -32,13 +32,13 @@ from privet.mechanism.layout import Layout
 from privet.mechanism.masking import FrozenMask
 from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.sampling import FullBatch, Poisson
+from privet.mechanism.second_moments import num_axis_sums
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.sums import ClippedSum
-from privet.mechanism.terms import Adjacency, Unit
-from privet.mechanism.unit_learning import num_axis_sums
 from privet.plan import Plan
 from privet.training.replay import CudaGraph
 from privet.training.session import Session, privatize
+from privet.vocabulary import Adjacency, Unit
 
 SCALES = torch.tensor([0.05, 0.3, 1.0, 3.0])
 SQUARES = AdaptiveGaussian(learning=ReleasedSquares(every=2), noise_multiplier=1.5)

@@ -20,8 +20,8 @@ from privet.gradients.engines.engine import Clipper
 from privet.gradients.engines.functional import Functional
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
+from privet.mechanism.mask_rates import GradualCooling
 from privet.mechanism.masking import RandomMask
-from privet.mechanism.schedules import GradualCooling
 from privet.mechanism.sums import ClippedSum
 from privet.training.recording import Outcome, Recorder, zeros_like
 from privet.training.replay import Compiled, CudaGraph, Eager, Launch, Openly, Replay, _can_record_graphs

@@ -15,10 +15,10 @@ from privet.mechanism.clipping import Threshold
 from privet.mechanism.epoch_sampling import Shuffle
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson, Sampling
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.session import Session
 from privet.training.step import Step
+from privet.vocabulary import Adjacency, Unit
 
 CPU = torch.device("cpu")
 

@@ -18,8 +18,8 @@ from privet.accounting.curves import GaussianCurve
 from privet.accounting.profile import trade_off
 from privet.errors import ArgumentError, PlanError
 from privet.mechanism.events import DpEvent, compose
-from privet.mechanism.terms import Release
 from privet.plan import Plan
+from privet.vocabulary import Release
 
 Array = NDArray[np.float64]
 _DOUBLINGS = 7

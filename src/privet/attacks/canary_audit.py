@@ -26,11 +26,11 @@ from privet.attacks.canaries import CanaryLoss, CanaryRecords, Losses, canary_co
 from privet.errors import DataError
 from privet.mechanism.layout import Layout
 from privet.mechanism.sampling import FullBatch
-from privet.mechanism.terms import Adjacency, Release
 from privet.plan import Plan
 from privet.training.guards import trainable_parameters
 from privet.training.session import privatize
 from privet.training.step import Step
+from privet.vocabulary import Adjacency, Release
 
 Array = NDArray[np.float64]
 _SIMULATED = 1_000_000

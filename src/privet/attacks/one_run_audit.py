@@ -22,9 +22,9 @@ from privet.attacks.audit_claim import AuditFinding, Claim
 from privet.attacks.canaries import Losses
 from privet.attacks.canary_attacks import Attack
 from privet.errors import DataError, PlanError
-from privet.mechanism.terms import Adjacency, Release
 from privet.plan import Plan
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency, Release
 
 Array = NDArray[np.float64]
 # Shares of the canaries to guess about, fixed in advance; the allowed error is divided among them.

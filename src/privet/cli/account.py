@@ -114,8 +114,8 @@ def _plan(
     from privet.mechanism.clipping import Threshold
     from privet.mechanism.noise import Gaussian
     from privet.mechanism.sampling import Poisson
-    from privet.mechanism.terms import Adjacency, Unit
     from privet.plan import Plan
+    from privet.vocabulary import Adjacency, Unit
 
     plan = Plan(
         # Neither the bound nor the divisor changes a guarantee, so any will do.

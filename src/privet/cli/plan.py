@@ -109,7 +109,7 @@ def _central_limit(plan: Plan) -> float | None:
     import math
 
     from privet.accounting.gaussian_dp import clt_mu
-    from privet.mechanism.terms import Adjacency
+    from privet.vocabulary import Adjacency
 
     multiplier = _multiplier(plan)
     is_poisson = plan.sampling.has_independent_coins and plan.sampling.inclusion < 1
@@ -165,7 +165,7 @@ def _print_comparison(rows: list[dict[str, Any]]) -> None:
 def _seen(plan: Plan) -> float | None:
     """What the same run costs when its earlier models get out after all; None where that is the guarantee anyway."""
     from privet.accounting.charges import SupposedCharges
-    from privet.mechanism.terms import Release
+    from privet.vocabulary import Release
 
     if plan.release is Release.EVERY_ITERATE:
         return None

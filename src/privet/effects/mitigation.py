@@ -65,7 +65,7 @@ def charged_for_group_rates(plan: Plan, rates: Sequence[float]) -> Plan:
     Raises:
         ArgumentError: the plan samples otherwise, so that there is no rate to raise, or no group is ever drawn.
     """
-    if not plan.sampling.has_independent_coins:
+    if not plan.sampling.has_independent_coins or plan.sampling.inclusion == 1:
         raise ArgumentError(
             f"Rates of groups are charged for Poisson sampling, and this plan has {type(plan.sampling).__name__}. Use "
             "Poisson sampling, or weight losses, which is free."

@@ -15,8 +15,8 @@ from privet.mechanism.fingerprint import fingerprint
 from privet.mechanism.masking import FrozenMask, NoMask, SharedRandomMask
 from privet.mechanism.noise import NoiseFamily, calibrated_multiplier
 from privet.mechanism.release_masks import ChosenMask
-from privet.mechanism.terms import Release, Unit
 from privet.plan import Plan
+from privet.vocabulary import Release, Unit
 
 # Masks that every party draws alike. One drawn from secret randomness would need its list of places in every message.
 _PUBLIC_MASKS = (NoMask, SharedRandomMask, FrozenMask, ChosenMask)

@@ -17,17 +17,19 @@ from privet.errors import ArgumentError, LoopError, PlanError
 from privet.mechanism.clipping import State
 from privet.mechanism.events import gaussian_event
 from privet.mechanism.geometry import Factored, Frame
-from privet.mechanism.geometry_sources import DEFAULT_FLOOR, Array, History
 from privet.mechanism.layout import Layout
 from privet.mechanism.noise import GaussianNoise, StepUnits, checked_state
-from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
-from privet.mechanism.unit_learning import (
+from privet.mechanism.second_moments import (
+    DEFAULT_FLOOR,
+    Array,
+    History,
     SquareMoments,
     flat_units,
     num_axis_sums,
     plain_geometry,
     units_from_flat,
 )
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ import numpy as np
 from privet import checks
 from privet.errors import ArgumentError
 from privet.mechanism.sampling import NothingDeclared, check_numbers, counted
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

@@ -7,7 +7,7 @@ adding equal noise, and multiplying by the units afterwards is post-processing. 
 other hand, no choice of sizes is better than equal ones, since the smallest of them decides about privacy.
 
 Units are public constants: they come from public data, from values released before the step, or from a release of their
-own that is charged (see :mod:`privet.mechanism.geometry_sources`).
+own that is charged (see :mod:`privet.mechanism.second_moments`).
 """
 
 from __future__ import annotations

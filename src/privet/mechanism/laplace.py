@@ -24,8 +24,7 @@ from scipy.special import gammaln
 from privet import checks
 from privet.errors import ArgumentError, PlanError
 from privet.mechanism.draws import add_radial, add_radial_at, add_two_sided
-from privet.mechanism.events import MAX_PARTS
-from privet.mechanism.extra_events import L2LaplaceDpEvent, ProductLaplaceDpEvent, PureDpEvent
+from privet.mechanism.events import MAX_PARTS, L2LaplaceDpEvent, ProductLaplaceDpEvent, PureDpEvent
 from privet.mechanism.geometry import positive_units
 from privet.mechanism.layout import Layout
 from privet.mechanism.noise import MultipliedNoise, NoiseFamily

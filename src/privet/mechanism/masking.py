@@ -16,7 +16,7 @@ from privet import checks
 from privet.errors import PlanError
 from privet.mechanism.granularity import Coordinates, Granularity, Kept, Units
 from privet.mechanism.layout import Layout
-from privet.mechanism.schedules import RateSchedule
+from privet.mechanism.mask_rates import RateSchedule
 from privet.mechanism.sums import PrivateSum
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from privet.mechanism.geometry import Diagonal, Factored, Geometry, Isotropic, P
 from privet.mechanism.granularity import Blocks, Coordinates, Granularity, Rows
 from privet.mechanism.grouping import ByName, Grouping, OneGroup, PerLayer, PerParameter
 from privet.mechanism.laplace import BlockL2, L2Laplace, ProductLaplace
+from privet.mechanism.mask_rates import Constant, Cosine, GradualCooling, Linear, RateSchedule
 from privet.mechanism.masking import FrozenMask, Mask, NoMask, RandomMask, SharedRandomMask
 from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.release_masks import ChosenMask, RankedMask
 from privet.mechanism.sampling import FixedSize, FullBatch, Poisson, Sampling
-from privet.mechanism.schedules import Constant, Cosine, GradualCooling, Linear, RateSchedule
 from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
 from privet.mechanism.truncated import TruncatedPoisson
 

@@ -21,7 +21,7 @@ from dp_accounting import DpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, Sam
 
 from privet import checks
 from privet.errors import ArgumentError, DataError
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,8 +14,7 @@ from scipy.special import betainc
 
 from privet import checks
 from privet.errors import AccountingError, ArgumentError, DataError
-from privet.mechanism.events import flatten, fuse_gaussians
-from privet.mechanism.extra_events import TotalVariationDpEvent
+from privet.mechanism.events import TotalVariationDpEvent, flatten, fuse_gaussians
 from privet.mechanism.sampling import RandomBatches, check_numbers, checked_sizes, counted
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from privet.mechanism import codec
 from privet.mechanism.ablations import NoNoise
 from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.sampling import Poisson, Sampling
-from privet.mechanism.terms import Release, Unit
 from privet.plan import Plan
 from privet.runs.image_settings import ImageSettings
 from privet.runs.model_sizes import MODEL_SIZES
@@ -23,6 +22,7 @@ from privet.runs.pretraining_settings import PretrainingSettings
 from privet.runs.recipe_faults import refuse_unknown_keys, told
 from privet.runs.table_settings import TableSettings
 from privet.runs.training_settings import Positive, SgdSettings, Table, TrainingSettings
+from privet.vocabulary import Release, Unit
 
 # By kind: what may stand beside a declared size, and what of it the piece itself has a field for.
 _DECLARED_SIZE = {

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from privet.errors import LoopError, PlanError
-from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.plan import Plan
 
 _INSTEAD = "Use Release.EVERY_ITERATE for any other training."

@@ -33,7 +33,6 @@ from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.support import check_model
 from privet.isolation.watch import Waiver, Watch
 from privet.mechanism.layout import Layout
-from privet.mechanism.terms import Release
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import Collate, MapDataset, check_dataset, tensors_held
@@ -49,6 +48,7 @@ from privet.training.step import Step
 from privet.training.telemetry import Receiver
 from privet.training.units import check_unit
 from privet.training.weights import WeightWatch
+from privet.vocabulary import Release
 
 _LOG = logging.getLogger("privet")
 

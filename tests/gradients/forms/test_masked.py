@@ -27,8 +27,8 @@ from privet.gradients.norms.planner import Planner
 from privet.gradients.norms.strategies import Strategy
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.granularity import Blocks, Coordinates, Granularity, Kept, Rows
+from privet.mechanism.mask_rates import Constant
 from privet.mechanism.masking import RandomMask
-from privet.mechanism.schedules import Constant
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import with_gradients
 from tests.gradients.reference import layout_of, relative_error, trainable

@@ -29,12 +29,12 @@ from privet.effects.temperature import fit_temperature
 from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.runs.building import on_device
 from privet.training.estimator import fit_privately
 from privet.training.predictions import Predictions, predict
 from privet.training.replay import fastest_for
+from privet.vocabulary import Adjacency, Unit
 from privet_research.studies.arms import AUTOMATIC, GLOBAL, LOCAL, NON_PRIVATE, SCALED
 
 Row = dict[str, Any]

@@ -27,10 +27,10 @@ from privet.effects.sparsification import (
     times_masked,
 )
 from privet.mechanism.clipping import Threshold
+from privet.mechanism.mask_rates import GradualCooling
 from privet.mechanism.masking import Mask, NoMask, RandomMask
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.release_masks import RankedMask
-from privet.mechanism.schedules import GradualCooling
 from privet.models import dp_cnn
 from privet.models.catalogue import count_parameters
 from privet_research.studies.sparsification_signs import digits, digits_model, digits_plan, losses, steps_of

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from privet.errors import ArgumentError
 from privet.mechanism.geometry import Factored
-from privet.mechanism.geometry_sources import (
+from privet.mechanism.grouping import OneGroup
+from privet.mechanism.layout import Layout
+from privet.mechanism.second_moments import (
     AxisMoments,
     History,
     axis_moments,
@@ -21,8 +23,6 @@ from privet.mechanism.geometry_sources import (
     least_variance_units,
     preconditioning_units,
 )
-from privet.mechanism.grouping import OneGroup
-from privet.mechanism.layout import Layout
 
 LAYOUT = Layout.of([("w", (6, 5)), ("b", (6,))], OneGroup())
 vectors = st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=12)

@@ -40,10 +40,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from privet import checks
-from privet.accounting.ledger_at_hand import AtHand, coded_or_non_private, event_of, is_same
-from privet.accounting.ledger_changes import Changed, Unexplained
-from privet.accounting.ledger_evidence import Settled, Tried, Vouched
-from privet.accounting.ledger_rows import (
+from privet.accounting.ledger.at_hand import AtHand, coded_or_non_private, event_of
+from privet.accounting.ledger.changes import Changed, Unexplained
+from privet.accounting.ledger.evidence import Settled, Tried, Vouched
+from privet.accounting.ledger.processes import check_alone
+from privet.accounting.ledger.rows import (
     MAX_COUNT,
     Closed,
     CodedEvent,
@@ -57,9 +58,8 @@ from privet.accounting.ledger_rows import (
     checked_plan,
     checked_plan_hash,
 )
-from privet.accounting.ledger_store import FileSystem, LedgerFile, PosixFileSystem, reading
-from privet.accounting.ledger_tally import LedgerHead, LedgerView, Tally, Told
-from privet.accounting.processes import check_alone
+from privet.accounting.ledger.store import FileSystem, LedgerFile, PosixFileSystem, reading
+from privet.accounting.ledger.tally import LedgerHead, LedgerView, Tally, Told
 from privet.errors import (
     ArgumentError,
     LedgerBusy,
@@ -70,10 +70,10 @@ from privet.errors import (
     LoopError,
 )
 from privet.mechanism.done import Done
-from privet.mechanism.events import DpEvent
+from privet.mechanism.events import DpEvent, matches
 
 if TYPE_CHECKING:
-    from privet.accounting.kept_heads import Heads
+    from privet.accounting.ledger.heads import Heads
 
 __all__ = ["Ledger", "LedgerHead", "LedgerView", "VoidReason"]
 
@@ -229,7 +229,7 @@ class Ledger(Told):
         self._check_usable()
         with self._guard:
             reserved = self._take_round("check")
-            if is_same(reserved.event, event):
+            if matches(reserved.event, event):
                 return
             facts = coded_or_non_private(event)
             self._refuse(Mismatched(facts=facts, reserved=reserved), f"Reserved was {reserved.key.decode()}", facts)
@@ -244,7 +244,7 @@ class Ledger(Told):
         event = event_of(done)
         self._check_usable()
         with self._guard:
-            if any(is_same(charged, event) for charged, _ in self._tally.charged):
+            if any(matches(charged, event) for charged, _ in self._tally.charged):
                 return
             facts = coded_or_non_private(event)
             self._refuse(Reserved(coded=facts, count=1), "No round of this kind was charged", facts)

@@ -13,9 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import chndtr, log_ndtr
 
-from privet.accounting.noise_tail import KEYSTREAM_RADIUS_BITS, TAIL_SHARE, beyond, lost_mass, reach_of_bits, tail_delta
+from privet.accounting.tail_truncation import (
+    KEYSTREAM_RADIUS_BITS,
+    TAIL_SHARE,
+    beyond,
+    lost_mass,
+    reach_of_bits,
+    tail_delta,
+)
 from privet.errors import AccountingError
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 
 REACH = reach_of_bits(KEYSTREAM_RADIUS_BITS)
 

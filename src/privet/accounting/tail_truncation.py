@@ -20,7 +20,7 @@ from scipy.special import i0e
 from privet import checks
 from privet.errors import AccountingError
 from privet.mechanism.events import DpEvent, flatten, fuse_gaussians
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 
 Array = NDArray[np.float64]
 

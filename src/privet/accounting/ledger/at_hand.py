@@ -6,10 +6,10 @@ from collections import deque
 
 from dp_accounting.dp_event import NonPrivateDpEvent
 
-from privet.accounting.ledger_rows import MAX_ROW_BYTES, CodedEvent, Reserved
-from privet.errors import AccountingError, ArgumentError, PrivetError
+from privet.accounting.ledger.rows import MAX_ROW_BYTES, CodedEvent, Reserved
+from privet.errors import ArgumentError, PrivetError
 from privet.mechanism.done import Done
-from privet.mechanism.events import DpEvent, same_event
+from privet.mechanism.events import DpEvent
 
 # The JSON around one event in a closing row: {"count":<up to 16 digits>,"event":...} and a comma.
 _RETURNED_PART_BYTES = 48
@@ -67,14 +67,6 @@ def event_of(done: Done) -> DpEvent:
             "what done_step or done_gaussian return, which is made of the noise that was drawn."
         )
     return found.event
-
-
-def is_same(reserved: DpEvent, facts: DpEvent) -> bool:
-    """Whether facts are what was reserved; facts that no event describes never are."""
-    try:
-        return same_event(reserved, facts)
-    except (ArgumentError, AccountingError):
-        return False
 
 
 def coded_or_non_private(event: DpEvent) -> CodedEvent:

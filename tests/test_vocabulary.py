@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from privet.mechanism.terms import Adjacency, Unit
+from privet.vocabulary import Adjacency, Unit
 
 
 @pytest.mark.parametrize("unit", list(Unit))

@@ -18,9 +18,9 @@ from privet.mechanism.masking import Mask
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.release_masks import ChosenMask
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.estimator import fit_privately
+from privet.vocabulary import Adjacency, Unit
 
 
 @given(flags=st.lists(st.booleans(), min_size=1, max_size=70).filter(lambda flags: not all(flags)))

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from privet.accounting.ledger_rows import CodedEvent, parse_strict
-from privet.accounting.ledger_tally import LedgerHead, Told
+from privet.accounting.ledger.rows import CodedEvent, parse_strict
+from privet.accounting.ledger.tally import LedgerHead, Told
 from privet.durable import STATE_VARIABLE, state_folder, write_durably
 from privet.errors import LedgerCorrupt, LedgerError, PrivetError
 

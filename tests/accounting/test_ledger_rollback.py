@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from privet.accounting.kept_heads import KeptHead, UserHeads
 from privet.accounting.ledger import Ledger
-from privet.accounting.rolled_back import accept_roll_back, read_newest
+from privet.accounting.ledger.heads import KeptHead, UserHeads
+from privet.accounting.ledger.rollback import accept_roll_back, read_newest
 from privet.errors import LedgerCorrupt, LedgerError
 from privet.reports.certificate import certify
 from privet.runs.ledger_check import check_ledger

@@ -11,14 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privet.accounting.accountants import PLD, RDP, tightest
-from privet.accounting.divergences import log_stopping_probability
 from privet.accounting.guarantee import guarantee
+from privet.accounting.private_selection import RandomSearch
 from privet.accounting.renyi import ORDERS
-from privet.accounting.search import RandomSearch
+from privet.accounting.renyi_composition import log_stopping_probability
 from privet.errors import AccountingError, ArgumentError
-from privet.mechanism.events import DpEvent, decode_event, encode_event
-from privet.mechanism.extra_events import TotalVariationDpEvent
-from privet.mechanism.terms import Adjacency, Unit
+from privet.mechanism.events import DpEvent, TotalVariationDpEvent, decode_event, encode_event
+from privet.vocabulary import Adjacency, Unit
 from tests.contract import statistics as stats
 
 ADD_REMOVE = Adjacency.ADD_REMOVE

@@ -28,8 +28,8 @@ from enum import Enum
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, get_args
 
 from privet import checks
-from privet.accounting.ledger_changes import Changed, Unexplained
-from privet.accounting.ledger_evidence import Settled, Tried, Vouched
+from privet.accounting.ledger.changes import Changed, Unexplained
+from privet.accounting.ledger.evidence import Settled, Tried, Vouched
 from privet.errors import ArgumentError, LedgerCorrupt, LedgerError
 from privet.mechanism.events import DpEvent, decode_event, encode_event
 from privet.mechanism.fingerprint import canonical as canonical

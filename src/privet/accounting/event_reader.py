@@ -19,12 +19,14 @@ from privet.accounting.product_laplace import SampledProductLaplace
 from privet.accounting.radial_laplace import SampledRadialLaplace
 from privet.accounting.renyi import SampledGaussian
 from privet.errors import ArgumentError
-from privet.mechanism.events import DpEvent, flatten, fuse_gaussians
-from privet.mechanism.extra_events import (
+from privet.mechanism.events import (
+    DpEvent,
     L2LaplaceDpEvent,
     ProductLaplaceDpEvent,
     PureDpEvent,
     TotalVariationDpEvent,
+    flatten,
+    fuse_gaussians,
 )
 
 _LEAST_NOISE = 1e-150

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, assert_never
 
 from privet import checks
-from privet.accounting.ledger_changes import Changed, Unexplained
-from privet.accounting.ledger_evidence import Settled, Tried, Vouched
-from privet.accounting.ledger_rows import (
+from privet.accounting.ledger.changes import Changed, Unexplained
+from privet.accounting.ledger.evidence import Settled, Tried, Vouched
+from privet.accounting.ledger.rows import (
     MAX_ROW_BYTES,
     NO_ROW_SHA256,
     Closed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from privet.accounting.ledger_changes import MAX_REASON
+from privet.accounting.ledger.changes import MAX_REASON
 from privet.errors import ArgumentError
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privet.accounting.waste import Waste, never_seen_share, waste_table
+from privet.accounting.batch_sizes import Waste, never_seen_share, waste_table
 from privet.errors import ArgumentError
 from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.sampling import FixedSize, Poisson, Sampling

@@ -10,8 +10,8 @@ from scipy.optimize import brentq
 
 from privet.accounting import renyi
 from privet.accounting.curves import RenyiCurve
-from privet.accounting.releases import Releases, Selection
-from privet.mechanism.terms import Adjacency
+from privet.accounting.event_reader import Releases, Selection
+from privet.vocabulary import Adjacency
 
 Array = NDArray[np.float64]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from privet.accounting.kept_heads import KeptHead, UserHeads
 from privet.accounting.ledger import Ledger
-from privet.accounting.ledger_rows import MAX_ROW_BYTES, CodedEvent
-from privet.accounting.ledger_store import PosixFileSystem, reading
-from privet.accounting.ledger_tally import LedgerView, Tally
+from privet.accounting.ledger.heads import KeptHead, UserHeads
+from privet.accounting.ledger.rows import MAX_ROW_BYTES, CodedEvent
+from privet.accounting.ledger.store import PosixFileSystem, reading
+from privet.accounting.ledger.tally import LedgerView, Tally
 
 
 def read_newest(path: Path, *, where: Path) -> LedgerView:

@@ -9,7 +9,7 @@ import numpy as np
 from dp_accounting import dp_event
 
 from privet import checks
-from privet.accounting.divergences import log_stopping_probability
+from privet.accounting.renyi_composition import log_stopping_probability
 from privet.errors import ArgumentError
 from privet.mechanism.events import DpEvent
 

@@ -14,12 +14,12 @@ from dp_accounting.pld import PLDAccountant
 
 from privet.accounting.accountants import PLD
 from privet.accounting.curves import SMALLEST_PLD_DELTA
+from privet.accounting.event_reader import read_releases
 from privet.accounting.guarantee import Guarantee
 from privet.accounting.mechanisms import TruncatedGaussian
-from privet.accounting.releases import read_releases
 from privet.errors import AccountingError
 from privet.mechanism.events import DpEvent
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 
 _RELATIONS = {
     Adjacency.ADD_REMOVE: NeighboringRelation.ADD_OR_REMOVE_ONE,

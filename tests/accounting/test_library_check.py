@@ -8,9 +8,9 @@ import pytest
 from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
 from privet.accounting.guarantee import guarantee
-from privet.accounting.witness import confirmed, library_epsilon
+from privet.accounting.library_check import confirmed, library_epsilon
 from privet.errors import AccountingError
-from privet.mechanism.terms import Adjacency, Unit
+from privet.vocabulary import Adjacency, Unit
 
 
 def sampled(rate: float, multiplier: float, steps: int) -> DpEvent:
