@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,17 +15,20 @@ from torch.optim import SGD, Adam, Optimizer
 
 from privet.accounting.ledger import Ledger
 from privet.errors import LedgerMismatch, UnsupportedModel, WeightsChanged
+from privet.federated.sums import PartySums, Records
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
+from privet.mechanism.grouping import OneGroup
+from privet.mechanism.layout import Layout
 from privet.runs.ledger_check import check_ledger
 from privet.training.estimator import PrivateClassifier
 from privet.training.performance import Performance
 from privet.training.session import Session, Step
 from privet.training.start import privatize
-from privet.training.weights import StateGuard, _Pending
+from privet.training.weights import _Pending
 from privet.vocabulary import Adjacency, Unit
-from tests.training.tools import examples, full_batch, losses_of, network, plain_sgd, run, walk
+from tests.training.tools import CPU, examples, full_batch, losses_of, network, plain_sgd, run, walk
 
 ENGINES = pytest.mark.parametrize("engine", [BookKeeping(), Functional()], ids=["book-keeping", "functional"])
 
@@ -318,13 +322,22 @@ def test_a_forward_pass_that_writes_through_data_at_a_later_step_is_refused(
 
 def test_a_party_whose_forward_pass_writes_into_the_model_is_refused() -> None:
     model = Net()
-    guard = StateGuard(model)
-    guard.check()
-    model(examples().tensors[0])
-    guard.check()
-    model.scale.add_(1.0)
-    with pytest.raises(UnsupportedModel, match=r"\['scale'\]"):
-        guard.check()
+    layout = Layout.of(
+        [(name, tuple(value.shape)) for name, value in model.named_parameters() if value.requires_grad], OneGroup()
+    )
+    plain = losses_of(model)
+
+    def writing(inputs: Tensor, labels: Tensor) -> Tensor:
+        model.scale.add_(1.0)
+        return plain(inputs, labels)
+
+    records = Records(dataset=examples(), losses=writing, physical_batch_size=4)
+    sums = PartySums(model, records, engine=BookKeeping(), layout=layout, device=CPU)
+    plan, ledger = full_batch(), Ledger.in_memory("0" * 64)
+    with pytest.raises(UnsupportedModel, match="scale"):
+        sums.clipped_sum(
+            np.arange(8), rule=plan.clipping.for_groups(1), kept=None, noise=plan.noise, ledger=ledger, number=0
+        )
 
 
 class Late:

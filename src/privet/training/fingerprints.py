@@ -24,7 +24,7 @@ class _Segment:
     """A part of one tensor that lies on one page."""
 
     name: str
-    words: Callable[[], Tensor]
+    words: Tensor | Callable[[], Tensor]
     length: int
 
 
@@ -37,9 +37,12 @@ class _Page:
 
     def sums(self, multipliers: Tensor) -> Tensor:
         """Return one number for each segment."""
-        if len(self.segments) == 1:
-            return _total(self.segments[0].words(), multipliers).view(1)
-        words = torch.cat([segment.words() for segment in self.segments])
+        parts: list[Tensor] = []
+        for segment in self.segments:
+            parts.append(segment.words if isinstance(segment.words, Tensor) else segment.words())
+        if len(parts) == 1:
+            return _total(parts[0], multipliers).view(1)
+        words = torch.cat(parts)
         totals = (words * multipliers[: len(words)]).cumsum(0)[self.ends]
         return torch.cat([totals[:1], totals.diff()])
 
@@ -99,13 +102,23 @@ class Fingerprints:
         with torch._C.DisableTorchFunction(), torch.no_grad():
             for number in chosen:
                 device = self._devices[number]
-                found.setdefault(device, []).append(self.pages[number].sums(self._multipliers_on(device)))
-            return Fingerprint(pages=chosen, sums={device: torch.cat(parts) for device, parts in found.items()})
+                multipliers = self._multipliers.get(device)
+                if multipliers is None:
+                    multipliers = self._draw_multipliers(device)
+                found.setdefault(device, []).append(self.pages[number].sums(multipliers))
+            return Fingerprint(pages=chosen, sums=dict(zip(found, map(torch.cat, found.values()), strict=True)))
 
     def differing(self, one: Fingerprint, other: Fingerprint) -> list[tuple[torch.device, Tensor]]:
-        """Compare two fingerprints of the same pages: one truth value for each segment, on its device."""
+        """Compare two fingerprints of the same pages: one truth value for each segment, on its device.
+
+        Equal ones on a processor, where the comparison needs no waiting, are left out.
+        """
+        found: list[tuple[torch.device, Tensor]] = []
         with torch._C.DisableTorchFunction():
-            return [(device, one.sums[device] != other.sums[device]) for device in one.sums]
+            for device, sums in one.sums.items():
+                if device.type != "cpu" or not torch.equal(sums, other.sums[device]):
+                    found.append((device, sums != other.sums[device]))
+        return found
 
     def names(self, pages: Sequence[int], device: torch.device, differs: Tensor) -> set[str]:
         """Name the tensors whose segments differ; waits for the device."""
@@ -114,15 +127,14 @@ class Fingerprints:
         with torch._C.DisableTorchFunction():
             return {name for name, differ in zip(names, differs.tolist(), strict=True) if differ}
 
-    def _multipliers_on(self, device: torch.device) -> Tensor:
-        if device not in self._multipliers:
-            of_device = [page for page, where in zip(self.pages, self._devices, strict=True) if where == device]
-            longest = max(sum(segment.length for segment in page.segments) for page in of_device)
-            # a generator of their own: torch's is the user's
-            source = torch.Generator().manual_seed(secrets.randbits(63))
-            drawn = torch.randint(-(2**63), 2**63 - 1, (longest,), generator=source, dtype=torch.int64)
-            self._multipliers[device] = drawn.bitwise_or_(1).to(device)
-        return self._multipliers[device]
+    def _draw_multipliers(self, device: torch.device) -> Tensor:
+        of_device = [page for page, where in zip(self.pages, self._devices, strict=True) if where == device]
+        longest = max(sum(segment.length for segment in page.segments) for page in of_device)
+        # a generator of their own: torch's is the user's
+        source = torch.Generator().manual_seed(secrets.randbits(63))
+        drawn = torch.randint(-(2**63), 2**63 - 1, (longest,), generator=source, dtype=torch.int64)
+        self._multipliers[device] = made = drawn.bitwise_or_(1).to(device)
+        return made
 
 
 def _total(words: Tensor, multipliers: Tensor) -> Tensor:
@@ -147,7 +159,7 @@ def _segments(name: str, tensor: Tensor) -> list[_Segment]:
     if is_plain and _is_without_gaps(tensor):
         words = _words(tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset()))
         parts = torch.split(words, size)
-        return [_Segment(name=name, words=lambda part=part: part, length=len(part)) for part in parts]  # type: ignore[misc]
+        return [_Segment(name=name, words=part, length=len(part)) for part in parts]
     length = len(_copied_words(tensor))
     places = [slice(start, start + size) for start in range(0, length, size)]
     return [

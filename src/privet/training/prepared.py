@@ -154,7 +154,7 @@ class PreparedRun:
             parameters=self.parameters,
             memory=torch.zeros_like(self.flat),
             optimizer=self.state.optimizer,
-            opened=self.guard.allow_step,
+            opened=self.guard.steps.opened,
             divisor=self.plan.sampling.expected_batch_size,
             records=self.launcher.uses_graphs,
         )

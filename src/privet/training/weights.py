@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter, methodcaller
 from typing import Any
 
 import torch
@@ -20,6 +22,9 @@ from torch.optim import Optimizer
 from privet.errors import UnsupportedModel, WeightsChanged
 from privet.training.fingerprints import Fingerprints
 
+_VALUES = methodcaller("values")
+# All facts of a place but the counter of changes.
+_WHERE = itemgetter(slice(0, 1), slice(2, None))
 # The least number of pages, and the share of all, that are looked at in steps at which not all are.
 _LEAST_PAGES, _SHARE = 4, 16
 
@@ -27,7 +32,7 @@ _LEAST_PAGES, _SHARE = 4, 16
 class Holdings:
     """Which tensors a model (and an optimizer) holds, without a walk over the modules at every look."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer | None = None) -> None:
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Walk over the modules once."""
         self._model, self._optimizer = model, optimizer
         self._owners: dict[int, str] = {}
@@ -37,7 +42,7 @@ class Holdings:
         """List the tensors anew."""
         modules = list(self._model.modules())
         self._held = [held for m in modules for held in (m._parameters, m._buffers, m._modules)]
-        self._ids = self._ids_now()
+        self._ids = list(map(id, chain.from_iterable(map(_VALUES, self._held))))
         self.parameters = dict(self._model.named_parameters())
         # a parameter that was replaced keeps its name: the optimizer still holds it
         self._owners |= {id(value): name for name, value in self.parameters.items()}
@@ -45,59 +50,67 @@ class Holdings:
         self.tensors: dict[str, Tensor] = dict(self._model.named_buffers()) | self.parameters
         self._values = list(self.tensors.values())
 
-    def _ids_now(self) -> list[int]:
-        return [id(value) for held in self._held for value in held.values()]
-
-    @property
     def is_same(self) -> bool:
         """Whether the modules hold the very objects that were listed."""
-        return self._ids_now() == self._ids
+        return list(map(id, chain.from_iterable(map(_VALUES, self._held)))) == self._ids
 
     def changes(self) -> list[int]:
         """Return the counters of changes in place, and where the tensors lie; cheap."""
+        facts: list[int] = []
         with torch._C.DisableTorchFunction():
-            return [fact for tensor in self._values for fact in _counted(tensor)]
+            for tensor in self._values:
+                try:
+                    facts += (tensor._version, tensor.data_ptr())
+                except RuntimeError:  # made in inference mode, or a wrapper without memory of its own
+                    facts += (0, 0)
+        return facts
 
     def everything(self) -> dict[str, Tensor]:
         """Return all tensors by name, those of the optimizer's state included."""
-        if self._optimizer is None:
-            return dict(self.tensors)
-        return self.tensors | dict(_of_optimizer(self._optimizer, self._owners))
+        return self.tensors | _of_optimizer(self._optimizer, self._owners)
 
 
-def _counted(tensor: Tensor) -> tuple[int, int]:
-    try:
-        return tensor._version, tensor.data_ptr()
-    except RuntimeError:  # made in inference mode, or a wrapper without memory of its own
-        return 0, 0
+def _places(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Any, ...]]:
+    """Return all that tells where and how the numbers of tensors lie, and how often torch saw them change."""
+    found: dict[str, tuple[Any, ...]] = {}
+    with torch._C.DisableTorchFunction():
+        for name, tensor in tensors.items():
+            try:
+                counted = tensor._version, tensor.data_ptr()
+            except RuntimeError:  # as above
+                counted = 0, 0
+            facts = (id(tensor), *counted, tensor.dtype, tensor.device, tensor.is_neg(), tensor.is_conj())
+            is_strided = tensor.layout is torch.strided
+            found[name] = (*facts, tensor.shape, tensor.stride()) if is_strided else facts
+    return found
 
 
-def _place(tensor: Tensor) -> tuple[Any, ...]:
-    """Return all that tells where and how a tensor's numbers lie."""
-    facts = (id(tensor), *_counted(tensor), tensor.dtype, tensor.device, tensor.is_neg(), tensor.is_conj())
-    return (*facts, tensor.shape, tensor.stride()) if tensor.layout is torch.strided else facts
-
-
-def _of_optimizer(optimizer: Optimizer, owners: Mapping[int, str]) -> Iterator[tuple[str, Tensor]]:
-    """Yield what an optimizer keeps from step to step; learning rates are public and may be tensors too."""
-    for owner, kept in optimizer.state.items():
-        name = owners.get(id(owner), "no parameter of the model")
-        yield from _tensors_in(kept, f"the optimizer's state of {name}", depth=3)
-    others = {key: value for key, value in vars(optimizer).items() if key not in ("state", "param_groups", "defaults")}
-    yield from _tensors_in(others, "the optimizer", depth=4)
-
-
-def _tensors_in(value: Any, name: str, *, depth: int) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(value, Tensor):
-        yield name, value
-    elif depth and isinstance(value, dict):
-        for key, item in value.items():
-            yield from _tensors_in(item, f"{name}: {key if isinstance(key, str) else 'item'}", depth=depth - 1)
-    elif depth and isinstance(value, list | tuple):
-        for place, item in enumerate(value):
-            yield from _tensors_in(item, f"{name} {place}", depth=depth - 1)
-    elif depth and isinstance(value, Optimizer):
-        yield from _of_optimizer(value, {})
+def _of_optimizer(optimizer: Optimizer, owners: Mapping[int, str]) -> dict[str, Tensor]:
+    """Return what an optimizer keeps from step to step; learning rates are public and may be tensors too."""
+    found: dict[str, Tensor] = {}
+    waiting: list[tuple[str, Any, int]] = [("the optimizer", optimizer, 1)]
+    met: set[int] = set()
+    while waiting:
+        name, value, depth = waiting.pop()
+        if isinstance(value, Tensor):
+            found[name] = value
+        elif not depth:
+            continue
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                waiting.append((f"{name}: {key if isinstance(key, str) else 'item'}", item, depth - 1))
+        elif isinstance(value, list | tuple):
+            for place, item in enumerate(value):
+                waiting.append((f"{name} {place}", item, depth - 1))
+        elif isinstance(value, Optimizer) and id(value) not in met:
+            met.add(id(value))
+            for owner, kept in value.state.items():
+                whose = owners.get(id(owner), "no parameter of the model")
+                waiting.append((f"the optimizer's state of {whose}", kept, 3))
+            for key, item in vars(value).items():
+                if key not in ("state", "param_groups", "defaults"):
+                    waiting.append((f"the optimizer: {key}", item, 3))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -117,35 +130,6 @@ class _Pending:
         if self.event is not None:
             self.event.synchronize()
         return self.prints.names(self.pages, self.device, self.differs)
-
-
-class StateGuard:
-    """Notices when a forward pass writes private data into a model's buffers or weights."""
-
-    def __init__(self, model: nn.Module) -> None:
-        """Remember the version and the place of every tensor of the model."""
-        self._holdings = Holdings(model)
-        self._accepted = self._holdings.changes()
-
-    def check(self) -> None:
-        """Raise if a tensor changed since the guard was made."""
-        if not self._holdings.is_same or self._holdings.changes() != self._accepted:
-            raise UnsupportedModel(_forward_words(self._changed()))
-
-    def _changed(self) -> list[str]:
-        before = dict(zip(self._holdings.tensors, _pairs(self._accepted), strict=True))
-        listed = dict(self._holdings.tensors)
-        self._holdings.walk()
-        now = self._holdings.tensors
-        return sorted(
-            name
-            for name in now.keys() | listed
-            if now.get(name) is not listed.get(name) or before[name] != _counted(now[name])
-        )
-
-
-def _pairs(facts: Sequence[int]) -> list[tuple[int, int]]:
-    return list(zip(facts[::2], facts[1::2], strict=True))
 
 
 def _forward_words(names: Sequence[str]) -> str:
@@ -181,11 +165,11 @@ class WeightWatch:
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, *, found: Callable[[], None]) -> None:
         """Accept the present state; ``found`` is called once, before the first error of a change is raised."""
-        self._holdings, self._found = Holdings(model, optimizer), found
+        self.holdings, self._found = Holdings(model, optimizer), found
         self._random = random.SystemRandom()
         self._pending: deque[_Pending] = deque()
         self._prints, self._held = Fingerprints.of({}), dict[str, Tensor]()
-        self._where: list[tuple[Any, ...]] = [()]
+        self._places: dict[str, tuple[Any, ...]] = {}
         self._was_seen_in_step = False
         self.is_broken = False
         self.accept(looks_everywhere=True)
@@ -193,7 +177,7 @@ class WeightWatch:
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
         """The model's parameters by name, as they were last accepted."""
-        return self._holdings.parameters
+        return self.holdings.parameters
 
     def held(self) -> Iterable[Tensor]:
         """Return what is watched: the tensors of the model and of the optimizer."""
@@ -209,23 +193,19 @@ class WeightWatch:
 
     def accept(self, *, looks_everywhere: bool) -> None:
         """Take the present state as the one to compare with."""
-        if not self._holdings.is_same:
-            self._holdings.walk()
-        with torch._C.DisableTorchFunction():
-            tensors = self._holdings.everything()
-            self._places = {name: _place(value) for name, value in tensors.items()}
-        self._counts = self._holdings.changes()
-        where = [fact[:1] + fact[2:] for fact in self._places.values()]
-        if where != self._where:
-            self._where, self._prints = where, Fingerprints.of(tensors)
+        if not self.holdings.is_same():
+            self.holdings.walk()
+        tensors, before = self.holdings.everything(), self._places
+        self._places, self._counts = _places(tensors), self.holdings.changes()
+        if list(map(_WHERE, self._places.values())) != list(map(_WHERE, before.values())):
+            self._prints = Fingerprints.of(tensors)
             self._held = tensors  # so that no other tensor can take the identity of one of them
-        self._accepted = self._prints.take(self._choice(looks_everywhere))
-        self._was_seen_in_step = False
-
-    def _choice(self, looks_everywhere: bool) -> Sequence[int] | None:
-        num_pages = len(self._prints.pages)
+        num_pages, chosen = len(self._prints.pages), None
         size = max(_LEAST_PAGES, num_pages // _SHARE)
-        return None if looks_everywhere or size >= num_pages else sorted(self._random.sample(range(num_pages), size))
+        if size < num_pages and not looks_everywhere:
+            chosen = sorted(self._random.sample(range(num_pages), size))
+        self._accepted = self._prints.take(chosen)
+        self._was_seen_in_step = False
 
     def check_forward(self) -> None:
         """Refuse what a forward pass changed; the counters alone are compared.
@@ -233,7 +213,7 @@ class WeightWatch:
         Raises:
             UnsupportedModel: naming the tensors.
         """
-        if not self._holdings.is_same or self._holdings.changes() != self._counts:
+        if not self.holdings.is_same() or self.holdings.changes() != self._counts:
             self.note()
             raise UnsupportedModel(_forward_words(sorted(self._moved())))
 
@@ -280,10 +260,9 @@ class WeightWatch:
 
     def _moved(self) -> dict[str, str]:
         """Name what was replaced, moved or counted as changed, and how."""
-        if not self._holdings.is_same:
-            self._holdings.walk()
-        with torch._C.DisableTorchFunction():
-            now = {name: _place(value) for name, value in self._holdings.everything().items()}
+        if not self.holdings.is_same():
+            self.holdings.walk()
+        now = _places(self.holdings.everything())
         if now == self._places:
             return {}
         return {
@@ -314,22 +293,6 @@ class WeightWatch:
             yield
         finally:
             self.accept(looks_everywhere=True)
-
-    @contextmanager
-    def updating(self, *, looks_everywhere: Callable[[], bool]) -> Iterator[None]:
-        """Let a private update change the weights; also one that broke off is accepted, for its gradients had noise.
-
-        Raises:
-            WeightsChanged: of the update itself, if it used anything but the gradients it was given.
-        """
-        try:
-            yield
-        except WeightsChanged:
-            self.note()
-            raise
-        finally:
-            if not self.is_broken:
-                self.accept(looks_everywhere=looks_everywhere())
 
 
 def _read(prints: Fingerprints, pages: Sequence[int], device: torch.device, differs: Tensor) -> _Pending:
