@@ -95,6 +95,7 @@ class Ledger(Told):
         self._owner = os.getpid()
         self._guard = threading.RLock()
         self._at_hand = AtHand()
+        self._coded: CodedEvent | None = None  # the event that was reserved last, written once
         self._closed = False
         self._unrecorded_mismatch = False
 
@@ -207,12 +208,13 @@ class Ledger(Told):
         rounds = checks.count("count", count)
         if rounds > MAX_COUNT:
             raise ArgumentError(f"count must be at most 2**53, got {rounds}.")
-        coded = CodedEvent.of(event)
+        coded = self._coded if self._coded is not None and self._coded.event is event else CodedEvent.of(event)
         check_alone()
         self._check_usable()
         with self._guard:
             self._append(Reserved(coded=coded, count=rounds))
             self._at_hand.add(coded, rounds)
+            self._coded = coded
 
     def check(self, done: Done) -> None:
         """Use up one reserved round, and refuse its release unless what was done is what was reserved.
