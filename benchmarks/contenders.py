@@ -23,7 +23,7 @@ from privet.gradients.engines.functional import Functional
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
-from privet.mechanism.noise import Gaussian
+from privet.mechanism.noise import FixedNoise, Gaussian
 from privet.mechanism.sums import ClippedSum
 from privet.training.ending import Endings
 from privet.training.randomness import Streams
@@ -282,7 +282,8 @@ class RunningPrivet:
 
     def step(self, parts: Sequence[Batch]) -> None:
         """Clip and sum every part, add noise once, write the gradients, update."""
-        noise = Gaussian(noise_multiplier=self._settings.noise_multiplier)
+        piece = Gaussian(noise_multiplier=self._settings.noise_multiplier)
+        noise = FixedNoise(noise=piece, layout=self._layout)
         self._endings.begin(noise, self._sum(parts)).apply(keep=None)
 
     def _compute_losses(self, inputs: Tensor, labels: Tensor) -> Tensor:

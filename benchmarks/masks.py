@@ -35,7 +35,7 @@ from privet.mechanism.mask_rates import Constant
 from privet.mechanism.masking import Mask, NoMask, RandomMask
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch
-from privet.models.dp_cnn import dp_cnn
+from privet.models.convolutional import dp_cnn
 from privet.plan import Plan
 from privet.training.randomness import Streams
 from privet.training.session import Session, privatize

@@ -22,7 +22,7 @@ from privet.federated.results import (
 )
 from privet.federated.wire import Traffic
 from privet.runs.building import loss_function
-from privet.runs.evaluation import measure_model
+from privet.runs.model_measures import measure_model
 from privet.training.session import privatize
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.optim import SGD
 
 from privet.datasets.arrays import ArrayDataset
-from privet.effects.calibration import reliability
+from privet.effects.confidence import reliability
 from privet.mechanism.clipping import Clipping, KeepOrDrop, Threshold
 from privet.mechanism.grouping import Grouping, OneGroup, PerParameter
 from privet.runs.building import on_device

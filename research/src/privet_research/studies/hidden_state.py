@@ -33,10 +33,10 @@ from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.models.convex_relu import BoundedFeatures, ConvexRelu
-from privet.models.mlp import mlp
+from privet.models.dense import mlp
 from privet.plan import Plan
 from privet.runs.building import losses_of, on_device
-from privet.runs.evaluation import measure_model
+from privet.runs.model_measures import measure_model
 from privet.training.last_iterate import ProvenLoss
 from privet.training.replay import fastest_for
 from privet.training.session import privatize

@@ -30,7 +30,7 @@ from privet.mechanism.sampling import Poisson
 from privet.models.oriented_edges import oriented_edges
 from privet.plan import Plan
 from privet.runs.building import on_device
-from privet.runs.evaluation import measure_model
+from privet.runs.model_measures import measure_model
 from privet.training.augmentation import ShiftAndFlip, Views, mean_over_views
 from privet.training.averaging import ExponentialAverage
 from privet.training.schedules import CosineDecay, LearningRate, LinearDecay

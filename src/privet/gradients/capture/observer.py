@@ -114,12 +114,12 @@ class Observer:
             is_plain = len(uses) == 1 and not any(source.derived for source in sources)
             if not private or not is_plain or tensors_in(call.kwargs) or len(places) != len(tensors_in(call.args)):
                 return
-            inputs = [place for place, arg in enumerate(call.args) if is_batch(arg)]
-            tensors = [*(call.args[place] for place in inputs), result]
+            given = [(place, arg) for place, arg in enumerate(call.args) if is_batch(arg)]
+            inputs = [(place, (arg.shape, arg.dtype, arg.device)) for place, arg in given]
             use = KnownUse(
                 sources=[(places[id(source.tensor)], source) for source in sources],
                 inputs=inputs,
-                kinds=[(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors],
+                output=(result.shape, result.dtype, result.device),
             )
         call.known = KnownCall(is_private=private, use=use, is_half=recording.is_half, rearranges=recording.rearranges)
 

@@ -16,6 +16,8 @@ from privet.gradients.capture.in_place import Function
 from privet.gradients.capture.views import Undo
 from privet.isolation.follow import Follower
 
+Kind = tuple[torch.Size, torch.dtype, torch.device]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
@@ -102,23 +104,23 @@ class KnownUse:
 
     Attributes:
         sources: The parameters, and which positional argument each of them was.
-        inputs: Which positional arguments were tensors of the batch.
-        kinds: Shape, type and device of those tensors, and of the output.
+        inputs: Which positional arguments were tensors of the batch, and the shape, type and device of each.
+        output: Shape, type and device of the output.
     """
 
     sources: Sequence[tuple[int, Source]]
-    inputs: Sequence[int]
-    kinds: Sequence[tuple[torch.Size, torch.dtype, torch.device]]
+    inputs: Sequence[tuple[int, Kind]]
+    output: Kind
 
     def fits(self, args: Sequence[Any], output: Tensor) -> bool:
         """Whether a call with these arguments and this output makes the same use."""
         for place, source in self.sources:
             if args[place] is not source.tensor:
                 return False
-        for tensor, kind in zip([*(args[place] for place in self.inputs), output], self.kinds, strict=True):
-            if (tensor.shape, tensor.dtype, tensor.device) != kind:
+        for place, kind in self.inputs:
+            if (args[place].shape, args[place].dtype, args[place].device) != kind:
                 return False
-        return output.requires_grad
+        return output.requires_grad and (output.shape, output.dtype, output.device) == self.output
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import mul
 from typing import Protocol
 
 import torch
@@ -111,8 +113,8 @@ def _one_product(left: Tensor, right: Tensor) -> Tensor:
     return torch.bmm(left, right, out_dtype=torch.float32) if is_half(left) else left @ right
 
 
-def _key(*tensors: Tensor) -> Hashable:
-    return tuple((tensor.shape[1:], tensor.dtype, tensor.device) for tensor in tensors)
+def _key(left: Tensor, right: Tensor) -> Hashable:
+    return (left.shape[1:], left.dtype, right.shape[1:], right.dtype, right.device)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,7 +126,7 @@ class Explicit:
     @property
     def shape_key(self) -> Hashable:
         """Shape of one gradient."""
-        return _key(self.gradients)
+        return (self.gradients.shape[1:], self.gradients.dtype, self.gradients.device)
 
     def __len__(self) -> int:
         """Return the number of examples."""
@@ -140,12 +142,14 @@ class Explicit:
 
     def add_weighted_sum(self, weights: Tensor, into: Tensor) -> None:
         """One matrix-vector product over memory as it lies; kernels store some gradients in another order."""
-        order = sorted(range(1, self.gradients.dim()), key=self.gradients.stride, reverse=True)
-        if order == list(range(1, self.gradients.dim())):
+        axes = range(1, self.gradients.dim())
+        order = sorted(axes, key=self.gradients.stride, reverse=True)
+        if order == list(axes):
             into.view(-1).addmv_(self.gradients.reshape(len(weights), -1).mT, weights)
             return
-        lying = self.gradients.permute(0, *order)
-        into.permute([axis - 1 for axis in order]).add_((weights @ lying.flatten(1)).view(lying.shape[1:]))
+        in_memory_order = self.gradients.permute(0, *order)
+        sums = weights @ in_memory_order.flatten(1)
+        into.unsqueeze(0).permute(0, *order).add_(sums.view(1, *in_memory_order.shape[1:]))
 
     def without(self, bad: Tensor) -> Explicit:
         """Zero the marked rows."""
@@ -319,6 +323,11 @@ class ConvGeometry:
     dilation: tuple[int, ...]
     groups: int
 
+    @cached_property
+    def sides(self) -> list[int]:
+        """The padding as ``functional.pad`` takes it: both sides of each axis, the last axis first."""
+        return [amount for size in reversed(self.padding) for amount in (size, size)]
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Convolution:
@@ -380,11 +389,10 @@ class Convolution:
     def strided_patches(self) -> Tensor:
         """Return a view of the padded inputs as ``[channels, *kernel, batch, *positions]``."""
         geometry = self.geometry
-        sides = [amount for size in reversed(geometry.padding) for amount in (size, size)]
-        padded = functional.pad(self.inputs, sides).contiguous() if any(sides) else self.inputs.contiguous()
+        padded = functional.pad(self.inputs, geometry.sides) if any(geometry.padding) else self.inputs
+        padded = padded.contiguous()
         per_example, per_channel, *per_pixel = padded.stride()
-        by_tap = [gap * stride for gap, stride in zip(geometry.dilation, per_pixel, strict=True)]
-        by_position = [step * stride for step, stride in zip(geometry.stride, per_pixel, strict=True)]
+        by_tap, by_position = map(mul, geometry.dilation, per_pixel), map(mul, geometry.stride, per_pixel)
         return padded.as_strided(
             (*geometry.weight_shape[1:], len(self), *self.out_grads.shape[2:]),
             (per_channel, *by_tap, per_example, *by_position),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from operator import mul
 
 import torch
 from torch import Tensor
@@ -164,12 +165,11 @@ def _gradients_by_pixel(part: Convolution) -> Tensor:
 def _strided_pixel_patches(part: Convolution) -> Tensor:
     """Return a view of the padded inputs as ``[batch, *positions, *kernel, channels]``."""
     geometry = part.geometry
-    sides = [0, 0, *(amount for size in reversed(geometry.padding) for amount in (size, size))]
     images = part.inputs.movedim(1, -1)
-    padded = (functional.pad(images, sides) if any(sides) else images).contiguous()
+    padded = functional.pad(images, [0, 0, *geometry.sides]) if any(geometry.padding) else images
+    padded = padded.contiguous()
     per_example, *per_pixel, per_channel = padded.stride()
-    by_position = [step * stride for step, stride in zip(geometry.stride, per_pixel, strict=True)]
-    by_tap = [gap * stride for gap, stride in zip(geometry.dilation, per_pixel, strict=True)]
+    by_position, by_tap = map(mul, geometry.stride, per_pixel), map(mul, geometry.dilation, per_pixel)
     positions, (_, channels, *kernel) = part.out_grads.shape[2:], geometry.weight_shape
     return padded.as_strided(
         (len(part), *positions, *kernel, channels), (per_example, *by_position, *by_tap, per_channel)
