@@ -67,6 +67,7 @@ class Watch:
     waivers: Sequence[Waiver] = ()
     programs: Programs = field(default_factory=Programs)
     step: int = 0
+    num_findings: int = 0  # grows whenever ``tried``, ``settled`` or ``waived`` may have changed
     _families: dict[Any, _Family] = field(default_factory=dict)
     _tried: dict[str, None] = field(default_factory=dict)
     _waived: dict[str, None] = field(default_factory=dict)
@@ -117,6 +118,7 @@ class Watch:
         for waiver in self.waivers:
             if waiver.check is check:
                 self._waived[str(waiver)[:_LONGEST]] = None
+                self.num_findings += 1
                 return True
         return False
 
@@ -128,6 +130,7 @@ class Watch:
         """
         if proof.trace is None:
             return True
+        self.num_findings += 1
         self._check_reads(proof.refused)
         if isinstance(proof.losses, Cause):
             if proof.losses.fault is Fault.MIXES:
@@ -151,6 +154,7 @@ class Watch:
     def note_tried(self, reason: str) -> None:
         """Note that something was not proven by rule."""
         self._tried[reason[:_LONGEST]] = None
+        self.num_findings += 1
 
     def check_backward(self, trace: Trace) -> None:
         """Refuse user code of a backward pass that reads numbers into Python.

@@ -27,6 +27,9 @@ class _Segment:
     words: Tensor | Callable[[], Tensor]
     length: int
 
+    def read(self) -> Tensor:
+        return self.words if isinstance(self.words, Tensor) else self.words()
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Page:
@@ -34,12 +37,11 @@ class _Page:
 
     segments: Sequence[_Segment]
     ends: Tensor
+    in_place: list[Tensor] | None  # the words of the segments, where all of them are read in place
 
     def sums(self, multipliers: Tensor) -> Tensor:
         """Return one number for each segment."""
-        parts: list[Tensor] = []
-        for segment in self.segments:
-            parts.append(segment.words if isinstance(segment.words, Tensor) else segment.words())
+        parts = self.in_place or [segment.read() for segment in self.segments]
         if len(parts) == 1:
             return _total(parts[0], multipliers).view(1)
         words = torch.cat(parts)
@@ -208,7 +210,12 @@ def _pages(segments: Sequence[_Segment], device: torch.device) -> list[_Page]:
             room = size
         groups[-1].append(segment)
         room -= segment.length
-    return [_Page(segments=group, ends=_ends(group, device)) for group in groups]
+    return [_Page(segments=group, ends=_ends(group, device), in_place=_in_place(group)) for group in groups]
+
+
+def _in_place(group: Sequence[_Segment]) -> list[Tensor] | None:
+    words = [segment.words for segment in group if isinstance(segment.words, Tensor)]
+    return words if len(words) == len(group) else None
 
 
 def _ends(group: Sequence[_Segment], device: torch.device) -> Tensor:

@@ -39,9 +39,11 @@ def strangers_in(optimizer: Optimizer, *, own_hook: int) -> Sequence[str]:
     others = [*hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
     others += torch_optimizer._global_optimizer_pre_hooks.values()
     others += torch_optimizer._global_optimizer_post_hooks.values()
-    for hook in others:
-        found.append(f"the hook {getattr(hook, '__qualname__', type(hook).__name__)}")
-    return found
+    return found if not others else found + [f"the hook {_name(hook)}" for hook in others]
+
+
+def _name(hook: Any) -> str:
+    return getattr(hook, "__qualname__", type(hook).__name__)
 
 
 def _is_of_a_scheduler(step: Any, kind: type[Optimizer]) -> bool:
