@@ -328,19 +328,27 @@ def test_a_party_whose_forward_pass_writes_into_the_model_is_refused() -> None:
     layout = Layout.of(
         [(name, tuple(value.shape)) for name, value in model.named_parameters() if value.requires_grad], OneGroup()
     )
-    plain = losses_of(model)
+    plain, writes = losses_of(model), False
+    model.register_buffer("seen", torch.zeros(3))
 
     def writing(inputs: Tensor, labels: Tensor) -> Tensor:
-        model.scale.add_(1.0)
+        if writes:
+            model.get_buffer("seen").add_(inputs.detach().sum(0))
         return plain(inputs, labels)
 
     records = Records(dataset=examples(), losses=writing, physical_batch_size=4)
     sums = PartySums(model, records, engine=BookKeeping(), layout=layout, device=CPU)
     plan, ledger = full_batch(), Ledger.in_memory("0" * 64)
-    with pytest.raises(UnsupportedModel, match="scale"):
-        sums.clipped_sum(
-            np.arange(8), rule=plan.clipping.for_groups(1), kept=None, noise=plan.noise, ledger=ledger, number=0
-        )
+
+    def round_of(number: int) -> None:
+        rule = plan.clipping.for_groups(1)
+        sums.clipped_sum(np.arange(8), rule=rule, kept=None, noise=plan.noise, ledger=ledger, number=number)
+
+    round_of(0)
+    writes = True
+    with pytest.raises(UnsupportedModel, match="seen"):
+        round_of(3)
+    assert ledger.why_not_private
 
 
 class Late:
