@@ -16,7 +16,7 @@ from privet.accounting.accountants import curve
 from privet.accounting.calibration import spent_epsilon
 from privet.accounting.curves import GaussianCurve
 from privet.accounting.profile import trade_off
-from privet.errors import ArgumentError, PlanError
+from privet.errors import PlanError
 from privet.mechanism.events import DpEvent, compose
 from privet.plan import Plan
 from privet.vocabulary import Release
@@ -170,7 +170,7 @@ class AuditFinding:
         Raises:
             ArgumentError: an entry is missing or of the wrong kind.
         """
-        try:
+        with checks.reading("the finding of an audit"):
             bound = data["noise_bound"]
             return cls(
                 audit=str(data["audit"]),
@@ -182,8 +182,6 @@ class AuditFinding:
                 num_rounds=checks.count("num_rounds", data["num_rounds"], minimum=0),
                 **{name: _number_in(name, data[name]) for name in _NUMBERS},
             )
-        except (KeyError, TypeError) as error:
-            raise ArgumentError(f"This is not the finding of an audit: {error}.") from None
 
 
 _NUMBERS = ("confidence", "delta", "epsilon_bound", "epsilon_claim", "noise_claim")

@@ -15,7 +15,6 @@ from scipy.special import ndtri
 from privet import checks
 from privet.accounting.guarantee import trade_off
 from privet.attacks.intervals import Proportion, clopper_pearson, upper_limit
-from privet.errors import ArgumentError
 from privet.mechanism.events import DpEvent
 from privet.vocabulary import Adjacency
 
@@ -123,7 +122,7 @@ class MembershipReport:
         Raises:
             ArgumentError: an entry is missing or of the wrong kind.
         """
-        try:
+        with checks.reading("a membership report"):
             area = {name: checks.number(name, data["area"][name]) for name in ("value", "low", "high")}
             return cls(
                 attack=str(data["attack"]),
@@ -134,8 +133,6 @@ class MembershipReport:
                 points=tuple(_read_point(row) for row in data["points"]),
                 roc=tuple((checks.number("roc", false), checks.number("roc", true)) for false, true in data["roc"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ArgumentError(f"This is not a membership report: {error}.") from None
 
 
 def _read_point(row: Any) -> OperatingPoint:

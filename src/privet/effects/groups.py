@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from privet import checks
 from privet.effects.reliability import Interval
-from privet.errors import ArgumentError
 
 _MEASURES = ("accuracy", "loss", "calibration_error")
 _DECISION_INTERVALS = ("demographic_parity_interval", "equalized_odds_interval")
@@ -178,9 +177,7 @@ class FairnessReport:
         Raises:
             ArgumentError: an entry is missing or of the wrong kind.
         """
-        if not isinstance(data, Mapping):
-            raise ArgumentError("A fairness report is a table of values.")
-        try:
+        with checks.reading("a fairness report"):
             return cls(
                 num_examples=checks.count("num_examples", data["num_examples"]),
                 attributes=tuple(AttributeReport.from_dict(row) for row in data["attributes"]),
@@ -188,5 +185,3 @@ class FairnessReport:
                 sources=tuple(SourceRow.from_dict(row) for row in data["sources"]),
                 confidence=checks.probability("confidence", data["confidence"]),
             )
-        except (KeyError, TypeError) as error:
-            raise ArgumentError(f"This is not a fairness report: {error}.") from None

@@ -165,14 +165,10 @@ class CalibrationReport:
         Raises:
             ArgumentError: an entry is missing or of the wrong kind.
         """
-        if not isinstance(data, Mapping):
-            raise ArgumentError("A calibration report is a table of values.")
-        try:
+        with checks.reading("a calibration report"):
             return cls(
                 num_examples=checks.count("num_examples", data["num_examples"]),
                 reliability=Reliability.from_dict(data["reliability"]),
                 **{name: Interval.from_dict(data[name]) for name in _INTERVALS},
                 **{name: Interval.from_dict(data[name]) for name in _PARTS if name in data},
             )
-        except (KeyError, TypeError) as error:
-            raise ArgumentError(f"This is not a calibration report: {error}.") from None

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from privet import checks
 from privet.accounting.guarantee import Guarantee
 from privet.attacks.membership_verdict import MembershipReport
 from privet.attacks.reconstruction.result import RebuiltReport
 from privet.effects.groups import FairnessReport
 from privet.effects.radii import RobustnessReport, WeightGrowth
 from privet.effects.reliability import CalibrationReport
-from privet.errors import CheckpointError, PrivetError
+from privet.errors import CheckpointError
 from privet.plan import Plan
 from privet.reports.audits import AuditRecord, read_audit
 from privet.reports.long_tail_pictures import read_long_tail, read_picture
@@ -22,7 +23,7 @@ from privet.runs.ledger_check import LedgerCheck, check_ledger
 from privet.runs.measures import Metrics
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.resuming import stored_plan, stored_recipe
-from privet.runs.run_files import RunFiles, read_json, read_lines, read_text
+from privet.runs.run_files import RunFiles, listed, read_json, read_lines, read_result, read_text
 
 # From the shortest to the longest gradient of a batch, in tenths.
 NUM_NORM_QUANTILES = 11
@@ -148,7 +149,7 @@ def gather(folder: str | Path) -> RunContent:
         plan=plan,
         promised=plan.guarantee(),
         ledger=check_ledger(files.folder),
-        metrics=_metrics(files),
+        metrics=read_result(files.metrics, Metrics.from_dict),
         unprotected=_unprotected(files),
         environments=_environments(files),
         calibration=read_calibration(files),
@@ -178,75 +179,35 @@ def _own_loop(files: RunFiles) -> RunContent:
     )
 
 
-def _metrics(files: RunFiles) -> Metrics | None:
-    if not files.metrics.exists():
-        return None
-    try:
-        return Metrics.from_dict(read_json(files.metrics))
-    except PrivetError as error:
-        raise CheckpointError(f"{files.metrics} cannot be read: {error}") from None
-
-
 def read_calibration(files: RunFiles) -> CalibrationReport | None:
-    """Read what was measured of the model's confidence; None when it was not.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    if not files.calibration.exists():
-        return None
-    try:
-        return CalibrationReport.from_dict(read_json(files.calibration))
-    except PrivetError as error:
-        raise CheckpointError(f"{files.calibration} cannot be read: {error}") from None
+    """Read what was measured of the model's confidence; None when it was not."""
+    return read_result(files.calibration, CalibrationReport.from_dict)
 
 
 def read_membership(files: RunFiles) -> tuple[MembershipReport, ...]:
-    """Read what attacks on the model achieved; nothing when there were none.
+    """Read what attacks on the model achieved; nothing when there were none."""
 
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    if not files.membership.exists():
-        return ()
-    try:
-        rows = read_json(files.membership).get("attacks")
-        return tuple(MembershipReport.from_dict(row) for row in (rows if isinstance(rows, list) else [rows]))
-    except PrivetError as error:
-        raise CheckpointError(f"{files.membership} cannot be read: {error}") from None
+    def parse(found: dict[str, Any]) -> tuple[MembershipReport, ...]:
+        return tuple(MembershipReport.from_dict(row) for row in listed(found.get("attacks")))
+
+    return read_result(files.membership, parse) or ()
 
 
 def read_fairness(files: RunFiles) -> FairnessReport | None:
-    """Read what was measured of classes and groups; None when it was not.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    if not files.fairness.exists():
-        return None
-    try:
-        return FairnessReport.from_dict(read_json(files.fairness))
-    except PrivetError as error:
-        raise CheckpointError(f"{files.fairness} cannot be read: {error}") from None
+    """Read what was measured of classes and groups; None when it was not."""
+    return read_result(files.fairness, FairnessReport.from_dict)
 
 
 def read_robustness(files: RunFiles) -> tuple[RobustnessReport, WeightGrowth | None] | None:
-    """Read what was measured under attack, and of the weights' length; None when it was not.
+    """Read what was measured under attack, and of the weights' length; None when it was not."""
 
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    if not files.robustness.exists():
-        return None
-    try:
-        found = read_json(files.robustness)
+    def parse(found: dict[str, Any]) -> tuple[RobustnessReport, WeightGrowth | None]:
         growth = found.get("growth")
         report = RobustnessReport.from_dict(found.get("report"))
-        return report, None if growth is None else WeightGrowth.from_dict(growth)
-    except PrivetError as error:
-        raise CheckpointError(f"{files.robustness} cannot be read: {error}") from None
-    except (KeyError, TypeError):
-        raise CheckpointError(f"{files.robustness} holds entries that privet did not write.") from None
+        with checks.reading("what privet writes about robustness"):
+            return report, None if growth is None else WeightGrowth.from_dict(growth)
+
+    return read_result(files.robustness, parse)
 
 
 def _unprotected(files: RunFiles) -> tuple[UnprotectedRow, ...]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from privet.durable import write_durably
-from privet.errors import CheckpointError
+from privet.errors import CheckpointError, PrivetError
 
 MAX_TEXT_BYTES = 64_000_000
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,3 +220,22 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(word: str) -> float:
     raise ValueError(f"{word} is not a number")
+
+
+def read_result(path: Path, parse: Callable[[dict[str, Any]], _Result]) -> _Result | None:
+    """Read a file of results in a run's folder; None where it does not exist.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    if not path.exists():
+        return None
+    try:
+        return parse(read_json(path))
+    except PrivetError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+def listed(rows: object) -> list[Any]:
+    """Return stored rows as a list; anything else as a list of one, which the reader of a row then refuses."""
+    return rows if isinstance(rows, list) else [rows]

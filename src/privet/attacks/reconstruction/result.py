@@ -98,7 +98,7 @@ class RebuiltReport:
         Raises:
             ArgumentError: an entry is missing or of the wrong kind.
         """
-        try:
+        with checks.reading("a report of rebuilt pictures"):
             noise_std = data["noise_std"]
             rows = tuple(RebuiltFigures.from_dict(row) for row in data["rows"])
             found = cls(
@@ -108,8 +108,6 @@ class RebuiltReport:
                 noise_std=None if noise_std is None else checks.positive("noise_std", noise_std),
                 rows=rows,
             )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ArgumentError(f"This is not a report of rebuilt pictures: {error}.") from None
         if not found.rows:
             raise ArgumentError("A report of rebuilt pictures needs at least one row.")
         return found
