@@ -31,7 +31,7 @@ _GRID: Array = np.concatenate([[0.0], _RARE, np.linspace(0.01, 0.99, 600), 1 - _
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a plan says that so many of its rounds reveal at most, and what it would say with other noise.
+    """The claim of a plan about a number of its rounds, and the claim that it would make with other noise.
 
     Attributes:
         plan: The plan, calibrated.
@@ -126,7 +126,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditFinding:
-    """What one audit proved, beside the claim. Everything in it is about canaries, nothing about training data.
+    """The finding of one audit, beside the claim. It is about canaries only, not about training data.
 
     Attributes:
         audit: Which audit, in words.

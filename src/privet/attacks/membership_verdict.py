@@ -1,4 +1,4 @@
-"""What membership scores amount to: ROC curve, AUC, hits at few false alarms, and the limit that a guarantee sets."""
+"""Evaluation of membership scores: ROC curve, AUC, hits at few false alarms, and the limit of a guarantee."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEVER_TRAINED = ", control: never trained"
 
 @dataclass(frozen=True, kw_only=True)
 class AttackLimit:
-    """What no membership attack can exceed on average, by the guarantee of the mechanism that trained the model."""
+    """The limit of every membership attack on average, by the guarantee of the mechanism that trained the model."""
 
     event: DpEvent
     adjacency: Adjacency
@@ -85,13 +85,13 @@ class OperatingPoint:
 
     @property
     def exceeds_limit(self) -> bool:
-        """Whether the attack surely does better than the guarantee allows: then something is wrong."""
+        """Whether the attack exceeds the limit beyond chance: then the guarantee does not hold."""
         return self.true_positives.low > self.sure_limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class MembershipReport:
-    """What one attack achieved, beside what is allowed.
+    """The result of one attack, beside its limit.
 
     Attributes:
         attack: What made the scores.

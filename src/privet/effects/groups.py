@@ -16,7 +16,7 @@ _GAPS = ("accuracy_gap", "loss_gap", "calibration_gap")
 
 @dataclass(frozen=True, kw_only=True)
 class GroupFigures:
-    """What a classifier does for one group.
+    """Measures of a classifier for one group.
 
     Attributes:
         name: The group.
@@ -81,7 +81,7 @@ class AttributeReport:
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionDisparity:
-    """How differently the groups of one attribute are decided about, for two classes.
+    """Disparity of decisions between the groups of one attribute, for two classes.
 
     Attributes:
         attribute: What sorts the examples.
@@ -150,7 +150,7 @@ class SourceRow:
 
 @dataclass(frozen=True, kw_only=True)
 class FairnessReport:
-    """What a classifier does for every class and every declared group.
+    """Measures of a classifier for every class and every declared group.
 
     Attributes:
         num_examples: How many examples it rests on.

@@ -1,4 +1,4 @@
-"""What audits of a run's plan proved, in rows and as a plot: the lower bound of an attack beside the claim."""
+"""Audits of a run's plan, in rows and as a plot: the lower bound of an attack beside the claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says, gathered from a run folder. Needs no torch, reads no training data and changes nothing."""
+"""The content of a report, gathered from a run folder. Needs no torch, reads no training data, changes nothing."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ class RunContent:
 
     Attributes:
         folder: The run's folder.
-        recipe: What was run; None for a training loop of the user's own.
+        recipe: The recipe; None for a training loop of the user's own.
         recipe_text: The same, as written.
-        plan: What was planned.
+        plan: The plan.
         promised: The plan's guarantee.
-        ledger: What was charged.
-        metrics: What the model is worth, where that may be shown.
+        ledger: The checked ledger.
+        metrics: Measures on test data, where they may be shown.
         unprotected: Values outside the guarantee, where there are any.
         environments: One entry per process that worked on the run.
-        calibration: How far the model's confidence can be believed, where that was asked for.
-        membership: What membership attacks achieved, where they were run.
-        fairness: What the model does for classes and groups, where that was asked for.
-        robustness: Accuracy under attack, where that was asked for.
-        growth: The length of the weights beside what noise explains, where that is known.
-        audit: What audits of the plan proved, where they were run.
+        calibration: Calibration of the model's confidence, if it was measured.
+        membership: Results of membership attacks, if they were run.
+        fairness: Measures for classes and groups, if they were asked for.
+        robustness: Accuracy under attack, if it was measured.
+        growth: The length of the weights beside the length that noise explains, if it is known.
+        audit: Findings of audits of the plan, if they were run.
         long_tail: Public test pictures of lowest and highest loss as a link that holds them, where they were asked for.
-        rebuilt: What attacks rebuilt of public test pictures from their gradients, where that was asked for.
+        rebuilt: Measures of test pictures rebuilt from gradients, if the attack was run.
         rebuilt_pictures: The same as a link that holds the pictures.
     """
 
@@ -92,7 +92,7 @@ class RunContent:
 
     @property
     def is_public(self) -> bool:
-        """Whether exact values of the data may be shown; not for data that nobody declared."""
+        """Whether exact values of the data may be shown; never for undeclared data."""
         return self.recipe is not None and self.recipe.is_public
 
     @property

@@ -1,4 +1,4 @@
-"""Rebuilt pictures of a run in rows and as a grid: originals above, what attacks made of their gradients below."""
+"""Rebuilt pictures of a run, in rows of measures and as a grid with the originals above."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rebuilt_rows(report: RebuiltReport) -> list[tuple[str, ...]]:
 
 
 def rebuilt_note(report: RebuiltReport) -> str:
-    """Say what the attacker knows and what it saw."""
+    """Return a note on the knowledge of the attacker."""
     seen = (
         "The run hides nothing, so there is one line."
         if report.noise_std is None

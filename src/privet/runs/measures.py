@@ -82,7 +82,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """What a model is worth on the test split, at the end and on the way there.
+    """Measures of a model on the test split, at the end and during training.
 
     Not covered by the guarantee: these are exact functions of the test data.
     """

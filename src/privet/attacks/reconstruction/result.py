@@ -1,4 +1,4 @@
-"""How like their originals rebuilt pictures are: plain values that need no torch to be shown."""
+"""Similarity of rebuilt pictures to their originals, as plain values. Needs no torch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Mean:
 
 @dataclass(frozen=True, kw_only=True)
 class RebuiltFigures:
-    """How like their originals the pictures of one line are, on average.
+    """Mean similarity of one row of rebuilt pictures to the originals.
 
     Attributes:
         name: From what they were rebuilt.
@@ -66,7 +66,7 @@ class RebuiltFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class RebuiltReport:
-    """What an attacker rebuilt of some public pictures, from their gradients.
+    """Results of rebuilding public pictures from their gradients.
 
     Attributes:
         num_images: How many pictures were attacked.
