@@ -295,13 +295,14 @@ CLIPPING = (
     one(
         "mask-drawn-anew-inside-a-step",
         "physical batches of one step use different masks",
-        "training/step.py",
-        "            batch = fetch(session._dataset, part, session._collate, session._device)\n",
-        "            batch = fetch(session._dataset, part, session._collate, session._device)\n"
-        "            far = self.index + 10**6 + int(part[0])\n"
-        "            again = session._mask.begin(far, session._streams.masks, self._sum.flat)\n"
-        "            self._kept = self._sum.kept = again\n"
-        "            self._sum.keep = None if again is None else again.coordinates\n",
+        "training/summing.py",
+        "            batch = fetch(how.dataset, part, how.collate, how.device)\n",
+        "            batch = fetch(how.dataset, part, how.collate, how.device)\n"
+        "            again = self._clipped.kept\n"
+        "            if again is not None:\n"
+        "                again = type(again).of(again.weights.roll(int(part[0]) + 1))\n"
+        "            self._clipped.kept = again\n"
+        "            self._clipped.keep = None if again is None else again.coordinates\n",
         "tests/training/test_masks.py::test_how_a_logical_batch_is_cut_changes_neither_mask_nor_sum",
     ),
     one(
