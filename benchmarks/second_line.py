@@ -28,7 +28,8 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch
 from privet.plan import Plan
 from privet.training import preflight
-from privet.training.session import privatize
+from privet.training.performance import Performance
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 
 _PLAIN = next(contender for contender in OURS if contender.name == "non_private")
@@ -105,7 +106,9 @@ def first_steps(size: Size, device: torch.device, *, num_steps: int) -> dict[str
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with (
         _watched(watch, model),
-        privatize(model, optimizer, data, plan, physical_batch_size=size.batch_size) as session,
+        privatize(
+            model, optimizer, data, plan, performance=Performance(physical_batch_size=size.batch_size)
+        ) as session,
     ):
         for step in session.steps():
             watch.clear()

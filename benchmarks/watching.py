@@ -17,7 +17,8 @@ from benchmarks.measure import make
 from benchmarks.models import Size, losses_of
 from benchmarks.pairs import now
 from benchmarks.second_line import full_batch
-from privet.training.session import privatize
+from privet.training.performance import Performance
+from privet.training.start import privatize
 from privet.training.weights import WeightWatch
 
 _WATCHED = ("begin_step", "check_forward", "look", "accept")
@@ -54,7 +55,9 @@ def share_of_watch(size: Size, device: torch.device, *, num_steps: int) -> dict[
         setattr(WeightWatch, method, watch.timed(original))
     try:
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-        with privatize(model, optimizer, data, plan, physical_batch_size=size.batch_size) as session:
+        with privatize(
+            model, optimizer, data, plan, performance=Performance(physical_batch_size=size.batch_size)
+        ) as session:
             begin, before = now(device), watch.seconds
             for step in session.steps():
                 for inputs, labels in step.microbatches():

@@ -22,7 +22,7 @@ from privet.models import dp_cnn
 from privet.training.made_up import MadeUpBatches
 from privet.training.preflight import preflight
 from privet.training.recording import LossFunction
-from privet.training.session import privatize
+from privet.training.start import privatize
 from tests.training.tools import examples, flat, full_batch, losses_of, network, plain_sgd
 
 BATCH = (torch.randn(9, 6), torch.tensor([0, 1, 2] * 3))

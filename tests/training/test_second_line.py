@@ -14,7 +14,8 @@ from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 from privet.training import preflight
-from privet.training.session import privatize
+from privet.training.performance import Performance
+from privet.training.start import privatize
 from tests.training.tools import full_batch
 
 SIZE, WIDTH, TOKENS = 16, 6, 11
@@ -59,7 +60,9 @@ def passes(model: nn.Module, data: Dataset[Any], num_steps: int) -> list[dict[st
     found, counted = [], Counted()
     handle = model.register_forward_pre_hook(counted.note)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    session = privatize(model, optimizer, data, full_batch(num_steps), physical_batch_size=SIZE)
+    session = privatize(
+        model, optimizer, data, full_batch(num_steps), performance=Performance(physical_batch_size=SIZE)
+    )
     with counted.within("_proven"), counted.within("_limits_of"), counted.within("_experiment"), session:
         for step in session.steps():
             counted.rows.clear()
@@ -90,7 +93,7 @@ def test_a_program_of_another_kind_is_tried_again() -> None:
     counted = Counted()
     handle = model.register_forward_pre_hook(counted.note)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    session = privatize(model, optimizer, data, full_batch(7), physical_batch_size=SIZE)
+    session = privatize(model, optimizer, data, full_batch(7), performance=Performance(physical_batch_size=SIZE))
     with counted.within("_experiment"), session:
         for step in session.steps():
             counted.rows.clear()
