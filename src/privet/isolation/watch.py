@@ -90,10 +90,9 @@ class Watch:
         """Whether any program was only tried."""
         return bool(self._tried)
 
-    @property
-    def num_kinds(self) -> int:
-        """How many kinds of programs were met; batches of other sizes are of one kind."""
-        return len(self._families) + len(self._tried)
+    def num_kinds_besides(self, calls: tuple[Callable[..., Any], ...]) -> int:
+        """How many kinds of programs were met, besides that of some calls; batches of other sizes are of one kind."""
+        return len(self._families) + len(self._tried) - (calls in self._families)
 
     @property
     def waived(self) -> tuple[str, ...]:

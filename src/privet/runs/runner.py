@@ -47,9 +47,11 @@ from privet.training.averaging import ExponentialAverage
 from privet.training.batching import MapDataset
 from privet.training.checkpoint import load_checkpoint
 from privet.training.data_seal import DataSeal
+from privet.training.performance import Performance
 from privet.training.replay import fastest_for
 from privet.training.schedules import LearningRate
-from privet.training.session import Session, privatize
+from privet.training.session import Session
+from privet.training.start import privatize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,10 +259,11 @@ class _Run:
             build_optimizer(settings, self._model),
             dataset,
             self._plan,
-            physical_batch_size=self._physical_batch_size(dataset),
+            performance=Performance(
+                physical_batch_size=self._physical_batch_size(dataset), launch=fastest_for(self._device)
+            ),
             folder=self._files.folder,
             checkpoint_every=settings.checkpoint_every,
-            launch=fastest_for(self._device),
             telemetry=self._notes,
             averaging=None if settings.averaging is None else ExponentialAverage(decay=settings.averaging.decay),
             seed=settings.seed,

@@ -35,10 +35,11 @@ from privet.models.token_states import TokenStates, encode_sentences
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.optimizers import DPAdamW
+from privet.training.performance import Performance
 from privet.training.predictions import Predictions
 from privet.training.replay import CudaGraph, Eager
 from privet.training.schedules import LearningRate, LinearDecay
-from privet.training.session import privatize
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 from privet_research.studies.arms import LOCAL, MIXED, NON_PRIVATE, SCALED
 from privet_research.studies.clipping import cross_fitted
@@ -257,8 +258,10 @@ def _train_privately(
         optimizer,
         train,
         plan,
-        physical_batch_size=settings.physical_batch_size if is_cuda else min(64, settings.physical_batch_size),
-        launch=CudaGraph(max_recordings=_MAX_RECORDINGS) if is_cuda and settings.recorded else Eager(),
+        performance=Performance(
+            physical_batch_size=settings.physical_batch_size if is_cuda else min(64, settings.physical_batch_size),
+            launch=CudaGraph(max_recordings=_MAX_RECORDINGS) if is_cuda and settings.recorded else Eager(),
+        ),
         averaging=ExponentialAverage(decay=decay) if decay else None,
         seed=seed,
     )

@@ -11,30 +11,34 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from privet import Adjacency, Gaussian, Plan, Poisson, Threshold, Unit, privatize
+from privet import Adjacency, Gaussian, Performance, Plan, Poisson, Threshold, Unit, privatize
 from privet.errors import LoopError
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
+from privet.mechanism.noise import FixedNoise
 from privet.mechanism.sums import ClippedSum
-from privet.training.ending import Endings, _Recorded, check_draws
 from privet.training.optimizers import DPAdam
 from privet.training.randomness import Streams
 from privet.training.replay import CudaGraph, Eager, Launch
-
-LAYOUT_OF_ONE = Layout(names=("w",), shapes=((1,),), groups=(0,))
-NOISE = Gaussian(noise_multiplier=0.5).start(LAYOUT_OF_ONE, has_mask=False)
-LOUDER = Gaussian(noise_multiplier=0.6).start(LAYOUT_OF_ONE, has_mask=False)
+from privet.training.updates import Updates, _RecordedUpdate, check_draws
 
 
-def _endings(
+def at_work(noise_multiplier: float) -> FixedNoise:
+    return FixedNoise(noise=Gaussian(noise_multiplier=noise_multiplier), layout=Layout.of([("w", (1,))], OneGroup()))
+
+
+NOISE = at_work(0.5)
+
+
+def _updates(
     *, optimizer: type[torch.optim.Optimizer] = torch.optim.SGD, device: str = "cpu", width: int = 7
-) -> tuple[Endings, ClippedSum]:
+) -> tuple[Updates, ClippedSum]:
     model = nn.Linear(width, 3).to(device)
     named = list(model.named_parameters())
     layout = Layout.of([(name, tuple(value.shape)) for name, value in named], OneGroup())
     rule = Threshold(norm=2.0).for_groups(1)
     flat = torch.zeros(layout.num_coordinates, device=device)
-    endings = Endings(
+    updates = Updates(
         source=Streams.new(torch.device(device), seed=0).noise,
         parameters=list(model.parameters()),
         memory=torch.zeros_like(flat),
@@ -43,65 +47,65 @@ def _endings(
         divisor=4.0,
         records=True,
     )
-    return endings, ClippedSum(flat=flat, layout=layout, sensitivity=rule.sensitivity)
+    return updates, ClippedSum(flat=flat, layout=layout, sensitivity=rule.sensitivity)
 
 
-def test_an_ending_in_the_open_writes_the_noisy_sum_over_the_divisor_and_moves_the_weights_by_it() -> None:
-    endings, total = _endings()
-    endings.records = False
-    before = torch.cat([value.detach().flatten().clone() for value in endings.parameters])
-    ending = endings.begin(NOISE, total)
-    assert ending.private.noise_std == 1.0
-    ending.apply(keep=None)
-    after = torch.cat([value.detach().flatten() for value in endings.parameters])
+def test_an_eager_update_writes_the_noisy_sum_over_the_divisor_and_moves_the_weights_by_it() -> None:
+    updates, total = _updates()
+    updates.records = False
+    before = torch.cat([value.detach().flatten().clone() for value in updates.parameters])
+    update = updates.add_noise(NOISE, total)
+    assert update.private.noise_std == 1.0
+    update.apply(keep=None)
+    after = torch.cat([value.detach().flatten() for value in updates.parameters])
     torch.testing.assert_close(after, before - 0.1 * total.flat / 4.0)
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, DPAdam, torch.optim.RMSprop])
 def test_only_plain_sgd_is_ever_recorded(optimizer: type[torch.optim.Optimizer]) -> None:
-    endings, total = _endings(optimizer=optimizer)
-    assert endings._key(NOISE, total) is None
-    assert _endings()[0]._key(NOISE, total) is not None
+    updates, total = _updates(optimizer=optimizer)
+    assert updates._key(NOISE, total) is None
+    assert _updates()[0]._key(NOISE, total) is not None
 
 
 def test_an_optimizer_with_hooks_of_the_users_own_is_not_recorded() -> None:
-    endings, total = _endings()
-    endings.optimizer.register_step_post_hook(lambda *_: None)
-    assert endings._key(NOISE, total) is None
+    updates, total = _updates()
+    updates.optimizer.register_step_post_hook(lambda *_: None)
+    assert updates._key(NOISE, total) is None
 
 
 def test_another_noise_bound_rate_or_memory_never_meets_an_old_recording() -> None:
-    endings, total = _endings()
-    keys = {endings._key(NOISE, total), endings._key(LOUDER, total)}
+    updates, total = _updates()
+    keys = {updates._key(NOISE, total), updates._key(at_work(0.6), total)}
     wider = Threshold(norm=3.0).for_groups(1).sensitivity
-    keys.add(endings._key(NOISE, ClippedSum(flat=total.flat, layout=total.layout, sensitivity=wider)))
-    keys.add(endings._key(NOISE, ClippedSum(flat=total.flat.clone(), layout=total.layout, sensitivity=wider)))
-    endings.optimizer.param_groups[0]["lr"] = 0.2
-    keys.add(endings._key(NOISE, total))
+    keys.add(updates._key(NOISE, ClippedSum(flat=total.flat, layout=total.layout, sensitivity=wider)))
+    keys.add(updates._key(NOISE, ClippedSum(flat=total.flat.clone(), layout=total.layout, sensitivity=wider)))
+    updates.optimizer.param_groups[0]["lr"] = 0.2
+    keys.add(updates._key(NOISE, total))
     assert len(keys) == 5
     keep = torch.ones_like(total.flat, dtype=torch.bool)
     masked = ClippedSum(flat=total.flat, layout=total.layout, sensitivity=total.sensitivity, keep=keep)
-    assert endings._key(NOISE, masked) is None
+    assert updates._key(NOISE, masked) is None
 
 
 def test_a_recording_is_replayed_for_its_own_noise_alone() -> None:
-    endings, total = _endings()
-    recorded = _Recorded(private=NOISE.add(total, endings.source), graph=None, endings=endings)  # type: ignore[arg-type]
-    endings._recorded[endings._key(NOISE, total)] = recorded
-    assert endings.begin(NOISE, total) is recorded
-    other = endings.begin(LOUDER, total)
+    updates, total = _updates()
+    recorded = _RecordedUpdate(private=NOISE.add(total, updates.source), graph=None, updates=updates)  # type: ignore[arg-type]
+    updates._recorded[updates._key(NOISE, total)] = recorded
+    assert updates.add_noise(NOISE, total) is recorded
+    other = updates.add_noise(at_work(0.6), total)
     assert other is not recorded
     assert other.private.noise_std == pytest.approx(1.2)
 
 
 def test_noise_made_on_the_processor_is_not_recorded_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    endings, total = _endings()
+    updates, total = _updates()
     if torch.cuda.is_available():
         pytest.skip("the refusal of a machine without a device")
     for _ in range(5):
-        endings.begin(NOISE, total).apply(keep=None)
-    assert not endings.records
-    assert not endings._recorded
+        updates.add_noise(NOISE, total).apply(keep=None)
+    assert not updates.records
+    assert not updates._recorded
     assert caplog.records
 
 
@@ -136,7 +140,9 @@ def _trained(launch: Launch, *, drops_rate: bool) -> list[Tensor]:
     def losses(inputs: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(model(inputs), labels, reduction="none")
 
-    with privatize(model, optimizer, data, plan, physical_batch_size=64, seed=3, launch=launch) as session:
+    with privatize(
+        model, optimizer, data, plan, performance=Performance(physical_batch_size=64, launch=launch), seed=3
+    ) as session:
         for step in session.steps():
             step.accumulate(losses)
             step.update()
@@ -144,27 +150,27 @@ def _trained(launch: Launch, *, drops_rate: bool) -> list[Tensor]:
             if drops_rate and step.index == 7:
                 optimizer.param_groups[0]["lr"] = 0.05
         if isinstance(launch, CudaGraph):
-            assert len(session._endings._recorded) == 1 + drops_rate
+            assert len(session._run.updates._recorded) == 1 + drops_rate
     return steps
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("drops_rate", [False, True])
-def test_recorded_endings_draw_the_same_noise_and_follow_the_learning_rate(drops_rate: bool) -> None:
+def test_recorded_updates_draw_the_same_noise_and_follow_the_learning_rate(drops_rate: bool) -> None:
     recorded, openly = (_trained(launch, drops_rate=drops_rate) for launch in (CudaGraph(), Eager()))
     for one, other in zip(recorded, openly, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.gpu
-def test_noise_of_recorded_endings_is_independent_from_step_to_step() -> None:
-    endings, total = _endings(device="cuda", width=20_000)
+def test_noise_of_recorded_updates_is_independent_from_step_to_step() -> None:
+    updates, total = _updates(device="cuda", width=20_000)
     draws = []
     for _ in range(8):
         total.flat.zero_()
-        endings.begin(NOISE, total).apply(keep=None)
+        updates.add_noise(NOISE, total).apply(keep=None)
         draws.append(total.flat.double().clone())
-    assert len(endings._recorded) == 1
+    assert len(updates._recorded) == 1
     correlation = torch.corrcoef(torch.stack(draws)) - torch.eye(8, device="cuda", dtype=torch.float64)
     assert float(correlation.abs().max()) < 6 / math.sqrt(total.flat.numel())
     assert float(torch.stack(draws).std()) == pytest.approx(1.0, abs=0.01)

@@ -1,11 +1,12 @@
-"""The end of a logical step: noise, gradients, update. Recorded as one CUDA graph where nothing in it changes.
+"""The second half of a step: noise, gradients, optimizer. Recorded as one CUDA graph where nothing in it changes.
 
 Like every recording this is an option of speed: the same operations in the same order, launched at once instead of one
-by one. It is used with plain SGD only, whose update depends on nothing that Python would have to work out anew.
+by one. It is used with plain SGD only, whose update depends on nothing that Python would have to compute anew.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Hashable, Sequence
@@ -31,18 +32,18 @@ _log = logging.getLogger("privet")
 
 # Recordings of one session: each holds the memory of a noise vector. A schedule of learning rates would need one each.
 _MAX_RECORDINGS = 4
-# Steps of one kind done in the open before a recording, so that the optimizer's state exists.
+# Steps of one kind that run operation by operation before a recording, so that the optimizer's state exists.
 _WARM_UP = 2
-# How many coordinates of the first two draws of a recording are looked at.
+# How many coordinates of the first two draws of a recording are compared.
 _SAMPLE = 1 << 16
 
 
-class Ending(Protocol):
+class Update(Protocol):
     """The noise and the update of one step, ready to be compared with what was charged."""
 
     @property
     def private(self) -> PrivateSum:
-        """The noisy sum; a recorded ending fills in its numbers when it is applied, its event is right at once."""
+        """The noisy sum; a recorded update fills in its numbers when it is applied, its event is right at once."""
         ...
 
     def apply(self, *, keep: Tensor | None) -> None:
@@ -51,17 +52,17 @@ class Ending(Protocol):
 
 
 @dataclass(kw_only=True, eq=False)
-class Endings:
-    """Ends the steps of one session.
+class Updates:
+    """Adds the noise of one session's steps and updates its model.
 
     Attributes:
         source: Where noise comes from.
         parameters: What is trained, in the layout's order.
         memory: Holds the gradients from step to step.
-        optimizer: Steps once per ending.
+        optimizer: Steps once per update.
         opened: The context in which the optimizer may step, with the gradients it is called with.
         divisor: By what noisy sums are divided; a constant of the plan.
-        records: Whether endings may be recorded as CUDA graphs.
+        records: Whether updates may be recorded as CUDA graphs.
     """
 
     source: NoiseSource
@@ -72,38 +73,34 @@ class Endings:
     divisor: float
     records: bool = False
     _seen: dict[Hashable, int] = field(default_factory=dict)
-    _recorded: dict[Hashable, _Recorded] = field(default_factory=dict)
+    _recorded: dict[Hashable, _RecordedUpdate] = field(default_factory=dict)
 
-    def begin(self, noise: NoiseRun, total: ClippedSum) -> Ending:
+    def add_noise(self, noise: NoiseRun, total: ClippedSum) -> Update:
         """Add the noise, or find the recording that will.
 
         Guarantee:
             The event of the result's ``private`` is built from the noise and the bound that ``apply`` writes: a
             recording is used only for the noise, bound, memory and optimizer settings it was made with.
         """
+        recorded = self._recording(noise, total) if self.records else None
+        return recorded or _EagerUpdate(private=noise.add(total, self.source), updates=self)
+
+    def _recording(self, noise: NoiseRun, total: ClippedSum) -> _RecordedUpdate | None:
         key = self._key(noise, total)
         if key is None:
-            return self._in_the_open(noise, total)
-        recorded = self._recorded.get(key)
-        if recorded is None:
-            recorded = self._record(key, noise, total)
-        return self._in_the_open(noise, total) if recorded is None else recorded
+            return None
+        return self._recorded.get(key) or self._record(key, noise, total)
 
-    def _in_the_open(self, noise: NoiseRun, total: ClippedSum) -> _InTheOpen:
-        return _InTheOpen(private=noise.add(total, self.source), endings=self)
-
-    def update(self, private: PrivateSum, *, keep: Tensor | None) -> None:
+    def apply(self, private: PrivateSum, *, keep: Tensor | None) -> None:
         """Write the gradients and step the optimizer, one operation after the other."""
-        private.write_gradients(self.parameters, divisor=self.divisor, divided=self._divided)
+        # one pass, into the same memory at every step
+        divided = functools.partial(torch.div, out=self.memory)
+        private.write_gradients(self.parameters, divisor=self.divisor, divided=divided)
         # before any code of the optimizer runs: these and no others are what it may use
         written = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         tell_noise(self.optimizer, private, divisor=self.divisor, keep=keep)
         with self.opened(written):
             self.optimizer.step()
-
-    def _divided(self, flat: Tensor, divisor: float) -> Tensor:
-        """Divide in one pass and into the same memory at every step."""
-        return torch.div(flat, divisor, out=self.memory)
 
     def _key(self, noise: NoiseRun, total: ClippedSum) -> Hashable | None:
         """Name all that a recording freezes; None for what is never recorded."""
@@ -111,7 +108,7 @@ class Endings:
         is_plain = type(optimizer) is SGD and noise.noise.is_recordable and total.keep is None and total.frame is None
         # more hooks than the session's own would be run once, when recording, and never again
         is_hooked = is_plain and (len(optimizer._optimizer_step_pre_hooks) > 1 or optimizer._optimizer_step_post_hooks)
-        if not self.records or not is_plain or is_hooked:
+        if not is_plain or is_hooked:
             return None
         settings = tuple(
             tuple((name, value) for name, value in sorted(group.items()) if name != "params")
@@ -120,7 +117,7 @@ class Endings:
         has_tensors = any(isinstance(value, Tensor) for group in settings for _, value in group)
         return None if has_tensors else (noise.noise, total.sensitivity, total.flat.data_ptr(), settings)
 
-    def _record(self, key: Hashable, noise: NoiseRun, total: ClippedSum) -> _Recorded | None:
+    def _record(self, key: Hashable, noise: NoiseRun, total: ClippedSum) -> _RecordedUpdate | None:
         self._seen[key] = self._seen.get(key, 0) + 1
         if self._seen[key] <= _WARM_UP:
             self.records = len(self._seen) <= 4 * _MAX_RECORDINGS  # settings that never stay are not worth a look
@@ -134,13 +131,13 @@ class Endings:
             torch.cuda.synchronize()
             with torch.cuda.graph(graph):
                 private = noise.add(total, self.source)
-                self.update(private, keep=None)
+                self.apply(private, keep=None)
         except RuntimeError as error:
             self.records = False
             reason = str(error).strip().splitlines() or [""]
             _log.warning("The ends of steps are not recorded, they run in the ordinary way: %s.", reason[0])
             return None
-        self._recorded[key] = made = _Recorded(private=private, graph=graph, endings=self)
+        self._recorded[key] = made = _RecordedUpdate(private=private, graph=graph, updates=self)
         return made
 
 
@@ -151,37 +148,37 @@ class StepSum:
     Attributes:
         clipped: The sum, with the bound that was kept.
         noise: Adds the noise of the present step.
-        endings: Adds the noise, or finds the recording that will.
+        updates: Adds the noise, or finds the recording that will.
         clipping: Releases what it needs to go on.
         sampling: How the examples were drawn.
     """
 
     clipped: ClippedSum
     noise: NoiseRun
-    endings: Endings
+    updates: Updates
     clipping: ClippingRun
     sampling: Sampling
 
-    def add_noise(self) -> Noisy[Ending]:
-        ending = self.endings.begin(self.noise, self.clipped)
-        done = done_step(ending.private, clipping=self.clipping, sampling=self.sampling, source=self.endings.source)
-        return Noisy(value=ending, done=done)
+    def add_noise(self) -> Noisy[Update]:
+        update = self.updates.add_noise(self.noise, self.clipped)
+        done = done_step(update.private, clipping=self.clipping, sampling=self.sampling, source=self.updates.source)
+        return Noisy(value=update, done=done)
 
 
 @dataclass(kw_only=True, eq=False)
-class _InTheOpen:
+class _EagerUpdate:
     """Noise that has been added, and an update that runs one operation after the other."""
 
     private: PrivateSum
-    endings: Endings
+    updates: Updates
 
     def apply(self, *, keep: Tensor | None) -> None:
         """Write the gradients and step the optimizer."""
-        self.endings.update(self.private, keep=keep)
+        self.updates.apply(self.private, keep=keep)
 
 
 @dataclass(kw_only=True, eq=False)
-class _Recorded:
+class _RecordedUpdate:
     """Noise, gradients and update as one graph.
 
     Guarantee:
@@ -191,7 +188,7 @@ class _Recorded:
 
     private: PrivateSum
     graph: torch.cuda.CUDAGraph
-    endings: Endings
+    updates: Updates
     _draws: list[Tensor] = field(default_factory=list)
 
     def apply(self, *, keep: Tensor | None) -> None:
@@ -200,9 +197,9 @@ class _Recorded:
         before = self.private.flat[:_SAMPLE].double() if on_trial else None
         self.graph.replay()
         # the replay has divided the noisy sum into the memory of the gradients
-        memory = self.endings.memory
+        memory = self.updates.memory
         self.private.write_gradients(
-            self.endings.parameters, divisor=self.endings.divisor, divided=lambda flat, divisor: memory
+            self.updates.parameters, divisor=self.updates.divisor, divided=lambda flat, divisor: memory
         )
         if before is not None:
             self._draws.append(self.private.flat[:_SAMPLE].double() - before)
