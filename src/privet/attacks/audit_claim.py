@@ -16,7 +16,7 @@ from privet.accounting.accountants import curve
 from privet.accounting.calibration import spent_epsilon
 from privet.accounting.curves import GaussianCurve
 from privet.accounting.profile import trade_off
-from privet.errors import ArgumentError, PlanError
+from privet.errors import PlanError
 from privet.mechanism.events import DpEvent
 from privet.plan import Plan
 
