@@ -39,7 +39,7 @@ class Holdings:
     def walk(self) -> None:
         """List the tensors anew."""
         modules = list(self._model.modules())
-        self._held = [held for m in modules for held in (m._parameters, m._buffers, m._modules)]
+        self._held: list[dict[str, Any]] = [held for m in modules for held in (m._parameters, m._buffers, m._modules)]
         self._ids = list(map(id, chain.from_iterable(map(dict.values, self._held))))
         self.parameters = dict(self._model.named_parameters())
         # a parameter that was replaced keeps its name: the optimizer still holds it
