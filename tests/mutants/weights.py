@@ -112,8 +112,8 @@ WEIGHTS: tuple[Mutant, ...] = (
         "state-of-the-optimizer-not-watched",
         "private values written into momentum are carried into the weights",
         _WATCH,
-        "            for owner, kept in value.state.items():",
-        "            for owner, kept in ():",
+        "    for owner, kept in optimizer.state.items():",
+        "    for owner, kept in ():",
         "tests/training/test_weights.py::test_the_other_optimizers_state_may_not_be_written_either",
     ),
     one(

@@ -24,11 +24,9 @@ class _Segment:
     """A part of one tensor that lies on one page."""
 
     name: str
-    words: Tensor | Callable[[], Tensor]
+    words: Callable[[], Tensor]
     length: int
-
-    def read(self) -> Tensor:
-        return self.words if isinstance(self.words, Tensor) else self.words()
+    plain: Tensor | None = None  # what ``words`` returns, where it is the tensor's own memory
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,11 +35,10 @@ class _Page:
 
     segments: Sequence[_Segment]
     ends: Tensor
-    in_place: list[Tensor] | None  # the words of the segments, where all of them are read in place
 
     def sums(self, multipliers: Tensor) -> Tensor:
         """Return one number for each segment."""
-        parts = self.in_place or [segment.read() for segment in self.segments]
+        parts = [segment.words() if segment.plain is None else segment.plain for segment in self.segments]
         if len(parts) == 1:
             return _total(parts[0], multipliers).view(1)
         words = torch.cat(parts)
@@ -104,39 +101,33 @@ class Fingerprints:
         with torch._C.DisableTorchFunction(), torch.no_grad():
             for number in chosen:
                 device = self._devices[number]
-                multipliers = self._multipliers.get(device)
-                if multipliers is None:
-                    multipliers = self._draw_multipliers(device)
-                found.setdefault(device, []).append(self.pages[number].sums(multipliers))
+                found.setdefault(device, []).append(self.pages[number].sums(self._multipliers_on(device)))
             return Fingerprint(pages=chosen, sums=dict(zip(found, map(torch.cat, found.values()), strict=True)))
 
     def differing(self, one: Fingerprint, other: Fingerprint) -> list[tuple[torch.device, Tensor]]:
-        """Compare two fingerprints of the same pages: one truth value for each segment, on its device.
-
-        Equal ones on a processor, where the comparison needs no waiting, are left out.
-        """
-        found: list[tuple[torch.device, Tensor]] = []
+        """Compare two fingerprints of the same pages: one truth value for each segment, on its device."""
         with torch._C.DisableTorchFunction():
-            for device, sums in one.sums.items():
-                if device.type != "cpu" or not torch.equal(sums, other.sums[device]):
-                    found.append((device, sums != other.sums[device]))
-        return found
+            return [(device, one.sums[device] != other.sums[device]) for device in one.sums]
 
     def names(self, pages: Sequence[int], device: torch.device, differs: Tensor) -> set[str]:
         """Name the tensors whose segments differ; waits for the device."""
+        with torch._C.DisableTorchFunction():
+            if not bool(differs.any()):
+                return set()
         on_device = [self.pages[number] for number in pages if self._devices[number] == device]
         names = [segment.name for page in on_device for segment in page.segments]
         with torch._C.DisableTorchFunction():
             return {name for name, differ in zip(names, differs.tolist(), strict=True) if differ}
 
-    def _draw_multipliers(self, device: torch.device) -> Tensor:
-        of_device = [page for page, where in zip(self.pages, self._devices, strict=True) if where == device]
-        longest = max(sum(segment.length for segment in page.segments) for page in of_device)
-        # a generator of their own: torch's is the user's
-        source = torch.Generator().manual_seed(secrets.randbits(63))
-        drawn = torch.randint(-(2**63), 2**63 - 1, (longest,), generator=source, dtype=torch.int64)
-        self._multipliers[device] = made = drawn.bitwise_or_(1).to(device)
-        return made
+    def _multipliers_on(self, device: torch.device) -> Tensor:
+        if device not in self._multipliers:
+            of_device = [page for page, where in zip(self.pages, self._devices, strict=True) if where == device]
+            longest = max(sum(segment.length for segment in page.segments) for page in of_device)
+            # a generator of their own: torch's is the user's
+            source = torch.Generator().manual_seed(secrets.randbits(63))
+            drawn = torch.randint(-(2**63), 2**63 - 1, (longest,), generator=source, dtype=torch.int64)
+            self._multipliers[device] = drawn.bitwise_or_(1).to(device)
+        return self._multipliers[device]
 
 
 def _total(words: Tensor, multipliers: Tensor) -> Tensor:
@@ -161,7 +152,10 @@ def _segments(name: str, tensor: Tensor) -> list[_Segment]:
     if is_plain and _is_without_gaps(tensor):
         words = _words(tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset()))
         parts = torch.split(words, size)
-        return [_Segment(name=name, words=part, length=len(part)) for part in parts]
+        return [
+            _Segment(name=name, words=lambda part=part: part, length=len(part), plain=part)  # type: ignore[misc]
+            for part in parts
+        ]
     length = len(_copied_words(tensor))
     places = [slice(start, start + size) for start in range(0, length, size)]
     return [
@@ -210,12 +204,7 @@ def _pages(segments: Sequence[_Segment], device: torch.device) -> list[_Page]:
             room = size
         groups[-1].append(segment)
         room -= segment.length
-    return [_Page(segments=group, ends=_ends(group, device), in_place=_in_place(group)) for group in groups]
-
-
-def _in_place(group: Sequence[_Segment]) -> list[Tensor] | None:
-    words = [segment.words for segment in group if isinstance(segment.words, Tensor)]
-    return words if len(words) == len(group) else None
+    return [_Page(segments=group, ends=_ends(group, device)) for group in groups]
 
 
 def _ends(group: Sequence[_Segment], device: torch.device) -> Tensor:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from operator import itemgetter, methodcaller
 from typing import Any
 
 import torch
@@ -22,17 +21,16 @@ from torch.optim import Optimizer
 from privet.errors import UnsupportedModel, WeightsChanged
 from privet.training.fingerprints import Fingerprints
 
-_VALUES = methodcaller("values")
-# All facts of a place but the counter of changes.
-_WHERE = itemgetter(slice(0, 1), slice(2, None))
 # The least number of pages, and the share of all, that are looked at in steps at which not all are.
 _LEAST_PAGES, _SHARE = 4, 16
+# Attributes of optimizers that hold settings, or that are looked at by themselves.
+_PUBLIC = ("state", "param_groups", "defaults")
 
 
 class Holdings:
     """Which tensors a model (and an optimizer) holds, without a walk over the modules at every look."""
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+    def __init__(self, model: nn.Module, optimizer: Optimizer | None = None) -> None:
         """Walk over the modules once."""
         self._model, self._optimizer = model, optimizer
         self._owners: dict[int, str] = {}
@@ -41,8 +39,8 @@ class Holdings:
     def walk(self) -> None:
         """List the tensors anew."""
         modules = list(self._model.modules())
-        self._held = [held for m in modules for held in (m._parameters, m._buffers, m._modules)]
-        self._ids = list(map(id, chain.from_iterable(map(_VALUES, self._held))))
+        self._held: list[dict[str, Any]] = [held for m in modules for held in (m._parameters, m._buffers, m._modules)]
+        self._ids = list(map(id, chain.from_iterable(map(dict.values, self._held))))
         self.parameters = dict(self._model.named_parameters())
         # a parameter that was replaced keeps its name: the optimizer still holds it
         self._owners |= {id(value): name for name, value in self.parameters.items()}
@@ -50,36 +48,40 @@ class Holdings:
         self.tensors: dict[str, Tensor] = dict(self._model.named_buffers()) | self.parameters
         self._values = list(self.tensors.values())
 
+    @property
     def is_same(self) -> bool:
         """Whether the modules hold the very objects that were listed."""
-        return list(map(id, chain.from_iterable(map(_VALUES, self._held)))) == self._ids
+        return list(map(id, chain.from_iterable(map(dict.values, self._held)))) == self._ids
 
-    def changes(self) -> list[int]:
-        """Return the counters of changes in place, and where the tensors lie; cheap."""
-        facts: list[int] = []
+    def changes(self) -> list[tuple[int, int]]:
+        """Return the counter of changes in place of every tensor of the model, and where it lies; cheap."""
+        found = []
         with torch._C.DisableTorchFunction():
             for tensor in self._values:
                 try:
-                    facts += (tensor._version, tensor.data_ptr())
+                    found.append((tensor._version, tensor.data_ptr()))
                 except RuntimeError:  # made in inference mode, or a wrapper without memory of its own
-                    facts += (0, 0)
-        return facts
+                    found.append((0, 0))
+        return found
 
     def everything(self) -> dict[str, Tensor]:
         """Return all tensors by name, those of the optimizer's state included."""
+        if self._optimizer is None:
+            return dict(self.tensors)
         return self.tensors | _of_optimizer(self._optimizer, self._owners)
 
 
 def _places(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Any, ...]]:
-    """Return all that tells where and how the numbers of tensors lie, and how often torch saw them change."""
+    """Return all that tells where and how the numbers of each tensor lie, and how often torch counted a change."""
+    # one pass, because every step takes three
     found: dict[str, tuple[Any, ...]] = {}
     with torch._C.DisableTorchFunction():
         for name, tensor in tensors.items():
             try:
-                counted = tensor._version, tensor.data_ptr()
-            except RuntimeError:  # as above
-                counted = 0, 0
-            facts = (id(tensor), *counted, tensor.dtype, tensor.device, tensor.is_neg(), tensor.is_conj())
+                version, address = tensor._version, tensor.data_ptr()
+            except RuntimeError:  # made in inference mode, or a wrapper without memory of its own
+                version = address = 0
+            facts = (id(tensor), version, address, tensor.dtype, tensor.device, tensor.is_neg(), tensor.is_conj())
             is_strided = tensor.layout is torch.strided
             found[name] = (*facts, tensor.shape, tensor.stride()) if is_strided else facts
     return found
@@ -87,29 +89,27 @@ def _places(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Any, ...]]:
 
 def _of_optimizer(optimizer: Optimizer, owners: Mapping[int, str]) -> dict[str, Tensor]:
     """Return what an optimizer keeps from step to step; learning rates are public and may be tensors too."""
+    left: list[tuple[str, Any, int]] = []
+    for owner, kept in optimizer.state.items():
+        name = owners.get(id(owner), f"no parameter of the model {len(left)}")
+        left.append((f"the optimizer's state of {name}", kept, 3))
+    for key, value in vars(optimizer).items():
+        if key not in _PUBLIC:
+            left.append((f"the optimizer: {key}", value, 3))
     found: dict[str, Tensor] = {}
-    waiting: list[tuple[str, Any, int]] = [("the optimizer", optimizer, 1)]
-    met: set[int] = set()
-    while waiting:
-        name, value, depth = waiting.pop()
+    for name, value, depth in left:  # grows while it is walked through
         if isinstance(value, Tensor):
             found[name] = value
-        elif not depth:
-            continue
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                waiting.append((f"{name}: {key if isinstance(key, str) else 'item'}", item, depth - 1))
-        elif isinstance(value, list | tuple):
+        elif depth and isinstance(value, dict):
+            for place, (key, item) in enumerate(value.items()):
+                left.append((f"{name}: {key if isinstance(key, str) else f'item {place}'}", item, depth - 1))
+        elif depth and isinstance(value, list | tuple):
             for place, item in enumerate(value):
-                waiting.append((f"{name} {place}", item, depth - 1))
-        elif isinstance(value, Optimizer) and id(value) not in met:
-            met.add(id(value))
-            for owner, kept in value.state.items():
-                whose = owners.get(id(owner), "no parameter of the model")
-                waiting.append((f"the optimizer's state of {whose}", kept, 3))
-            for key, item in vars(value).items():
-                if key not in ("state", "param_groups", "defaults"):
-                    waiting.append((f"the optimizer: {key}", item, 3))
+                left.append((f"{name} {place}", item, depth - 1))
+        elif depth and isinstance(value, Optimizer):
+            for place, kept in enumerate(value.state.values()):
+                left.append((f"{name}: state {place}", kept, depth - 1))
+            left.append((name, {key: item for key, item in vars(value).items() if key not in _PUBLIC}, depth))
     return found
 
 
@@ -169,7 +169,7 @@ class WeightWatch:
         self._random = random.SystemRandom()
         self._pending: deque[_Pending] = deque()
         self._prints, self._held = Fingerprints.of({}), dict[str, Tensor]()
-        self._places: dict[str, tuple[Any, ...]] = {}
+        self._where: list[tuple[Any, ...]] = [()]
         self._was_seen_in_step = False
         self.is_broken = False
         self.accept(looks_everywhere=True)
@@ -193,19 +193,21 @@ class WeightWatch:
 
     def accept(self, *, looks_everywhere: bool) -> None:
         """Take the present state as the one to compare with."""
-        if not self.holdings.is_same():
+        if not self.holdings.is_same:
             self.holdings.walk()
-        tensors, before = self.holdings.everything(), self._places
+        tensors = self.holdings.everything()
         self._places, self._counts = _places(tensors), self.holdings.changes()
-        if list(map(_WHERE, self._places.values())) != list(map(_WHERE, before.values())):
-            self._prints = Fingerprints.of(tensors)
+        where = [fact[:1] + fact[2:] for fact in self._places.values()]
+        if where != self._where:
+            self._where, self._prints = where, Fingerprints.of(tensors)
             self._held = tensors  # so that no other tensor can take the identity of one of them
-        num_pages, chosen = len(self._prints.pages), None
-        size = max(_LEAST_PAGES, num_pages // _SHARE)
-        if size < num_pages and not looks_everywhere:
-            chosen = sorted(self._random.sample(range(num_pages), size))
-        self._accepted = self._prints.take(chosen)
+        self._accepted = self._prints.take(self._choice(looks_everywhere))
         self._was_seen_in_step = False
+
+    def _choice(self, looks_everywhere: bool) -> Sequence[int] | None:
+        num_pages = len(self._prints.pages)
+        size = max(_LEAST_PAGES, num_pages // _SHARE)
+        return None if looks_everywhere or size >= num_pages else sorted(self._random.sample(range(num_pages), size))
 
     def check_forward(self) -> None:
         """Refuse what a forward pass changed; the counters alone are compared.
@@ -213,7 +215,7 @@ class WeightWatch:
         Raises:
             UnsupportedModel: naming the tensors.
         """
-        if not self.holdings.is_same() or self.holdings.changes() != self._counts:
+        if not self.holdings.is_same or self.holdings.changes() != self._counts:
             self.note()
             raise UnsupportedModel(_forward_words(sorted(self._moved())))
 
@@ -260,7 +262,7 @@ class WeightWatch:
 
     def _moved(self) -> dict[str, str]:
         """Name what was replaced, moved or counted as changed, and how."""
-        if not self.holdings.is_same():
+        if not self.holdings.is_same:
             self.holdings.walk()
         now = _places(self.holdings.everything())
         if now == self._places:

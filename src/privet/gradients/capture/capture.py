@@ -95,7 +95,6 @@ class Capture(TorchFunctionMode):
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def close(self) -> Recording:
-        """Stop watching. The mode may lie anywhere in torch's stack: two sessions may have physical batches open."""
         if self._stance is not None:
             self._stance.__exit__(None, None, None)
             self._stance = None

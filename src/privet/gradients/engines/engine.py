@@ -1,4 +1,4 @@
-"""What every gradient engine does: turn per-example losses into a clipped sum.
+"""The protocol of gradient engines, and the clipper they share: from per-example losses to a clipped sum.
 
 An engine decides how norms and sums are computed, never what they are. Choosing another engine, another precision or
 another physical batch size cannot change a guarantee.
@@ -75,7 +75,7 @@ class RunningEngine(Protocol):
 
 
 class NewProgram(RuntimeError):
-    """A batch did what none had done before, and its examples were no leaves; nothing was added. Do it again."""
+    """The batch ran a new program and its examples were no leaves. Nothing was added; run the batch again."""
 
 
 class NotTried(LoopError):
@@ -98,7 +98,7 @@ class ReplayableEngine(RunningEngine, Protocol):
 
         Guarantee:
             As there; rows that are not ``present`` (boolean ``[batch]``) are padding and add exactly zero. Only if
-            ``needs_check`` is set, a norm that is not finite means that ``into`` is spoilt.
+            ``needs_check`` is set, a norm that is not finite means that ``into`` is corrupt.
 
         Raises:
             NotTried: if the program was not seen before by :meth:`add_clipped`, which puts it on trial.
@@ -284,11 +284,11 @@ class Clipper:
 
     @property
     def needs_check(self) -> bool:
-        """Whether an example that is not finite would spoil the sum, because taking it out would cost too much."""
+        """Whether an example that is not finite would corrupt the sum, because removing it would cost too much."""
         return self._present is not None and sum(map(num_elements, self._kept.values())) > self._SELECTED
 
     def _bad(self, norms: Tensor) -> Tensor | None:
-        """Return which examples must not count, or None if all do. Asking the host costs a wait for the device."""
+        """Return the examples to leave out, or None if there are none. Asking on the host waits for the device."""
         if self._present is not None:
             # roots of finite squares are far from overflow, so their sum is finite if each of them is
             total = norms[:, 0] if norms.shape[1] == 1 else norms.sum(1)

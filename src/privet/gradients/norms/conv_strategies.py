@@ -1,4 +1,4 @@
-"""Ways to measure the norms of a convolution's per-example weight gradients."""
+"""Strategies that measure the norms of a convolution's per-example weight gradients."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class GroupedNormOnly(NormOnly):
 
 # Beyond this many output channels a grouped convolution is at its best.
 _FEW_CHANNELS = 16
-# Lines of at most this many pixels take longer to find than to copy.
+# Copying a line of at most this many pixels is faster than computing its address.
 _SHORT_LINE = 8
-# So many numbers stay in a core's cache between the copy that writes and the product that reads them.
+# This many numbers stay in a core's cache between the copy that writes them and the product that reads them.
 _CACHED = 1 << 17
 _CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
@@ -88,7 +88,6 @@ class Unfolded:
 
     @property
     def name(self) -> str:
-        """The strategy behind it."""
         return f"unfold, {self.by.name}"
 
     def fits(self, part: Convolution) -> bool:
@@ -148,7 +147,7 @@ def _pixel_patches_of(part: Convolution) -> Outer:
 
 
 def _gradients_by_pixel(part: Convolution) -> Tensor:
-    """Write gradients out, channels last; patches of so few examples at a time that they stay in the cache."""
+    """Write gradients out, channels last, for as many examples at a time as have their patches in the cache."""
     patches, back = _strided_pixel_patches(part), part.out_grads.flatten(2)
     rows = max(1, min(len(part), _CACHED // max(1, math.prod(patches.shape[1:]))))
     scratch = patches.new_empty(rows, *patches.shape[1:])
@@ -217,7 +216,6 @@ class PixelGram:
 
     @property
     def name(self) -> str:
-        """How the sum is formed is part of the choice."""
         return "pixel gram, patches" if self.sums_patches else "pixel gram"
 
     def fits(self, part: Convolution) -> bool:
@@ -304,7 +302,6 @@ class ConvKernel:
 
     @property
     def name(self) -> str:
-        """Whether gradients are stored."""
         return "conv kernel, store" if self.store else "conv kernel, norm only"
 
     def fits(self, part: Convolution) -> bool:
@@ -314,7 +311,6 @@ class ConvKernel:
         return not self.store or Store().fits(part)
 
     def measure(self, part: Convolution) -> tuple[Squares, PerExample]:
-        """Run the kernel."""
         geometry = part.geometry
         squares, stored = kernels.conv_square_norms(
             part.inputs,

@@ -160,7 +160,7 @@ def embedding(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
 
 
 def broadcast_sum(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
-    """A parameter added to, or copied for, every example: its gradient is what came back, summed over broadcasting."""
+    """A parameter added to, or copied for, every example: its gradient is the output's, summed over broadcasting."""
     if len(use.sources) != 1 or use.kwargs.get("alpha", 1) != 1:
         return by_vmap(use, axis, batch_size)
     gradients = axis.in_front(out_grad_of(use), batch_size)
@@ -200,7 +200,7 @@ def by_vmap(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     out_grad, operands = out_grad_of(use), [exact(tensor.detach()) for tensor in batch_operands]
     try:
         with quiet_vmap(), torch.autocast(out_grad.device.type, enabled=False):
-            if batch_size == 1:  # nothing to tell apart, wherever the example lies
+            if batch_size == 1:  # there is nobody else in the batch
                 alone = _pulled_back(use, batch_operands, out_grad, operands)
                 gradients = tuple(found.unsqueeze(0) for found in alone)
             else:
@@ -254,8 +254,8 @@ def _pulled_back(
 def _no_rule(use: Use, reason: str) -> UnsupportedModel:
     shapes = [tuple(source.tensor.shape) for source in use.sources]
     return UnsupportedModel(
-        f"Operation '{use.name}' on parameters of shape {shapes} has no per-example rule, and the general way failed: "
-        f"{reason}. Freeze those parameters, or give the engine a rule: BookKeeping(rules=...)."
+        f"Operation '{use.name}' on parameters of shape {shapes} has no per-example rule, and the general rule (vmap) "
+        f"failed: {reason}. Freeze those parameters, or give the engine a rule: BookKeeping(rules=...)."
     )
 
 
@@ -291,4 +291,4 @@ RULES: Mapping[Function, Rule] = {
     Tensor.tile: repeat,
     torch.tile: repeat,
 }
-"""Rules by operation. A session may extend its own copy; this table itself never changes."""
+"""Rules by operation. A session may extend a copy; this table never changes."""

@@ -1,4 +1,4 @@
-"""What rules share: naming a use's arguments, its gradient, and bringing tensors into example-first form."""
+"""Helpers of all rules: named arguments, output gradients, and tensors with the example axis first."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def summed_to(gradient: Tensor, shape: torch.Size) -> Tensor:
 
 
 def resolved(source: Source, part: PerExample) -> Operand:
-    """Carry gradients of a view or copy back to what it was made from, as far as that needs no autograd."""
+    """Carry gradients of a view or copy back to its origin, as far as that needs no autograd."""
     while source.undo is not None and source.made_from is not None:
         carried = source.undo(part)
         if carried is None:

@@ -19,9 +19,8 @@ from privet.gradients.capture.in_place import Function
 from privet.gradients.capture.marks import mark_batch
 from privet.gradients.capture.recorded import Recording, Use
 from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
-from privet.gradients.norms import kernel_building, kernels
-from privet.gradients.norms.kernel_building import Building
-from privet.gradients.norms.kernel_rehearsal import launches_of
+from privet.gradients.norms import kernel_warmup, kernels
+from privet.gradients.norms.kernel_warmup import KernelWarmup, launches_of
 from privet.gradients.norms.kernels import Launch, launch, rehearsal
 from privet.gradients.rules.example_axis import ExampleAxis
 from privet.gradients.rules.layer_rules import RULES
@@ -52,7 +51,7 @@ class Kernel:
 @pytest.fixture(autouse=True)
 def _without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let kernels be found, built and rehearsed where there is neither triton nor a device."""
-    monkeypatch.setattr(kernel_building, "_set_up", lambda: None)
+    monkeypatch.setattr(kernel_warmup, "_set_up", lambda: None)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(kernels, "_has_triton", lambda: True)
     names = ("gram", "scale", "conv", "conv_shift", "row_affine", "channel_affine")
@@ -64,7 +63,7 @@ def test_kernels_that_differ_in_nothing_they_are_built_for_are_built_once() -> N
     kernel = Kernel(fixed=(False, False, True))
     kernel.gate.set()
     numbers = [(32, 5), (48, 6), (1, 7), (7, 8), (9, 8), (32, 5)]
-    made = Building([Launch(kernel, (torch.float32, *pair), {"BLOCK": 8}) for pair in numbers], CPU)
+    made = KernelWarmup([Launch(kernel, (torch.float32, *pair), {"BLOCK": 8}) for pair in numbers], CPU)
     made.wait()
     assert sorted(arguments[1] % 16 == 0 for arguments in kernel.built) == [False, False, True]
     assert len(kernel.built) == 3  # a multiple of 16, one, and neither; what is never looked at does not count
@@ -81,13 +80,13 @@ def test_kernels_that_differ_in_nothing_they_are_built_for_are_built_once() -> N
 def test_kernels_that_differ_in_something_are_built_each(other: tuple[tuple[Any, ...], dict[str, int]]) -> None:
     kernel = Kernel()
     kernel.gate.set()
-    Building([Launch(kernel, (torch.float32, 32), {"BLOCK": 8}), Launch(kernel, *other)], CPU).wait()
+    KernelWarmup([Launch(kernel, (torch.float32, 32), {"BLOCK": 8}), Launch(kernel, *other)], CPU).wait()
     assert len(kernel.built) == 2
 
 
-def test_waiting_ends_when_everything_is_built_and_building_is_done_beside_the_rest() -> None:
+def test_waiting_ends_when_everything_is_built_and_warmup_is_done_beside_the_rest() -> None:
     kernel = Kernel()
-    made = Building([Launch(kernel, (torch.float32, 32), {})], CPU)
+    made = KernelWarmup([Launch(kernel, (torch.float32, 32), {})], CPU)
     assert kernel.built == []
     kernel.gate.set()
     made.wait()
@@ -98,9 +97,9 @@ def test_what_cannot_be_built_is_left_to_its_launch(caplog: pytest.LogCaptureFix
     kernel = Kernel(fails=True)
     kernel.gate.set()
     with caplog.at_level(logging.DEBUG, logger="privet"):
-        Building([Launch(kernel, (torch.float32,), {})], CPU).wait()
+        KernelWarmup([Launch(kernel, (torch.float32,), {})], CPU).wait()
     assert "no compiler" in caplog.text
-    Building([], CPU).wait()
+    KernelWarmup([], CPU).wait()
 
 
 def test_a_rehearsal_launches_nothing_and_what_has_no_memory_needs_one() -> None:
