@@ -69,7 +69,7 @@ WEIGHTS: tuple[Mutant, ...] = (
     one(
         "buffers-may-change-at-a-party",
         "running statistics of private data leave a party of a federation",
-        "federated/sums.py",
+        "federated/party_sums.py",
         "events = Events.of([guard, evidence])",
         "events = Events.of([evidence])",
         "tests/training/test_weights.py::test_a_party_whose_forward_pass_writes_into_the_model_is_refused",

@@ -15,7 +15,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from privet.accounting.ledger import Ledger
 from privet.errors import LedgerMismatch, UnsupportedModel, WeightsChanged
-from privet.federated.sums import PartySums, Records
+from privet.federated.party_sums import PartySums, Records
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
