@@ -20,7 +20,7 @@ from privet.gradients.capture.capture import Capture, Function, Recording, Sourc
 from privet.gradients.capture.modes import enter, leave
 from privet.gradients.capture.reaching import Reach, check_module_hooks, check_parameter_hooks, reach_of
 from privet.gradients.engines.engine import Clipper, NewProgram, NotTried, Present, check_losses
-from privet.gradients.engines.holding import check_norms, check_rule
+from privet.gradients.engines.holding import check_norms
 from privet.gradients.engines.support import quiet_vmap
 from privet.gradients.engines.trial import Trial, begun, check_sums, hold, single_example_axes, tolerance_of
 from privet.gradients.forms.joining import joined
@@ -211,7 +211,6 @@ class RunningBookKeeping:
             if trial is not None:
                 runs_user_code = bool(recording.follower.has_hooks or recording.follower.nodes)
                 self._check_sums(trial, norms, clipper, into, is_linear=not runs_user_code)
-                check_rule(rule, norms)
                 self._remember(trial, recording, remembered)
             return Present(norms, clipper.needs_check)
 
