@@ -71,8 +71,9 @@ def _one_by_one(rule: ClippingRule, norms: Tensor) -> Tensor:
     try:
         factors: Tensor = torch.vmap(of_one)(norms)
     except RuntimeError as error:
+        reason = " ".join(str(error).split())[:120]
         raise LoopError(
-            f"{type(rule).__name__} cannot be computed for one example at a time ({' '.join(str(error).split())[:120]}). "
+            f"{type(rule).__name__} cannot be computed for one example at a time ({reason}). "
             "A clipping rule is shown the norms of one example, and must do with torch's operations: torch.where "
             "instead of if, no .item(), no writes of its results into tensors made elsewhere."
         ) from error
