@@ -469,3 +469,21 @@ def computed_again_in_another_way(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     first, _, last = scene.model
     h = torch.utils.checkpoint.checkpoint(part, first(x), use_reentrant=False)
     return 30 * functional.cross_entropy(last(h), y, reduction="none")
+
+
+@hostile()
+def a_result_in_the_place_of_its_number(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    middle = x.mean()  # the first result of the program
+    return scene.losses(torch.add(x, middle if is_late(scene) else 0), y)
+
+
+@hostile(removed=1)
+def a_row_in_the_place_of_a_truth_value(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    chosen = x[1 if is_late(scene) else True]
+    return scene.losses(x + chosen.sum(0) * LARGE, y)
+
+
+@hostile(removed=1)
+def one_entry_in_the_place_of_two_rows(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
+    rows = x.mT[(0, 1) if is_late(scene) else [0, 1]]  # one value of the second example; two values of every example
+    return scene.losses((x.mT + rows.sum(0) * LARGE).mT, y)
