@@ -45,8 +45,8 @@ $(VENV)/.stamp-run: $(VENV)/.stamp-venv pyproject.toml $(CONSTRAINTS)
 	$(INSTALL) --editable '.[report]'
 	@touch $@
 
-$(VENV)/.stamp-dev: $(VENV)/.stamp-run
-	$(INSTALL) --editable '.[report,dev]'
+$(VENV)/.stamp-dev: $(VENV)/.stamp-run research/pyproject.toml
+	$(INSTALL) --editable '.[report,dev]' --editable research
 	@touch $@
 
 $(VENV)/.stamp-docs: $(VENV)/.stamp-run
@@ -125,4 +125,4 @@ bundle: $(VENV)/.stamp-venv
 
 clean:
 	rm -rf $(VENV) $(FLOWER_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
-	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests scripts research -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,7 @@
 """What noise costs to draw: every kind against torch's own normal numbers on a vector of the same length.
 
-    python -m benchmarks.noise --size 1000000 --size 100000000 --json-file results/noise/sampling_cpu.json
-    python -m benchmarks.noise --size 1000000 --device cuda --json-file results/noise/sampling_cuda.json
+    python -m benchmarks.noise --size 1000000 --size 100000000 --json-file research/results/noise/sampling_cpu.json
+    python -m benchmarks.noise --size 1000000 --device cuda --json-file research/results/noise/sampling_cuda.json
 
 The kinds take turns in one process and the median of their times is reported, with the most memory that a draw took
 beyond the vector it was added to, in lengths of that vector. Torch draws single-precision normal numbers into the

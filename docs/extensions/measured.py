@@ -1,4 +1,4 @@
-"""Figures of the pages, read from ``results/`` at build time, so that no page can show an older figure than its file.
+"""Figures of the pages, read from result files at build time, so that no page can show an older figure than its file.
 
 Two things are defined here: the directive ``result-table``, which shows one table of a result file, or some of its
 columns and rows; and the body of the page ``results``, which shows every result file there is.
@@ -19,7 +19,9 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 PAGE = "results"
-RESULTS = Path(__file__).resolve().parents[2] / "results"
+ROOT = Path(__file__).resolve().parents[2]
+# Those of the library and those of the studies. No folder is in both.
+RESULTS = (ROOT / "results", ROOT / "research" / "results")
 # Folders in the order of the pages about methods, with their headings; others follow under their own names.
 _HEADINGS = {
     "fashion_mnist": "Fashion-MNIST",
@@ -97,7 +99,7 @@ class ResultTable(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the table and where it is from."""
-        path = RESULTS / self.arguments[0]
+        path = result_file(self.arguments[0])
         columns = [name.strip() for name in self.options.get("columns", "").split(";") if name.strip()]
         try:
             table = chosen(
@@ -107,23 +109,35 @@ class ResultTable(SphinxDirective):
                 pattern=self.options.get("rows", ""),
             )
         except (OSError, MissingFigure) as error:
-            raise self.error(f"results/{self.arguments[0]}: {error}") from error
+            raise self.error(f"{named(path)}: {error}") from error
         self.env.note_dependency(str(path))
         lines = [
             *(line.replace(" ± ", "\u00a0±\u00a0") for line in table.markdown()),
             "",
-            f"From `results/{self.arguments[0]}`.",
+            f"From `{named(path)}`.",
         ]
         box = nodes.container()
         self.state.nested_parse(StringList(lines, source=str(path)), self.content_offset, box)
         return box.children
 
 
+def result_file(name: str) -> Path:
+    """Return the result file of this name, such as ``clipping/clipping-mnist.md``, wherever it is kept."""
+    return next((found for folder in RESULTS if (found := folder / name).exists()), RESULTS[0] / name)
+
+
+def named(file: Path) -> str:
+    """Return a result file's path in the repository."""
+    return file.relative_to(ROOT).as_posix()
+
+
 def result_files() -> Iterator[tuple[str, list[Path]]]:
     """Yield every folder of results with its Markdown files, the README first."""
-    names = sorted(path.name for path in RESULTS.iterdir() if path.is_dir() and any(path.rglob("*.md")))
-    for name in [*(name for name in _HEADINGS if name in names), *(name for name in names if name not in _HEADINGS)]:
-        yield name, sorted((RESULTS / name).rglob("*.md"), key=lambda path: (path.name != "README.md", path))
+    folders = {
+        path.name: path for root in RESULTS for path in root.iterdir() if path.is_dir() and any(path.rglob("*.md"))
+    }
+    for name in [*(n for n in _HEADINGS if n in folders), *(n for n in sorted(folders) if n not in _HEADINGS)]:
+        yield name, sorted(folders[name].rglob("*.md"), key=lambda path: (path.name != "README.md", path))
 
 
 def results_page(page: Path) -> str:
@@ -134,7 +148,7 @@ def results_page(page: Path) -> str:
         for file in files:
             where = os.path.relpath(file, page.parent)
             parts.append(f"```{{include}} {where}\n:heading-offset: 2\n:relative-images:\n```\n")
-            parts.append(f"*File:* `results/{file.relative_to(RESULTS).as_posix()}`\n")
+            parts.append(f"*File:* `{named(file)}`\n")
     return "\n".join(parts)
 
 

@@ -14,8 +14,8 @@ from privet.accounting.kept_heads import KeptHead, UserHeads
 from privet.accounting.ledger import Ledger
 from privet.accounting.rolled_back import accept_roll_back, read_newest
 from privet.errors import LedgerCorrupt, LedgerError
-from privet.experiments.ledger_check import check_ledger
 from privet.reports.certificate import certify
+from privet.runs.ledger_check import check_ledger
 from privet.training.folder import RunFolder
 from tests.accounting.ledgers import PLAN, PLAN_HASH, step
 from tests.cli.conftest import Ask

@@ -122,7 +122,7 @@ def test_the_findings_say_the_same_whatever_the_training_data_are(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("the canary audit must read no data")
 
-    monkeypatch.setattr("privet.experiments.auditing.load", never)
+    monkeypatch.setattr("privet.runs.auditing.load", never)
     first, second = (
         ask("audit", tiny_recipe, "--canaries", "100", "--rounds", "1", "-o", tmp_path / "audit.json") for _ in range(2)
     )

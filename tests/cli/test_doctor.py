@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from privet.errors import UnsupportedModel
-from privet.experiments.model_cost import losses_for
-from privet.experiments.run_files import RunFiles
+from privet.runs.model_cost import losses_for
+from privet.runs.run_files import RunFiles
 from tests.cli.conftest import Ask
 
 CODE = """

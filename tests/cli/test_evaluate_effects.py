@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from privet.cli.evaluate import _measure_row
-from privet.experiments.results import Measure
+from privet.runs.results import Measure
 from tests.cli.conftest import Ask
 
 
@@ -94,3 +94,25 @@ def test_a_file_that_is_no_picture_does_not_get_into_the_report(ask: Ask, own_ru
     found = ask("report", own_run)
     assert found.code == 1
     assert "not a picture" in found.err
+
+
+def test_evaluation_shows_confidence_and_attacks_beside_their_limits(ask: Ask, own_run: Path) -> None:
+    found = ask("evaluate", own_run, "--calibration", "--membership", "--bins", "10", "--device", "cpu")
+    assert found.code == 0
+    assert "expected calibration error, 10 bins" in found.out
+    assert max(len(line) for line in found.out.splitlines()) <= 80
+    assert "allows at most" in found.out
+    assert "EXCEEDED" not in found.out
+
+
+def test_evaluation_gives_the_same_figures_as_json(ask: Ask, own_run: Path) -> None:
+    values = json.loads(ask("evaluate", own_run, "--calibration", "--membership", "--equal-mass", "--json").out)
+    assert values["calibration"]["reliability"]["binning"] == "equal mass"
+    assert len(values["membership"]) == 4  # two attacks, each also on a network that was never trained
+    assert values["measures"][0]["name"] == "accuracy"
+
+
+def test_evaluation_keeps_nothing_unless_asked(ask: Ask, own_run: Path) -> None:
+    before = sorted(path.name for path in own_run.iterdir())
+    ask("evaluate", own_run)
+    assert sorted(path.name for path in own_run.iterdir()) == before

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from privet.cli.init import KINDS
-from privet.experiments.recipe_files import load_recipe, recipe_templates
+from privet.runs.recipe_files import load_recipe, recipe_templates
 from tests.cli.conftest import Ask
 
 
@@ -51,7 +51,7 @@ def test_the_demo_is_the_packaged_one(printed: Path) -> None:
 
 
 def begin(recipe: Path, run: Path) -> None:
-    from privet.experiments.runner import train
+    from privet.runs.runner import train
 
     outcome = train(load_recipe(recipe), run, should_stop=lambda: True)
     assert outcome.steps_done == 1

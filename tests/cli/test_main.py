@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import resource
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from privet import __version__
-from privet.cli.main import _VERBS
+from privet.cli.main import _VERBS, ENTRY_POINTS
 from tests.cli.conftest import Ask
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -115,3 +116,37 @@ def test_a_reader_that_goes_away_causes_no_complaint() -> None:
     process.stderr.close()
     assert process.wait(timeout=30) in (0, 1)
     assert error == ""
+
+
+@pytest.mark.parametrize("verb", ["study", "reproduce"])
+@pytest.mark.parametrize("words", [(), ("clipping-clusters", "--quick", "-o", "folder")], ids=["alone", "arguments"])
+def test_a_verb_of_a_missing_distribution_says_how_to_install_it(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch, verb: str, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
+    answer = ask(verb, *words)
+    assert answer.code == 1
+    assert answer.out == ""
+    assert f"'privet {verb}' is part of privet-research, which is not installed." in answer.err
+    assert "pip install --editable research" in answer.err
+
+
+def test_a_verb_of_an_installed_distribution_is_found_through_its_entry_point(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    metadata = tmp_path / "laboratory-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: laboratory\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\nstudy = laboratory_of_a_test:study\n")
+    (tmp_path / "laboratory_of_a_test.py").write_text(
+        "import click\n\n@click.command()\n@click.argument('name')\n"
+        "def study(name):\n    click.echo(f'studied {name}')\n    return 7\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    answer = ask("study", "noise")
+    assert (answer.code, answer.out) == (7, "studied noise\n")
+
+
+def test_the_verbs_of_other_distributions_are_in_the_help_and_in_suggestions(ask: Ask) -> None:
+    assert "privet-research" in ask("--help").out
+    assert "Did you mean 'study'?" in ask("stduy").err

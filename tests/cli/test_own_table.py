@@ -63,8 +63,8 @@ def _records(count: int, change: Callable[[int, list[str]], list[str]] = lambda 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recipe, its files and its finished run, which tests read and must not change."""
-    from privet.experiments.recipe_files import load_recipe
-    from privet.experiments.runner import train
+    from privet.runs.recipe_files import load_recipe
+    from privet.runs.runner import train
 
     folder = tmp_path_factory.mktemp("own")
     (folder / "recipe.toml").write_text(RECIPE)

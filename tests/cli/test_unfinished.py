@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from privet.experiments.ledger_check import check_ledger, lost_words, steps_in_checkpoint
-from privet.experiments.recipe_files import load_recipe
-from privet.experiments.runner import train
+from privet.runs.ledger_check import check_ledger, lost_words, steps_in_checkpoint
+from privet.runs.recipe_files import load_recipe
+from privet.runs.runner import train
 from tests.cli.conftest import TINY, Ask
 
 

@@ -22,8 +22,8 @@ from privet.errors import (
     PrivetError,
     RecipeError,
 )
-from privet.experiments.progress import Silent, StepUpdate
-from privet.experiments.recipe_files import load_recipe, packaged_recipes
+from privet.runs.progress import Silent, StepUpdate
+from privet.runs.recipe_files import load_recipe, packaged_recipes
 from tests.accounting.ledgers import done
 from tests.cli.conftest import TINY, Ask
 
@@ -216,7 +216,7 @@ def test_a_ledger_that_charged_more_than_its_plan_is_reported_with_code_3(
     ask: Ask, finished_run: Path, tmp_path: Path
 ) -> None:
     from privet.accounting.ledger import Ledger
-    from privet.experiments.ledger_check import check_ledger
+    from privet.runs.ledger_check import check_ledger
 
     folder = tmp_path / "run"
     shutil.copytree(finished_run, folder)
@@ -246,8 +246,8 @@ def test_the_doctor_finds_a_rule_for_every_layer_of_our_models(ask: Ask, name: s
 def test_the_doctor_names_layers_that_mix_examples_and_their_remedy(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch import nn
 
-    from privet.experiments import examination
-    from privet.experiments.model_cost import RandomNumbers
+    from privet.runs import examination
+    from privet.runs.model_cost import RandomNumbers
 
     sick = nn.Sequential(nn.Flatten(), nn.Linear(784, 4), nn.BatchNorm1d(4), nn.Linear(4, 10))
     inputs = RandomNumbers(shape=(1, 28, 28))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ import torch
 from torch import nn
 
 from privet.accounting.ledger import Ledger
-from privet.convex import statistics
 from privet.convex.features import RandomRelu
 from privet.convex.statistics import SufficientStatistics
 from privet.errors import ArgumentError, LedgerMismatch, PrivetError
@@ -26,7 +24,7 @@ from privet.mechanism.done import Done, Drawn, done_gaussian, done_together
 from privet.mechanism.noise import Gaussian, NormalSource
 from privet.mechanism.sums import ClippedSum, PrivateSum
 from privet.mechanism.terms import Adjacency, Unit
-from privet.training import geometry, normalisation
+from privet.training import release as release_module
 from privet.training.geometry import release_geometry
 from privet.training.normalisation import PrivateNormalisation
 from privet.training.session import privatize
@@ -63,10 +61,10 @@ def twice_the_bound(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr(Party, "_rule", property(rule))
 
 
-def halving(monkeypatch: pytest.MonkeyPatch, place: ModuleType, name: str) -> None:
-    """Make a place draw half the noise that it meant to."""
+def halving(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Make releases draw half the noise that they meant to."""
     honest = getattr(done_module, name)
-    monkeypatch.setattr(place, name, lambda vector, std, source: honest(vector, std=std / 2, source=source))
+    monkeypatch.setattr(release_module, name, lambda vector, std, source: honest(vector, std=std / 2, source=source))
 
 
 def test_a_session_with_half_the_noise_is_refused_and_its_facts_are_charged(half_the_noise: None) -> None:
@@ -102,7 +100,7 @@ def test_a_normalisation_with_half_the_noise_is_refused(monkeypatch: pytest.Monk
     release = PrivateNormalisation(bounds=(1.0, 2.0), dataset_size=20, noise_multiplier=3.0)
     features = torch.randn(20, 2)
     release.release(features)
-    halving(monkeypatch, normalisation, "add_noise")
+    halving(monkeypatch, "add_noise")
     with pytest.raises(LedgerMismatch):
         release.release(features)
 
@@ -115,7 +113,7 @@ def test_a_geometry_with_half_the_noise_is_refused(monkeypatch: pytest.MonkeyPat
         release_geometry(model, losses, features, labels, norm=1.0, noise_multiplier=4.0, power=0.5)
 
     release()
-    halving(monkeypatch, geometry, "add_noise")
+    halving(monkeypatch, "add_noise")
     with pytest.raises(LedgerMismatch):
         release()
 
@@ -136,7 +134,7 @@ def test_statistics_with_half_the_noise_on_either_part_are_refused(
     ).calibrated(epsilon=2.0)
     inputs, labels = torch.randn(6, 3), torch.arange(6) % 2
     assert trainer.fit(inputs, labels).guarantee_.epsilon == pytest.approx(2.0)
-    halving(monkeypatch, statistics, name)
+    halving(monkeypatch, name)
     with pytest.raises(LedgerMismatch):
         trainer.fit(inputs, labels)
 

@@ -31,14 +31,14 @@ from privet.datasets.own_images import decode_image
 from privet.datasets.readers import ArrayDeclaration, read_cifar10_bin, read_idx, read_npz
 from privet.datasets.tables import CsvSchema, NumberColumn, read_csv
 from privet.errors import PrivetError
-from privet.experiments import runner
-from privet.experiments.recipe_files import load_recipe
-from privet.experiments.reproduction.running import as_csv
-from privet.experiments.run_files import RunFiles, read_json, read_lines
-from privet.experiments.user_models import build_referenced
 from privet.plan import Plan
 from privet.reports.long_tail import read_long_tail
+from privet.runs import runner
+from privet.runs.recipe_files import load_recipe
+from privet.runs.run_files import RunFiles, read_json, read_lines
+from privet.runs.user_models import build_referenced
 from privet.training.checkpoint import load_checkpoint, save_checkpoint
+from privet_research.reproduction.running import as_csv
 from tests.accounting.ledgers import done
 from tests.training.tools import poisson
 

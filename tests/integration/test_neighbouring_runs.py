@@ -29,7 +29,6 @@ from privet.cli.console import run as run_command
 from privet.cli.main import privet
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
-from privet.experiments import building, runner
 from privet.mechanism.adaptive_clipping import AdaptiveQuantile
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
@@ -45,6 +44,7 @@ from privet.mechanism.shaped_noise import GroupwiseGaussian
 from privet.mechanism.terms import Adjacency
 from privet.mechanism.truncated import TruncatedPoisson
 from privet.plan import Plan
+from privet.runs import building, runner
 from privet.training.averaging import ExponentialAverage
 from privet.training.session import privatize
 from tests.training.tools import examples, full_batch, losses_of, network, plan_of, poisson

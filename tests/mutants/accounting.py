@@ -285,7 +285,7 @@ ACCOUNTING = (
     one(
         "total-of-a-last-iterate-is-exact",
         "the release that a last iterate comes to is reported as a lower bound on what it costs",
-        "experiments/project.py",
+        "runs/project.py",
         "return replace(found, accountant=ACCOUNTANT, lower=None) if hides_iterates else found",
         "return found",
         "tests/reports/test_one_answer.py",
@@ -302,9 +302,9 @@ ACCOUNTING = (
     one(
         "total-of-runs-is-their-first",
         "several runs on the same data cost as much as one",
-        "experiments/project.py",
+        "runs/project.py",
         "compose([(check.event, 1) for check in checks]),",
         "compose([(check.event, 1) for check in checks[:1]]),",
-        "tests/experiments/test_project.py",
+        "tests/runs/test_project.py",
     ),
 )

@@ -140,8 +140,8 @@ CONTRACTS = (
         "statistics-with-label-noise-over-the-squared-weight",
         "the labels of a weighted release get too little noise",
         _STATISTICS,
-        "std=self.noise_std / self.label_weight, source",
-        "std=self.noise_std / self.label_weight**2, source",
+        "std=self.noise_std / self.label_weight, weight",
+        "std=self.noise_std / self.label_weight**2, weight",
         _SIZES,
     ),
     one(

@@ -88,8 +88,8 @@ FORMATS = (
         "first-party-speaks-for-all",
         "a party that adds less noise than the others is not noticed",
         "federated/coordinator.py",
-        "self.ledger.check(done_together(parts))",
-        "self.ledger.check(parts[0])",
+        "NoiseOfParties(done=done_together(parts))",
+        "NoiseOfParties(done=parts[0])",
         _FACTS + "test_a_coordinator_compares_what_each_party_did_in_its_own_session",
     ),
     one(

@@ -20,20 +20,23 @@ LEDGER = (
         "return True",
         "tests/cli/test_verbs.py::test_a_log_of_private_data_has_the_same_lines_however_long_steps_take",
     ),
-    Mutant(
-        name="charge-after-release",
-        breaks="a crash after the data were used and before the row is written is not charged",
-        edits=(
-            Edit(file=_SESSION, old="            self._reserve(num_rounds - done)\n", new=""),
-            Edit(
-                file="training/step.py",
-                old="            session.ledger.check(facts)",
-                new="            session._reserve(1)\n            session.ledger.check(facts)",
-            ),
-        ),
-        killed_by=(
-            "tests/training/test_release.py::test_a_round_is_durably_charged_before_any_of_its_examples_is_read",
-        ),
+    one(
+        "charge-after-release",
+        "a crash after the data were used and before the row is written is not charged",
+        "training/release.py",
+        "    if charge:\n        ledger.reserve(event, charge)\n    try:\n        summed = yield\n",
+        "    try:\n        summed = yield\n        if charge:\n            ledger.reserve(event, charge)\n",
+        "tests/training/test_release.py::test_a_round_is_durably_charged_before_any_of_its_examples_is_read",
+        "tests/training/test_release_order.py::"
+        "test_the_round_is_charged_when_the_release_exists_and_used_up_when_its_noise_is_compared",
+    ),
+    one(
+        "failed-release-not-voided",
+        "a round that read data and failed can be used again by whoever holds the ledger",
+        "training/release.py",
+        "            ledger.void(_reason(error))\n",
+        "            pass\n",
+        "tests/training/test_release_order.py::test_a_release_that_fails_leaves_its_round_charged_and_void",
     ),
     one(
         "at-hand-before-durable",
@@ -189,7 +192,7 @@ LEDGER = (
     one(
         "rolled-back-ledger-accounted",
         "the account of an older copy of the ledger names too small an epsilon",
-        "experiments/ledger_check.py",
+        "runs/ledger_check.py",
         "        if self.head is not None and not view.contains(self.head):",
         "        if self.head is not None and view.contains(self.head) is None:",
         "tests/cli/test_unfinished.py::test_a_ledger_that_knows_less_than_its_folder_is_refused_with_code_3_and_no_epsilon",

@@ -48,8 +48,8 @@ NOISE = (
             _BEFORE_NOISE,
             Edit(
                 file=_STEP,
-                old="        self._was_compared = True\n",
-                new="        self._was_compared = True\n"
+                old="        ending = noisy.value\n",
+                new="        ending = noisy.value\n"
                 "        parts = max(1, -(-len(self._indices) // session.physical_batch_size))\n"
                 "        ending.private.flat.sub_(clean).div_(parts).add_(clean)\n",
             ),

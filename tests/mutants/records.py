@@ -123,7 +123,7 @@ RECORDS: tuple[Mutant, ...] = (
     one(
         "recipe-of-any-unit",
         "a recipe may promise something to persons whom nothing names",
-        "experiments/recipe.py",
+        "runs/recipe.py",
         "if unit is None or unit in (*known, *allowed):",
         "if True:",
         _OWN_DATA + "::test_persons_are_promised_nothing_by_a_table_that_does_not_know_them",

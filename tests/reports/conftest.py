@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from privet.experiments.recipe_files import load_recipe
-from privet.experiments.runner import train
+from privet.runs.recipe_files import load_recipe
+from privet.runs.runner import train
 
 TINY = (
     "model=logistic_regression",

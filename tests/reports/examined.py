@@ -17,10 +17,10 @@ from privet.effects.calibration import calibration_report
 from privet.effects.fairness import Attribute, fairness_report
 from privet.effects.groups import DecisionDisparity, FairnessReport, SourceRow
 from privet.effects.radii import RadiusPoint, RobustnessReport, wilson_interval
-from privet.experiments.ledger_check import check_ledger
-from privet.experiments.resuming import stored_plan
-from privet.experiments.run_files import RunFiles
 from privet.reports.picture_grid import picture_grid
+from privet.runs.ledger_check import check_ledger
+from privet.runs.resuming import stored_plan
+from privet.runs.run_files import RunFiles
 from privet.training.predictions import Predictions
 
 

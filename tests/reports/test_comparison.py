@@ -7,8 +7,6 @@ import pytest
 
 from privet.attacks.verdict import NEVER_TRAINED
 from privet.errors import ArgumentError, CheckpointError
-from privet.experiments.recipe import Recipe
-from privet.experiments.run_files import RunFiles
 from privet.reports.audits import read_audit
 from privet.reports.baseline import baseline_rows, group_prices, unequal_terms
 from privet.reports.comparison import (
@@ -23,6 +21,8 @@ from privet.reports.content import RunContent, gather
 from privet.reports.differences import Figure, shown_numbers
 from privet.reports.facets import Facet, facets_of
 from privet.reports.report import render, stamps
+from privet.runs.recipe import Recipe
+from privet.runs.run_files import RunFiles
 from tests.reports.conftest import MakeRun
 from tests.reports.examined import examined
 from tests.reports.test_report import Page

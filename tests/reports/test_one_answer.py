@@ -17,8 +17,6 @@ from privet.accounting.guarantee import Guarantee
 from privet.cli.account import _ledger_facts
 from privet.durable import state_folder
 from privet.errors import LoopError, WeightsChanged
-from privet.experiments.ledger_check import check_ledger
-from privet.experiments.project import total_of_runs
 from privet.federated.agreement import Agreement
 from privet.federated.contributions import ClippedSums, Contribution, Sessions
 from privet.federated.coordinator import Coordinator
@@ -34,6 +32,8 @@ from privet.plan import Plan
 from privet.reports.certificate import Standing, certify
 from privet.reports.certificate_page import write_certificate
 from privet.reports.content import gather
+from privet.runs.ledger_check import check_ledger
+from privet.runs.project import total_of_runs
 from privet.training.session import Session, privatize
 from tests.scripts.test_verify_certificate import HOLDS, VERIFIER, WRONG
 

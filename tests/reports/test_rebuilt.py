@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from privet.errors import CheckpointError
-from privet.experiments.run_files import RunFiles
 from privet.reports.content import RunContent, gather
 from privet.reports.rebuilt import read_rebuilt, rebuilt_note, rebuilt_rows
 from privet.reports.report import render
+from privet.runs.run_files import RunFiles
 from tests.reports.conftest import MakeRun
 from tests.reports.examined import examined
 from tests.reports.test_report import Page

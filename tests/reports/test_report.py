@@ -183,8 +183,8 @@ def test_a_report_names_no_folder_of_the_machine(make_run: MakeRun, page_text: s
 
 
 def test_an_unfinished_run_is_stamped_and_shows_what_it_spent(tmp_path: Path) -> None:
-    from privet.experiments.recipe_files import load_recipe
-    from privet.experiments.runner import train
+    from privet.runs.recipe_files import load_recipe
+    from privet.runs.runner import train
     from tests.reports.conftest import TINY
 
     outcome = train(load_recipe("demo", TINY), tmp_path / "run", should_stop=lambda: True)

@@ -12,11 +12,11 @@ from privet.effects.groups import AttributeReport, DecisionDisparity, FairnessRe
 from privet.effects.radii import RadiusPoint, RobustnessReport, WeightGrowth, wilson_interval
 from privet.effects.reliability import Interval
 from privet.errors import CheckpointError
-from privet.experiments.run_files import RunFiles
 from privet.reports.content import gather, read_fairness, read_robustness
 from privet.reports.report import render
 from privet.reports.side_effect_plots import group_plot, radius_plot
 from privet.reports.side_effects import gap_rows, group_rows, growth_sentence, radius_rows, source_rows
+from privet.runs.run_files import RunFiles
 from privet.training.predictions import Predictions
 from tests.reports.conftest import MakeRun
 

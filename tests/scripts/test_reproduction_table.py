@@ -3,7 +3,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from privet.experiments.reproduction.entry import entries
+from privet_research.reproduction.entry import entries
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "reproduction_table.py"
 

@@ -84,7 +84,7 @@ def test_another_noise_bound_rate_or_memory_never_meets_an_old_recording() -> No
 
 def test_a_recording_is_replayed_for_its_own_noise_alone() -> None:
     endings, total = _endings()
-    recorded = _Recorded(private=NOISE.add(total, endings.source), graph=None, endings=endings, gradients=())  # type: ignore[arg-type]
+    recorded = _Recorded(private=NOISE.add(total, endings.source), graph=None, endings=endings)  # type: ignore[arg-type]
     endings._recorded[endings._key(NOISE, total)] = recorded
     assert endings.begin(NOISE, total) is recorded
     other = endings.begin(Gaussian(noise_multiplier=0.6), total)

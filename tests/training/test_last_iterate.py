@@ -16,7 +16,6 @@ from torch.optim import SGD, Adam, Optimizer
 from torch.utils.data import TensorDataset
 
 from privet.errors import LoopError, PlanError, WeightsChanged
-from privet.experiments.ledger_check import check_ledger
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.cyclic import Cyclic
 from privet.mechanism.descent import StronglyConvexDescent
@@ -26,6 +25,7 @@ from privet.mechanism.terms import Adjacency, Release, Unit
 from privet.models.convex_losses import RadialSquared
 from privet.models.convex_relu import ConvexRelu
 from privet.plan import Plan
+from privet.runs.ledger_check import check_ledger
 from privet.training.averaging import ExponentialAverage
 from privet.training.checkpoint import load_checkpoint
 from privet.training.session import Session, privatize

@@ -13,7 +13,7 @@ from torch.optim import SGD, AdamW, Optimizer, lr_scheduler
 
 from privet.accounting.ledger import Ledger
 from privet.errors import ArgumentError, LoopError, WeightsChanged
-from privet.experiments.ledger_check import check_ledger
+from privet.runs.ledger_check import check_ledger
 from privet.training.averaging import ExponentialAverage
 from tests.training.test_weights import Net, begin, by_data, by_load_state_dict, by_set, inside, trained
 from tests.training.tools import examples, losses_of, run, walk

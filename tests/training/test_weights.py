@@ -14,11 +14,11 @@ from torch.optim import SGD, Adam, Optimizer
 
 from privet.accounting.ledger import Ledger
 from privet.errors import LedgerMismatch, UnsupportedModel, WeightsChanged
-from privet.experiments.ledger_check import check_ledger
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
 from privet.mechanism.terms import Adjacency, Unit
+from privet.runs.ledger_check import check_ledger
 from privet.training.estimator import PrivateClassifier
 from privet.training.session import Session, privatize
 from privet.training.step import Step

@@ -12,8 +12,8 @@ from privet.cli.console import BUDGET, OK, paragraphs, show_facts, show_heading,
 from privet.cli.options import CONTEXT, adjacency_option, examples, json_option, unit_option
 
 if TYPE_CHECKING:
-    from privet.experiments.ledger_check import LedgerCheck
     from privet.plan import Plan
+    from privet.runs.ledger_check import LedgerCheck
 
 
 # Word to (module, command): what can stand where RUN stands. A run of that name is written ./NAME.
@@ -139,7 +139,7 @@ def _show_figures(plan: Plan, *, as_json: bool) -> None:
 
 
 def _ledger(path: str, *, as_json: bool) -> int:
-    from privet.experiments.ledger_check import check_ledger
+    from privet.runs.ledger_check import check_ledger
 
     check = check_ledger(Path(path))
     if as_json:
@@ -167,7 +167,7 @@ def _ledger_facts(check: LedgerCheck) -> dict[str, Any]:
 
 
 def _print_ledger(check: LedgerCheck) -> None:
-    from privet.experiments.ledger_check import end_words, lost_words
+    from privet.runs.ledger_check import end_words, lost_words
 
     show_heading(str(check.spent))
     click.echo()

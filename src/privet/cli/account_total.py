@@ -22,7 +22,7 @@ def total(runs: tuple[str, ...], delta: float | None, as_json: bool) -> int:
     none out.
     """
     from privet.accounting.guarantee import rounded_up
-    from privet.experiments.project import total_of_runs
+    from privet.runs.project import total_of_runs
 
     found = total_of_runs([Path(run) for run in runs], delta=delta)
     if as_json:

@@ -11,7 +11,7 @@ from privet.cli.console import BUDGET, OK, paragraphs, remark, show_json, show_t
 from privet.cli.options import CONTEXT, device_option, examples, json_option, set_option
 
 if TYPE_CHECKING:
-    from privet.experiments.auditing import AuditReport
+    from privet.runs.auditing import AuditReport
 
 
 @click.command(
@@ -72,9 +72,9 @@ def audit(
     --kind canary reads no data and takes seconds. --kind one-run trains on the
     data, which must be public, and takes as long as training.
     """
-    from privet.experiments.auditing import AuditKind, find_subject
-    from privet.experiments.auditing import audit as run_audit
-    from privet.experiments.run_files import write_json
+    from privet.runs.auditing import AuditKind, find_subject
+    from privet.runs.auditing import audit as run_audit
+    from privet.runs.run_files import write_json
 
     subject = find_subject(recipe_or_run, overrides, model=model)
     report = run_audit(
@@ -102,7 +102,7 @@ def audit(
 
 def _print(report: AuditReport) -> None:
     from privet.accounting.guarantee import rounded_up
-    from privet.experiments.auditing import LITTLE_NOISE
+    from privet.runs.auditing import LITTLE_NOISE
 
     rows = [
         [

@@ -12,8 +12,8 @@ from privet.cli.console import FAILED, OK, show_facts, show_json, show_table
 from privet.cli.options import CONTEXT, device_option, examples, json_option, set_option
 
 if TYPE_CHECKING:
-    from privet.experiments.examination import Examination, LayerFinding
-    from privet.experiments.model_cost import Inputs, ModelCost
+    from privet.runs.examination import Examination, LayerFinding
+    from privet.runs.model_cost import Inputs, ModelCost
 
 
 class _Shape(click.ParamType[tuple[int, ...]]):
@@ -68,8 +68,8 @@ def doctor(
     and the memory it keeps until the clipping factors are known. Exit code 1
     says that the network cannot be trained as it is.
     """
-    from privet.experiments import examination
-    from privet.experiments.user_models import is_reference
+    from privet.runs import examination
+    from privet.runs.user_models import is_reference
 
     if is_reference(model_or_recipe):
         if overrides:
@@ -96,7 +96,7 @@ def _refuse_own_loop(name: str) -> None:
     """Say of the folder of a training loop of one's own that it holds no recipe, and so no network to look at."""
     from pathlib import Path
 
-    from privet.experiments.run_files import RunFiles
+    from privet.runs.run_files import RunFiles
 
     folder = Path(name)
     if folder.is_dir() and RunFiles(folder=folder).is_own_loop:
@@ -117,7 +117,7 @@ def _in_words_of_the_command(failure: str | None, remedy: str) -> str | None:
 
 
 def _inputs(input_shape: tuple[int, ...] | None, token_shape: tuple[int, ...] | None, vocabulary: int | None) -> Inputs:
-    from privet.experiments.model_cost import RandomNumbers, RandomTokens
+    from privet.runs.model_cost import RandomNumbers, RandomTokens
 
     if (input_shape is None) == (token_shape is None):
         raise click.UsageError("Give the shape of one example: either --input-shape or --token-shape.")

@@ -14,7 +14,7 @@ from privet.cli.unfinished import say_if_unfinished
 if TYPE_CHECKING:
     from privet.datasets.arrays import ArrayDataset
     from privet.effects.groups import FairnessReport
-    from privet.experiments.results import Measure
+    from privet.runs.results import Measure
 
 
 @click.command(
@@ -75,8 +75,8 @@ def evaluate(
     the results of --calibration, --membership, --groups, --reconstruction and
     --robustness on RUN's own test split are kept in RUN for its report.
     """
-    from privet.experiments.runner import evaluate as evaluate_run
-    from privet.experiments.side_effects import examine_fairness, own_test_data
+    from privet.runs.runner import evaluate as evaluate_run
+    from privet.runs.side_effects import examine_fairness, own_test_data
 
     if long_tail and data is not None:
         raise click.UsageError("--long-tail shows records of the run's own test split, and cannot use --data.")
@@ -134,8 +134,8 @@ def _columns(groups: str) -> list[str]:
 def _say_what_is_kept(run_folder: str) -> None:
     from pathlib import Path
 
-    from privet.experiments.resuming import stored_recipe
-    from privet.experiments.run_files import RunFiles
+    from privet.runs.resuming import stored_recipe
+    from privet.runs.run_files import RunFiles
 
     if not stored_recipe(RunFiles(folder=Path(run_folder))).is_public:
         remark(
@@ -154,8 +154,8 @@ def _calibration(
     measured: Collection[str],
 ) -> object:
     from privet.effects.reliability import Binning
-    from privet.experiments.examining import examine_calibration
     from privet.reports.examination import CONFIDENCE_HEADER, confidence_rows
+    from privet.runs.examining import examine_calibration
 
     binning = Binning.EQUAL_MASS if equal_mass else Binning.EQUAL_WIDTH
     report = examine_calibration(run_folder, device=device, num_bins=bins, binning=binning, test=test)
@@ -179,8 +179,8 @@ def _show_fairness(report: FairnessReport) -> None:
 
 
 def _robustness(run_folder: str, device: str, test: ArrayDataset | None, as_json: bool) -> object:
-    from privet.experiments.side_effects import examine_robustness
     from privet.reports.side_effects import RADIUS_HEADER, growth_sentence, radius_rows
+    from privet.runs.side_effects import examine_robustness
 
     found = examine_robustness(run_folder, device=device, test=test)
     if not as_json:
@@ -192,8 +192,8 @@ def _robustness(run_folder: str, device: str, test: ArrayDataset | None, as_json
 
 
 def _long_tail(run_folder: str, device: str) -> object:
-    from privet.experiments.long_tail import examine_long_tail
     from privet.reports.long_tail import write_long_tail
+    from privet.runs.long_tail import examine_long_tail
 
     found = examine_long_tail(run_folder, device=device)
     path = write_long_tail(run_folder, found)
@@ -206,8 +206,8 @@ def _long_tail(run_folder: str, device: str) -> object:
 
 
 def _reconstruction(run_folder: str, device: str, as_json: bool) -> object:
-    from privet.experiments.rebuilding import examine_reconstruction
     from privet.reports.rebuilt import REBUILT_HEADER, rebuilt_rows, write_rebuilt
+    from privet.runs.rebuilding import examine_reconstruction
 
     found = examine_reconstruction(run_folder, device=device)
     path = write_rebuilt(run_folder, found)
@@ -219,8 +219,8 @@ def _reconstruction(run_folder: str, device: str, as_json: bool) -> object:
 
 
 def _pretraining(run_folder: str, public: str | None, test: ArrayDataset | None, as_json: bool) -> object:
-    from privet.experiments.pretraining_examination import examine_pretraining
     from privet.reports.side_effects import SHIFT_HEADER, shift_rows, shift_warning
+    from privet.runs.pretraining_examination import examine_pretraining
 
     shift = examine_pretraining(run_folder, public=public, test=test)
     if not as_json:
@@ -233,8 +233,8 @@ def _pretraining(run_folder: str, public: str | None, test: ArrayDataset | None,
 
 
 def _membership(run_folder: str, device: str, as_json: bool) -> object:
-    from privet.experiments.examining import examine_membership
     from privet.reports.examination import membership_rows
+    from privet.runs.examining import examine_membership
 
     reports = examine_membership(run_folder, device=device)
     if not as_json:

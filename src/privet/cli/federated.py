@@ -66,7 +66,7 @@ def federated(recipe: str, output: str, network: bool, rate: float | None, round
 
 def _measured(name: str, value: float, num_examples: int) -> str:
     """Return a figure with what it rests on; a share of right answers has its interval too."""
-    from privet.experiments.results import share
+    from privet.runs.results import share
 
     if name != "accuracy":
         return f"{value:.4f} (n = {num_examples:,})"

@@ -21,6 +21,6 @@ def init(kind: str) -> None:
     tabular and images are for data of your own; text and demo use data that
     privet knows by name. Every one of them can be planned as it stands.
     """
-    from privet.experiments.recipe_files import recipe_templates
+    from privet.runs.recipe_files import recipe_templates
 
     click.echo(recipe_templates()[kind], nl=False)

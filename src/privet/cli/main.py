@@ -27,10 +27,17 @@ _VERBS: Mapping[str, tuple[str, str, str]] = {
     "account": ("privet.cli.account", "account", "Compute a guarantee, or read one off a ledger."),
     "doctor": ("privet.cli.doctor", "doctor", "Say whether a model can be trained privately."),
     "audit": ("privet.cli.audit", "audit", "Attack a plan with canaries, beside what it claims."),
-    "reproduce": ("privet.cli.reproduce", "reproduce", "Repeat a published table or figure; say if it holds."),
-    "study": ("privet.cli.study", "study", "Run one of the comparisons behind them."),
     "federated": ("privet.cli.federated", "federated", "Run a federation: parties with ledgers of their own."),
     "recipes": ("privet.cli.recipes", "recipes", "List, show or copy the recipes that come along."),
+}
+
+# Verbs of distributions of their own, found through this group of entry points where they are installed: to
+# (distribution, how to install it, help line).
+ENTRY_POINTS = "privet.commands"
+_INSTALL_RESEARCH = "pip install --editable research, in a clone of privet's repository"
+_ELSEWHERE: Mapping[str, tuple[str, str, str]] = {
+    "reproduce": ("privet-research", _INSTALL_RESEARCH, "Repeat a published table or figure; say if it holds."),
+    "study": ("privet-research", _INSTALL_RESEARCH, "Run one of the comparisons behind them."),
 }
 
 # Words that people try, and what they look for.
@@ -60,10 +67,12 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs in the order of use."""
-        return list(_VERBS)
+        return [*_VERBS, *_ELSEWHERE]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one verb."""
+        if cmd_name in _ELSEWHERE:
+            return _installed(cmd_name) or _missing(cmd_name)
         if cmd_name not in _VERBS:
             return None
         module, name, _ = _VERBS[cmd_name]
@@ -75,6 +84,8 @@ class LazyGroup(click.Group):
         """Write the verbs with their help lines, importing none of them."""
         with formatter.section("Verbs"):
             formatter.write_dl([(verb, line) for verb, (_, _, line) in _VERBS.items()])
+        with formatter.section("Verbs of privet-research"):
+            formatter.write_dl([(verb, line) for verb, (_, _, line) in _ELSEWHERE.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -87,9 +98,38 @@ class LazyGroup(click.Group):
 
             if args[0] in _OFTEN_MEANT:
                 raise click.UsageError(f"There is no verb '{args[0]}'. {_OFTEN_MEANT[args[0]]}", ctx) from None
-            close = difflib.get_close_matches(args[0], list(_VERBS), n=1)
-            hint = f" Did you mean '{close[0]}'?" if close else f" Verbs: {', '.join(_VERBS)}."
+            close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            hint = f" Did you mean '{close[0]}'?" if close else f" Verbs: {', '.join(self.list_commands(ctx))}."
             raise click.UsageError(f"There is no verb '{args[0]}'.{hint}", ctx) from None
+
+
+def _installed(verb: str) -> click.Command | None:
+    """Return the command that an installed distribution offers under this verb, or None."""
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=ENTRY_POINTS, name=verb):
+        command = entry.load()
+        assert isinstance(command, click.Command)
+        return command
+    return None
+
+
+def _missing(verb: str) -> click.Command:
+    """Return a command that says which distribution to install, whatever its arguments are."""
+    distribution, install, line = _ELSEWHERE[verb]
+
+    def refuse() -> None:
+        from privet.errors import DependencyError
+
+        raise DependencyError(f"'privet {verb}' is part of {distribution}, which is not installed. Run: {install}.")
+
+    return click.Command(
+        verb,
+        callback=refuse,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
+        help=f"{line}\n\nIt is part of {distribution}, which is not installed. Run: {install}.",
+        epilog=f"\b\nExample:\n  privet {verb}",
+    )
 
 
 @click.command(

@@ -13,9 +13,9 @@ import click
 from privet.cli.console import remark
 
 if TYPE_CHECKING:
-    from privet.experiments.own_data import Promise
-    from privet.experiments.recipe import Recipe
-    from privet.experiments.table_schema import TableSchema
+    from privet.runs.own_data import Promise
+    from privet.runs.recipe import Recipe
+    from privet.runs.table_schema import TableSchema
 
 _TABLES = (".csv", ".csv.gz", ".csv.xz", ".tsv", ".tsv.gz", ".tsv.xz")
 _META = "privet.own_data"
@@ -51,7 +51,7 @@ class OwnData:
         Raises:
             RecipeError: something must be declared and is not; the message says what to write.
         """
-        from privet.experiments.recipe_files import recipe_from_values
+        from privet.runs.recipe_files import recipe_from_values
 
         values = self._images(Path(path)) if Path(path).is_dir() else self._table(Path(path))
         recipe = recipe_from_values(values, overrides, folder=Path())
@@ -88,7 +88,7 @@ class OwnData:
 
     def _promise(self, size: int | None) -> Promise:
         from privet.errors import RecipeError
-        from privet.experiments.own_data import Promise
+        from privet.runs.own_data import Promise
 
         if self.epsilon is None:
             raise RecipeError("How strong should the guarantee be? Add --epsilon 3 (smaller is stronger).")
@@ -101,7 +101,7 @@ class OwnData:
 
     def _table(self, path: Path) -> dict[str, Any]:
         from privet.errors import RecipeError
-        from privet.experiments.own_data import table_recipe
+        from privet.runs.own_data import table_recipe
 
         self._refuse(("classes", "image_size", "channels"), "is about images, and this is a table")
         if self.target is None:
@@ -122,7 +122,7 @@ class OwnData:
 
     def _schema(self, path: Path, target: str, delimiter: str) -> TableSchema:
         from privet.errors import RecipeError
-        from privet.experiments.table_schema import read_schema, schema_of_public_sample, schema_to_write
+        from privet.runs.table_schema import read_schema, schema_of_public_sample, schema_to_write
 
         if self.schema is not None and self.public_sample is not None:
             raise click.UsageError("--schema and --public-sample both declare the columns. Give one of them.")
@@ -147,7 +147,7 @@ class OwnData:
     def _images(self, path: Path) -> dict[str, Any]:
         from privet.datasets.own_images import folder_classes
         from privet.errors import RecipeError
-        from privet.experiments.own_data import image_recipe
+        from privet.runs.own_data import image_recipe
 
         self._refuse(
             ("target", "schema", "public_sample", "delimiter", "decimal"), "is about a table, and this is a folder"
@@ -183,7 +183,7 @@ def is_own_data(path: str) -> bool:
 
 
 def _no_classes(path: Path) -> str:
-    from privet.experiments.run_files import RunFiles
+    from privet.runs.run_files import RunFiles
 
     if RunFiles(folder=path).ledger.exists():
         return f"{path} is the folder of a run, and no data. The program that began the run goes on with it."

@@ -10,8 +10,8 @@ from privet.cli.console import paragraphs, remark, show_facts, show_heading, sho
 from privet.cli.options import CONTEXT, examples, json_option, quick_option, recipe_argument, set_option
 
 if TYPE_CHECKING:
-    from privet.experiments.recipe import Recipe
     from privet.plan import Plan
+    from privet.runs.recipe import Recipe
 
 _BYTES = 4
 # Weights, gradients, and the clipped sum: three copies. The noise is drawn in double precision, piece by piece.
@@ -29,7 +29,7 @@ def plan(recipe: str, overrides: tuple[str, ...], quick: bool, compares: bool, a
 
     RECIPE is the name of a packaged recipe or the path of a TOML file.
     """
-    from privet.experiments.recipe_files import load_recipe
+    from privet.runs.recipe_files import load_recipe
 
     loaded = load_recipe(recipe, overrides, quick=quick)
     made = loaded.plan()
@@ -66,7 +66,7 @@ def _facts(recipe: Recipe, plan: Plan) -> dict[str, Any]:
 
 
 def _parameters(recipe: Recipe) -> int | None:
-    from privet.experiments.model_sizes import num_parameters
+    from privet.runs.model_sizes import num_parameters
 
     return num_parameters(recipe.model, recipe.info.input_shape, recipe.info.num_classes or 1)
 
@@ -124,13 +124,13 @@ def _central_limit(plan: Plan) -> float | None:
 def _comparison(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:
     """Every kind of noise at the recipe's guarantee, all coordinates counting alike."""
     from privet.errors import ArgumentError
-    from privet.experiments.noise_comparison import compare_noise
+    from privet.runs.noise_comparison import compare_noise
 
     count = _parameters(recipe)
     if count is None:
         raise ArgumentError(
             "--compare-noise needs the number of parameters, which is not known before this network is built. Use "
-            "privet.experiments.noise_comparison.compare_noise with the number."
+            "privet.runs.noise_comparison.compare_noise with the number."
         )
     target = recipe.privacy.epsilon or plan.guarantee().epsilon
     return [

@@ -34,7 +34,7 @@ def predict(run_folder: str, data: str, output: str | None, device: str) -> None
     The guarantee for the training records holds however often a model is asked.
     The records in DATA are not protected by it.
     """
-    from privet.experiments.predicting import predict_new
+    from privet.runs.predicting import predict_new
 
     say_if_unfinished(run_folder)
     found = predict_new(run_folder, data, device=device)
@@ -53,7 +53,7 @@ def predict(run_folder: str, data: str, output: str | None, device: str) -> None
         return
     from pathlib import Path
 
-    from privet.experiments.run_files import write_whole
+    from privet.runs.run_files import write_whole
 
     write_whole(Path(output), text.getvalue())
     click.echo(f"{len(found.names):,} records: {output}", err=True)

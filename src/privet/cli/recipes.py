@@ -19,7 +19,7 @@ def recipes() -> None:
 @json_option
 def ls(as_json: bool) -> None:
     """List all recipes."""
-    from privet.experiments.recipe_files import load_recipe, packaged_recipes
+    from privet.runs.recipe_files import load_recipe, packaged_recipes
 
     found = {name: load_recipe(name) for name in packaged_recipes()}
     if as_json:
@@ -51,7 +51,7 @@ def ls(as_json: bool) -> None:
 @click.argument("name")
 def show(name: str) -> None:
     """Print a recipe."""
-    from privet.experiments.recipe_files import recipe_text
+    from privet.runs.recipe_files import recipe_text
 
     click.echo(recipe_text(name), nl=False)
 
@@ -62,7 +62,7 @@ def show(name: str) -> None:
 def copy(name: str, path: str) -> None:
     """Copy the recipe NAME to the new file PATH, to change it there."""
     from privet.errors import RecipeError
-    from privet.experiments.recipe_files import recipe_text
+    from privet.runs.recipe_files import recipe_text
 
     text = recipe_text(name)
     try:

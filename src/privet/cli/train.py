@@ -15,9 +15,9 @@ from privet.cli.own_data import OwnData, is_own_data, own_data_options
 
 if TYPE_CHECKING:
     from privet.accounting.guarantee import Guarantee
-    from privet.experiments.progress import Progress
-    from privet.experiments.recipe import Recipe
-    from privet.experiments.runner import RunOutcome
+    from privet.runs.progress import Progress
+    from privet.runs.recipe import Recipe
+    from privet.runs.runner import RunOutcome
 
 
 @click.command(
@@ -80,8 +80,8 @@ def train(
     if without_privacy and not is_chosen and max_epsilon is None:
         loaded = _with_open_rate(loaded, folder, quiet=quiet)
     from privet.cli.stopping import stopping_on_signals
-    from privet.experiments.run_files import RunFiles
-    from privet.experiments.runner import train as run_recipe
+    from privet.runs.run_files import RunFiles
+    from privet.runs.runner import train as run_recipe
 
     was_finished = RunFiles(folder=Path(folder)).model.exists()
 
@@ -103,8 +103,8 @@ def train(
 
 
 def _with_open_rate(recipe: Recipe, folder: str, *, quiet: bool) -> Recipe:
-    from privet.experiments.open_rate import with_open_rate
-    from privet.experiments.run_files import RunFiles
+    from privet.runs.open_rate import with_open_rate
+    from privet.runs.run_files import RunFiles
 
     files = RunFiles(folder=Path(folder))
     if not quiet and not files.is_run:
@@ -121,7 +121,7 @@ def _say(what: str, guarantee: Guarantee) -> None:
 
 
 def _loaded(name_or_path: str, overrides: Sequence[str], *, quick: bool) -> Recipe:
-    from privet.experiments.recipe_files import load_recipe, packaged_recipes
+    from privet.runs.recipe_files import load_recipe, packaged_recipes
 
     own = OwnData.given(click.get_current_context())
     if is_own_data(name_or_path) and name_or_path not in packaged_recipes():
@@ -147,9 +147,9 @@ def _default_folder(name_or_path: str) -> str:
 
 def _progress(folder: str, *, quiet: bool, tensorboard: bool) -> Progress:
     from privet.cli.progress_line import progress_for
-    from privet.experiments.progress import Several
-    from privet.experiments.run_files import RunFiles
-    from privet.experiments.tensorboard_log import TensorBoardLog
+    from privet.runs.progress import Several
+    from privet.runs.run_files import RunFiles
+    from privet.runs.tensorboard_log import TensorBoardLog
 
     shown = progress_for(sys.stderr, quiet=quiet)
     if not tensorboard:

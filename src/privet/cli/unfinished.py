@@ -9,9 +9,9 @@ import click
 
 def say_if_unfinished(run_folder: str) -> bool:
     """Say on stderr that a run is not finished, whose model is used, and how to go on; return whether that is so."""
-    from privet.experiments.ledger_check import steps_in_checkpoint
-    from privet.experiments.resuming import resuming_command, stored_plan, stored_recipe
-    from privet.experiments.run_files import RunFiles
+    from privet.runs.ledger_check import steps_in_checkpoint
+    from privet.runs.resuming import resuming_command, stored_plan, stored_recipe
+    from privet.runs.run_files import RunFiles
 
     files = RunFiles(folder=Path(run_folder))
     stored_recipe(files)  # a folder without a recipe is told apart before anything is said of it

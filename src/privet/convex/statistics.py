@@ -24,11 +24,11 @@ from privet.accounting.guarantee import SEEDED, Guarantee, guarantee, rests_on
 from privet.accounting.ledger import Ledger
 from privet.convex.features import DrawnFeatures, FeatureMap
 from privet.errors import DataError
-from privet.mechanism.done import add_noise, add_symmetric_noise, done_gaussian
 from privet.mechanism.events import DpEvent
 from privet.mechanism.noise import calibrated_multiplier
 from privet.mechanism.terms import Adjacency, Release, Unit
 from privet.training.randomness import Streams
+from privet.training.release import BoundedTensors, ChargedRelease, Part
 from privet.training.units import check_unit, declared_rows
 
 _ROWS_AT_ONCE = 8192
@@ -152,13 +152,14 @@ class SufficientStatistics:
         generator = torch.Generator(inputs.device).manual_seed(int(streams.masks.integers(2**63)))
         drawn = self.features.draw(inputs[0:1].flatten(1).shape[1], generator)
         ledger = Ledger.in_memory(hashlib.sha256(repr(self).encode()).hexdigest(), is_seeded=seed is not None)
-        with ledger:
-            ledger.reserve(self.event)
+        with ledger, ChargedRelease[tuple[Tensor, ...]](ledger, self.event) as release:
             second, mixed = _statistics(drawn, inputs, labels, self.num_classes)
-            of_second = add_symmetric_noise(second, std=self.noise_std, source=streams.noise)
-            of_mixed = add_noise(mixed.view(-1), std=self.noise_std / self.label_weight, source=streams.noise)
+            parts = [
+                Part(values=second, std=self.noise_std, is_symmetric=True),
+                Part(values=mixed.view(-1), std=self.noise_std / self.label_weight, weight=self.label_weight),
+            ]
             bound = joint_sensitivity(self.label_weight, self.adjacency) / self._factor
-            ledger.check(done_gaussian([(of_second, 1.0), (of_mixed, self.label_weight)], bound=bound))
+            release.add_noise_and_compare(BoundedTensors(parts=parts, bound=bound, source=streams.noise))
         reasons = (SEEDED,) if ledger.is_seeded else ()
         return FittedStatistics(
             features=drawn,

@@ -24,12 +24,14 @@ from privet.federated.coordinates import SharedCoordinates, layout_of, read_weig
 from privet.federated.messages import Answer, Broadcast, Outcome
 from privet.federated.sums import clip
 from privet.mechanism.clipping_runs import UnchangingRun
-from privet.mechanism.done import Done, done_step, done_together
-from privet.mechanism.sums import ClippedSum
+from privet.mechanism.done import Done, done_together
+from privet.mechanism.events import compose
+from privet.mechanism.sums import ClippedSum, PrivateSum
 from privet.training.checkpoint import load_checkpoint, save_checkpoint
 from privet.training.folder import RunFolder
 from privet.training.guards import trainable_parameters
 from privet.training.randomness import Streams
+from privet.training.release import ChargedRelease, GradientSum, Noisy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,21 @@ class RoundReport:
     accepted: tuple[int, ...]
     refused: Mapping[int, str] = field(default_factory=dict)
     silent: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NoiseOfParties:
+    """One step of the parties' own sessions: each of them has added its noise.
+
+    Attributes:
+        done: The noise and the bounds that they report.
+    """
+
+    done: Done
+
+    def add_noise(self) -> Noisy[None]:
+        """Add none here; report the parties' own."""
+        return Noisy(value=None, done=self.done)
 
 
 class Coordinator:
@@ -88,6 +105,7 @@ class Coordinator:
         self._seed = seed if seed is None else checks.count("seed", seed, minimum=0)
         self._held: dict[int, int] = {}  # party -> the round whose model it certainly holds
         self._asked: tuple[int, ...] | None = None
+        self._releases: list[ChargedRelease[PrivateSum | None]] = []
 
     def __enter__(self) -> Self:
         """Open the ledger, take up the newest checkpoint, and draw the run's keys."""
@@ -116,8 +134,8 @@ class Coordinator:
         """Write a last checkpoint, compare what ran with the plan, and close the ledger."""
         try:
             if error is None and self._asked is not None:
-                for _ in range(self.agreement.contribution.steps_per_round):
-                    self.ledger.void(VoidReason.INTERRUPTED)
+                for release in self._releases:
+                    release.give_up(VoidReason.INTERRUPTED)
             if error is None:
                 self._checkpoint()
                 self.ledger.verify(self.agreement.plan.segments)
@@ -147,7 +165,8 @@ class Coordinator:
         if self._asked is not None or self.is_complete:
             raise LoopError("A round is begun after end_round() of the last one, while rounds are left.")
         plan, way = self.agreement.plan, self.agreement.contribution
-        self.ledger.reserve(plan.round_event, way.steps_per_round)
+        charges = [way.steps_per_round] + [0] * (way.steps_per_round - 1)
+        self._releases = [ChargedRelease(self.ledger, plan.round_event, charge=charge) for charge in charges]
         asked = sorted(set(parties))
         if isinstance(way, ClientUpdates):
             asked = [asked[place] for place in next(plan.sampling.round_batches(len(asked), self._streams.sampling))]
@@ -227,24 +246,26 @@ class Coordinator:
             return "it is longer than any honest answer"
         return None
 
-    def _compare(self, told: Sequence[tuple[Done, ...]]) -> None:
-        """Hold what the parties' own sessions did against what was charged, step by step."""
-        for place in range(self.agreement.contribution.steps_per_round):
-            parts = [done[place] for done in told if place < len(done)]
+    def _average(self, total: Tensor, reported: Sequence[tuple[Done, ...]]) -> PrivateSum:
+        """Compare the noise that the parties' own sessions added with the charge, step by step; return their sum."""
+        events = []
+        for place, release in enumerate(self._releases):
+            parts = [done[place] for done in reported if place < len(done)]
             if parts:
-                self.ledger.check(done_together(parts))
+                noisy = release.add_noise_and_compare(NoiseOfParties(done=done_together(parts)))
+                events.append((noisy.done.event, 1))
             else:
-                self.ledger.void(VoidReason.WORKER_LOST)
+                release.give_up(VoidReason.WORKER_LOST)
+        return PrivateSum(flat=total, layout=self._layout, event=compose(events))
 
-    def _move(self, contributions: Sequence[Tensor], told: Sequence[tuple[Done, ...]]) -> None:
+    def _move(self, contributions: Sequence[Tensor], reported: Sequence[tuple[Done, ...]]) -> None:
         way = self.agreement.contribution
         total = torch.zeros(self._layout.num_coordinates, dtype=torch.float64, device=self._device)
         if isinstance(way, Sessions):
-            self._compare(told)
             for part in contributions:
                 total -= part
-            # what is averaged is private already, so the number of answers may be used
-            self._write(total / max(1, len(contributions)))
+            # the parties added their noise themselves, so the number of answers may be used
+            private, divisor = self._average(total, reported), float(max(1, len(contributions)))
         else:
             rule = self.agreement.plan.clipping.for_groups(self._layout.num_groups)
             for part in contributions:
@@ -252,15 +273,12 @@ class Coordinator:
                     total -= clip(part, layout=self._layout, rule=rule)
                 else:
                     total += part
-            self._release(total.float())
+            private, divisor = self._add_noise(total.float()), self.agreement.plan.sampling.expected_batch_size
+        private.write_gradients(self._parameters, divisor=divisor)
         self._optimizer.step()
 
-    def _write(self, flat: Tensor) -> None:
-        for parameter, where, shape in zip(self._parameters, self._layout.slices, self._layout.shapes, strict=True):
-            parameter.grad = flat[where].view(shape).to(parameter.dtype)
-
-    def _release(self, flat: Tensor) -> None:
-        """Add noise once, compare it with what was charged, and write the gradients."""
+    def _add_noise(self, flat: Tensor) -> PrivateSum:
+        """Add noise once, and compare it with what was charged."""
         plan, kept = self.agreement.plan, self._coordinates.kept(self._round)
         rule = plan.clipping.for_groups(self._layout.num_groups)
         clipped = ClippedSum(
@@ -270,10 +288,17 @@ class Coordinator:
             keep=None if kept is None else kept.coordinates,
             kept=kept,
         )
-        private = plan.noise.add(clipped, self._streams.noise)
-        clipping = UnchangingRun(rule=rule)
-        self.ledger.check(done_step(private, clipping=clipping, sampling=plan.sampling, source=self._streams.noise))
-        private.write_gradients(self._parameters, divisor=plan.sampling.expected_batch_size)
+        summed = GradientSum(
+            clipped=clipped,
+            noise=plan.noise,
+            source=self._streams.noise,
+            clipping=UnchangingRun(rule=rule),
+            sampling=plan.sampling,
+        )
+        (release,) = self._releases
+        private = release.add_noise_and_compare(summed).value
+        assert private is not None
+        return private
 
     def _checkpoint(self) -> None:
         save_checkpoint(

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from privet import checks
-from privet.accounting.ledger import VoidReason
 from privet.errors import DataError, LedgerMismatch, PlanError
 from privet.federated.agreement import Agreement
 from privet.federated.contributions import ClientUpdates, ClippedSums, Sessions
@@ -22,12 +21,14 @@ from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine, RunningEngine
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.done import Done, done_clipping
+from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum
 from privet.mechanism.terms import Unit
 from privet.training.batching import MapDataset, check_dataset
 from privet.training.folder import RunFolder
 from privet.training.guards import trainable_parameters
 from privet.training.randomness import Streams
+from privet.training.release import ChargedRelease, Noisy
 from privet.training.replay import Eager
 from privet.training.session import Session
 from privet.training.units import check_unit
@@ -41,6 +42,26 @@ class Replica:
 
     round: int
     weights: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SumForCoordinator:
+    """A clipped sum that a party sends to the coordinator, who adds the noise. Secret to everybody else.
+
+    Attributes:
+        clipped: The sum, with the bound that was kept.
+        owed_noise_std: Standard deviation of the noise that the coordinator owes by the agreement.
+        sampling: How the examples were drawn.
+    """
+
+    clipped: ClippedSum
+    owed_noise_std: float
+    sampling: Sampling
+
+    def add_noise(self) -> Noisy[Tensor]:
+        """Add none here; report the bound that was kept and the noise that is owed."""
+        done = done_clipping(self.clipped, owed=self.owed_noise_std, sampling=self.sampling)
+        return Noisy(value=self.clipped.flat, done=done)
 
 
 class Party:
@@ -198,8 +219,7 @@ class Party:
         with self._folder.open_ledger(plan, is_seeded=self._seed is not None) as ledger:
             if ledger.charged_rounds >= plan.num_rounds:
                 return None
-            ledger.reserve(plan.round_event)
-            try:
+            with ChargedRelease[Tensor](ledger, plan.round_event) as release:
                 indices = next(plan.sampling.round_batches(len(self._records), self._streams(number).sampling))
                 found = clipped_sum(
                     self._model,
@@ -210,16 +230,12 @@ class Party:
                     rule=rule,
                     kept=self._coordinates.kept(number),
                 )
-            except BaseException:
-                ledger.void(VoidReason.STEP_FAILED)
-                raise
-            ledger.check(self._done(found))
-        return self._coordinates.gather(found.flat, number)
+                sent = release.add_noise_and_compare(self._for_coordinator(found)).value
+        return self._coordinates.gather(sent, number)
 
-    def _done(self, clipped: ClippedSum) -> Done:
-        """Tell of a clipped sum: the bound that was kept, and the noise that the coordinator owes by the agreement."""
+    def _for_coordinator(self, clipped: ClippedSum) -> SumForCoordinator:
         owed = self.agreement.central_noise_std(num_groups=self._layout.num_groups)
-        return done_clipping(clipped, owed=owed, sampling=self.agreement.plan.sampling)
+        return SumForCoordinator(clipped=clipped, owed_noise_std=owed, sampling=self.agreement.plan.sampling)
 
     def _update(self, way: ClientUpdates, number: int) -> Values:
         plan, rule = self.agreement.plan, self._rule
@@ -227,22 +243,18 @@ class Party:
             # The coins of all rounds count, also of those for which this party is not asked: it hears of none of them,
             # so it pays for the whole plan when it is asked first.
             missing = plan.num_rounds - ledger.charged_rounds
-            if missing:
-                ledger.reserve(plan.round_event, missing)
-            moved = clipped_update(
-                self._model,
-                self._records,
-                way,
-                layout=self._layout,
-                rule=rule,
-                kept=self._coordinates.kept(number),
-                rng=self._streams(number).sampling,
-            )
-            done = self._done(moved)
-            for _ in range(missing):
-                ledger.check(done)
-            ledger.check_within(done)
-        return self._coordinates.gather(moved.flat, number)
+            with ChargedRelease[Tensor](ledger, plan.round_event, charge=missing, uses=missing) as release:
+                moved = clipped_update(
+                    self._model,
+                    self._records,
+                    way,
+                    layout=self._layout,
+                    rule=rule,
+                    kept=self._coordinates.kept(number),
+                    rng=self._streams(number).sampling,
+                )
+                sent = release.add_noise_and_compare(self._for_coordinator(moved)).value
+        return self._coordinates.gather(sent, number)
 
     def _session(self, way: Sessions, broadcast: Broadcast, now: Replica) -> Answer:
         number, before = broadcast.round, now.weights

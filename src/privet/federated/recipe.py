@@ -18,15 +18,15 @@ from privet import checks
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import PrivetError, RecipeError
-from privet.experiments.building import build_model, loss_function
-from privet.experiments.recipe import Recipe
-from privet.experiments.recipe_files import recipe_text
-from privet.experiments.training_settings import SgdSettings
 from privet.federated.agreement import Agreement
 from privet.federated.contributions import CONTRIBUTIONS
 from privet.federated.coordinator import Coordinator
 from privet.federated.party import Party
 from privet.mechanism.codec import decode_piece, suggestion
+from privet.runs.building import build_model, loss_function
+from privet.runs.recipe import Recipe
+from privet.runs.recipe_files import recipe_text
+from privet.runs.training_settings import SgdSettings
 
 _KEYS = ("num_parties", "contribution", "max_records", "answer_s")
 _PACKAGED = Path(__file__).with_name("recipes")

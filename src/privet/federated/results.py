@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privet.experiments.evaluation import measure_model
 from privet.federated.coordinator import Coordinator
 from privet.federated.recipe import FederatedRecipe
+from privet.runs.evaluation import measure_model
 
 RECIPE_NAME, ROUNDS_NAME, RESULT_NAME = "federation.toml", "rounds.jsonl", "result.json"
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from torch.optim import SGD
 
 from privet.errors import RecipeError
-from privet.experiments.building import loss_function
-from privet.experiments.evaluation import measure_model
 from privet.federated.contributions import ClippedSums
 from privet.federated.deployment import LoopbackDeployment, write_app
 from privet.federated.loopback import run_in_process
@@ -23,6 +21,8 @@ from privet.federated.results import (
     write_result,
 )
 from privet.federated.wire import Traffic
+from privet.runs.building import loss_function
+from privet.runs.evaluation import measure_model
 from privet.training.session import privatize
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from privet.accounting.guarantee import rounded_up
 from privet.attacks.audit_claim import AuditFinding
 from privet.errors import CheckpointError, PrivetError
-from privet.experiments.run_files import RunFiles, read_json
 from privet.reports.plots import BLUE, INK, ORANGE, Plot, draw_svg
+from privet.runs.run_files import RunFiles, read_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,9 +11,9 @@ from typing import Any
 from privet import __version__
 from privet.accounting.guarantee import rounded_up
 from privet.errors import CheckpointError, DependencyError
-from privet.experiments.run_files import write_whole
 from privet.reports.certificate import Certificate, Standing
 from privet.reports.statement import promise
+from privet.runs.run_files import write_whole
 
 JSON_NAME = "certificate.json"
 PAGE_NAME = "certificate.html"

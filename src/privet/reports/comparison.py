@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from privet import __version__
 from privet.accounting.guarantee import rounded_up
 from privet.errors import ArgumentError, CheckpointError
-from privet.experiments.run_files import write_whole
 from privet.reports.content import RunContent, have_same_data
 from privet.reports.differences import Figure, difference, is_supported, shown_difference, shown_numbers
 from privet.reports.facets import Facet, facets_of
 from privet.reports.page import load_template
 from privet.reports.plots import BLUE, INK, ORANGE, Plot, draw_svg
 from privet.reports.report import stamps
+from privet.runs.run_files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,15 +14,15 @@ from privet.effects.groups import FairnessReport
 from privet.effects.radii import RobustnessReport, WeightGrowth
 from privet.effects.reliability import CalibrationReport
 from privet.errors import CheckpointError, PrivetError
-from privet.experiments.ledger_check import LedgerCheck, check_ledger
-from privet.experiments.recipe import Recipe
-from privet.experiments.results import Metrics
-from privet.experiments.resuming import stored_plan, stored_recipe
-from privet.experiments.run_files import RunFiles, read_json, read_lines, read_text
 from privet.plan import Plan
 from privet.reports.audits import AuditRecord, read_audit
 from privet.reports.long_tail import read_long_tail, read_picture
 from privet.reports.rebuilt import read_rebuilt
+from privet.runs.ledger_check import LedgerCheck, check_ledger
+from privet.runs.recipe import Recipe
+from privet.runs.results import Metrics
+from privet.runs.resuming import stored_plan, stored_recipe
+from privet.runs.run_files import RunFiles, read_json, read_lines, read_text
 
 # From the shortest to the longest gradient of a batch, in tenths.
 NUM_NORM_QUANTILES = 11

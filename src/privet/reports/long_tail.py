@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from privet.durable import write_durably
 from privet.errors import CheckpointError
-from privet.experiments.run_files import RunFiles
 from privet.reports.picture_grid import picture_grid
+from privet.runs.run_files import RunFiles
 
 if TYPE_CHECKING:
-    from privet.experiments.long_tail import TailPictures
+    from privet.runs.long_tail import TailPictures
 
 _MAGIC = b"\x89PNG\r\n\x1a\n"
 _MOST_BYTES = 5_000_000

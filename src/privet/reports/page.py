@@ -10,8 +10,13 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 
-def load_template(name: str) -> Template:
-    """Return a template of the package; what it renders loads nothing and runs nothing.
+def load_template(name: str, *, package: str = "privet", folder: str = "reports/templates") -> Template:
+    """Return a template of a package; the page that it renders loads nothing and runs nothing.
+
+    Args:
+        name: Its file name.
+        package: The package that holds it. It may build on the templates of privet.
+        folder: Where in that package.
 
     Raises:
         DependencyError: the packages that draw and write reports are not installed.
@@ -29,6 +34,8 @@ def load_template(name: str) -> Template:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        loader=jinja2.PackageLoader("privet", "reports/templates"),
+        loader=jinja2.ChoiceLoader(
+            [jinja2.PackageLoader(package, folder), jinja2.PackageLoader("privet", "reports/templates")]
+        ),
     )
     return environment.get_template(name)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from privet.attacks.rebuilt import Mean, RebuiltReport
 from privet.durable import write_durably
 from privet.errors import CheckpointError, PrivetError
-from privet.experiments.run_files import RunFiles, read_json
 from privet.reports.picture_grid import picture_grid
+from privet.runs.run_files import RunFiles, read_json
 
 if TYPE_CHECKING:
-    from privet.experiments.rebuilding import RebuiltPictures
+    from privet.runs.rebuilding import RebuiltPictures
 
 REBUILT_HEADER = ("rebuilt from", "measure", "value", "95 % interval", "n")
 _MEASURES = (("mse", "mean squared error", ".4f"), ("psnr", "PSNR, dB", ".1f"), ("ssim", "SSIM", ".3f"))

@@ -10,9 +10,6 @@ from typing import Any
 from privet import __version__
 from privet.accounting.guarantee import rounded_up
 from privet.errors import CheckpointError
-from privet.experiments.ledger_check import lost_words
-from privet.experiments.results import Measure
-from privet.experiments.run_files import write_whole
 from privet.mechanism.terms import Release
 from privet.reports.audits import AUDIT_HEADER, audit_note, audit_plot, audit_rows
 from privet.reports.baseline import (
@@ -29,6 +26,9 @@ from privet.reports.examination import CONFIDENCE_HEADER, AttackRow, confidence_
 from privet.reports.page import load_template
 from privet.reports.rebuilt import REBUILT_HEADER, rebuilt_note, rebuilt_rows
 from privet.reports.statement import attack_bounds, percent, promise, terms
+from privet.runs.ledger_check import lost_words
+from privet.runs.results import Measure
+from privet.runs.run_files import write_whole
 
 REPORT_NAME = "report.html"
 

@@ -18,10 +18,14 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from privet.errors import LoopError
+from privet.mechanism.clipping_runs import ClippingRun
+from privet.mechanism.done import done_step
 from privet.mechanism.noise import Gaussian, Noise
+from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum, PrivateSum
 from privet.training.optimizers import tell_noise
 from privet.training.randomness import NoiseSource
+from privet.training.release import Noisy
 
 _log = logging.getLogger("privet")
 
@@ -136,9 +140,32 @@ class Endings:
             reason = str(error).strip().splitlines() or [""]
             _log.warning("The ends of steps are not recorded, they run in the ordinary way: %s.", reason[0])
             return None
-        gradients = [parameter.grad for parameter in self.parameters]
-        self._recorded[key] = made = _Recorded(private=private, graph=graph, endings=self, gradients=gradients)
+        self._recorded[key] = made = _Recorded(private=private, graph=graph, endings=self)
         return made
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepSum:
+    """The clipped sum of one training step, with the noise that it waits for. Secret.
+
+    Attributes:
+        clipped: The sum, with the bound that was kept.
+        noise: The noise piece of the present step.
+        endings: Adds the noise, or finds the recording that will.
+        clipping: Releases what it needs to go on.
+        sampling: How the examples were drawn.
+    """
+
+    clipped: ClippedSum
+    noise: Noise
+    endings: Endings
+    clipping: ClippingRun
+    sampling: Sampling
+
+    def add_noise(self) -> Noisy[Ending]:
+        ending = self.endings.begin(self.noise, self.clipped)
+        done = done_step(ending.private, clipping=self.clipping, sampling=self.sampling, source=self.endings.source)
+        return Noisy(value=ending, done=done)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -165,7 +192,6 @@ class _Recorded:
     private: PrivateSum
     graph: torch.cuda.CUDAGraph
     endings: Endings
-    gradients: Sequence[Tensor | None]
     _draws: list[Tensor] = field(default_factory=list)
 
     def apply(self, *, keep: Tensor | None) -> None:
@@ -173,8 +199,11 @@ class _Recorded:
         on_trial = len(self._draws) < 2
         before = self.private.flat[:_SAMPLE].double() if on_trial else None
         self.graph.replay()
-        for parameter, gradient in zip(self.endings.parameters, self.gradients, strict=True):
-            parameter.grad = gradient
+        # the replay has divided the noisy sum into the memory of the gradients
+        memory = self.endings.memory
+        self.private.write_gradients(
+            self.endings.parameters, divisor=self.endings.divisor, divided=lambda flat, divisor: memory
+        )
         if before is not None:
             self._draws.append(self.private.flat[:_SAMPLE].double() - before)
             check_draws(self._draws, std=self.private.noise_std)

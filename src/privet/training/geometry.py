@@ -20,7 +20,6 @@ from privet import checks
 from privet.accounting.ledger import Ledger
 from privet.errors import DataError, PrivetError, UnsupportedModel
 from privet.gradients.engines.support import check_model, quiet_vmap
-from privet.mechanism.done import add_noise, done_gaussian
 from privet.mechanism.events import DpEvent, gaussian_event
 from privet.mechanism.geometry import Factored
 from privet.mechanism.geometry_sources import DEFAULT_FLOOR, AxisMoments, axis_sizes, factored_geometry
@@ -28,6 +27,7 @@ from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
 from privet.training.guards import trainable_parameters
 from privet.training.randomness import Streams
+from privet.training.release import BoundedTensors, ChargedRelease, Part
 
 Losses = Callable[[Tensor, Tensor], Tensor]
 _CHUNK = 64
@@ -103,19 +103,27 @@ def release_geometry(
     event = geometry_event(noise_multiplier)
     told = f"release_geometry norm={norm!r} noise_multiplier={noise_multiplier!r} power={power!r} floor={floor!r}"
     book = ledger or Ledger.in_memory(hashlib.sha256(f"{told} {layout!r}".encode()).hexdigest())
-    book.reserve(event)
+    std = noise_multiplier * bound
+    with ChargedRelease[tuple[Tensor, ...]](book, event) as release:
+        total = _clipped_axis_sums(model, losses, features, labels, layout=layout, norm=norm)
+        source = Streams.new(total.device, seed=seed).noise
+        release.add_noise_and_compare(BoundedTensors(parts=[Part(values=total, std=std)], bound=bound, source=source))
+    # rows that noise alone could explain count as the noise's size, whatever their order
+    released = np.maximum(total.cpu().numpy(), std)
+    return factored_geometry(layout, _moments(layout, released), power=power, floor=floor), book
+
+
+def _clipped_axis_sums(
+    model: nn.Module, losses: Losses, features: Tensor, labels: Tensor, *, layout: Layout, norm: float
+) -> Tensor:
+    """Return the sums of squares of gradients that were clipped to ``norm``. Secret."""
     size = sum(rows + columns for rows, columns in axis_sizes(layout))
     total = torch.zeros(size, dtype=torch.float64, device=next(model.parameters()).device)
     for rows in _gradients(model, losses, features, labels):
         lengths = rows.norm(dim=1)
         factors = (norm / lengths).clamp(max=1.0).masked_fill(~lengths.isfinite(), 0.0)
         total += _axis_sums(layout, torch.where(lengths.isfinite()[:, None], rows, 0.0) * factors[:, None])
-    std = noise_multiplier * bound
-    drawn = add_noise(total, std=std, source=Streams.new(total.device, seed=seed).noise)
-    book.check(done_gaussian([(drawn, 1.0)], bound=bound))
-    # rows that noise alone could explain are told apart from zero, not from each other
-    released = np.maximum(total.cpu().numpy(), std)
-    return factored_geometry(layout, _moments(layout, released), power=power, floor=floor), book
+    return total
 
 
 def _layout(model: nn.Module) -> Layout:

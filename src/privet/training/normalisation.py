@@ -20,12 +20,12 @@ from privet.accounting.calibration import calibrate_noise
 from privet.accounting.guarantee import Guarantee, guarantee
 from privet.accounting.ledger import Ledger
 from privet.errors import DataError, PlanError
-from privet.mechanism.done import add_noise, done_gaussian
 from privet.mechanism.events import DpEvent, compose, gaussian_event
 from privet.mechanism.geometry import positive_units
 from privet.mechanism.terms import Release
 from privet.plan import Plan
 from privet.training.randomness import Streams
+from privet.training.release import BoundedTensors, ChargedRelease, Part
 
 _CHUNK = 1024
 
@@ -144,14 +144,16 @@ class PrivateNormalisation:
                 f"{list(features.shape)}. Features are [example, channel, ...], with one bound per channel."
             )
         book = ledger or Ledger.in_memory(hashlib.sha256(repr(self).encode()).hexdigest())
-        book.reserve(self.event)
         bounds = torch.tensor(self.bounds, dtype=torch.float64, device=features.device)
-        sums = _sums(features, bounds)
         std = self.noise_multiplier * self.sensitivity
-        drawn = add_noise(sums, std=std, source=Streams.new(sums.device, seed=seed).noise)
-        book.check(done_gaussian([(drawn, 1.0)], bound=self.sensitivity))
+        with ChargedRelease[tuple[Tensor, ...]](book, self.event) as release:
+            sums = _sums(features, bounds)
+            source = Streams.new(sums.device, seed=seed).noise
+            release.add_noise_and_compare(
+                BoundedTensors(parts=[Part(values=sums, std=std)], bound=self.sensitivity, source=source)
+            )
         means, squares = (sums / self.dataset_size).view(2, -1)
-        # a variance that noise alone could explain is not told from a smaller one
+        # a variance below the noise cannot be told from zero
         variances = (squares - means.square()).clamp(min=min(1.0, std / self.dataset_size))
         dtype = features.dtype
         return ChannelNorm((means * bounds).to(dtype), (variances.sqrt() * bounds).to(dtype)), book

@@ -115,9 +115,8 @@ def _repeated(examples: Any, size: int, available: int) -> Any:
 
 @contextmanager
 def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Bring back buffers, gradients and torch's random state at the end of the block."""
+    """Bring back buffers and torch's random state at the end of the block; engines write no gradients."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     devices = sorted({value.device.index or 0 for value in model.parameters() if value.is_cuda})
     with torch.random.fork_rng(devices=devices):
         try:
@@ -126,8 +125,6 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
             with torch.no_grad():
                 for buffer, before in buffers:
                     buffer.copy_(before)
-            for parameter, gradient in gradients:
-                parameter.grad = gradient
 
 
 class _Trial:

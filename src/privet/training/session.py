@@ -41,12 +41,13 @@ from privet.mechanism.terms import Release
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import Collate, MapDataset, check_dataset, tensors_held
-from privet.training.ending import Endings
+from privet.training.ending import Ending, Endings
 from privet.training.folder import RunFolder
 from privet.training.guards import ParameterGuard, StepGuard, check_optimizer, trainable_parameters
 from privet.training.last_iterate import follow_iterates
 from privet.training.preflight import Preflight
 from privet.training.randomness import NoiseSource, Streams
+from privet.training.release import ChargedRelease
 from privet.training.replay import Eager, Launch
 from privet.training.step import Step
 from privet.training.telemetry import Receiver
@@ -256,9 +257,9 @@ class Session:
             changed = self._last_look()
             if error is not None and changed is not None:
                 _LOG.warning("%s", changed)
-            if unfinished is not None and unfinished.is_charged_only:
+            if unfinished is not None:
                 was_asked = error is None or isinstance(error, KeyboardInterrupt)
-                self.ledger.void(VoidReason.INTERRUPTED if was_asked else VoidReason.STEP_FAILED)
+                unfinished.give_up(VoidReason.INTERRUPTED if was_asked else VoidReason.STEP_FAILED)
             may_checkpoint = self._iterates.may_checkpoint and not self._weights.is_broken
             if self._folder is not None and may_checkpoint and not isinstance(error, LedgerMismatch):
                 with suppress(Exception) if error is not None else nullcontext():
@@ -352,12 +353,14 @@ class Session:
         done = self.ledger.charged_rounds - self.ledger.available
         ahead = 0 if first is None else checks.count("first", first, minimum=0) - done * sampling.steps_per_round
         while done < num_rounds:
-            self._reserve(num_rounds - done)
+            release = self._charge(num_rounds - done)
             batches = sampling.round_batches(len(self._dataset), self._streams.sampling)
             self._iterates.round_began()
             for place, indices in enumerate(batches):
                 index = ahead + done * sampling.steps_per_round + place
-                step = Step(self, indices, index=index, opens_round=place == 0)
+                if place:
+                    release = ChargedRelease(self.ledger, self._planned_round, charge=0, uses=0)
+                step = Step(self, indices, index=index, release=release)
                 self._open_step = step
                 yield step
                 if not step.is_done:
@@ -382,10 +385,11 @@ class Session:
         """Whether the plan is used up and the model is the one it was made for."""
         return self.plan.is_finished(self.ledger)
 
-    def _reserve(self, left: int) -> None:
-        if self.ledger.available == 0:
-            ahead = 1 if self._folder is None else self._folder.reserve_ahead // self.plan.sampling.steps_per_round
-            self.ledger.reserve(self._planned_round, min(max(1, ahead), left))
+    def _charge(self, left: int) -> ChargedRelease[Ending]:
+        """Charge the next round, and with a folder some of those that are left, in one durable write."""
+        ahead = 1 if self._folder is None else self._folder.reserve_ahead // self.plan.sampling.steps_per_round
+        charge = 0 if self.ledger.available else min(max(1, ahead), left)
+        return ChargedRelease(self.ledger, self._planned_round, charge=charge)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

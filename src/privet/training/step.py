@@ -17,11 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from privet.accounting.ledger import VoidReason
 from privet.errors import LoopError
 from privet.gradients.capture.capture import mark_batch
 from privet.gradients.engines.engine import NewProgram
 from privet.mechanism.ablations import NotPrivate
-from privet.mechanism.done import Done, done_step
+from privet.mechanism.done import Done
 from privet.mechanism.granularity import Kept
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.sums import ClippedSum
@@ -35,6 +36,8 @@ from privet.training.batching import (
     tensors_of,
     with_gradients,
 )
+from privet.training.ending import Ending, StepSum
+from privet.training.release import ChargedRelease
 from privet.training.replay import Spoilt
 from privet.training.telemetry import Unprotected, noise_to_signal, norm_quantiles
 
@@ -61,12 +64,14 @@ class _Stage(Enum):
 class Step:
     """One logical step: its physical batches, its one noisy update."""
 
-    def __init__(self, session: Session, indices: NDArray[np.int64], *, index: int, opens_round: bool) -> None:
+    def __init__(
+        self, session: Session, indices: NDArray[np.int64], *, index: int, release: ChargedRelease[Ending]
+    ) -> None:
         """Start from an empty sum; the indices are secret and stay here."""
         self.index = index
-        self._session, self._indices, self._opens_round = session, indices, opens_round
+        self._session, self._indices, self._release = session, indices, release
         self._stage = _Stage.FRESH
-        self._awaits_losses = self._was_compared = self._is_probe = False
+        self._awaits_losses = self._is_probe = False
         session._watch.step = index
         session._flat.zero_()
         self._rule = session._clipping.begin(index, session._flat)
@@ -115,10 +120,9 @@ class Step:
             raise LoopError("A step can tell what it did after step.update().")
         return self._done
 
-    @property
-    def is_charged_only(self) -> bool:
-        """Whether the step's round was charged, begun, and never compared with what was done."""
-        return self._opens_round and not self._was_compared
+    def give_up(self, reason: VoidReason) -> None:
+        """Void the step's round, if the step began it and has not released anything."""
+        self._release.give_up(reason)
 
     def _check_open(self) -> None:
         if self._session._open_step is not self:
@@ -279,16 +283,17 @@ class Step:
         session._note_evidence()
         if session._telemetry is not None:
             self._noise_to_signal = noise_to_signal(session._noise.piece, self._sum)
-        ending = session._endings.begin(session._noise.piece, self._sum)
-        facts = done_step(
-            ending.private, clipping=session._clipping, sampling=session.plan.sampling, source=session._streams.noise
+        noisy = self._release.add_noise_and_compare(
+            StepSum(
+                clipped=self._sum,
+                noise=session._noise.piece,
+                endings=session._endings,
+                clipping=session._clipping,
+                sampling=session.plan.sampling,
+            )
         )
-        self._was_compared = True
-        if self._opens_round:
-            session.ledger.check(facts)
-        else:
-            session.ledger.check_within(facts)
-        self._stage, self._done = _Stage.DONE, facts
+        ending = noisy.value
+        self._stage, self._done = _Stage.DONE, noisy.done
         with session._weights.updating(looks_everywhere=self._is_watched_after):
             ending.apply(keep=self._sum.keep)
             session._position, session.steps_taken = self.index + 1, session.steps_taken + 1

@@ -1,0 +1,1 @@
+"""The verbs ``privet study`` and ``privet reproduce``."""

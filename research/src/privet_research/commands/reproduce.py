@@ -1,0 +1,179 @@
+"""``privet reproduce``: published tables and figures, each with the paper's numbers, ours and a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from privet.cli.console import FAILED, OK, paragraphs, remark, show_heading, show_table
+from privet.cli.options import CONTEXT, device_option, examples
+
+if TYPE_CHECKING:
+    from privet_research.reproduction.running import Choices, Reproduction
+
+
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "privet reproduce --list",
+        "privet reproduce clipping-table-2",
+        "privet reproduce sparsification-figure-2 --quick",
+        "privet reproduce --all --quick --workers 2 -o reproduced",
+    ),
+)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--list", "as_list", is_flag=True, help="List every table and figure, and whether it can be run here.")
+@click.option("--all", "everything", is_flag=True, help="Run all that can be run here.")
+@click.option("--quick", is_flag=True, help="A small version: it tests fewer claims, and says which.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(file_okay=False),
+    default="reproduced",
+    show_default=True,
+    help="Folder for rows, tables and figures. What is in it is not run again.",
+)
+@click.option("--seeds", type=click.IntRange(min=1), help="Runs per arm; what the entry says by default.")
+@device_option
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes that run side by side."
+)
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(exists=True, file_okay=False),
+    help="Run nothing: judge the rows that privet study wrote below this folder.",
+)
+def reproduce(
+    names: tuple[str, ...],
+    as_list: bool,
+    everything: bool,
+    quick: bool,
+    output: str,
+    seeds: int | None,
+    device: str,
+    workers: int,
+    source: str | None,
+) -> int:
+    """Repeat the published tables or figures NAME and say whether they hold.
+
+    HOLDS and DIFFERS are about the claims that the entry declares, with the
+    tolerance or bound beside them; NOT TESTED says why. After an interruption
+    the same command goes on where it stopped. Exit code 1 says that none of
+    the NAMEs could be run: data or packages are missing.
+    """
+    from privet_research.reproduction.entry import Profile, entries, find_entry
+
+    if as_list:
+        _list()
+        return OK
+    if bool(names) == everything:
+        raise click.UsageError("Name a table or figure, or use --all. See them with: privet reproduce --list.")
+    chosen = dict(entries()) if everything else {name: find_entry(name) for name in names}
+
+    from privet.runs.building import choose_device
+    from privet_research.reproduction import running
+
+    choose_device(device)  # a wrong device is an error of the command, not a reason why a part was not run
+    choices = running.Choices(
+        folder=Path(output),
+        profile=Profile.QUICK if quick else Profile.FULL,
+        device=device,
+        num_seeds=seeds,
+        num_workers=workers,
+        source=None if source is None else Path(source),
+    )
+    found = running.reproduce(chosen, choices, _Remarks())
+    for made in found:
+        _draw(made, choices)
+        _show(made)
+    _sum_up(found, choices)
+    # Those who ask for everything take what can be run here; those who name something have got none of it.
+    if everything or any(made.rows for made in found):
+        return OK
+    remark(_nothing_was_run(found, choices))
+    return FAILED
+
+
+def _nothing_was_run(found: Sequence[Reproduction], choices: Choices) -> str:
+    """Say that there is no row at all behind the verdicts, and what helps."""
+    asked = ", ".join(made.name for made in found)
+    if choices.source is not None:
+        return f"error: below {choices.source} there are no rows for {asked}. Name the folder that privet study filled."
+    if all(not made.entry.studies for made in found):
+        return f"error: {asked} cannot be run by anyone: the reason stands above. See others: privet reproduce --list"
+    return f"error: nothing of {asked} could be run. Supply what is named above, then use the same command."
+
+
+class _Remarks:
+    """Passes on what is said on the way; a reason why parts were not run is given in full once."""
+
+    _NOT_RUN = ": not run: "
+
+    def __init__(self) -> None:
+        self._reasons: set[str] = set()
+
+    def __call__(self, text: str) -> None:
+        """Say it on stderr."""
+        part, _, reason = text.partition(self._NOT_RUN)
+        remark(f"{part}: not run, for the same reason" if reason in self._reasons else text)
+        if reason:
+            self._reasons.add(reason)
+
+
+def _list() -> None:
+    from privet_research.reproduction.entry import entries
+    from privet_research.reproduction.publications import by_publication
+    from privet_research.reproduction.running import availability
+
+    width = max(len(name) for name in entries())
+    for place, (publication, found) in enumerate(by_publication(entries()).items()):
+        if place:
+            click.echo()
+        show_heading(paragraphs(publication, indent=""))
+        for name, entry in found.items():
+            click.echo(f"  {name.ljust(width)}  {availability(entry)}")
+            click.echo(paragraphs(f"{entry.title}: {entry.shows}.", indent="      "))
+            if entry.unavailable is not None:
+                click.echo(paragraphs(f"Not here: {entry.unavailable}", indent="      "))
+    click.echo("\nData are looked for in the folder that PRIVET_DATA names.")
+    remark("Run one, small: privet reproduce clipping-table-1 --quick")
+
+
+def _show(made: Reproduction) -> None:
+    show_heading(f"{made.name}: {made.entry.paper}, {made.entry.title}")
+    for one in made.findings:
+        reason = f" ({one.reason})" if one.reason else ""
+        ours = f"; ours {one.shown}" if one.shown else ""
+        paper = "" if one.claim.paper is None else f"; paper {one.claim.paper:g}"
+        click.echo(f"  {one.verdict.value}{reason}: {one.claim.says}{paper}{ours}")
+    click.echo(f"  {made.line}")
+
+
+def _sum_up(found: Sequence[Reproduction], choices: Choices) -> None:
+    from privet.runs.run_files import write_whole
+    from privet_research.reproduction.pages import summary_page
+
+    folder = choices.folder / choices.profile.value
+    if len(found) > 1:
+        write_whole(folder / "README.md", summary_page(found))
+        show_heading("All verdicts")
+        show_table(["name", "verdict"], [[made.name, made.line] for made in found])
+    click.echo(str(folder if len(found) > 1 else found[0].folder(choices)))
+
+
+def _draw(made: Reproduction, choices: Choices) -> None:
+    """Draw the entry's pictures beside its table; the rows are safe by now."""
+    from privet.durable import write_durably
+    from privet_research.pages.reproduction_pictures import pictures
+
+    if not made.rows:
+        return
+    try:
+        for name, data in pictures(made).items():
+            write_durably(made.folder(choices) / name, data)
+    except ModuleNotFoundError as error:
+        remark(f"No picture: {error.name} is missing. Run: pip install 'privet[report]', then the same command.")

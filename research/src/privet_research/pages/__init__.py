@@ -1,0 +1,1 @@
+"""Pictures and pages of studies and reproduced figures."""

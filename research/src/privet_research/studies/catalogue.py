@@ -1,0 +1,378 @@
+"""The studies by name. Listing them loads nothing heavy; each is imported when it is run."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from privet.errors import ArgumentError
+from privet_research.studies.reproduction_list import SINGLE_FIGURES
+from privet_research.studies.side_effect_list import SIDE_EFFECTS
+from privet_research.studies.sparsification_list import SPARSIFICATION
+from privet_research.studies.study import Row, Study
+
+if TYPE_CHECKING:
+    import torch
+
+    from privet_research.studies.clipping import ClippingSettings
+
+
+def _table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.clipping_table import clipping_table
+
+    return clipping_table(rows)
+
+
+def mnist_settings() -> ClippingSettings:
+    """Return the paper's settings on MNIST."""
+    from privet.datasets import load
+    from privet.models import clipping_mnist_cnn
+    from privet_research.studies.clipping import ClippingSettings
+
+    return ClippingSettings(
+        name="mnist",
+        load=lambda: load("mnist", normalisation="standardized"),
+        build=clipping_mnist_cnn,
+        batch_size=256,
+        epochs=60,
+        learning_rate=0.15,
+        noise_multiplier=1.1,
+        norm=1.0,
+        cutoff=210.0,
+        claimed_epsilon=2.32,
+    )
+
+
+def cifar10_settings() -> ClippingSettings:
+    """Return the paper's settings on CIFAR-10; its number of epochs is the one that its epsilon implies."""
+    from privet.datasets import load
+    from privet.models import tutorial_cnn
+    from privet_research.studies.clipping import ClippingSettings
+
+    return ClippingSettings(
+        name="cifar10",
+        load=lambda: load("cifar10", normalisation="standardized"),
+        build=tutorial_cnn,
+        batch_size=250,
+        epochs=60,
+        learning_rate=0.05,
+        noise_multiplier=1.3,
+        norm=1.5,
+        cutoff=75.0,
+        claimed_epsilon=1.96,
+    )
+
+
+def clusters_settings() -> ClippingSettings:
+    """Return a made-up task with wrong labels, on which clipping by a threshold is over-confident."""
+    from privet.models.mlp import mlp
+    from privet_research.studies.clipping import ClippingSettings
+    from privet_research.studies.clusters import clustered_classes
+
+    return ClippingSettings(
+        name="clusters",
+        load=lambda: clustered_classes(seed=1),
+        build=lambda: mlp((20,), 5, hidden_widths=(128,)),
+        batch_size=256,
+        epochs=80,
+        learning_rate=2.0,
+        noise_multiplier=1.0,
+        norm=0.1,
+        cutoff=10.0,
+        claimed_epsilon=None,
+    )
+
+
+def _clipping_run(
+    settings: Callable[[], ClippingSettings], quick_epochs: int
+) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies.clipping import run_clipping_study
+
+        whole = settings()
+        return run_clipping_study(whole.shortened(quick_epochs) if quick else whole, seeds=seeds, device=device)
+
+    return run
+
+
+def _drawn_clusters_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.calibration_seeds import run_drawn_clusters
+
+    settings = clusters_settings()
+    return run_drawn_clusters(settings.shortened(20) if quick else settings, seeds=seeds, device=device)
+
+
+def _drawn_clusters_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.calibration_seeds import drawn_clusters_table
+
+    return drawn_clusters_table(rows)
+
+
+def _regression_run(names: Sequence[str]) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies import regression
+
+        chosen = [regression.SETTINGS[name]() for name in names]
+        chosen = [settings.shortened(50) for settings in chosen] if quick else chosen
+        return regression.run_regression_study(chosen, seeds=seeds, device=device)
+
+    return run
+
+
+def _regression_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.regression_table import regression_table
+
+    return regression_table(rows)
+
+
+def _text_variants(changes: Sequence[str]) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies.text import TextSettings, run_text_study
+        from privet_research.studies.variants import variants
+
+        base = TextSettings().shortened() if quick else TextSettings()
+        return run_text_study(variants(base, changes), seeds=seeds, device=device)
+
+    return run
+
+
+def _text_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.text_table import text_table
+
+    return text_table(rows)
+
+
+def _hidden_state_run(dataset: str) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies.hidden_state import Setting, run_hidden_state_study
+
+        epochs = 2 if quick else Setting().epochs
+        settings = [Setting(dataset=dataset, epsilon=epsilon, epochs=epochs) for epsilon in (4.76, 1.33)]
+        return run_hidden_state_study(settings, seeds=seeds, device=device)
+
+    return run
+
+
+def _hidden_state_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.hidden_state_table import hidden_state_table
+
+    return hidden_state_table(rows)
+
+
+def _noise_grid_run(name: str) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies import noise_problems as problems
+        from privet_research.studies.noise_arms import MAIN_ARMS, OTHER_ARMS
+        from privet_research.studies.noise_grid import run_noise_grid
+
+        make = {
+            "digits": problems.digits_problems,
+            "fashion": problems.fashion_problems,
+            "adult": problems.adult_problems,
+        }[name]
+        if quick:
+            arms = [arm for arm in MAIN_ARMS if arm.name != "L2-Laplace"]  # its calibration alone takes a minute
+            return run_noise_grid(make(steps=60)[:1], arms, seeds=seeds, device=device, epsilons=(3.0,))
+        arms = [*MAIN_ARMS, *(OTHER_ARMS if name == "digits" else ())]
+        return run_noise_grid(make(), arms, seeds=seeds, device=device)
+
+    return run
+
+
+def _noise_procedure_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.noise_arms import PROCEDURE_ARMS
+    from privet_research.studies.noise_grid import run_noise_grid
+    from privet_research.studies.noise_problems import digits_problems
+
+    if quick:
+        return run_noise_grid(
+            digits_problems(steps=60)[:1], PROCEDURE_ARMS, seeds=seeds, device=device, epsilons=(3.0,)
+        )
+    return run_noise_grid(digits_problems()[:2], PROCEDURE_ARMS, seeds=seeds, device=device)
+
+
+def _noise_budget_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.noise_budgets import run_budget_study
+
+    return run_budget_study(seeds=seeds, device=device, epsilons=(1.0,) if quick else (0.1, 0.2, 0.5, 1.0, 2.0, 8.0))
+
+
+def _noise_budget_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.noise_budgets import budget_table
+
+    return budget_table(rows)
+
+
+def _noise_grid_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.noise_grid_table import noise_grid_table
+
+    return noise_grid_table(rows)
+
+
+def _noise_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.noise_shape import run_noise_study
+
+    if quick:
+        return run_noise_study(seeds=seeds, device=device, epsilons=(3.0,), steps=60)
+    return run_noise_study(seeds=seeds, device=device)
+
+
+def _noise_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.noise_table import noise_table
+
+    return noise_table(rows)
+
+
+def _views_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.views_and_averages import run_views_study
+
+    return run_views_study(seeds=seeds, device=device, epochs=2 if quick else 20)
+
+
+def _views_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.views_and_averages import views_table
+
+    return views_table(rows)
+
+
+_NOISE_STUDIES = (
+    Study(
+        name="noise-digits",
+        description="every kind of noise at one guarantee on digits, well and badly scaled; needs scikit-learn",
+        num_seeds=20,
+        run=_noise_grid_run("digits"),
+        table=_noise_grid_table,
+    ),
+    Study(
+        name="noise-fashion",
+        description="the same on the Fashion-MNIST images that come with the package, with a softmax",
+        num_seeds=5,
+        run=_noise_grid_run("fashion"),
+        table=_noise_grid_table,
+    ),
+    Study(
+        name="noise-adult",
+        description="the same on Adult, with numbers in the unit interval and in their natural units",
+        num_seeds=10,
+        run=_noise_grid_run("adult"),
+        table=_noise_grid_table,
+    ),
+    Study(
+        name="noise-procedure",
+        description="noise solved anew for every step, under tight accounting and under advanced composition",
+        num_seeds=20,
+        run=_noise_procedure_run,
+        table=_noise_grid_table,
+    ),
+    Study(
+        name="noise-budgets",
+        description="the noise of a step by published rules and by tight accounting, and what each really keeps",
+        num_seeds=1,
+        run=_noise_budget_run,
+        table=_noise_budget_table,
+        measure="noise_multiplier",
+    ),
+    Study(
+        name="noise-digits-sessions",
+        description="plain and shaped noise on digits, each run a session of its own, at constants fixed beforehand",
+        num_seeds=5,
+        run=_noise_run,
+        table=_noise_table,
+    ),
+)
+
+_STUDIES = (
+    Study(
+        name="clipping-mnist",
+        description="local, global and automatic clipping on MNIST: accuracy and calibration beside the paper's",
+        num_seeds=3,
+        run=_clipping_run(mnist_settings, 1),
+        table=_table,
+    ),
+    Study(
+        name="clipping-cifar10",
+        description="the same on CIFAR-10",
+        num_seeds=3,
+        run=_clipping_run(cifar10_settings, 1),
+        table=_table,
+    ),
+    Study(
+        name="clipping-clusters",
+        description="the same on a made-up task with wrong labels, about a minute",
+        num_seeds=3,
+        run=_clipping_run(clusters_settings, 20),
+        table=_table,
+    ),
+    Study(
+        name="calibration-clusters",
+        description="local against global clipping on that task, drawn anew for every seed: the gain with its interval",
+        num_seeds=10,
+        run=_drawn_clusters_run,
+        table=_drawn_clusters_table,
+        measure="ece_15",
+    ),
+    Study(
+        name="views-and-averages",
+        description="several views of a record and averaged weights beside a falling rate, on the demo's images",
+        num_seeds=3,
+        run=_views_run,
+        table=_views_table,
+    ),
+    Study(
+        name="text-sst2",
+        description="MiniLM fine-tuned on SST-2 at epsilon 3: local against mixed clipping; needs privet[text]",
+        num_seeds=3,
+        run=_text_variants(()),
+        table=_text_table,
+        vary=_text_variants,
+    ),
+    Study(
+        name="regression-housing",
+        description="local, global and automatic clipping with Adam on California housing: squared errors",
+        num_seeds=3,
+        run=_regression_run(["housing"]),
+        table=_regression_table,
+        measure="test_error",
+    ),
+    Study(
+        name="regression-wine",
+        description="the same with full-batch gradient descent on red wine, at two levels of noise",
+        num_seeds=3,
+        run=_regression_run(["wine", "private wine"]),
+        table=_regression_table,
+        measure="test_error",
+    ),
+    Study(
+        name="hidden-state-mnist",
+        description="noisy cyclic descent with a hidden state against DP-SGD and noisy statistics, on MNIST",
+        num_seeds=5,
+        run=_hidden_state_run("mnist"),
+        table=_hidden_state_table,
+    ),
+    Study(
+        name="hidden-state-cifar10",
+        description="the same on CIFAR-10",
+        num_seeds=5,
+        run=_hidden_state_run("cifar10"),
+        table=_hidden_state_table,
+    ),
+)
+
+STUDIES: Mapping[str, Study] = MappingProxyType(
+    {study.name: study for study in (*_STUDIES, *SIDE_EFFECTS, *_NOISE_STUDIES, *SPARSIFICATION, *SINGLE_FIGURES)}
+)
+
+
+def find_study(name: str) -> Study:
+    """Return the study of this name.
+
+    Raises:
+        ArgumentError: no study has this name; the message lists all and suggests the nearest.
+    """
+    if name not in STUDIES:
+        near = difflib.get_close_matches(name, STUDIES, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ArgumentError(f"There is no study {name!r}.{hint} Studies: {', '.join(STUDIES)}.")
+    return STUDIES[name]

@@ -1,0 +1,207 @@
+"""The studies that stand behind single figures. Listing them loads nothing heavy; each is imported when it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from privet_research.studies.study import Row, Study
+
+if TYPE_CHECKING:
+    import torch
+
+
+def _waste_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.poisson_waste import run_waste_study
+
+    return run_waste_study(seeds=seeds)
+
+
+def _waste_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.poisson_waste import waste_rows_table
+
+    return waste_rows_table(rows)
+
+
+def _kernel_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.tangent_kernels import run_kernel_study
+
+    return run_kernel_study(seeds=seeds, device=device, num_draws=20_000 if quick else 200_000)
+
+
+def _kernel_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.tangent_kernels import kernel_table
+
+    return kernel_table(rows)
+
+
+def _momentum_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.momentum_grid import run_momentum_study
+
+    return run_momentum_study(seeds=seeds, device=device, epochs=8 if quick else 20)
+
+
+def _momentum_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.momentum_grid import momentum_table
+
+    return momentum_table(rows)
+
+
+def _mask_statistics_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.mask_statistics import run_mask_statistics
+
+    return run_mask_statistics(seeds=seeds, device=device, epochs=8 if quick else 40)
+
+
+def _mask_statistics_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.mask_statistics import mask_statistics_table
+
+    return mask_statistics_table(rows)
+
+
+def _course_run(dataset: str) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies.clipping_course import cifar10_course, mnist_course, run_course_study
+
+        whole = mnist_course() if dataset == "mnist" else cifar10_course()
+        return run_course_study(whole.shortened() if quick else whole, seeds=seeds, device=device)
+
+    return run
+
+
+def _course_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.clipping_course import course_table
+
+    return course_table(rows)
+
+
+def _plugged_in_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies import sparsification_cells as cells
+    from privet_research.studies.mask_variants import run_plugged_in_study
+
+    if quick:
+        return run_plugged_in_study([cells.quick(cells.NETWORKS["fashion"].at(3.0))], seeds=seeds, device=device)
+    settings = [cells.NETWORKS[name].at(3.0) for name in ("cifar10", "cifar10-scattering")]
+    return run_plugged_in_study(settings, seeds=seeds, device=device)
+
+
+def _partition_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies import sparsification_cells as cells
+    from privet_research.studies.mask_variants import run_partition_study
+
+    if quick:
+        return run_partition_study([cells.quick(cells.NETWORKS["fashion"].at(3.0))], seeds=seeds, device=device)
+    settings = [cells.NETWORKS["cifar10"].at(epsilon) for epsilon in (3.0, 1.0)]
+    return run_partition_study(settings, seeds=seeds, device=device)
+
+
+def _variants_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.mask_variants import variants_table
+
+    return variants_table(rows)
+
+
+def _picture_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.digit_pictures import run_picture_study
+
+    if quick:
+        return run_picture_study(seeds=seeds, device=device, epochs=4, num_train=6_000)
+    return run_picture_study(seeds=seeds, device=device)
+
+
+def _picture_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.digit_pictures import picture_table
+
+    return picture_table(rows)
+
+
+def _curve_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.hidden_state import CURVE_ARMS, Setting, run_hidden_state_study
+
+    epsilons, epochs = ((1.0, 8.0), 1) if quick else ((0.5, 1.0, 2.0, 4.0, 8.0), Setting().epochs)
+    settings = [Setting(dataset="cifar10", epsilon=epsilon, epochs=epochs) for epsilon in epsilons]
+    return run_hidden_state_study(settings, seeds=seeds, device=device, arms=list(CURVE_ARMS))
+
+
+def _curve_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.hidden_state_table import hidden_state_table
+
+    return hidden_state_table(rows)
+
+
+SINGLE_FIGURES = (
+    Study(
+        name="poisson-waste",
+        description="records that Poisson sampling never sees, and steps that overflow, beside other samplers; seconds",
+        num_seeds=1,
+        run=_waste_run,
+        table=_waste_table,
+        measure="never_seen",
+    ),
+    Study(
+        name="hidden-state-curve",
+        description="accuracy against epsilon on CIFAR-10: cyclic descent, DP-SGD and logistic regression",
+        num_seeds=3,
+        run=_curve_run,
+        table=_curve_table,
+    ),
+    Study(
+        name="tangent-kernels",
+        description="what each kind of clipping does to the tangent kernel, by search for counter-examples; seconds",
+        num_seeds=3,
+        run=_kernel_run,
+        table=_kernel_table,
+        measure="least_eigenvalue",
+    ),
+    Study(
+        name="clipping-course-mnist",
+        description="loss and accuracy by epoch, reliability and other cutoffs of global clipping, on MNIST",
+        num_seeds=3,
+        run=_course_run("mnist"),
+        table=_course_table,
+    ),
+    Study(
+        name="clipping-course-cifar10",
+        description="the same on CIFAR-10, flat and layerwise",
+        num_seeds=3,
+        run=_course_run("cifar10"),
+        table=_course_table,
+    ),
+    Study(
+        name="sparsification-plugged-in",
+        description="random masks put into networks whose other constants stay, against the final rate",
+        num_seeds=3,
+        run=_plugged_in_run,
+        table=_variants_table,
+    ),
+    Study(
+        name="sparsification-partition",
+        description="random masks under Poisson sampling and under shuffled batches, with what each guarantees",
+        num_seeds=3,
+        run=_partition_run,
+        table=_variants_table,
+    ),
+    Study(
+        name="sparsification-momentum",
+        description="threshold against momentum, for SGD and for Adam; on digits",
+        num_seeds=5,
+        run=_momentum_run,
+        table=_momentum_table,
+    ),
+    Study(
+        name="mask-statistics",
+        description="symmetry of gradients under masks, and how often coordinates are masked; on digits",
+        num_seeds=5,
+        run=_mask_statistics_run,
+        table=_mask_statistics_table,
+        measure="value",
+    ),
+    Study(
+        name="digit-pictures",
+        description="digits that a private network gets right and wrong, and digits that padding makes smaller",
+        num_seeds=3,
+        run=_picture_run,
+        table=_picture_table,
+        measure="seed",
+    ),
+)

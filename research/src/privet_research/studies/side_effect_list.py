@@ -1,0 +1,182 @@
+"""The studies of side effects. Listing them loads nothing heavy; each is imported when it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from privet_research.studies.study import Row, Study
+
+if TYPE_CHECKING:
+    import torch
+
+    from privet_research.studies.padding import PaddingSettings
+
+
+def _padding_run(whole: Callable[[], PaddingSettings]) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies.padding import run_padding_study
+
+        settings = whole().shortened() if quick else whole()
+        return run_padding_study(settings, seeds=seeds, device=device)
+
+    return run
+
+
+def _mnist_padding() -> PaddingSettings:
+    from privet_research.studies.padding import mnist_padding
+
+    return mnist_padding()
+
+
+def _cifar10_padding() -> PaddingSettings:
+    from privet_research.studies.padding import cifar10_padding
+
+    return cifar10_padding()
+
+
+def _vit_padding() -> PaddingSettings:
+    from privet_research.studies.padding import vit_padding
+
+    return vit_padding()
+
+
+def _published_table(tolerance: float) -> Callable[[Sequence[Row]], str]:
+    def table(rows: Sequence[Row]) -> str:
+        from privet_research.studies.effects_table import published_table
+
+        return published_table(rows, tolerance=tolerance)
+
+    return table
+
+
+def _class_size_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.effects_table import class_size_table
+
+    return class_size_table(rows, tolerance=4.0)
+
+
+def _class_size_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.class_sizes import ClassSizeSettings, run_class_size_study
+
+    whole = ClassSizeSettings()
+    return run_class_size_study(whole.shortened() if quick else whole, seeds=seeds, device=device)
+
+
+def _rotation_run(dataset: str) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies.rotation import cifar10_rotation, mnist_rotation, run_rotation_study
+
+        whole = mnist_rotation() if dataset == "mnist" else cifar10_rotation()
+        return run_rotation_study(whole.shortened() if quick else whole, seeds=seeds, device=device)
+
+    return run
+
+
+def _rotation_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.effects_table import rotation_table
+
+    return rotation_table(rows)
+
+
+def _freezing_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.freezing import run_freezing_study
+
+    return run_freezing_study(seeds=seeds, device=device, quick=quick)
+
+
+def _freezing_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.effects_table import freezing_table
+
+    return freezing_table(rows)
+
+
+def _adult_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.adult import run_adult_study
+
+    return run_adult_study(seeds=seeds, device=device, quick=quick)
+
+
+def _adult_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.effects_table import adult_table
+
+    return adult_table(rows)
+
+
+def _laboratory_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.laboratory import run_laboratory
+
+    return run_laboratory(seeds=seeds, device=device, quick=quick)
+
+
+def _laboratory_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.effects_table import laboratory_table
+
+    return laboratory_table(rows)
+
+
+SIDE_EFFECTS = (
+    Study(
+        name="feature-to-noise",
+        description="two-layer networks on made-up patches: groups, phase map, rotation, rank correlation; a minute",
+        num_seeds=3,
+        run=_laboratory_run,
+        table=_laboratory_table,
+    ),
+    Study(
+        name="padding-mnist",
+        description="smaller digits at epsilon 3, clean and under attack, beside the paper's",
+        num_seeds=3,
+        run=_padding_run(_mnist_padding),
+        table=_published_table(2.0),
+    ),
+    Study(
+        name="padding-cifar10",
+        description="the same on CIFAR-10",
+        num_seeds=3,
+        run=_padding_run(_cifar10_padding),
+        table=_published_table(4.0),
+    ),
+    Study(
+        name="padding-vit",
+        description="smaller digits and a vision transformer, beside the paper's",
+        num_seeds=3,
+        run=_padding_run(_vit_padding),
+        table=_published_table(4.0),
+    ),
+    Study(
+        name="class-size-mnist",
+        description="fewer fives at epsilon 3, 8 and 30, and what becomes of them, beside the paper's",
+        num_seeds=3,
+        run=_class_size_run,
+        table=_class_size_table,
+    ),
+    Study(
+        name="rotation-mnist",
+        description="private fine-tuning on turned digits after public pre-training, and from scratch",
+        num_seeds=3,
+        run=_rotation_run("mnist"),
+        table=_rotation_table,
+    ),
+    Study(
+        name="rotation-cifar10",
+        description="the same on CIFAR-10",
+        num_seeds=3,
+        run=_rotation_run("cifar10"),
+        table=_rotation_table,
+    ),
+    Study(
+        name="freezing-mnist",
+        description="stage-wise freezing of small weights at epsilon 3, with as many frozen at random as the control",
+        num_seeds=3,
+        run=_freezing_run,
+        table=_freezing_table,
+    ),
+    Study(
+        name="adult-groups",
+        description="Adult income at epsilon 1, 3, 8 and without privacy: accuracy and gaps by sex and race",
+        num_seeds=3,
+        run=_adult_run,
+        table=_adult_table,
+    ),
+)

@@ -1,0 +1,142 @@
+"""The studies of random masks. Listing them loads nothing heavy; each is imported when it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from privet_research.studies.study import Row, Run, Study
+from privet_research.studies.variants import variants
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CellOptions:
+    """What can be set in a cell on scattering features: the share of the budget that pays for normalising them."""
+
+    normalisation_share: float = 0.0
+
+
+_CELLS = {
+    "cifar10": "DP-CNN on CIFAR-10",
+    "cifar10-scattering": "H-CNN on scattering features of CIFAR-10; needs privet[scattering]",
+    "svhn": "DP-CNN on SVHN, where its files are present",
+    "svhn-scattering": "H-CNN on scattering features of SVHN, where its files are present; needs privet[scattering]",
+    "fashion": "DP-CNN/S on Fashion-MNIST",
+    "fashion-scattering": "H-CNN/S on scattering features of Fashion-MNIST; needs privet[scattering]",
+}
+
+
+def _cell_run(
+    network: str, epsilon: float, earlier: Sequence[Row] = (), options: Sequence[_CellOptions] = (_CellOptions(),)
+) -> Run:
+    def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+        from privet_research.studies import sparsification_cells as cells
+        from privet_research.studies.sparsification import run_sparsification_study
+
+        found = [cells.NETWORKS[network].at(epsilon, normalisation_share=each.normalisation_share) for each in options]
+        settings = [cells.quick(each) for each in found] if quick else found
+        return run_sparsification_study(settings, seeds=seeds, device=device, earlier=earlier)
+
+    return run
+
+
+def _cell_resume(network: str, epsilon: float) -> Callable[[Sequence[Row]], Run]:
+    return lambda earlier: _cell_run(network, epsilon, earlier)
+
+
+def _cell_vary(network: str, epsilon: float) -> Callable[[Sequence[str]], Run] | None:
+    if not network.endswith("-scattering"):
+        return None
+    return lambda changes: _cell_run(network, epsilon, options=variants(_CellOptions(), changes))
+
+
+def _cell_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.sparsification_table import sparsification_table
+
+    return sparsification_table(rows)
+
+
+def _reconstruction_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.reconstruction import FULL, QUICK, run_reconstruction_study
+
+    return run_reconstruction_study(QUICK if quick else FULL, seeds=seeds, device=device)
+
+
+def _reconstruction_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.reconstruction import reconstruction_table
+
+    return reconstruction_table(rows)
+
+
+def _signs_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.sparsification_signs import PANELS, run_signs_study
+
+    if quick:
+        return run_signs_study(seeds=seeds, device=device, panels=(PANELS[0], PANELS[8]))
+    return run_signs_study(seeds=seeds, device=device)
+
+
+def _signs_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.sparsification_signs import signs_table
+
+    return signs_table(rows)
+
+
+def _terms_run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.sparsification_terms import run_terms_study
+
+    return run_terms_study(seeds=seeds, device=device, epochs=4 if quick else 20)
+
+
+def _terms_table(rows: Sequence[Row]) -> str:
+    from privet_research.studies.sparsification_terms import terms_table
+
+    return terms_table(rows)
+
+
+# One study per cell, so that the cells of the whole table can run side by side.
+_CELL_STUDIES = tuple(
+    Study(
+        name=f"sparsification-{network}-{epsilon:g}",
+        description=f"random masks, no mask and a falling learning rate at epsilon {epsilon:g}: {what}",
+        num_seeds=3,
+        run=_cell_run(network, epsilon),
+        table=_cell_table,
+        vary=_cell_vary(network, epsilon),
+        resume=_cell_resume(network, epsilon),
+    )
+    for network, what in _CELLS.items()
+    for epsilon in (3.0, 1.0)
+)
+
+SPARSIFICATION = (
+    *_CELL_STUDIES,
+    Study(
+        name="sparsification-signs",
+        description="when random masks help: over noise and threshold, without noise, without clipping; on digits",
+        num_seeds=3,
+        run=_signs_run,
+        table=_signs_table,
+        measure="train_accuracy",
+    ),
+    Study(
+        name="sparsification-terms",
+        description="what random masks do to noise, to clipped gradients and to their symmetry; on digits",
+        num_seeds=1,
+        run=_terms_run,
+        table=_terms_table,
+        measure="value",
+    ),
+    Study(
+        name="reconstruction-cifar10",
+        description="images rebuilt from masked, noisy gradients: errors against the mask's rate; wants a GPU",
+        num_seeds=1,
+        run=_reconstruction_run,
+        table=_reconstruction_table,
+        measure="mse",
+    ),
+)

@@ -1,0 +1,198 @@
+"""From a recipe's words to the torch objects they name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+
+from privet.datasets import load
+from privet.datasets.arrays import ArrayDataset, Split
+from privet.datasets.info import DatasetInfo
+from privet.datasets.own_images import load_declared_images
+from privet.datasets.own_table import load_declared_table
+from privet.errors import DataError, RecipeError
+from privet.runs.recipe import Recipe
+from privet.runs.training_settings import (
+    AdamSettings,
+    AdamWSettings,
+    AugmentationSettings,
+    CosineSettings,
+    DPAdamSettings,
+    DPAdamWSettings,
+    LinearSettings,
+    RmspropSettings,
+    ScheduleSettings,
+    SgdSettings,
+    StepsSettings,
+    TrainingSettings,
+)
+from privet.models import find_model
+from privet.training.augmentation import ShiftAndFlip, Views
+from privet.training.batching import MapDataset
+from privet.training.last_iterate import ProvenLoss
+from privet.training.optimizers import DPAdam, DPAdamW
+from privet.training.schedules import CosineDecay, LinearDecay, Schedule, StepDecay
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the named device; ``auto`` takes a GPU if there is one.
+
+    A GPU that is named by its number becomes torch's current one: CUDA graphs are recorded nowhere else.
+
+    Raises:
+        RecipeError: this machine has no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    found = {
+        "cpu": 1,
+        "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "mps": int(torch.backends.mps.is_available()),
+    }
+    if (device.index or 0) >= found[device.type]:
+        raise RecipeError(f"training.device is '{name}', which this machine does not have. Use 'auto' or 'cpu'.")
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+    return device
+
+
+def load_data(recipe: Recipe) -> Split:
+    """Read the data that a recipe names or declares.
+
+    Raises:
+        DataError: a file is missing or is not what it should be.
+    """
+    table, images, info = recipe.table, recipe.images, recipe.info
+    if table is not None:
+        return load_declared_table(table.declared(), info, train=table.train, test=table.test)
+    if images is not None:
+        return load_declared_images(
+            images.declared(), info, info.normalisation(recipe.normalisation), train=images.train, test=images.test
+        )
+    return load(recipe.dataset, normalisation=recipe.normalisation)
+
+
+def load_tested(recipe: Recipe) -> Split:
+    """Read the data of a recipe for a measurement, which needs a test part.
+
+    Raises:
+        DataError: the recipe names no test data, or as :func:`load_data`.
+    """
+    if recipe.own_data is not None and recipe.own_data.test is None:
+        raise DataError(
+            "The run has no test data, so there is nothing to measure on. Give some: privet evaluate RUN --data TEST."
+        )
+    return load_data(recipe)
+
+
+def build_model(recipe: Recipe, device: torch.device) -> nn.Module:
+    """Return the recipe's network, freshly initialised; from the seed if there is one."""
+    spec, info = find_model(recipe.model), recipe.info
+    with torch.random.fork_rng(devices=[], enabled=recipe.training.seed is not None):
+        if recipe.training.seed is not None:
+            torch.manual_seed(recipe.training.seed)
+        return spec.build(info.input_shape, num_outputs(info)).to(device)
+
+
+def num_outputs(info: DatasetInfo) -> int:
+    """Return how many numbers a network must give for one example."""
+    return info.num_classes or 1
+
+
+def build_optimizer(training: TrainingSettings, model: nn.Module) -> Optimizer:
+    """Return the optimizer that the settings describe, with a learning rate of its own for each part they name.
+
+    Raises:
+        RecipeError: a part has no parameter that is trained, or two parts claim the same one.
+    """
+    settings = training.optimizer
+    parameters = _parts(model, training.rate_factors or {}, settings.learning_rate)
+    match settings:
+        case SgdSettings():
+            return SGD(
+                parameters,
+                lr=settings.learning_rate,
+                momentum=settings.momentum,
+                weight_decay=settings.weight_decay,
+            )
+        case RmspropSettings():
+            return RMSprop(
+                parameters,
+                lr=settings.learning_rate,
+                alpha=settings.smoothing,
+                momentum=settings.momentum,
+                weight_decay=settings.weight_decay,
+            )
+        case AdamSettings():
+            return Adam(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+        case AdamWSettings():
+            return AdamW(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+        case DPAdamSettings():
+            return DPAdam(
+                parameters, lr=settings.learning_rate, guard=settings.guard, weight_decay=settings.weight_decay
+            )
+        case DPAdamWSettings():
+            return DPAdamW(
+                parameters, lr=settings.learning_rate, guard=settings.guard, weight_decay=settings.weight_decay
+            )
+
+
+def _parts(model: nn.Module, factors: Mapping[str, float], learning_rate: float) -> list[dict[str, Any]]:
+    """Return groups of an optimizer: what belongs to no named part comes first, so that its rate is the run's."""
+    named = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    groups: list[dict[str, Any]] = []
+    for start, factor in factors.items():
+        own = [name for name in named if name == start or name.startswith(f"{start}.")]
+        if not own:
+            raise RecipeError(
+                f"training.rate_factors names {start!r}, and no trained parameter that is left begins so. Parameters "
+                f"begin with {', '.join(sorted({name.rpartition('.')[0] or name for name in named})[:8])}."
+            )
+        groups.append({"params": [named.pop(name) for name in own], "lr": factor * learning_rate})
+    return [{"params": list(named.values())}, *groups] if named else groups
+
+
+def build_schedule(settings: ScheduleSettings | None) -> Schedule:
+    """Return the course of the learning rate that the settings describe; without any it stays as it is."""
+    match settings:
+        case None:
+            return StepDecay(drops=())
+        case LinearSettings():
+            return LinearDecay(warm_up=settings.warm_up, final=settings.final)
+        case CosineSettings():
+            return CosineDecay(warm_up=settings.warm_up, final=settings.final)
+        case StepsSettings():
+            return StepDecay(drops=tuple(settings.drops), factor_per_drop=settings.factor_per_drop)
+
+
+def with_views(dataset: ArrayDataset, settings: AugmentationSettings | None) -> MapDataset:
+    """Return the data set with the views that the settings ask for; as it is if they ask for none."""
+    if settings is None:
+        return dataset
+    transform = ShiftAndFlip(max_shift=settings.max_shift, flip=settings.flip)
+    return Views(dataset=dataset, transform=transform, num_views=settings.num_views)
+
+
+def losses_of(info: DatasetInfo, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return one loss per example: cross entropy for classes, squared error for numbers."""
+    if info.num_classes is not None:
+        return functional.cross_entropy(outputs, targets, reduction="none")
+    return (outputs - targets.reshape(outputs.shape)).square().mean(1)
+
+
+def loss_function(info: DatasetInfo, model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the function from a batch's features and labels to its losses: the model's own, if it carries one."""
+    if isinstance(model, ProvenLoss):
+        return model.losses
+    return lambda features, labels: losses_of(info, model(features), labels)
+
+
+def on_device(dataset: ArrayDataset, device: torch.device) -> ArrayDataset:
+    """Return the same examples on a device; small data sets live there for the whole run."""
+    return dataset.to(device)

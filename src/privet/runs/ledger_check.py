@@ -1,0 +1,202 @@
+"""What a ledger says, held against the plan it belongs to. Needs no torch and changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from safetensors import SafetensorError, safe_open
+
+from privet import checks
+from privet.accounting.guarantee import Guarantee
+from privet.accounting.ledger_tally import LedgerHead, LedgerView
+from privet.accounting.rolled_back import read_newest
+from privet.accounting.witness import confirmed
+from privet.errors import LedgerCorrupt, LedgerMismatch, PrivetError
+from privet.runs.resuming import stored_recipe
+from privet.runs.run_files import RunFiles, read_json
+from privet.mechanism.events import DpEvent
+from privet.mechanism.terms import Release
+from privet.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerCheck:
+    """The result of reading a ledger whose chain is intact; a broken one is an error.
+
+    Attributes:
+        plan: The plan in the ledger's first row.
+        event: What everything charged amounts to, for the release that the plan describes.
+        spent: The guarantee of everything charged.
+        rounds_charged: Rounds charged.
+        rounds_planned: Rounds of the plan.
+        is_finished: Whether the plan is used up and, where only its end is released, came to that end.
+        num_rows: Rows in the chain.
+        num_voids: Charged rounds that the ledger says were given up: an error or an interrupt ended them.
+        num_mismatches: Rounds that ran as something else than was reserved.
+        head: SHA-256 of the newest row.
+        plan_hash: The hash that every row names.
+        mismatch: Why the ledger does not agree with its plan, or None if it does.
+        steps_kept: Steps in the model of the folder's newest checkpoint; None where there is none to ask.
+    """
+
+    plan: Plan
+    event: DpEvent
+    spent: Guarantee
+    rounds_charged: int
+    rounds_planned: int
+    is_finished: bool
+    num_rows: int
+    num_voids: int
+    num_mismatches: int
+    head: str
+    plan_hash: str
+    mismatch: str | None
+    steps_kept: int | None = None
+
+    @property
+    def steps_charged(self) -> int:
+        """Steps that the charged rounds pay for."""
+        return self.rounds_charged * self.plan.sampling.steps_per_round
+
+    @property
+    def steps_lost(self) -> int | None:
+        """Steps that were charged and are not in the model, because their process ended first; None if unknown."""
+        return None if self.steps_kept is None else max(0, self.steps_charged - self.steps_kept)
+
+
+def check_ledger(run_or_ledger: Path) -> LedgerCheck:
+    """Read the ledger of a run folder, or a ledger file, and compare it with its plan.
+
+    Raises:
+        LedgerError: there is no ledger, its chain is broken, or other files of the folder know more than it does.
+    """
+    files = RunFiles(folder=run_or_ledger) if run_or_ledger.is_dir() else None
+    # before the ledger is read: a run that goes on writes rows first, and checkpoints that name them afterwards
+    known = None if files is None else _Known.of(files)
+    view = read_newest(run_or_ledger if files is None else files.ledger, where=run_or_ledger)
+    plan = Plan.from_dict(view.plan, where="ledger")
+    if known is not None:
+        known.check(view, view.charged_rounds * plan.sampling.steps_per_round, run_or_ledger)
+    try:
+        if not plan.is_named(view.plan_hash):
+            raise LedgerMismatch("The plan in the ledger's first row is not the one its rows were charged under.")
+        view.verify(plan.segments)
+        if files is not None:
+            _refuse_untold_seed(view, files)
+        mismatch = None
+    except LedgerMismatch as error:
+        mismatch = str(error)
+    event = plan.spent_event(view)
+    return LedgerCheck(
+        plan=plan,
+        event=event,
+        spent=confirmed(plan.account(view), event),
+        rounds_charged=view.charged_rounds,
+        rounds_planned=plan.num_rounds,
+        is_finished=plan.is_finished(view),
+        num_rows=view.num_rows,
+        num_voids=view.num_voids,
+        num_mismatches=view.num_mismatches,
+        head=view.head.sha256,
+        plan_hash=view.plan_hash,
+        mismatch=mismatch,
+        steps_kept=None if known is None else known.steps_kept,
+    )
+
+
+def end_words(check: LedgerCheck) -> str:
+    """Say whether the run came to the end of its plan, and what follows if its plan is about that end."""
+    if check.is_finished:
+        return "reached"
+    if check.plan.release is Release.EVERY_ITERATE:
+        return "not reached"
+    return "not reached, so that every iterate is charged: the bound on the last model does not apply"
+
+
+def lost_words(check: LedgerCheck) -> str:
+    """Say how many charged steps are not in the model."""
+    if check.steps_lost is None:
+        return "not known: there is no checkpoint"
+    if check.is_finished or check.steps_lost == 0:
+        return f"{check.steps_lost:,}"
+    return f"{check.steps_lost:,}, unless the run is still going on"
+
+
+def steps_in_checkpoint(path: Path) -> int | None:
+    """Return how many steps are in the model of a checkpoint; None if it is missing or not one that privet wrote."""
+    facts = _facts_in_checkpoint(path)
+    try:
+        return checks.count("steps_taken", facts.get("steps_taken", facts.get("step")), minimum=0)
+    except PrivetError:
+        return None
+
+
+def _facts_in_checkpoint(path: Path) -> Mapping[str, Any]:
+    if path.is_symlink() or not path.is_file():
+        return {}
+    try:
+        with safe_open(str(path), "numpy") as tensors:
+            facts = json.loads((tensors.metadata() or {})["privet"])
+    except (OSError, SafetensorError, KeyError, ValueError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """What other files of a run folder know about its ledger.
+
+    Attributes:
+        steps_kept: Steps in the model of the newest checkpoint.
+        head: The row that it was written under.
+        steps_done: Steps that the run says it has done.
+    """
+
+    steps_kept: int | None
+    head: LedgerHead | None
+    steps_done: int
+
+    @classmethod
+    def of(cls, files: RunFiles) -> Self:
+        """Read them; what is missing or damaged knows nothing."""
+        head = _facts_in_checkpoint(files.checkpoint).get("head")
+        try:
+            named = LedgerHead(seq=head["seq"], sha256=head["sha256"]) if isinstance(head, dict) else None
+        except (PrivetError, KeyError, TypeError, ValueError):
+            named = None
+        try:
+            done = checks.count("steps_done", read_json(files.status).get("steps_done"), minimum=0)
+        except (PrivetError, OSError):
+            done = 0
+        return cls(steps_kept=steps_in_checkpoint(files.checkpoint), head=named, steps_done=done)
+
+    def check(self, view: LedgerView, steps_charged: int, folder: Path) -> None:
+        """Refuse a ledger that knows less: an epsilon from it would be smaller than what was spent."""
+        if self.head is not None and not view.contains(self.head):
+            found = f"The checkpoint in {folder} names row {self.head.seq}, which the ledger does not have"
+        elif self.steps_done > steps_charged:
+            done, charged = f"{self.steps_done:,}", f"{steps_charged:,}"
+            found = f"{folder} says that {done} steps were done, and its ledger that {charged} were charged"
+        else:
+            return
+        raise LedgerCorrupt(
+            f"{found}: the ledger was rolled back, or belongs to another run. Restore the newest ledger; what an older "
+            "one says was spent is too little."
+        )
+
+
+def _refuse_untold_seed(view: LedgerView, files: RunFiles) -> None:
+    """Raise ``LedgerMismatch`` where the recipe names a seed of which the ledger, whose word counts, says nothing."""
+    try:
+        seed = stored_recipe(files).training.seed
+    except PrivetError:
+        return  # a ledger can be read without its recipe
+    if seed is not None and not view.is_seeded:
+        raise LedgerMismatch(
+            "The recipe names a seed, and the ledger does not say that the run was seeded: the recipe was changed, or "
+            "the run is not private."
+        )

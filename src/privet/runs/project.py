@@ -1,0 +1,99 @@
+"""What all runs of a project reveal together. Needs no torch and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from privet.accounting.guarantee import Guarantee, guarantee
+from privet.accounting.last_iterate import ACCOUNTANT
+from privet.errors import ArgumentError
+from privet.runs.ledger_check import LedgerCheck, check_ledger
+from privet.mechanism.events import compose
+from privet.mechanism.terms import Release
+
+_SAME_DATA = "the listed runs are all that was ever released about the data, which all of them used"
+
+_TWICE = "One ledger was named twice. A run is charged once: name every run once."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectTotal:
+    """The ledgers of several runs, composed.
+
+    Attributes:
+        guarantee: What all of them reveal together.
+        runs: Each run's own result, by the name it was asked for.
+        mismatch: Why some ledger does not agree with its plan, or None if all do.
+    """
+
+    guarantee: Guarantee
+    runs: Mapping[str, LedgerCheck]
+    mismatch: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "guarantee": self.guarantee.to_dict(),
+            "agrees_with_plans": self.mismatch is None,
+            "runs": {
+                name: {
+                    "guarantee": check.spent.to_dict(),
+                    "rounds_charged": check.rounds_charged,
+                    "mismatch": check.mismatch,
+                    "head": check.head,
+                }
+                for name, check in self.runs.items()
+            },
+        }
+
+
+def total_of_runs(paths: Sequence[Path], *, delta: float | None = None) -> ProjectTotal:
+    """Compose everything that the ledgers of several runs charged.
+
+    Guarantee: an upper bound for someone who sees the released models of all runs; runs may have been planned after
+    looking at earlier ones. It holds for data sets that overlap in any way, because every run is charged in full.
+    Edge cases: one run gives its own guarantee; the same ledger named twice, runs of different adjacency or unit, and
+    runs of different delta without a ``delta`` of the total raise ``ArgumentError``.
+    """
+    if not paths:
+        raise ArgumentError("A total needs at least one run.")
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise ArgumentError(_TWICE)
+    runs = {str(path): check_ledger(path) for path in paths}
+    checks = list(runs.values())
+    if len({check.head for check in checks}) < len(paths):
+        raise ArgumentError(_TWICE)
+    for name, values in (
+        ("adjacency", {check.plan.adjacency.value for check in checks}),
+        ("unit", {check.plan.unit.value for check in checks}),
+    ):
+        if len(values) > 1:
+            raise ArgumentError(f"Runs of different {name} have no common guarantee: {', '.join(sorted(values))}.")
+    deltas = {check.plan.delta for check in checks}
+    if delta is None and len(deltas) > 1:
+        raise ArgumentError("The runs were planned for different deltas. Say which one the total is for.")
+    return ProjectTotal(
+        guarantee=_composed(checks, deltas.pop() if delta is None else delta),
+        runs=runs,
+        mismatch=next((f"{name}: {check.mismatch}" for name, check in runs.items() if check.mismatch), None),
+    )
+
+
+def _composed(checks: Sequence[LedgerCheck], delta: float) -> Guarantee:
+    hides_iterates = any(check.spent.released is Release.LAST_ITERATE for check in checks)
+    found = guarantee(
+        compose([(check.event, 1) for check in checks]),
+        delta=delta,
+        adjacency=checks[0].plan.adjacency,
+        unit=checks[0].plan.unit,
+        # Whoever may see every iterate of some runs and the last one of others is promised what holds for the last.
+        released=Release.LAST_ITERATE if hides_iterates else Release.EVERY_ITERATE,
+        assumptions=(_SAME_DATA, *dict.fromkeys(word for check in checks for word in check.spent.assumptions)),
+        not_private_because=tuple(dict.fromkeys(word for check in checks for word in check.spent.not_private_because)),
+    )
+    found = replace(found, tried=tuple(dict.fromkeys(word for check in checks for word in check.spent.tried)))
+    # the release that a last iterate comes to is exact about itself, but only an upper bound on that iterate
+    return replace(found, accountant=ACCOUNTANT, lower=None) if hides_iterates else found

@@ -1,0 +1,399 @@
+"""Running a recipe: one folder in, one folder out, and a guarantee before and after."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from privet import checks
+from privet.accounting.guarantee import Guarantee, rounded_up
+from privet.accounting.witness import confirmed
+from privet.datasets.arrays import ArrayDataset, Split
+from privet.errors import BudgetExceeded, CheckpointError, LedgerMismatch, PrivetError
+from privet.runs.batch_size import find_physical_batch_size
+from privet.runs.building import (
+    build_model,
+    build_optimizer,
+    build_schedule,
+    choose_device,
+    load_data,
+    load_tested,
+    loss_function,
+    on_device,
+    with_views,
+)
+from privet.runs.environment import describe_environment
+from privet.runs.evaluation import measure_model
+from privet.runs.finished import finished_ledger
+from privet.runs.ledger_check import LedgerCheck
+from privet.runs.pretraining import starting_model
+from privet.runs.progress import Progress, Several, Silent, StepUpdate
+from privet.runs.recipe import Recipe
+from privet.runs.results import CurvePoint, Metrics
+from privet.runs.resuming import plan_of_run, resuming_command, stored_recipe, write_beginnings
+from privet.runs.run_files import RunFiles, read_json, write_json, write_whole
+from privet.runs.spending import Spending
+from privet.runs.step_log import StepLog
+from privet.runs.unprotected_file import UnprotectedFile
+from privet.plan import Plan
+from privet.training.augmentation import mean_over_views
+from privet.training.averaging import ExponentialAverage
+from privet.training.batching import MapDataset
+from privet.training.checkpoint import load_checkpoint
+from privet.training.data_seal import DataSeal
+from privet.training.replay import fastest_for
+from privet.training.schedules import LearningRate
+from privet.training.session import Session, privatize
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """How a run ended.
+
+    Attributes:
+        promised: The guarantee of the plan, known before any data was read.
+        spent: The guarantee of what the ledger says was charged.
+        metrics: What the model is worth on test data; None when that may not be shown or the run is not finished.
+        steps_done: Steps charged so far, by all processes of the run.
+        steps_taken: Steps that are in the model; the rest was lost with an earlier process.
+        num_steps: Steps planned.
+        was_resumed: Whether an earlier process had begun the run.
+        is_finished: Whether the plan is used up.
+        seconds: How long this process trained.
+    """
+
+    promised: Guarantee
+    spent: Guarantee
+    metrics: Metrics | None
+    steps_done: int
+    steps_taken: int
+    num_steps: int
+    was_resumed: bool
+    is_finished: bool
+    seconds: float
+
+
+def _never() -> bool:
+    return False
+
+
+def train(
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    progress: Progress | None = None,
+    unprotected: bool = False,
+    max_epsilon: float | None = None,
+    should_stop: Callable[[], bool] = _never,
+    announce: Callable[[Guarantee], None] | None = None,
+) -> RunOutcome:
+    """Run a recipe in a folder, or go on with the run that is there.
+
+    Args:
+        recipe: What to run.
+        folder: The run's folder. A folder that holds this run is resumed.
+        progress: Who is told on the way.
+        unprotected: Show and keep losses and clipped shares although the data are not public.
+        max_epsilon: Refuse a plan that spends more.
+        should_stop: Asked after every step; True ends the run cleanly. It can be resumed.
+        announce: Told what the plan promises, before any data is read.
+
+    Guarantee:
+        The plan is accounted and compared with ``max_epsilon`` before any data is read. When the plan is used up, the
+        guarantee computed from the ledger equals that of the plan, or ``LedgerMismatch`` is raised.
+
+    Raises:
+        BudgetExceeded: the plan spends more than ``max_epsilon``.
+        LedgerMismatch: the folder's run has another plan, or what ran is not what was planned.
+        PrivetError: for everything else that can go wrong, before or between steps; the run can be resumed.
+    """
+    files = RunFiles(folder=Path(folder))
+    was_resumed = files.is_run
+    plan = plan_of_run(recipe, files)
+    promised = plan.guarantee()
+    _check_budget(promised, max_epsilon)
+    if announce is not None:
+        announce(promised)
+    device = choose_device(recipe.training.device)
+    split = load_data(recipe)
+    split.train.one_item.check(plan.unit)
+    if not was_resumed:
+        files.prepare()
+        write_beginnings(recipe, plan, promised, files)
+    run = _Run(
+        recipe=recipe,
+        plan=plan,
+        promised=promised,
+        files=files,
+        device=device,
+        split=split,
+        progress=progress or Silent(),
+        shows_unprotected=unprotected or recipe.is_public,
+        was_resumed=was_resumed,
+    )
+    return run.carry_out(should_stop)
+
+
+def evaluate(folder: str | Path, *, device: str = "auto", test: ArrayDataset | None = None) -> Metrics:
+    """Measure a run's model on the test split: the final one, or the newest checkpoint of a run that is not finished.
+
+    Not covered by the guarantee: exact functions of the test data. Other test data may be given.
+    """
+    files = RunFiles(folder=Path(folder))
+    recipe = stored_recipe(files)
+    model = stored_model(files, recipe, choose_device(device))
+    data = load_tested(recipe).test if test is None else test
+    return Metrics(measures=measure_model(model, data, recipe.info), curve=stored_curve(files))
+
+
+def stored_model(files: RunFiles, recipe: Recipe, device: torch.device) -> nn.Module:
+    """Return a run's model: the final one, or the newest checkpoint of a run that is not finished.
+
+    Raises:
+        CheckpointError: there is none, or it cannot be read.
+    """
+    model = build_model(recipe, device)
+    _load_weights(model, files)
+    return model
+
+
+def stored_curve(files: RunFiles) -> tuple[CurvePoint, ...]:
+    """Return the points that a run measured on its way."""
+    return Metrics.from_dict(read_json(files.metrics)).curve if files.metrics.exists() else ()
+
+
+def _check_budget(promised: Guarantee, max_epsilon: float | None) -> None:
+    if max_epsilon is not None and promised.epsilon > checks.positive("max_epsilon", max_epsilon):
+        raise BudgetExceeded(
+            f"The plan spends epsilon {rounded_up(promised.epsilon)}, allowed are {max_epsilon:g}. Nothing was run. "
+            "Lower privacy.epsilon, or allow more."
+        )
+
+
+def _load_weights(model: nn.Module, files: RunFiles) -> None:
+    try:
+        if files.model.exists():
+            model.load_state_dict(safetensors.torch.load_file(files.model))
+            return
+        checkpoint = load_checkpoint(files.checkpoint)
+        if checkpoint is None:
+            raise CheckpointError(
+                f"{files.folder} holds no model yet: the run is not finished, and no checkpoint of it was written. "
+                f"Go on with it: {resuming_command(files)}"
+            )
+        prefix = "model."
+        model.load_state_dict(
+            {name.removeprefix(prefix): value for name, value in checkpoint.tensors.items() if name.startswith(prefix)}
+            | dict(checkpoint.average)
+        )
+    except (SafetensorError, RuntimeError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(
+            f"The model in {files.folder} cannot be read: {reason}. Restore it from a copy."
+        ) from None
+
+
+class _Run:
+    """One process's part of a run."""
+
+    def __init__(
+        self,
+        *,
+        recipe: Recipe,
+        plan: Plan,
+        promised: Guarantee,
+        files: RunFiles,
+        device: torch.device,
+        split: Split,
+        progress: Progress,
+        shows_unprotected: bool,
+        was_resumed: bool,
+    ) -> None:
+        self._recipe, self._plan, self._promised, self._files = recipe, plan, promised, files
+        self._device = device
+        self._progress: Progress = Several(receivers=(StepLog(files.steps), progress))
+        self._was_resumed = was_resumed
+        self._train, self._test = on_device(split.train, device), on_device(split.test, device)
+        # A run that has a checkpoint takes its weights from there.
+        is_begun = was_resumed and files.checkpoint.exists()
+        self._model = build_model(recipe, device) if is_begun else starting_model(recipe, device)
+        self._notes = UnprotectedFile(files.unprotected) if shows_unprotected else None
+        self._curve: list[CurvePoint] = []
+
+    def carry_out(self, should_stop: Callable[[], bool]) -> RunOutcome:
+        dataset = with_views(self._train, self._recipe.training.augmentation)
+        finished = finished_ledger(self._files, self._plan) if self._was_resumed else None
+        if finished is not None and finished.spent.epsilon == self._promised.epsilon:
+            return self._ended_before(finished, dataset)
+        return self._go_on(dataset, should_stop)
+
+    def _ended_before(self, ledger: LedgerCheck, dataset: MapDataset) -> RunOutcome:
+        DataSeal.of_run(self._files.ledger).check(dataset)
+        _load_weights(self._model, self._files)
+        self._curve = list(stored_curve(self._files))
+        self._progress.ended()
+        return RunOutcome(
+            promised=self._promised,
+            spent=ledger.spent,
+            metrics=self._measured(),
+            steps_done=ledger.steps_charged,
+            steps_taken=ledger.steps_kept or 0,
+            num_steps=self._plan.num_steps,
+            was_resumed=True,
+            is_finished=True,
+            seconds=0.0,
+        )
+
+    def _go_on(self, dataset: MapDataset, should_stop: Callable[[], bool]) -> RunOutcome:
+        settings = self._recipe.training
+        session = privatize(
+            self._model,
+            build_optimizer(settings, self._model),
+            dataset,
+            self._plan,
+            physical_batch_size=self._physical_batch_size(dataset),
+            folder=self._files.folder,
+            checkpoint_every=settings.checkpoint_every,
+            launch=fastest_for(self._device),
+            telemetry=self._notes,
+            averaging=None if settings.averaging is None else ExponentialAverage(decay=settings.averaging.decay),
+            seed=settings.seed,
+        )
+        began = time.monotonic()
+        # From here the ledger is held, so no other process writes to the folder.
+        self._curve = list(stored_curve(self._files))
+        self._write_environment()
+        self._write_status("running", session)
+        failed = True
+        try:
+            # An interrupt is a clean end: the session has given up the step, written a checkpoint, closed the ledger.
+            with suppress(KeyboardInterrupt):
+                self._walk(session, should_stop)
+            failed = False
+        finally:
+            self._progress.ended()
+            if self._notes is not None:
+                self._notes.close()
+            if failed:
+                with suppress(PrivetError):
+                    self._write_status("failed", session)
+        return self._outcome(session, time.monotonic() - began)
+
+    def _losses(self) -> Callable[..., Tensor]:
+        losses = loss_function(self._recipe.info, self._model)
+        return losses if self._recipe.training.augmentation is None else mean_over_views(losses)
+
+    def _physical_batch_size(self, dataset: MapDataset) -> int:
+        size = self._recipe.training.physical_batch_size
+        if isinstance(size, int):
+            return size
+        return find_physical_batch_size(self._model, self._losses(), dataset, self._plan, self._device)
+
+    def _walk(self, session: Session, should_stop: Callable[[], bool]) -> None:
+        self._progress.started(self._promised, step=session.steps_done, num_steps=self._plan.num_steps)
+        settings = self._recipe.training
+        every, losses = settings.evaluate_every, self._losses()
+        spending = Spending(self._plan, measured_every=every)
+        # made before the session brings back the rates of a checkpoint
+        rate = LearningRate(session.optimizer, build_schedule(settings.schedule), num_steps=self._plan.num_steps)
+        self._model.train()
+        with session:
+            for step in session.steps():
+                rate.set(step.index)
+                step.accumulate(losses)
+                step.update()
+                done = step.index + 1
+                epsilon, spent = spending.at_most(done), spending.exactly(done)
+                self._progress.stepped(
+                    StepUpdate(
+                        step=done,
+                        num_steps=self._plan.num_steps,
+                        epsilon=epsilon,
+                        epsilon_spent=spent,
+                        epsilon_planned=self._promised.epsilon,
+                        expected_batch_size=self._plan.sampling.expected_batch_size,
+                        loss=None if self._notes is None else self._notes.newest_loss,
+                        may_tell_time=self._notes is not None,
+                        learning_rate=session.optimizer.param_groups[0]["lr"],
+                        masked_share=0.0 if step.kept is None else 1 - len(step.kept.index) / len(step.kept.weights),
+                    )
+                )
+                if every is not None and done % every == 0:
+                    with self._released_weights(session):
+                        self._look(done, epsilon if spent is None else spent)
+                if should_stop():
+                    break
+
+    def _released_weights(self, session: Session) -> AbstractContextManager[None]:
+        """The weights that the run is for: their average, if the recipe asks for one."""
+        return nullcontext() if self._recipe.training.averaging is None else session.averaged()
+
+    def _look(self, done: int, epsilon: float) -> None:
+        measures = measure_model(self._model, self._test, self._recipe.info)
+        if not measures:
+            return
+        point = CurvePoint(step=done, epsilon=epsilon, measure=measures[0])
+        self._curve.append(point)
+        self._write_metrics(Metrics(measures=(), curve=tuple(self._curve)))
+        self._progress.evaluated(point)
+
+    def _outcome(self, session: Session, seconds: float) -> RunOutcome:
+        spent = confirmed(session.guarantee(), self._plan.spent_event(session.ledger))
+        is_finished = session.is_complete
+        if is_finished and spent.epsilon != self._promised.epsilon:
+            raise LedgerMismatch(
+                f"The plan promised epsilon {self._promised.epsilon!r}, the ledger says {spent.epsilon!r}. What the "
+                "ledger says holds; please report this run."
+            )
+        metrics = None
+        if is_finished:
+            with self._released_weights(session):
+                self._write_model()
+                metrics = self._measured()
+        self._write_status("finished" if is_finished else "interrupted", session)
+        return RunOutcome(
+            promised=self._promised,
+            spent=spent,
+            metrics=metrics,
+            steps_done=session.steps_done,
+            steps_taken=session.steps_taken,
+            num_steps=self._plan.num_steps,
+            was_resumed=self._was_resumed,
+            is_finished=is_finished,
+            seconds=seconds,
+        )
+
+    def _measured(self) -> Metrics | None:
+        if self._notes is None or not len(self._test):
+            return None
+        measures = measure_model(self._model, self._test, self._recipe.info)
+        metrics = Metrics(measures=measures, curve=tuple(self._curve))
+        self._write_metrics(metrics)
+        return metrics
+
+    def _write_model(self) -> None:
+        weights = {
+            name: value.detach().to("cpu", copy=True).contiguous() for name, value in self._model.state_dict().items()
+        }
+        write_whole(self._files.model, safetensors.torch.save(weights))
+
+    def _write_metrics(self, metrics: Metrics) -> None:
+        write_json(self._files.metrics, metrics.to_dict())
+
+    def _write_environment(self) -> None:
+        path = self._files.environment
+        earlier = read_json(path).get("processes", []) if path.exists() else []
+        write_json(path, {"processes": [*earlier, describe_environment(self._device)]})
+
+    def _write_status(self, state: str, session: Session) -> None:
+        # No reason is written down: what went wrong may depend on a private record.
+        found = {"state": state, "steps_done": session.steps_done, "num_steps": self._plan.num_steps}
+        write_json(self._files.status, found)

@@ -1,0 +1,212 @@
+"""One charged release: the one order in which anything computed from private data leaves the library.
+
+    charge the round (durable) -> read, clip, sum -> add noise -> compare with the charge -> hand out
+
+Training steps, private normalisation, geometries, sufficient statistics and the rounds of a federation differ in what
+they sum and which noise they add. They share this order, and no other code reserves or checks rounds of a ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+
+from privet.accounting.ledger import Ledger, VoidReason
+from privet.errors import LoopError
+from privet.mechanism.clipping_runs import ClippingRun
+from privet.mechanism.done import Done, add_noise, add_symmetric_noise, done_gaussian, done_step
+from privet.mechanism.noise import Noise, NormalSource
+from privet.mechanism.sampling import Sampling
+from privet.mechanism.sums import ClippedSum, PrivateSum
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from privet.mechanism.events import DpEvent
+
+T = TypeVar("T")
+Covariant = TypeVar("Covariant", covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Noisy(Generic[Covariant]):
+    """A value after its noise.
+
+    Attributes:
+        value: The value that may leave, once ``done`` has been compared with the charge.
+        done: The noise and the bound that were really used.
+    """
+
+    value: Covariant
+    done: Done
+
+
+class Summed(Protocol[Covariant]):
+    """A bounded sum over private data that waits for its noise. Secret."""
+
+    def add_noise(self) -> Noisy[Covariant]:
+        """Add the noise once, and report the noise and the bound that were used."""
+        ...
+
+
+def _in_order(ledger: Ledger, event: DpEvent, *, charge: int, uses: int) -> Generator[None, Summed[T], Noisy[T]]:
+    """Carry out one release, from the charge to the comparison; the caller reads and sums at the ``yield``.
+
+    Guarantee:
+        The charge is durable before any data is read. A value is returned only after noise was added to it, and only
+        if the noise and the bound that were really used are what was charged. A release that fails or is given up
+        before the comparison leaves its rounds voided: they stay charged and cannot be used again.
+    """
+    if charge:
+        ledger.reserve(event, charge)
+    try:
+        summed = yield
+        noisy = summed.add_noise()
+    except GeneratorExit:  # the object was dropped; whoever holds the ledger closes or abandons it
+        raise
+    except BaseException as error:
+        for _ in range(uses):
+            ledger.void(_reason(error))
+        raise
+    for _ in range(uses):
+        ledger.check(noisy.done)
+    if not uses:
+        ledger.check_within(noisy.done)
+    return noisy
+
+
+class _GivenUp(BaseException):
+    """Ends a release before its noise was added."""
+
+    def __init__(self, reason: VoidReason) -> None:
+        super().__init__()
+        self.reason = reason
+
+
+def _reason(error: BaseException) -> VoidReason:
+    if isinstance(error, _GivenUp):
+        return error.reason
+    return VoidReason.INTERRUPTED if isinstance(error, KeyboardInterrupt) else VoidReason.STEP_FAILED
+
+
+class ChargedRelease(Generic[T]):
+    """One release whose round is charged. Data may be read as soon as this object exists.
+
+    Use it in a ``with`` block, which gives the release up if the block fails, or call ``give_up`` yourself.
+
+    Guarantee: see ``_in_order``.
+    """
+
+    def __init__(self, ledger: Ledger, event: DpEvent, *, charge: int = 1, uses: int = 1) -> None:
+        """Charge.
+
+        Args:
+            ledger: The ledger of the run.
+            event: The planned cost of one round.
+            charge: How many rounds to charge now; 0 if rounds that were charged in advance are left.
+            uses: How many charged rounds this release uses up; 0 for a further release of a round in use.
+        """
+        self._course: Generator[None, Summed[T], Noisy[T]] = _in_order(ledger, event, charge=charge, uses=uses)
+        self.is_open = False
+        next(self._course)
+        self.is_open = True
+
+    def add_noise_and_compare(self, summed: Summed[T]) -> Noisy[T]:
+        """Add the noise to a sum, compare it with the charge, and return the noisy value.
+
+        Raises:
+            LedgerMismatch: the noise or the bound is not what was charged. The value must not be used.
+            LoopError: the release is over.
+        """
+        if not self.is_open:
+            raise LoopError("This release is over: its noise was added, or it was given up. Charge another round.")
+        self.is_open = False
+        try:
+            self._course.send(summed)
+        except StopIteration as finished:
+            noisy: Noisy[T] = finished.value
+            return noisy
+        raise AssertionError("a release has one sum")
+
+    def give_up(self, reason: VoidReason) -> None:
+        """Void the rounds of a release that will not be finished; they stay charged. Does nothing once it is over."""
+        if self.is_open:
+            self.is_open = False
+            with suppress(_GivenUp):
+                self._course.throw(_GivenUp(reason))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.give_up(VoidReason.INTERRUPTED if error is None else _reason(error))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GradientSum:
+    """A clipped sum of gradients, and the noise piece of the plan it belongs to.
+
+    Attributes:
+        clipped: The sum, with the bound that was kept.
+        noise: Adds the noise.
+        source: Where the noise comes from.
+        clipping: Releases what it needs to go on.
+        sampling: How the examples were drawn.
+    """
+
+    clipped: ClippedSum
+    noise: Noise
+    source: NormalSource
+    clipping: ClippingRun
+    sampling: Sampling
+
+    def add_noise(self) -> Noisy[PrivateSum]:
+        private = self.noise.add(self.clipped, self.source)
+        done = done_step(private, clipping=self.clipping, sampling=self.sampling, source=self.source)
+        return Noisy(value=private, done=done)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """One tensor of a release of several.
+
+    Attributes:
+        values: The sum; noise is added in place.
+        std: Standard deviation of the noise.
+        weight: The tensor's weight in the norm that the bound is stated in.
+        is_symmetric: Whether it is a symmetric matrix, whose mirrored entries share their noise.
+    """
+
+    values: Tensor
+    std: float
+    weight: float = 1.0
+    is_symmetric: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BoundedTensors:
+    """Sums over records that one record moves by at most ``bound`` together; they get normal noise.
+
+    Attributes:
+        parts: The sums.
+        bound: How far one unit moves all of them together, in the weighted norm.
+        source: Where the noise comes from.
+    """
+
+    parts: Sequence[Part]
+    bound: float
+    source: NormalSource
+
+    def add_noise(self) -> Noisy[tuple[Tensor, ...]]:
+        drawn = [
+            (add_symmetric_noise if part.is_symmetric else add_noise)(part.values, std=part.std, source=self.source)
+            for part in self.parts
+        ]
+        weighted = [(draw, part.weight) for draw, part in zip(drawn, self.parts, strict=True)]
+        values = tuple(part.values for part in self.parts)
+        return Noisy(value=values, done=done_gaussian(weighted, bound=self.bound))
