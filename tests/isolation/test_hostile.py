@@ -17,6 +17,7 @@ from privet.errors import UnsupportedModel
 from privet.training.session import privatize
 from privet.training.step import Step
 from tests.isolation.hostile import HOSTILE, LARGE, LAST, LATE, NUM_RECORDS, Hostile
+from tests.isolation.hostile_operations import OPERATIONS
 from tests.isolation.mixer import CLASSES, WIDTH, Scene, network
 from tests.training.tools import full_batch
 
@@ -52,6 +53,8 @@ def measured_after_the_losses(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
 def cases() -> list[Any]:
     found = []
     for program, way in itertools.product(HOSTILE, (walked, accumulated)):
+        if program in OPERATIONS and way is accumulated:  # where experiments come first, and the rules are not asked
+            continue
         marks = [pytest.mark.xfail(strict=True, reason=program.waits)] if program.waits else []
         found.append(pytest.param(program, way, id=f"{program.name}-{way.__name__}", marks=marks))
     return found
