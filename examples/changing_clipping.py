@@ -11,7 +11,6 @@ from torch.nn import functional
 import privet as pv
 from privet.datasets import load
 from privet.models import dp_cnn_small
-from privet.runs.evaluation import measure_model
 
 
 def main(steps: int = 60) -> None:
@@ -22,7 +21,7 @@ def main(steps: int = 60) -> None:
     plan = pv.Plan(
         sampling=pv.Poisson.for_dataset(dataset_size=split.info.train_size, batch_size=400, steps=steps),
         # half of the gradients shall stay as they are; the count that finds the threshold is charged with the step
-        clipping=pv.AdaptiveQuantile(norm=0.1, quantile=0.5, count_noise_std=20.0),
+        clipping=pv.clipping.AdaptiveQuantile(norm=0.1, quantile=0.5, count_noise_std=20.0),
         noise=pv.Gaussian(),
         delta=1e-5,
         adjacency=pv.Adjacency.ADD_REMOVE,
@@ -30,10 +29,10 @@ def main(steps: int = 60) -> None:
     ).calibrated(epsilon=3.0)
     print(plan.guarantee())
 
-    views = pv.Views(dataset=split.train, transform=pv.ShiftAndFlip(max_shift=2), num_views=4)
-    rate = pv.LearningRate(optimizer, pv.CosineDecay(warm_up=0.1), num_steps=plan.num_steps)
-    losses = pv.mean_over_views(lambda x, y: functional.cross_entropy(model(x), y, reduction="none"))
-    averaging = pv.ExponentialAverage(decay=0.9)
+    views = pv.augmentation.Views(dataset=split.train, transform=pv.augmentation.ShiftAndFlip(max_shift=2), num_views=4)
+    rate = pv.optim.LearningRate(optimizer, pv.optim.CosineDecay(warm_up=0.1), num_steps=plan.num_steps)
+    losses = pv.augmentation.mean_over_views(lambda x, y: functional.cross_entropy(model(x), y, reduction="none"))
+    averaging = pv.optim.ExponentialAverage(decay=0.9)
     with pv.privatize(model, optimizer, views, plan, averaging=averaging) as session:
         for step in session.steps():
             rate.set(step.index)
@@ -42,9 +41,9 @@ def main(steps: int = 60) -> None:
             if step.index % 10 == 0:
                 print(f"step {step.index}: threshold {step.sensitivity.total:.3f}")  # public: a released value
 
-    print(f"accuracy of the last weights: {measure_model(model, split.test, split.info)[0].value:.3f}")
+    print(f"accuracy of the last weights: {pv.runs.measure_model(model, split.test, split.info)[0].value:.3f}")
     with session.averaged():
-        print(f"accuracy of the averaged weights: {measure_model(model, split.test, split.info)[0].value:.3f}")
+        print(f"accuracy of the averaged weights: {pv.runs.measure_model(model, split.test, split.info)[0].value:.3f}")
     print(session.guarantee())
 
 

@@ -14,16 +14,10 @@ import secrets
 import numpy as np
 import torch
 
-from privet.accounting.calibration import calibrate_noise
-from privet.accounting.guarantee import guarantee
-from privet.mechanism.clipping import Threshold
-from privet.mechanism.events import compose
-from privet.mechanism.grouping import OneGroup
-from privet.mechanism.layout import Layout
-from privet.mechanism.noise import Gaussian
-from privet.mechanism.sampling import Poisson
-from privet.mechanism.sums import ClippedSum
-from privet.mechanism.terms import Adjacency, Unit
+from privet import Adjacency, Gaussian, Poisson, Threshold, Unit
+from privet.accounting import calibrate_noise, guarantee_of
+from privet.grouping import OneGroup
+from privet.mechanism import ClippedSum, Layout, compose
 
 NUM_FEATURES, LEARNING_RATE = 10, 2.0
 
@@ -65,7 +59,7 @@ def main() -> None:
 
     multiplier = calibrate_noise(run_cost, epsilon=1.0, delta=delta, adjacency=adjacency)
     noise = Gaussian(noise_multiplier=multiplier)
-    promised = guarantee(run_cost(multiplier), delta=delta, adjacency=adjacency, unit=unit)
+    promised = guarantee_of(run_cost(multiplier), delta=delta, adjacency=adjacency, unit=unit)
     print(f"Before any data is read: {promised}")
 
     # 3. The run. Keys come from the operating system and are never stored.
@@ -89,7 +83,7 @@ def main() -> None:
         weights -= LEARNING_RATE * private.flat / sampling.expected_batch_size  # a public divisor, not len(indices)
 
     # 4. What really ran costs what was promised.
-    kept = guarantee(compose(charged), delta=delta, adjacency=adjacency, unit=unit)
+    kept = guarantee_of(compose(charged), delta=delta, adjacency=adjacency, unit=unit)
     print(f"From what was charged:   {kept}")
     assert kept.epsilon == promised.epsilon
     test_inputs, test_labels = make_data(2_000)

@@ -14,12 +14,11 @@ import torch
 from torch.nn import functional
 
 import privet as pv
-from privet.datasets.sentences import LabelledSentences, load_sst2
-from privet.models.adapters import add_adapters, merge_adapters
-from privet.models.minilm import NUM_LAYERS, MiniLm
-from privet.models.token_states import encode
+from privet.datasets import LabelledSentences, load_sst2
+from privet.models import MiniLm, add_adapters, encode_sentences, merge_adapters
 
-NUM_RECORDS, TRAINED_LAYERS = 3_000, 1
+NUM_RECORDS = 3_000
+NUM_LAYERS, TRAINED_LAYERS = 6, 1  # MiniLM has six
 
 
 def main() -> None:
@@ -29,7 +28,7 @@ def main() -> None:
     few = LabelledSentences(sentences=train_part.sentences[:NUM_RECORDS], labels=train_part.labels[:NUM_RECORDS])
     minilm = MiniLm.installed()
     frozen = minilm.lower(NUM_LAYERS - TRAINED_LAYERS)
-    train, dev = (encode(minilm, frozen, part.sentences, part.labels, device) for part in (few, dev_part))
+    train, dev = (encode_sentences(minilm, frozen, part.sentences, part.labels, device) for part in (few, dev_part))
     model = minilm.upper(TRAINED_LAYERS, num_classes=2)
     add_adapters(model.layers, rank=8, scale=4.0)
     model = model.to(device)

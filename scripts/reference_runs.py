@@ -227,7 +227,11 @@ def _losses_of(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def _runs() -> Iterator[tuple[str, Callable[[], str]]]:
-    engines = {"bookkeeping": pv.BookKeeping(), "functional": pv.Functional(), "chunks": pv.Functional(chunk_size=5)}
+    engines = {
+        "bookkeeping": pv.engines.BookKeeping(),
+        "functional": pv.engines.Functional(),
+        "chunks": pv.engines.Functional(chunk_size=5),
+    }
     base = pv.Plan.from_dict(BASE)
     for family, pieces in FAMILIES.items():
         if pieces.kinds.keys() != CHANGES[family].keys():
@@ -249,8 +253,8 @@ def _runs() -> Iterator[tuple[str, Callable[[], str]]]:
         yield f"walk {name}", lambda engine=engine: trained(base, engine=engine, walks=True)
         yield f"adam {name}", lambda engine=engine: trained(base, engine=engine, adam=True)
         yield f"groups {name}", lambda engine=engine: trained(product, engine=engine)
-    yield "averaging", lambda: trained(base, engine=pv.BookKeeping(), averaging=pv.ExponentialAverage())
-    yield "telemetry", lambda: trained(base, engine=pv.BookKeeping(), telemetry=lambda told: None)
+    yield "averaging", lambda: trained(base, engine=pv.engines.BookKeeping(), averaging=pv.optim.ExponentialAverage())
+    yield "telemetry", lambda: trained(base, engine=pv.engines.BookKeeping(), telemetry=lambda told: None)
     yield "resumed", lambda: resumed(base)
     shared = {"kind": "shared_random", "seed": 3, "schedule": {"kind": "constant", "value": 0.5}, "refresh_every": 2}
     for name, (contribution, unit) in {
@@ -270,7 +274,7 @@ def _statistics() -> str:
     from privet.convex.features import RandomRelu
 
     inputs, labels = records().tensors
-    fit = pv.SufficientStatistics(
+    fit = pv.convex.SufficientStatistics(
         features=RandomRelu(size=20), num_classes=4, delta=1e-5, adjacency=pv.Adjacency.ADD_REMOVE,
         unit=pv.Unit.RECORD,
     ).calibrated(epsilon=2.0).fit(inputs, labels, seed=4)  # fmt: skip
@@ -286,7 +290,7 @@ def _normalisation() -> str:
 def _geometry() -> str:
     model = network()
     inputs, labels = records().tensors
-    made, _ = pv.release_geometry(
+    made, _ = pv.geometry.release_geometry(
         model, _cross_entropy, inputs, labels, norm=0.7, noise_multiplier=2.0, power=0.25, seed=4
     )
     return hashlib.sha256(repr(made).encode()).hexdigest()

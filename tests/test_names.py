@@ -1,18 +1,24 @@
-"""Every name that a message, a docstring or a page gives the reader exists."""
+"""The public surface: what is at the top, what is in the modules of a family, and that every name in a text exists."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import re
+import subprocess
+import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 import privet
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "privet"
 TEXTS = sorted(
     path
     for pattern in (
@@ -22,12 +28,36 @@ TEXTS = sorted(
         "src/privet/**/*.toml",
         "src/privet/**/*.j2",
         "examples/**/*.py",
+        "benchmarks/*.py",
+        "research/**/*.py",
         "scripts/*.py",
+        ".github/**/*.md",
     )
     for path in ROOT.glob(pattern)
 )
+PAGES = sorted(
+    path for pattern in ("README.md", "docs/*.md", "examples/*.py", "examples/*.ipynb") for path in ROOT.glob(pattern)
+)
 SHORT = re.compile(r"(?<![\w.])pv\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 ROLE = re.compile(r"(?::(?:class|func|meth|mod|data|attr):`~?|``)privet\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)`")
+# Every name that was at the top in 0.1.
+FORMER = re.findall(
+    r"\w+",
+    """
+    AdaptiveGaussian AdaptiveQuantile Adjacency Automatic BlockL2 Blocks BookKeeping ByName Check ChosenMask
+    Compiled Constant ConvexReluClassifier Coordinates Cosine CosineDecay CudaGraph Cyclic DPAdam DPAdamW
+    Diagonal Eager EllipticalGaussian ExponentialAverage Factored FixedSize FrozenMask FullBatch Functional
+    Gaussian GradualCooling GroupwiseGaussian Guarantee Isotropic KeepOrDrop L2Laplace LearningRate Ledger
+    Linear LinearDecay NoMask NoNoise NoisyCGD OneGroup OneItemPerPerson PastGradients PerGroup PerLayer
+    PerParameter PerSampleAdaptive Plan Poisson PrivateClassifier PrivateNormalisation PrivateRegressor
+    PrivetError ProductLaplace RandomMask RankedMask Release ReleasedSquares Rows Scheduled Session
+    SharedRandomMask ShiftAndFlip Shuffle Step StepDecay StronglyConvexDescent SufficientStatistics Threshold
+    TruncatedPoisson Truncation Unclipped Unit Unprotected Views Waiver mean_over_views optimal_block_l2
+    optimal_product_laplace preflight privatize public_geometry release_geometry replace_batchnorm sgd
+    suggest_physical_batch
+""",
+)
+NEEDS_FLOWER = {"Patience", "client_app", "server_app"}
 
 
 def exists(dotted: str) -> bool:
@@ -36,13 +66,25 @@ def exists(dotted: str) -> bool:
     path = "privet"
     for part in dotted.split("."):
         path += f".{part}"
-        if hasattr(found, part):
+        if part in NEEDS_FLOWER and importlib.util.find_spec("flwr") is None:
+            return True
+        try:
             found = getattr(found, part)
-        elif isinstance(found, ModuleType) and importlib.util.find_spec(path) is not None:
-            found = importlib.import_module(path)
-        else:
+            continue
+        except DeprecationWarning:
+            return False  # a text gives the new name
+        except AttributeError:
+            pass
+        if not hasattr(found, "__path__") or importlib.util.find_spec(path) is None:
             return False
+        found = importlib.import_module(path)
     return True
+
+
+def public_names(module: str) -> list[str]:
+    """Return what a public module offers."""
+    found = importlib.import_module(f"privet.{module}")
+    return [name for name in getattr(found, "__all__", None) or dir(found) if not name.startswith("_")]
 
 
 @pytest.mark.parametrize("pattern", [SHORT, ROLE], ids=["pv.NAME", "references"])
@@ -55,5 +97,94 @@ def test_every_name_that_a_text_gives_the_reader_exists(pattern: re.Pattern[str]
 
 def test_a_name_that_does_not_exist_is_noticed() -> None:
     assert not exists("NoSuchPiece")
+    assert not exists("noise.NoSuchPiece")
     assert not exists("Poisson.no_such_method")
     assert exists("Poisson.for_dataset")
+    assert exists("masks.RandomMask")
+
+
+def test_no_file_hides_a_name_of_the_top() -> None:
+    assert not set(privet._WHERE) & {path.stem for path in SOURCE.iterdir()}
+
+
+def test_the_top_has_few_names_and_none_that_torch_uses_for_something_else() -> None:
+    names = set(privet._WHERE)
+    assert len(names) <= 35
+    torch_names = {*dir(torch.nn), *dir(torch.optim), *dir(torch.optim.lr_scheduler), *dir(torch.utils.data)}
+    assert names & torch_names == {"Threshold"}  # also an activation, which nobody looks for in a plan
+
+
+@pytest.mark.parametrize("name", FORMER)
+def test_names_of_the_last_version_work_and_the_warning_names_the_new_one(name: str) -> None:
+    if name in privet._WHERE:
+        assert exists(name)
+        return
+    home = privet._MOVED[name]
+    with pytest.warns(DeprecationWarning, match=rf"privet\.{name} is now privet\.{home}\.{name}; .* goes in 0\.3"):
+        former = getattr(privet, name)
+    assert former is getattr(getattr(privet, home), name)
+    assert name not in dir(privet)
+
+
+def test_only_former_names_are_moved_names() -> None:
+    assert set(privet._MOVED) <= set(FORMER)
+
+
+def test_the_warning_points_at_the_line_that_uses_the_name() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        privet.KeepOrDrop  # noqa: B018
+    assert [Path(warning.filename).name for warning in caught] == ["test_names.py"]
+
+
+@pytest.mark.parametrize("module", privet._MODULES)
+def test_every_name_of_a_public_module_exists_and_is_no_module(module: str) -> None:
+    names = public_names(module)
+    assert names
+    for name in names:
+        if name not in NEEDS_FLOWER or importlib.util.find_spec("flwr") is not None:
+            assert not isinstance(getattr(importlib.import_module(f"privet.{module}"), name), ModuleType), name
+    if not hasattr(importlib.import_module(f"privet.{module}"), "__all__"):
+        hidden = set(names) & {path.stem for path in (SOURCE / module).glob("*.py")}
+        assert not hidden, f"submodules would hide {hidden}: take them as other names"
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("__init__.py")), ids=lambda path: path.parent.name)
+def test_type_checkers_see_the_names_that_are_looked_up_at_run_time(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    seen = {
+        (alias.asname, node.module)
+        for block in blocks
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    if not seen:
+        return
+    module = importlib.import_module(".".join(["privet", *path.relative_to(SOURCE).parent.parts]))
+    assert {name for name, _ in seen} == {name for name in dir(module) if not name.startswith("_")}
+    if module is privet:
+        assert seen == {*privet._WHERE.items(), *((name, "privet") for name in privet._MODULES)}
+
+
+def test_public_modules_are_attributes_and_the_half_that_plans_loads_no_torch() -> None:
+    planning = ["accounting", "clipping", "errors", "grouping", "masks", "mechanism", "noise", "sampling", "schedules"]
+    code = (
+        "import sys, privet\n"
+        f"modules = [getattr(privet, name) for name in {planning}]\n"
+        "[getattr(module, name) for module in modules for name in getattr(module, '__all__', None) or dir(module)]\n"
+        "assert 'torch' not in sys.modules\n"
+        "[getattr(privet, name) for name in privet._MODULES]\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env=None)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_pages_and_examples_import_public_modules_only(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for module, names in re.findall(r"^\s*from privet\.([\w.]+) import (\([^)]*\)|[^\n]+)", text, flags=re.MULTILINE):
+        assert module in privet._MODULES, f"{path.name} imports from privet.{module}, which is not public"
+        asked = {name.split(" as ")[0].strip() for name in names.strip("()").split(",") if name.strip()}
+        assert asked <= {*public_names(module)}, f"{path.name}: {asked - {*public_names(module)}} of privet.{module}"
+    assert re.findall(r"^\s*import privet\.[\w.]+", text, flags=re.MULTILINE) == []

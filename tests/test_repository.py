@@ -265,6 +265,12 @@ def test_the_changelog_has_notes_for_this_version() -> None:
     assert "9.9.9" in unknown.stderr
 
 
+def test_the_linter_looks_at_every_source_file() -> None:
+    command = [sys.executable, "-m", "ruff", "check", "--show-files", "."]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert {path.as_posix() for path in sources()} <= set(listed.splitlines())
+
+
 def test_importing_the_library_loads_nothing_heavy() -> None:
     heavy = "{'dp_accounting', 'matplotlib', 'numpy', 'scipy', 'torch'}"
     code = f"import sys, privet; print(sorted({heavy} & set(sys.modules)))"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -55,6 +56,7 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(wheel: Path) -> None
     kept = {name for name in kept if "__pycache__" not in name and not name.endswith(".pyc")}
     assert {name for name in names if name.startswith("privet/")} == kept
     assert {name.split("/")[0] for name in names} == {"privet", f"privet-{VERSION}.dist-info"}
+    assert not [name for name in names if re.search(r"stud(y|ies)|reproduc|research", name)]
     data = {Path(name).suffix for name in kept} - {".py"}
     assert {".toml", ".j2", ".typed"} <= data, data
 

@@ -122,7 +122,7 @@ def test_the_clipped_sum_of_adapters_is_that_of_single_examples() -> None:
         for total, value in zip(expected, found, strict=True):
             total += value * min(1.0, 0.05 / float(norm)) / 3
     plan = pv.Plan(
-        sampling=pv.FullBatch(steps=1, expected_batch_size=3),
+        sampling=pv.sampling.FullBatch(steps=1, expected_batch_size=3),
         clipping=pv.Threshold(norm=0.05),
         noise=pv.Gaussian(noise_multiplier=1e-9),
         delta=1e-5,

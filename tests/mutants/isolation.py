@@ -228,9 +228,9 @@ ISOLATION = (
     one(
         "arguments-of-unknown-kinds-look-alike",
         "a program is recognised by the kind of an argument whose numbers changed",
-        "isolation/follow.py",
-        "return object()  #",
-        "return kind  #",
+        "isolation/signs.py",
+        "return (object(),)  #",
+        "return (kind,)  #",
         f"{_HOSTILE}[rows_by_an_array_that_turns-walked]",
     ),
 )

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from privet.datasets import Split, load
+from privet.plan import Plan
 from privet.runs import building
 from privet.runs.recipe import PrivacySettings, Recipe
 from privet.runs.recipe_files import load_recipe
-from privet.plan import Plan
 
 TINY = (
     "model=logistic_regression",

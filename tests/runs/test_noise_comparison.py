@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from privet.errors import ArgumentError
-from privet.runs.noise_comparison import compare_noise
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson
 from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
+from privet.runs.noise_comparison import compare_noise
 
 PLAN = Plan(
     sampling=FullBatch(steps=1, expected_batch_size=100),

@@ -10,12 +10,12 @@ import pytest
 
 from privet.accounting.ledger import Ledger
 from privet.errors import ArgumentError
-from privet.runs.project import total_of_runs
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson
 from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
+from privet.runs.project import total_of_runs
 from tests.accounting.ledgers import done
 
 PLAN = Plan(

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from privet.errors import RecipeError
+from privet.reports.rebuilt import write_rebuilt
 from privet.runs.rebuilding import CONTROL, RELEASED, examine_reconstruction
 from privet.runs.recipe_files import load_recipe
 from privet.runs.runner import train
-from privet.reports.rebuilt import write_rebuilt
 
 TINY = (
     "model=logistic_regression",

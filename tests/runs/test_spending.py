@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from privet.mechanism.sampling import Poisson, Shuffle
+from privet.mechanism.terms import Adjacency
+from privet.plan import Plan
 from privet.runs import runner
 from privet.runs.recipe import Recipe
 from privet.runs.recipe_files import load_recipe
 from privet.runs.run_files import RunFiles
 from privet.runs.spending import Spending
-from privet.mechanism.sampling import Poisson, Shuffle
-from privet.mechanism.terms import Adjacency
-from privet.plan import Plan
 
 BARE = ("privacy.epsilon=", "privacy.noise={kind='none'}")
 

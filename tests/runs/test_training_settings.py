@@ -13,13 +13,13 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
 from privet.errors import RecipeError
-from privet.runs.building import build_optimizer, build_schedule, with_views
-from privet.runs.recipe import Recipe
-from privet.runs.runner import evaluate, train
 from privet.mechanism.adaptive_clipping import AdaptiveQuantile
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
 from privet.mechanism.scheduled_clipping import Scheduled
+from privet.runs.building import build_optimizer, build_schedule, with_views
+from privet.runs.recipe import Recipe
+from privet.runs.runner import evaluate, train
 from privet.training.augmentation import ShiftAndFlip, Views
 from privet.training.checkpoint import load_checkpoint
 from privet.training.optimizers import DPAdam, DPAdamW

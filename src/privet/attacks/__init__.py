@@ -1,1 +1,33 @@
 """Attacks on trained models, to be held against what their guarantee allows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privet._lazy import lazily
+
+if TYPE_CHECKING:
+    from privet.attacks.membership import MembershipScores as MembershipScores
+    from privet.attacks.membership import Shadows as Shadows
+    from privet.attacks.membership import likelihood_ratio as likelihood_ratio
+    from privet.attacks.membership import loss_threshold as loss_threshold
+    from privet.attacks.membership import train_shadows as train_shadows
+    from privet.attacks.reconstruction import InvertingGradients as InvertingGradients
+    from privet.attacks.reconstruction import Reconstructions as Reconstructions
+    from privet.attacks.verdict import MembershipReport as MembershipReport
+    from privet.attacks.verdict import membership_report as membership_report
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "privet.attacks.membership": (
+                "MembershipScores",
+                "Shadows",
+                "likelihood_ratio",
+                "loss_threshold",
+                "train_shadows",
+            ),
+            "privet.attacks.reconstruction": ("InvertingGradients", "Reconstructions"),
+            "privet.attacks.verdict": ("MembershipReport", "membership_report"),
+        },
+    )

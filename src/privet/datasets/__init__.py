@@ -5,8 +5,9 @@ Names are resolved when they are first used, so that the public facts (``describ
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from privet._lazy import lazily
 
 if TYPE_CHECKING:
     from privet.datasets.arrays import ArrayDataset as ArrayDataset
@@ -20,39 +21,25 @@ if TYPE_CHECKING:
     from privet.datasets.readers import read_cifar10_bin as read_cifar10_bin
     from privet.datasets.readers import read_idx as read_idx
     from privet.datasets.readers import read_npz as read_npz
+    from privet.datasets.sentences import LabelledSentences as LabelledSentences
+    from privet.datasets.sentences import load_sst2 as load_sst2
     from privet.datasets.synthetic import gaussian_blobs as gaussian_blobs
     from privet.datasets.synthetic import striped_images as striped_images
     from privet.datasets.tables import CategoryColumn as CategoryColumn
     from privet.datasets.tables import CsvSchema as CsvSchema
     from privet.datasets.tables import NumberColumn as NumberColumn
     from privet.datasets.tables import read_csv as read_csv
-
-_HOMES = {
-    "ArrayDataset": "arrays",
-    "ArrayDeclaration": "readers",
-    "CategoryColumn": "tables",
-    "CsvSchema": "tables",
-    "DatasetInfo": "info",
-    "KNOWN_DATASETS": "known",
-    "Normalisation": "info",
-    "NumberColumn": "tables",
-    "Split": "arrays",
-    "describe": "known",
-    "gaussian_blobs": "synthetic",
-    "load": "catalogue",
-    "read_cifar10_bin": "readers",
-    "read_csv": "tables",
-    "read_idx": "readers",
-    "read_npz": "readers",
-    "striped_images": "synthetic",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "privet.datasets.arrays": ("ArrayDataset", "Split"),
+            "privet.datasets.catalogue": ("load",),
+            "privet.datasets.info": ("DatasetInfo", "Normalisation"),
+            "privet.datasets.known": ("KNOWN_DATASETS", "describe"),
+            "privet.datasets.readers": ("ArrayDeclaration", "read_cifar10_bin", "read_idx", "read_npz"),
+            "privet.datasets.sentences": ("LabelledSentences", "load_sst2"),
+            "privet.datasets.synthetic": ("gaussian_blobs", "striped_images"),
+            "privet.datasets.tables": ("CategoryColumn", "CsvSchema", "NumberColumn", "read_csv"),
+        },
+    )

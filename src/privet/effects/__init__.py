@@ -1,1 +1,48 @@
 """What private training does to a model: its convergence and its confidence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privet._lazy import lazily
+
+if TYPE_CHECKING:
+    from privet.effects.calibration import calibration_report as calibration_report
+    from privet.effects.fairness import Attribute as Attribute
+    from privet.effects.fairness import decision_disparity as decision_disparity
+    from privet.effects.fairness import fairness_report as fairness_report
+    from privet.effects.feature_to_noise import PatchCell as PatchCell
+    from privet.effects.feature_to_noise import PatchSetting as PatchSetting
+    from privet.effects.groups import FairnessReport as FairnessReport
+    from privet.effects.mitigation import charged_for_group_rates as charged_for_group_rates
+    from privet.effects.mitigation import group_weighted as group_weighted
+    from privet.effects.radii import RobustnessReport as RobustnessReport
+    from privet.effects.reliability import CalibrationReport as CalibrationReport
+    from privet.effects.robustness import Euclidean as Euclidean
+    from privet.effects.robustness import LargestChange as LargestChange
+    from privet.effects.robustness import ProjectedGradient as ProjectedGradient
+    from privet.effects.robustness import robustness_curve as robustness_curve
+    from privet.effects.sparsification import ConvergenceTerms as ConvergenceTerms
+    from privet.effects.sparsification import equivalent_clipping as equivalent_clipping
+    from privet.effects.temperature import PrivateTemperature as PrivateTemperature
+    from privet.effects.temperature import fit_temperature as fit_temperature
+    from privet.effects.temperature import fit_temperature_privately as fit_temperature_privately
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "privet.effects.calibration": ("calibration_report",),
+            "privet.effects.fairness": ("Attribute", "decision_disparity", "fairness_report"),
+            "privet.effects.feature_to_noise": ("PatchCell", "PatchSetting"),
+            "privet.effects.groups": ("FairnessReport",),
+            "privet.effects.mitigation": (
+                "charged_for_group_rates",
+                "group_weighted",
+            ),
+            "privet.effects.radii": ("RobustnessReport",),
+            "privet.effects.reliability": ("CalibrationReport",),
+            "privet.effects.robustness": ("Euclidean", "LargestChange", "ProjectedGradient", "robustness_curve"),
+            "privet.effects.sparsification": ("ConvergenceTerms", "equivalent_clipping"),
+            "privet.effects.temperature": ("PrivateTemperature", "fit_temperature", "fit_temperature_privately"),
+        },
+    )

@@ -8,82 +8,60 @@ over, with what the proof of the common beginning says of the tensors made so fa
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
-from hashlib import blake2b
-from types import EllipsisType
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
+from privet.isolation.asking import READING, SHARING, writes
 from privet.isolation.lines import is_asked_by_torch, is_within
 from privet.isolation.place import Cause, Fault, Place, Verdict
-from privet.isolation.programs import Entry, Function, Known
+from privet.isolation.programs import Known
 from privet.isolation.programs import Programs as Programs
 from privet.isolation.programs import Proof as Proof
 from privet.isolation.reads import Read, checks_only, may_read
+from privet.isolation.signs import GIVEN, RESULT, Entry, Function, Sign, number_in, sign_of
 from privet.isolation.tracer import Trace, Tracer, tracer
 
 _SHIFT = 24
 _MOST_RESULTS = 1 << _SHIFT
 _FOLLOWERS = itertools.count(1)
-# Arguments that tell programs apart as they are.
 _GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
-_EXACT = frozenset(
-    [int, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, type(Ellipsis)]
-)
-# Calls that hand the numbers of a tensor to Python without an operation.
-_READING: frozenset[Function] = frozenset(
-    [
-        Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.untyped_storage, Tensor.__repr__,
-        Tensor.__format__, Tensor.apply_, Tensor.map_, Tensor.map2_,
-        Tensor.data_ptr,
-    ]
-)  # fmt: skip
-_ATTRIBUTES = [
-    "shape",
-    "dtype",
-    "device",
-    "requires_grad",
-    "is_cuda",
-    "layout",
-    "ndim",
-    "is_nested",
-    "is_leaf",
-    "is_sparse",
-    "is_quantized",
-    "is_mps",
-    "is_meta",
-]
-ASKING: frozenset[Function] = frozenset(
-    [
-        *(getattr(Tensor, name).__get__ for name in _ATTRIBUTES),
-        Tensor.size, Tensor.dim, Tensor.__len__, Tensor.is_floating_point, Tensor.is_contiguous, Tensor.stride,
-        Tensor.numel, Tensor.is_complex, Tensor.element_size, Tensor.nelement, Tensor.__hash__,
-    ]
-)  # fmt: skip
-"""Attributes and questions that say nothing about the numbers of a tensor."""
 
 
-_SHARING: frozenset[Function] = frozenset([Tensor.data.__get__])  # type: ignore[attr-defined]
-LENGTHS: frozenset[Function] = frozenset(
-    [Tensor.shape.__get__, Tensor.size, Tensor.__len__, Tensor.numel, Tensor.nelement]  # type: ignore[attr-defined]
-)
-"""Those that tell lengths, which say something where they depend on the numbers of examples."""
+class Numbered(Protocol):
+    """A parameter, or a tensor that was computed from parameters alone."""
+
+    @property
+    def parameters(self) -> frozenset[int]:
+        """The numbers of the parameters."""
+        ...
+
+    @property
+    def derived(self) -> bool:
+        """Whether it was computed from them."""
+        ...
 
 
 class Follower:
-    """Follows one forward pass."""
+    """Follows one forward pass.
+
+    Guarantee:
+        A call passes for an expected one only if the function, the number and kinds of its arguments, their values
+        (but not those of floats), the numbers of the results among them, the names of the other tensors, and the
+        number of results so far are the same. Nothing is hashed but arrays of numpy.
+    """
 
     def __init__(
         self,
         programs: Programs,
         num_examples: int,
         place_of: Callable[[Tensor], Verdict],
+        number_of: Callable[[Tensor], Any],
+        parameters: Mapping[int, Numbered],
         *,
         may_trace: bool = True,
         slot: int = 0,
@@ -94,12 +72,17 @@ class Follower:
             programs: Those that were proven.
             num_examples: How many examples the batch has.
             place_of: Says where the examples lie in a tensor of the batch.
+            number_of: Names a tensor that no call has made: a parameter, one of the batch, a constant.
+            parameters: Those that ``number_of`` names by their numbers, by identity; spares most of its calls.
             may_trace: Whether another program may be proven.
             slot: Tells followers apart that are active at the same time.
         """
         self._slot, self._attribute = slot, f"_privet_serial_{slot}"
         self._programs, self._num_examples, self._place_of = programs, num_examples, place_of
+        self._number_of, self._parameters = number_of, parameters
         self._candidate = next(iter(programs.of(num_examples)), None)
+        self._num_calls = self._num_made = self._num_uses = 0
+        # of these, what a known program has in common with this one is copied when they part
         self._entries: list[Entry] = []
         self._verdicts: list[Verdict] = []
         self._made_after: list[int] = []  # how many calls there were when each result was made
@@ -125,36 +108,73 @@ class Follower:
         """Whether the program is another than all that were proven, and no proof was allowed."""
         return self._is_lost
 
-    def before(
-        self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any], number_of: Callable[[Tensor], Any]
-    ) -> None:
-        """Note a call before it is carried out; ``number_of`` names parameters and tensors of the batch."""
-        sign = self._sign
-        entry = (function, *[sign(arg, number_of) for arg in args])
-        if kwargs:
-            entry += tuple((name, self._sign(value, number_of)) for name, value in kwargs.items())
-        place = len(self._entries)
+    def before(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note a call before it is carried out."""
+        # this runs for every call of every batch: nothing is built, and nothing is called that is written in Python
+        candidate, place = self._candidate, self._num_calls
+        self._num_calls = place + 1
+        if candidate is not None and place < len(candidate.expected):
+            wanted, names, made, length, pick, exact, types, results, given, kinds, others = candidate.expected[place]
+            values: Sequence[Any] = (*args, *kwargs.values()) if kwargs else args
+            if (
+                (wanted is function or wanted == function)
+                and made == self._num_made
+                and length == len(values)
+                and names == (tuple(kwargs) if kwargs else ())
+                and (pick is None or (tuple(map(type, picked := pick(values))) == types and picked == exact))
+            ):
+                attribute, first = self._attribute, self._number
+                for index, number in results:
+                    value = values[index]
+                    if getattr(value, attribute, 0) - first != number or isinstance(value.grad_fn, BackwardCFunction):
+                        break
+                else:
+                    for index, kind, name in given:
+                        value = values[index]
+                        if type(value) is not kind:
+                            break
+                        source = self._parameters.get(id(value))
+                        if source is not None and not source.derived:
+                            if source.parameters != name:
+                                break
+                        elif getattr(value, attribute, 0) >= first or self._number_of(value) != name:
+                            break
+                    else:
+                        for index, kind in kinds:
+                            if type(values[index]) is not kind:
+                                break
+                        else:
+                            for other in others:
+                                value = values[other.index]
+                                if other.seen is None or value is not other.seen:
+                                    if sign_of(value, self._sign) != other.sign:
+                                        break
+                                    other.note(value)
+                            else:
+                                return
+        self._before_another(function, args, kwargs)
+
+    def _before_another(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note a call that is not the expected one."""
+        signs = tuple([sign_of(value, self._sign) for value in (*args, *kwargs.values())])
+        entry, place = Entry(function, tuple(kwargs), self._num_made, signs), self._num_calls - 1
+        if self._candidate is not None:
+            begun = self._candidate.entries[:place]
+            for other in self._programs.of(self._num_examples):
+                if place < len(other.entries) and other.entries[place] == entry and other.entries[:place] == begun:
+                    self._candidate = other
+                    return
+            if place == len(self._candidate.entries):
+                self._finished = self._candidate  # what follows may have nothing to do with the losses
+            self._depart()
         self._entries.append(entry)
-        if self._candidate is None:
-            self._note_reading(function, args, kwargs)
-            return
-        expected = self._candidate.entries
-        if place < len(expected) and expected[place] == entry:
-            return
-        for other in self._programs.of(self._num_examples):
-            if other.entries[: place + 1] == self._entries:
-                self._candidate = other
-                return
-        if place == len(expected):
-            self._finished = self._candidate  # what follows may have nothing to do with the losses
-        self._depart()
         self._note_reading(function, args, kwargs)
 
     def _note_reading(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if self.tracer is None:
             return
         self.tracer.harmless = checks_only(function, args, kwargs)
-        if function in _READING and self._is_private(args) and not is_asked_by_torch():
+        if function in READING and self._is_private(args) and not is_asked_by_torch():
             self.tracer.read(getattr(function, "__name__", str(function)))
 
     def _is_private(self, args: Sequence[Any]) -> bool:
@@ -164,10 +184,16 @@ class Follower:
     def _depart(self) -> None:
         assert self._candidate is not None
         self._seeds = self._candidate.verdicts
-        self._verdicts = list(self._seeds[: len(self._verdicts)])
-        self._uses = list(self._candidate.uses[: len(self._uses)])
+        self._copy_from(self._candidate, num_calls=self._num_calls - 1)  # without the one that is made now
         self._candidate = None
         self._begin_trace()
+
+    def _copy_from(self, candidate: Known, *, num_calls: int) -> None:
+        """Take over what a known program has in common with this one."""
+        self._entries = candidate.entries[:num_calls]
+        self._verdicts = candidate.verdicts[: self._num_made]
+        self._made_after = candidate.made_after[: self._num_made]
+        self._uses = candidate.uses[: self._num_uses]
 
     def _begin_trace(self) -> None:
         if not self._may_trace:
@@ -179,30 +205,33 @@ class Follower:
 
     def _first_seen(self, tensor: Tensor) -> Verdict:
         """Return what is known of a tensor that was made before the tracer was there."""
-        serial = getattr(tensor, self._attribute, 0)
-        if serial >> _SHIFT == self._number >> _SHIFT:
-            number = serial - self._number
-            return self._seeds[number] if number < len(self._seeds) else None
-        return self._place_of(tensor)
+        number = self._number_of_result(tensor)
+        if number is None:
+            return self._place_of(tensor)
+        return self._seeds[number] if number < len(self._seeds) else None
 
-    def after(self, outputs: Iterable[Tensor]) -> None:
+    def after(self, outputs: Sequence[Tensor]) -> None:
         """Number the results of the call that was just carried out."""
         for output in outputs:
-            setattr(output, self._attribute, self._number + len(self._verdicts))
-            self._made_after.append(len(self._entries))
-            self._verdicts.append(None if self.tracer is None else self.tracer.verdict(output))
+            setattr(output, self._attribute, self._number + self._num_made)
+            self._num_made += 1
+            if self._candidate is None:
+                self._made_after.append(self._num_calls)
+                self._verdicts.append(None if self.tracer is None else self.tracer.verdict(output))
 
     def use(self, output: Tensor) -> None:
         """Note the output of an operation in which a parameter met the examples."""
-        self._uses.append(None if self.tracer is None else self.tracer.verdict(output))
+        self._num_uses += 1
+        if self._candidate is None:
+            self._uses.append(None if self.tracer is None else self.tracer.verdict(output))
 
     def verdict(self, tensor: Tensor) -> Verdict:
         """Return where the examples lie in a tensor that was seen as argument or result of a call."""
         if self.tracer is not None:
             return self.tracer.verdict(tensor)
-        serial = getattr(tensor, self._attribute, 0)
-        if self._candidate is not None and serial >> _SHIFT == self._number >> _SHIFT:
-            return self._candidate.verdicts[serial - self._number]
+        number = self._number_of_result(tensor)
+        if self._candidate is not None and number is not None:
+            return self._candidate.verdicts[number]
         return self._place_of(tensor)
 
     def declare(self, output: Tensor, verdict: Verdict) -> None:
@@ -226,7 +255,7 @@ class Follower:
         """Note a call that failed: whoever catches the error learns something about its arguments."""
         if self.tracer is None:  # which sees errors by itself
             name = f"an error of {getattr(function, '__name__', str(function))}"
-            self._errors.append(may_read(name, len(self._verdicts)))
+            self._errors.append(may_read(name, self._num_made))
 
     def exchange(self, tensor: Tensor, given: Tensor) -> None:
         """Note that a tensor was given the memory of another."""
@@ -237,41 +266,17 @@ class Follower:
         """Note that user code will run in the backward pass: the program must be traced every time."""
         self._sees_all, self.has_hooks = False, True
 
-    def _sign(self, value: Any, number_of: Callable[[Tensor], Any]) -> Any:
-        # this runs for every argument of every call of every batch, so the frequent cases come first
-        kind = type(value)
-        if kind in _EXACT:
-            return value
-        if kind is float:
-            return float  # where examples lie does not depend on it
-        if isinstance(value, Tensor):
-            number = getattr(value, self._attribute, 0) - self._number
-            if 0 <= number < _MOST_RESULTS:
-                node: object = value.grad_fn
-                if node is None:
-                    return number
-                if self.tracer is not None:
-                    self.places[node, value.output_nr] = self.tracer.verdict(value)
-                if isinstance(node, BackwardCFunction):
-                    return (number, self._note_node(node, value))
-                return number
-            if self.tracer is not None and self.tracer.verdict(value) is not None:
-                self._sees_all = self._sees_all and self._place_of(value) is not None
-            return number_of(value)
-        if kind in (list, tuple, torch.Size):
-            return tuple([self._sign(item, number_of) for item in value])
-        if kind is slice:
-            return (slice, self._sign(value.start, number_of), self._sign(value.stop, number_of),
-                    self._sign(value.step, number_of))  # fmt: skip
-        if kind is dict:
-            return tuple([(name, self._sign(item, number_of)) for name, item in value.items()])
-        if isinstance(value, np.ndarray):
-            return (np.ndarray, value.shape, blake2b(value.tobytes()).digest())
-        if callable(value) or isinstance(value, range | np.generic | Enum | bytes | EllipsisType):
-            return value
-        if isinstance(value, torch.Generator | complex):
-            return kind
-        return object()  # it may be another number at every call: the program is proven anew every time
+    def _sign(self, tensor: Tensor) -> Sign:
+        number = self._number_of_result(tensor)
+        if number is not None:
+            node: object = tensor.grad_fn
+            if node is not None and self.tracer is not None:
+                self.places[node, tensor.output_nr] = self.tracer.verdict(tensor)
+            kind = self._note_node(node, tensor) if isinstance(node, BackwardCFunction) else None
+            return (RESULT, type(tensor), number, kind)
+        if self.tracer is not None and self.tracer.verdict(tensor) is not None:
+            self._sees_all = self._sees_all and self._place_of(tensor) is not None
+        return (GIVEN, type(tensor), self._number_of(tensor))
 
     def _note_node(self, node: Any, output: Tensor) -> type:
         """Note a result whose gradient goes through the user's own code."""
@@ -305,8 +310,9 @@ class Follower:
     def prove(self, losses: Tensor) -> Proof:
         """End the forward pass and say what was found; a program without fault will be recognised."""
         self._losses = self._number_of_result(losses)
+        if self._candidate is not None:
+            self._copy_from(self._candidate, num_calls=self._num_calls)
         end = len(self._entries) if self._losses is None else self._made_after[self._losses]
-        calls = tuple(entry[0] for entry in self._entries[:end])
         candidate = self._finished or self._candidate
         node: object = losses.grad_fn
         self._node = type(node)
@@ -314,18 +320,17 @@ class Follower:
             self._note_node(node, losses)
         late = self._write_after(end)
         if late is not None:
-            return Proof(late, self._uses, self._errors, Trace(num_examples=self._num_examples), calls)
+            return Proof(late, self._uses, self._errors, Trace(num_examples=self._num_examples), self._calls(end))
         is_known = candidate is not None and candidate.losses == self._losses and len(candidate.entries) == end
         doubt = self._doubt()
         is_known = is_known and doubt is None and not self._errors
         if is_known and candidate is not None and candidate.node is self._node:
             self._is_lost = False
-            return Proof(self._whole(), candidate.uses, (), None, calls)
+            return Proof(self._whole(), candidate.uses, (), None, ())
         if self.tracer is None:
             # it ended earlier than the program it began like: what came before was proven then
             verdict = doubt or self._ended_early(self._candidate)
-            uses = self._uses if self._candidate is None else self._candidate.uses[: len(self._uses)]
-            return Proof(verdict, uses, self._errors, Trace(num_examples=self._num_examples), calls)
+            return Proof(verdict, self._uses, self._errors, Trace(num_examples=self._num_examples), self._calls(end))
         spec, trace = self.tracer.spec(losses), self.tracer.trace
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
         trace.end()
@@ -335,7 +340,12 @@ class Follower:
             verdict = doubt
         if verdict is None:
             verdict = Cause(Fault.NO_RULE, "the loss function", "its losses do not lie along the examples")
-        return Proof(verdict, self._uses, [*self._errors, *self.tracer.trace.reads], self.tracer.trace, calls)
+        return Proof(
+            verdict, self._uses, [*self._errors, *self.tracer.trace.reads], self.tracer.trace, self._calls(end)
+        )
+
+    def _calls(self, end: int) -> tuple[Function, ...]:
+        return tuple([entry.function for entry in self._entries[:end]])
 
     def _doubt(self) -> Cause | None:
         """Return what no rule follows, wherever in the program it happens: also after the losses were made."""
@@ -349,21 +359,21 @@ class Follower:
     def _write_after(self, end: int) -> Cause | None:
         """Return why the losses do not stand for their graph: something that was made with them was changed later."""
         shared: set[int] = set()  # reached past torch's counters
-        for place, (function, *signs) in enumerate(self._entries[end:], end + 1):
-            number = _number_in(signs[0]) if signs else None
+        for place, entry in enumerate(self._entries[end:], end + 1):
+            function, number = entry.function, number_in(entry.signs[0]) if entry.signs else None
             if number is None or self._losses is None:
                 continue
             # torch itself notices other writes into what a backward pass needs
-            if number <= self._losses and function in _SHARING:
+            if number <= self._losses and function in SHARING:
                 shared.update(result for result, after in enumerate(self._made_after) if after == place)
-            if number in shared and _writes(function):
+            if number in shared and writes(function):
                 name = getattr(function, "__name__", str(function))
                 return Cause(Fault.MIXES, name, "it changes what the losses were computed from, after they were")
         return None
 
     def _number_of_result(self, tensor: Tensor) -> int | None:
-        serial: int = getattr(tensor, self._attribute, 0)
-        return serial - self._number if serial >> _SHIFT == self._number >> _SHIFT else None
+        number: int = getattr(tensor, self._attribute, 0) - self._number
+        return number if 0 <= number < _MOST_RESULTS else None
 
     def _ended_early(self, candidate: Known | None) -> Verdict:
         if candidate is not None and self._losses is not None and candidate.verdicts[self._losses] == self._whole():
@@ -377,18 +387,10 @@ class Follower:
         """Let the program be recognised from now on, if its calls show all that it does."""
         if self.tracer is None or not self._sees_all or self._losses is None:
             return
-        entries = self._entries[: self._made_after[self._losses]]
-        verdicts = self._verdicts[: self._losses + 1]
-        self._programs.add(self._num_examples, Known(entries, verdicts, self._uses, self._losses, self._node))
-
-
-def _number_in(sign: Any) -> int | None:
-    """Return the number of the result that an argument's sign stands for, if it is one."""
-    if type(sign) is int:
-        return sign
-    return sign[0] if type(sign) is tuple and len(sign) == 2 and isinstance(sign[1], type) else None
-
-
-def _writes(function: Function) -> bool:
-    name = getattr(function, "__name__", "")
-    return name == "__setitem__" or name.startswith("__i") or (name[-1:] == "_" and name[-2:] != "__")
+        end = self._made_after[self._losses]
+        num_made = sum(after <= end for after in self._made_after)
+        known = Known(
+            entries=self._entries[:end], verdicts=self._verdicts[:num_made], made_after=self._made_after[:num_made],
+            uses=self._uses, losses=self._losses, node=self._node,
+        )  # fmt: skip
+        self._programs.add(self._num_examples, known)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from privet.isolation.place import Verdict
 from privet.isolation.reads import Read
+from privet.isolation.signs import Entry, Expected, Function, expected
 from privet.isolation.tracer import Trace
-
-Function = Callable[..., Any]
-Entry = tuple[Any, ...]
 
 
 @dataclass(slots=True)
@@ -25,16 +22,23 @@ class Known:
     Attributes:
         entries: Its calls up to the one that makes the losses.
         verdicts: Where the examples lie in the result of each call, by number of the result.
+        made_after: How many calls there were when each result was made.
         uses: Where they lie where parameters meet them, in order.
         losses: The number of the losses among the results.
         node: The kind of node that sends gradients back from the losses.
+        expected: The calls, compiled into comparisons.
     """
 
     entries: list[Entry]
     verdicts: list[Verdict]
+    made_after: list[int]
     uses: list[Verdict]
     losses: int
     node: type
+    expected: list[Expected] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.expected = [expected(entry) for entry in self.entries]
 
 
 @dataclass(slots=True)
@@ -85,7 +89,7 @@ class Proof:
         uses: Where they lie where parameters meet them.
         reads: Numbers that were handed to Python.
         trace: What the tracer saw; None if the program was recognised.
-        calls: The functions that were called, which tells kinds of programs apart.
+        calls: The functions that were called, which tells kinds of programs apart; empty if it was recognised.
     """
 
     losses: Verdict

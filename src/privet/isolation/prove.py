@@ -13,8 +13,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from privet.errors import ArgumentError, LossError, UnsupportedModel
+from privet.isolation.asking import ASKING
 from privet.isolation.backward import followed
-from privet.isolation.follow import ASKING, Follower, Programs, Proof
+from privet.isolation.follow import Follower, Programs, Proof
 from privet.isolation.place import Cause, Place, Verdict, single
 from privet.isolation.reads import Read
 from privet.isolation.sizes import Comparison, compare
@@ -133,7 +134,13 @@ def _with_first_again(tensor: Tensor) -> Tensor:
 def _follow(loss_function: LossFunction, batch: Any, num_examples: int) -> tuple[Proof, Sequence[str]]:
     place = single(0) if num_examples == 1 else Place(0, 1, 1, 0, num_examples)
     given = {id(tensor) for tensor in _tensors(batch)}
-    follower = Follower(Programs(), num_examples, lambda tensor: place if id(tensor) in given else None)
+    follower = Follower(
+        Programs(),
+        num_examples,
+        lambda tensor: place if id(tensor) in given else None,
+        lambda tensor: (tensor.shape, tensor.dtype),
+        {},
+    )
     try:
         with _Calls(follower):
             losses: object = loss_function(batch)
@@ -179,7 +186,7 @@ class _Calls(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in ASKING:
             return func(*args, **kwargs)
-        self._follower.before(func, args, kwargs, lambda tensor: (tensor.shape, tensor.dtype))
+        self._follower.before(func, args, kwargs)
         result = func(*args, **kwargs)
         self._follower.after(_tensors(result))
         return result

@@ -16,6 +16,7 @@ from privet.datasets.info import DatasetInfo
 from privet.datasets.own_images import load_declared_images
 from privet.datasets.own_table import load_declared_table
 from privet.errors import DataError, RecipeError
+from privet.models import find_model
 from privet.runs.recipe import Recipe
 from privet.runs.training_settings import (
     AdamSettings,
@@ -31,7 +32,6 @@ from privet.runs.training_settings import (
     StepsSettings,
     TrainingSettings,
 )
-from privet.models import find_model
 from privet.training.augmentation import ShiftAndFlip, Views
 from privet.training.batching import MapDataset
 from privet.training.last_iterate import ProvenLoss

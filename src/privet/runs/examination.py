@@ -11,14 +11,14 @@ from torch import nn
 
 from privet import checks
 from privet.errors import PrivetError, RecipeError
-from privet.runs.building import choose_device
-from privet.runs.model_cost import Inputs, ModelCost, RandomNumbers, losses_for, measure_cost
-from privet.runs.recipe_files import load_recipe
-from privet.runs.user_models import build_referenced
 from privet.gradients.capture.capture import Capture, mark_batch
 from privet.gradients.engines.support import check_model, find_problems
 from privet.gradients.rules.layer_rules import RULES
 from privet.models import MODELS, count_parameters
+from privet.runs.building import choose_device
+from privet.runs.model_cost import Inputs, ModelCost, RandomNumbers, losses_for, measure_cost
+from privet.runs.recipe_files import load_recipe
+from privet.runs.user_models import build_referenced
 from privet.training.preflight import preflight
 
 # A prime: lengths inside a network are rarely equal to it, so that nothing is taken for the examples by mistake.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from privet.plan import Plan
 from privet.runs.ledger_check import LedgerCheck, check_ledger
 from privet.runs.run_files import RunFiles, read_json
-from privet.plan import Plan
 
 
 def finished_ledger(files: RunFiles, plan: Plan) -> LedgerCheck | None:

@@ -16,11 +16,11 @@ from privet.accounting.ledger_tally import LedgerHead, LedgerView
 from privet.accounting.rolled_back import read_newest
 from privet.accounting.witness import confirmed
 from privet.errors import LedgerCorrupt, LedgerMismatch, PrivetError
-from privet.runs.resuming import stored_recipe
-from privet.runs.run_files import RunFiles, read_json
 from privet.mechanism.events import DpEvent
 from privet.mechanism.terms import Release
 from privet.plan import Plan
+from privet.runs.resuming import stored_recipe
+from privet.runs.run_files import RunFiles, read_json
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from pydantic import Field
 from privet.datasets.info import DatasetInfo
 from privet.datasets.known import KNOWN_DATASETS
 from privet.errors import RecipeError
-from privet.runs.training_settings import Count, Positive, Share, Table
 from privet.mechanism.codec import suggestion
+from privet.runs.training_settings import Count, Positive, Share, Table
 
 # Data sets that hold the same records: what one of them teaches is no public knowledge about the other.
 _SHARED_RECORDS = (frozenset({"fashion_mnist", "fashion_mnist_small"}),)

@@ -20,17 +20,17 @@ from privet.attacks.reconstruction import InvertingGradients, likeness
 from privet.datasets.info import Normalisation
 from privet.effects.sparsification import per_example_gradients
 from privet.errors import RecipeError
-from privet.runs.building import build_model, choose_device, load_tested
-from privet.runs.recipe import Recipe
-from privet.runs.resuming import stored_plan
-from privet.runs.run_files import RunFiles, write_json
-from privet.runs.side_effects import classifier_recipe
 from privet.mechanism.clipping import Clipping
 from privet.mechanism.clipping_runs import ChangingClipping
 from privet.mechanism.layout import Layout
 from privet.mechanism.masking import FrozenMask, NoMask, RandomMask, RankedMask
 from privet.mechanism.noise import Gaussian
 from privet.plan import Plan
+from privet.runs.building import build_model, choose_device, load_tested
+from privet.runs.recipe import Recipe
+from privet.runs.resuming import stored_plan
+from privet.runs.run_files import RunFiles, write_json
+from privet.runs.side_effects import classifier_recipe
 
 CONTROL, RELEASED = "gradients as they are", "as this run releases them"
 

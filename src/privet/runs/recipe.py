@@ -11,12 +11,6 @@ from pydantic import ValidationError
 from privet.datasets.info import DatasetInfo
 from privet.datasets.known import KNOWN_DATASETS, describe
 from privet.errors import PrivetError, RecipeError
-from privet.runs.image_settings import ImageSettings
-from privet.runs.model_sizes import MODEL_SIZES
-from privet.runs.pretraining_settings import PretrainingSettings
-from privet.runs.recipe_faults import refuse_unknown_keys, told
-from privet.runs.table_settings import TableSettings
-from privet.runs.training_settings import Positive, SgdSettings, Table, TrainingSettings
 from privet.mechanism import codec
 from privet.mechanism.ablations import NoNoise
 from privet.mechanism.cyclic import Cyclic
@@ -24,6 +18,12 @@ from privet.mechanism.sampling import Poisson
 from privet.mechanism.terms import Release, Unit
 from privet.mechanism.truncated import TruncatedPoisson
 from privet.plan import Plan
+from privet.runs.image_settings import ImageSettings
+from privet.runs.model_sizes import MODEL_SIZES
+from privet.runs.pretraining_settings import PretrainingSettings
+from privet.runs.recipe_faults import refuse_unknown_keys, told
+from privet.runs.table_settings import TableSettings
+from privet.runs.training_settings import Positive, SgdSettings, Table, TrainingSettings
 
 # By kind: what may stand beside a declared size, and what of it the piece itself has a field for.
 _DECLARED_SIZE = {

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from privet.errors import RecipeError
-from privet.runs.training_settings import KINDS
 from privet.mechanism.codec import suggestion
+from privet.runs.training_settings import KINDS
 
 # Where other programs have these, people look for them outside of the sampling.
 _LENGTH_OF_A_RUN = ("epochs", "steps", "batch_size", "dataset_size")

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from privet.errors import RecipeError
-from privet.runs.recipe import Recipe
 from privet.mechanism.codec import suggestion
+from privet.runs.recipe import Recipe
 
 MAX_BYTES = 1_000_000
 LARGEST_INTEGER = 2**53

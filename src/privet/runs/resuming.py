@@ -8,10 +8,10 @@ from typing import Any
 
 from privet.accounting.guarantee import Guarantee
 from privet.errors import CheckpointError, LedgerMismatch, PrivetError, RecipeError
+from privet.plan import Plan
 from privet.runs.recipe import FREE_ON_RESUME, Recipe
 from privet.runs.recipe_files import load_recipe
 from privet.runs.run_files import RunFiles, read_json, read_text, write_json, write_whole
-from privet.plan import Plan
 
 
 def stored_recipe(files: RunFiles) -> Recipe:

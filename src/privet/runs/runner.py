@@ -18,6 +18,7 @@ from privet.accounting.guarantee import Guarantee, rounded_up
 from privet.accounting.witness import confirmed
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import BudgetExceeded, CheckpointError, LedgerMismatch, PrivetError
+from privet.plan import Plan
 from privet.runs.batch_size import find_physical_batch_size
 from privet.runs.building import (
     build_model,
@@ -43,7 +44,6 @@ from privet.runs.run_files import RunFiles, read_json, write_json, write_whole
 from privet.runs.spending import Spending
 from privet.runs.step_log import StepLog
 from privet.runs.unprotected_file import UnprotectedFile
-from privet.plan import Plan
 from privet.training.augmentation import mean_over_views
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import MapDataset

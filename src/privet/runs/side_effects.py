@@ -28,15 +28,15 @@ from privet.effects.groups import FairnessReport, SourceRow
 from privet.effects.radii import RobustnessReport, WeightGrowth, noise_walk_length
 from privet.effects.robustness import LargestChange, ProjectedGradient, robustness_curve, weight_length
 from privet.errors import DataError, RecipeError
+from privet.mechanism.clipping import Threshold
+from privet.mechanism.noise import Gaussian
+from privet.plan import Plan
 from privet.runs.building import choose_device, load_tested
 from privet.runs.recipe import Recipe
 from privet.runs.resuming import stored_plan, stored_recipe
 from privet.runs.run_files import RunFiles, write_json
 from privet.runs.runner import stored_model
 from privet.runs.training_settings import SgdSettings
-from privet.mechanism.clipping import Threshold
-from privet.mechanism.noise import Gaussian
-from privet.plan import Plan
 from privet.training.predictions import predict
 
 IMAGE_RADII = tuple(number / 255 for number in (1, 2, 4, 8, 16))

@@ -15,11 +15,11 @@ from pydantic import ValidationError
 from privet.datasets.header_hints import header_advice
 from privet.datasets.tables import read_header, read_public_cells
 from privet.errors import DataError, RecipeError
+from privet.mechanism.codec import suggestion
 from privet.runs.recipe_faults import told
 from privet.runs.recipe_files import read_values
 from privet.runs.table_settings import HOW_TO_PREDICT_NUMBERS, ColumnSettings
 from privet.runs.training_settings import Count, Table
-from privet.mechanism.codec import suggestion
 
 _MOST_CATEGORIES = 50
 _BLANK = re.compile(r"=\s*\?")

@@ -1,1 +1,20 @@
 """The private training loop, its guards, its checkpoints and its estimators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privet._lazy import lazily
+
+if TYPE_CHECKING:
+    from privet.training.session import Session as Session
+    from privet.training.session import privatize as privatize
+    from privet.training.step import Step as Step
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "privet.training.session": ("Session", "privatize"),
+            "privet.training.step": ("Step",),
+        },
+    )

@@ -219,6 +219,10 @@ def check_draws(draws: Sequence[Tensor], *, std: float | None) -> None:
     # six standard errors of a sum of squares of so many normal numbers
     slack = 6.0 * math.sqrt(2.0 / newest.numel())
     if std is not None and not abs(float((newest / std).square().mean()) - 1.0) <= slack + 1e-3:
-        raise LoopError("A recorded step drew noise of another size than it was charged. Train with launch=pv.Eager().")
+        raise LoopError(
+            "A recorded step drew noise of another size than it was charged. Train with launch=pv.launch.Eager()."
+        )
     if len(draws) > 1 and bool(((draws[-1] - draws[-2]).abs() < 1e-3 * newest.abs().amax()).double().mean() > 0.5):
-        raise LoopError("A recorded step repeated the noise of the step before it. Train with launch=pv.Eager().")
+        raise LoopError(
+            "A recorded step repeated the noise of the step before it. Train with launch=pv.launch.Eager()."
+        )

@@ -144,7 +144,7 @@ class _PrivateEstimator:
         if not callable(self.optimizer):
             raise ArgumentError(
                 f"optimizer must be a function from parameters to an optimizer, got {self.optimizer!r}. For instance "
-                "optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3), or pv.sgd(learning_rate=0.5)."
+                "optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-3) or pv.optim.sgd(learning_rate=0.5)."
             )
 
     def plan(self) -> Plan:

@@ -108,7 +108,7 @@ class LearningRate:
     Example:
         >>> import torch, privet as pv
         >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
-        >>> rate = pv.LearningRate(optimizer, pv.CosineDecay(), num_steps=100)
+        >>> rate = pv.optim.LearningRate(optimizer, pv.optim.CosineDecay(), num_steps=100)
         >>> rate.set(50)
         >>> round(optimizer.param_groups[0]["lr"], 3)
         0.246

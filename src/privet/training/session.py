@@ -177,7 +177,9 @@ class Session:
         )
         self._noise = start_noise(plan.noise, self._layout, has_mask=not isinstance(plan.mask, NoMask))
         if isinstance(plan.noise, ChangingNoise) and not isinstance(launch, Eager):
-            raise PlanError(f"{type(launch).__name__} replays fixed units; learned units need launch=pv.Eager().")
+            raise PlanError(
+                f"{type(launch).__name__} replays fixed units; learned units need launch=pv.launch.Eager()."
+            )
         self._average = None if averaging is None else averaging.start(model)
         self._device = self._parameters[0].device
         self._engine_choice, self._launch, self._folder = engine, launch, folder

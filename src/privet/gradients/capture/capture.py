@@ -47,8 +47,9 @@ from privet.gradients.capture.recorded import Recording, Region, Source, Use, li
 from privet.gradients.capture.recurrent_layers import COMPOSITES, PACKING, Composite, kept_inside, remember_order
 from privet.gradients.capture.rows import declare_if_public, declare_rows
 from privet.gradients.capture.views import undo_of
+from privet.isolation.asking import ASKING, LENGTHS
 from privet.isolation.backward import wrapped
-from privet.isolation.follow import ASKING, LENGTHS, Follower, Programs
+from privet.isolation.follow import Follower, Programs
 from privet.isolation.lines import user_line
 from privet.isolation.place import Cause, Fault, Place, Verdict, single
 from privet.isolation.tracer import EARLIER
@@ -100,8 +101,10 @@ class Capture(TorchFunctionMode):
             source = Source(tensor=parameter, parameters=frozenset([position]), derived=False)
             self.recording.tracked[id(parameter)] = source
         if programs is not None:
-            follower = Follower(programs, batch_size, self._place_of, may_trace=may_trace, slot=_free_slot(self))
-            self.recording.follower = follower
+            self.recording.follower = Follower(
+                programs, batch_size, self._place_of, self._number_of, self.recording.tracked, may_trace=may_trace,
+                slot=_free_slot(self),
+            )  # fmt: skip
 
     def _place_of(self, tensor: Tensor) -> Verdict:
         """Return where the examples lie in a tensor of the batch: the data set's items are its rows."""
@@ -158,7 +161,7 @@ class Capture(TorchFunctionMode):
             follower.note_hook()
             args = (args[0], wrapped(args[1], args[0], follower), *args[2:])
         if follower is not None:
-            follower.before(func, args, kwargs, self._number_of)
+            follower.before(func, args, kwargs)
         try:
             result = self._run(func, args, kwargs)
         except Exception:
@@ -172,7 +175,9 @@ class Capture(TorchFunctionMode):
             result = self._note(func, args, kwargs, result)
             if func is Tensor.register_hook:
                 self._listen_last(args[0])
-            if follower is not None:
+            if follower is not None and type(result) is Tensor:
+                follower.after((result,))
+            elif follower is not None:
                 made = tensors_in(args[:1] if result is None and writes(func) else result)
                 follower.after([tensor for tensor in made if not isinstance(tensor, nn.Parameter)])
             if self._follows_memory and not torch.compiler.is_compiling():

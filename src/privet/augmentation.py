@@ -1,0 +1,11 @@
+"""Several augmented views of a record that count as one record."""
+
+from __future__ import annotations
+
+from privet.training.augmentation import ShiftAndFlip, Views, mean_over_views
+
+__all__ = [
+    "ShiftAndFlip",
+    "Views",
+    "mean_over_views",
+]

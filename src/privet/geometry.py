@@ -1,0 +1,15 @@
+"""Shapes for noise, from public data or released with noise of their own."""
+
+from __future__ import annotations
+
+from privet.mechanism.geometry import Diagonal, Factored, Isotropic, PerGroup
+from privet.training.geometry import public_geometry, release_geometry
+
+__all__ = [
+    "Diagonal",
+    "Factored",
+    "Isotropic",
+    "PerGroup",
+    "public_geometry",
+    "release_geometry",
+]

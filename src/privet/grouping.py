@@ -1,0 +1,12 @@
+"""Which parameters share a norm, and so a bound."""
+
+from __future__ import annotations
+
+from privet.mechanism.grouping import ByName, OneGroup, PerLayer, PerParameter
+
+__all__ = [
+    "ByName",
+    "OneGroup",
+    "PerLayer",
+    "PerParameter",
+]

@@ -1,0 +1,153 @@
+"""Signs of arguments: what must be the same for a call to be the one that was proven.
+
+A sign is a tuple whose first item is a kind that no other sort of argument has, so that a whole number never passes for
+the result of that number, a truth value for a whole number, or a list for a tuple. A call that is expected again is
+compiled from its signs into a few comparisons, which :meth:`privet.isolation.follow.Follower.before` makes in line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import blake2b
+from operator import itemgetter
+from types import EllipsisType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Function = Callable[..., Any]
+Sign = tuple[Any, ...]
+
+RESULT, GIVEN = "result", "given"  # strings are no types: the first items of all other signs are
+# Arguments that tell programs apart as they are.
+_EXACT = frozenset(
+    [int, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout, EllipsisType]
+)
+# Where examples lie does not depend on their numbers.
+_BY_KIND = frozenset([float, complex, torch.Generator])
+_SEQUENCES = frozenset([list, tuple, torch.Size])
+
+
+def sign_of(value: Any, tensor_sign: Callable[[Tensor], Sign]) -> Sign:
+    """Return the sign of an argument; ``tensor_sign`` gives that of a tensor."""
+    kind = type(value)
+    if kind in _EXACT:
+        return (kind, value)
+    if kind in _BY_KIND:
+        return (kind,)
+    if isinstance(value, Tensor):
+        return tensor_sign(value)
+    if kind in _SEQUENCES:
+        return (kind, *[sign_of(item, tensor_sign) for item in value])
+    if kind is slice:
+        return (slice, *[sign_of(item, tensor_sign) for item in (value.start, value.stop, value.step)])
+    if kind is dict:
+        return (dict, *[(name, sign_of(item, tensor_sign)) for name, item in value.items()])
+    if isinstance(value, np.ndarray):
+        return (kind, value.shape, value.dtype, blake2b(value.tobytes()).digest())
+    if callable(value) or isinstance(value, range | np.generic | Enum | bytes):
+        return (kind, value)
+    return (object(),)  # it may be another number at every call: the program is proven anew every time
+
+
+def number_in(sign: Sign) -> int | None:
+    """Return the number of the result that a sign stands for, if it is one."""
+    return sign[2] if sign[0] is RESULT else None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One call of a program.
+
+    Attributes:
+        function: What was called.
+        names: Of the named arguments, in order; they come after the others.
+        made: How many results there were before it.
+        signs: Of the arguments.
+    """
+
+    function: Function
+    names: tuple[str, ...]
+    made: int
+    signs: tuple[Sign, ...]
+
+
+@dataclass(slots=True)
+class Other:
+    """An argument that is compared by its sign: a list, a slice, a tensor from the user's own autograd function.
+
+    Attributes:
+        index: Its place among the arguments.
+        sign: What it must be.
+        seen: The object that had this sign last, if it cannot change.
+    """
+
+    index: int
+    sign: Sign
+    seen: object = None
+
+    def note(self, value: object) -> None:
+        """Remember an object that had the sign: the same one will have it again, if nothing in it can change."""
+        if type(value) in (tuple, torch.Size) and all(type(item) in _EXACT for item in value):  # type: ignore[attr-defined]
+            self.seen = value
+
+
+Expected = tuple[
+    Function,
+    tuple[str, ...],
+    int,
+    int,
+    Callable[[Any], Any] | None,
+    tuple[Any, ...],
+    tuple[type, ...],
+    tuple[tuple[int, int], ...],
+    tuple[tuple[int, Any, Any], ...],
+    tuple[tuple[int, type], ...],
+    tuple[Other, ...],
+]
+"""A call that was proven, compiled into comparisons: they all hold exactly if the signs are the same.
+
+In order: the function; the names of named arguments; how many results there are before the call; how many arguments it
+has; what takes the arguments that are compared by value (None if there are none), their values and their types; place
+and number of each argument that is a result of an earlier call, and not of a user-written node; place, type and name of
+each that is a parameter, a tensor of the batch or a constant; place and type of each of which only the type matters;
+the remaining ones. A bare tuple, because it is taken apart at every call of every batch. The type of a result needs no
+comparison: it was made by a call that was compared.
+"""
+
+
+def expected(entry: Entry) -> Expected:
+    """Compile a call."""
+    exact: dict[int, Any] = {}
+    results: list[tuple[int, int]] = []
+    given: list[tuple[int, Any, Any]] = []
+    kinds: list[tuple[int, type]] = []
+    others: list[Other] = []
+    for index, sign in enumerate(entry.signs):
+        if sign[0] in _EXACT:
+            exact[index] = sign[1]
+        elif sign[0] in _BY_KIND:
+            kinds.append((index, sign[0]))
+        elif sign[0] is RESULT and sign[3] is None:
+            results.append((index, sign[2]))
+        elif sign[0] is GIVEN:
+            given.append((index, sign[1], sign[2]))
+        else:
+            others.append(Other(index, sign))
+    values, types = tuple(exact.values()), tuple(map(type, exact.values()))
+    return (
+        entry.function, entry.names, entry.made, len(entry.signs), _picker(list(exact)), values, types,
+        tuple(results), tuple(given), tuple(kinds), tuple(others),
+    )  # fmt: skip
+
+
+def _picker(places: Sequence[int]) -> Callable[[Any], Any] | None:
+    """Return what takes the values at some places out of a tuple, as a tuple."""
+    if not places:
+        return None
+    first, last = places[0], places[-1]
+    return itemgetter(slice(first, last + 1)) if last - first + 1 == len(places) else itemgetter(*places)

@@ -1,0 +1,19 @@
+"""Optimizers that know of the noise, learning-rate schedules and averaged weights."""
+
+from __future__ import annotations
+
+from privet.training.averaging import ExponentialAverage
+from privet.training.estimator import sgd
+from privet.training.optimizers import DPAdam, DPAdamW
+from privet.training.schedules import CosineDecay, LearningRate, LinearDecay, StepDecay
+
+__all__ = [
+    "CosineDecay",
+    "DPAdam",
+    "DPAdamW",
+    "ExponentialAverage",
+    "LearningRate",
+    "LinearDecay",
+    "StepDecay",
+    "sgd",
+]

@@ -1,0 +1,12 @@
+"""How much of a gradient a mask leaves out, as training goes on."""
+
+from __future__ import annotations
+
+from privet.mechanism.schedules import Constant, Cosine, GradualCooling, Linear
+
+__all__ = [
+    "Constant",
+    "Cosine",
+    "GradualCooling",
+    "Linear",
+]
