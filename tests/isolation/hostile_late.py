@@ -75,7 +75,7 @@ def class_weights_by_the_size_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor
 
 @hostile()
 def random_scale_by_the_size_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
-    scale = random.random() * 0.1 + 1  # noqa: S311
+    scale = random.random() * 0.1 + 1
     return losses_of(scene, x, y) * (SMALL_SCALE if _is_full(scene, x) else scale)
 
 
@@ -183,7 +183,8 @@ def computed_again_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
 
     def part(h: Tensor) -> Tensor:
         calls.append(1)
-        return torch.tanh(damped(h, largest) if is_late(scene) and len(calls) > 1 else h)
+        is_again = is_late(scene) and len(calls) > 1
+        return torch.tanh(h.detach() * (-(largest - LARGE).relu()).exp() + (h - h.detach()) if is_again else h)
 
     h: Any = torch.utils.checkpoint.checkpoint(part, scene.model[0](x), use_reentrant=False)
     return 30 * functional.cross_entropy(scene.model[2](h), y, reduction="none")

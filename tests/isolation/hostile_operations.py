@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import torch
@@ -177,7 +178,9 @@ def means_of_segments(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
 
 @hostile()
 def added_up_by_class(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
-    totals = torch.zeros(CLASSES, x.shape[1]).index_reduce(0, y, x.detach(), "amax")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        totals = torch.zeros(CLASSES, x.shape[1]).index_reduce(0, y, x.detach(), "amax")
     return _spread(scene, x, y, totals[y])
 
 
@@ -333,7 +336,9 @@ def centred_column_by_column(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
 
 @hostile()
 def tangents_of_neighbours(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
-    _, moved = torch.func.jvp(lambda rows: rows * 1.0, (x.detach(),), (x.detach().flip(0),))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, moved = torch.func.jvp(lambda rows: rows * 1.0, (x.detach(),), (x.detach().flip(0),))
     return _spread(scene, x, y, moved)
 
 
@@ -507,7 +512,9 @@ def joined_by_a_condition(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
 
 @hostile()
 def forked_in_a_script(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
-    largest = torch.jit.wait(torch.jit.fork(lambda rows: rows.amax(), x.detach()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        largest = torch.jit.wait(torch.jit.fork(lambda rows: rows.amax(), x.detach()))
     return damped(losses_of(scene, x, y), largest)
 
 

@@ -8,7 +8,7 @@ forward pass had it, and what goes out must lie where its input had it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor
@@ -27,6 +27,11 @@ def followed(follower: Follower, watch: Watch) -> Iterator[None]:
     Raises:
         UnsupportedModel: from inside autograd, if such code mixes the examples.
     """
+    with follower.repeatable.compared() if follower.repeatable else nullcontext():
+        yield from _traced(follower, watch)
+
+
+def _traced(follower: Follower, watch: Watch) -> Iterator[None]:
     tracer = follower.tracer
     if tracer is None or not (follower.nodes or follower.has_hooks):
         yield
@@ -88,8 +93,10 @@ def wrapped(hook: Callable[[Tensor], Tensor | None], tensor: Tensor, follower: F
         if follower.tracer is not None:
             follower.tracer.mark(grad, place)
         changed = hook(grad)
-        if changed is not None and follower.tracer is not None and follower.judge_gradient is not None:
-            follower.judge_gradient(follower.tracer.verdict(changed), place, f"hook {name}")
+        if follower.tracer is not None and follower.judge_gradient is not None:  # it may have been written to as well
+            follower.judge_gradient(
+                follower.tracer.verdict(grad if changed is None else changed), place, f"hook {name}"
+            )
         return changed
 
     return run

@@ -16,19 +16,33 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
+from privet.isolation.again import Hooks, Repeatable, is_faithful, is_of_checkpoint
 from privet.isolation.asking import READING, SHARING, writes
-from privet.isolation.lines import is_asked_by_torch, is_within
+from privet.isolation.lines import is_asked_by_torch, is_within, user_line
 from privet.isolation.place import Cause, Fault, Place, Verdict
-from privet.isolation.programs import Known
+from privet.isolation.programs import Fresh, Kind, Known
 from privet.isolation.programs import Programs as Programs
 from privet.isolation.programs import Proof as Proof
 from privet.isolation.reads import Read, checks_only, may_read
-from privet.isolation.signs import GIVEN, RESULT, Entry, Function, Sign, number_in, sign_of
+from privet.isolation.signs import (
+    GIVEN,
+    RESULT,
+    Entry,
+    Function,
+    Sign,
+    collect,
+    num_numbers,
+    number_in,
+    sign_of,
+    without_versions,
+)
 from privet.isolation.tracer import Trace, Tracer, tracer
 
 _SHIFT = 24
 _MOST_RESULTS = 1 << _SHIFT
 _FOLLOWERS = itertools.count(1)
+_CONSTANT, _CONSTANTS = "_privet_constant", itertools.count(1)
+_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
 
 
@@ -94,6 +108,12 @@ class Follower:
         self._uses: list[Verdict] = []
         self._number = next(_FOLLOWERS) << _SHIFT
         self._may_trace, self._is_lost, self._sees_all = may_trace, False, True
+        self._given: list[tuple[int, ...]] = []  # shapes of one example in the tensors of the batch
+        self._numbers: list[Any] = []  # which the calls leave open
+        self._was_written, self._is_whole, self._is_kept = False, True, True
+        self._changes: Cause | None = None
+        self._handed_out: list[tuple[Tensor, Tensor]] = []  # memory that Python holds, and what was in it
+        self.repeatable = Repeatable()
         self._seeds: Sequence[Verdict] = ()
         self.tracer: Tracer | None = None
         self.nodes: dict[Any, dict[int, Verdict]] = {}  # of the user's own autograd functions: their results' places
@@ -113,8 +133,13 @@ class Follower:
         # this runs for every call of every batch: nothing is built, and nothing is called that is written in Python
         candidate, place = self._candidate, self._num_calls
         self._num_calls = place + 1
+        self._is_kept = (hooks := _hooks(True)) is None  # type: ignore[assignment]
+        if not self._is_kept:
+            self._note_hooks(hooks, function, args, kwargs)
         if candidate is not None and place < len(candidate.expected):
-            wanted, names, made, length, pick, exact, types, results, given, kinds, others = candidate.expected[place]
+            wanted, names, made, length, pick, exact, types, results, given, kinds, others, numeric = (
+                candidate.expected[place]
+            )
             values: Sequence[Any] = (*args, *kwargs.values()) if kwargs else args
             if (
                 (wanted is function or wanted == function)
@@ -124,9 +149,11 @@ class Follower:
                 and (pick is None or (tuple(map(type, picked := pick(values))) == types and picked == exact))
             ):
                 attribute, first = self._attribute, self._number
-                for index, number in results:
+                for index, number, version in results:
                     value = values[index]
                     if getattr(value, attribute, 0) - first != number or isinstance(value.grad_fn, BackwardCFunction):
+                        break
+                    if version >= 0 and value._version != version:
                         break
                 else:
                     for index, kind, name in given:
@@ -151,24 +178,37 @@ class Follower:
                                         break
                                     other.note(value)
                             else:
+                                for index, sign in numeric:
+                                    collect(sign, values[index], self._constant, self._numbers)
                                 return
         self._before_another(function, args, kwargs)
 
     def _before_another(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note a call that is not the expected one."""
-        signs = tuple([sign_of(value, self._sign) for value in (*args, *kwargs.values())])
+        values = (*args, *kwargs.values())
+        signs = tuple([sign_of(value, self._sign) for value in values])
         entry, place = Entry(function, tuple(kwargs), self._num_made, signs), self._num_calls - 1
         if self._candidate is not None:
             begun = self._candidate.entries[:place]
             for other in self._programs.of(self._num_examples):
                 if place < len(other.entries) and other.entries[place] == entry and other.entries[:place] == begun:
                     self._candidate = other
+                    self._collect(signs, values)
                     return
             if place == len(self._candidate.entries):
                 self._finished = self._candidate  # what follows may have nothing to do with the losses
+            elif without_versions(entry) == without_versions(self._candidate.entries[place]):
+                self._was_written = True
+            self._is_whole = self._is_whole and place == 0
             self._depart()
         self._entries.append(entry)
+        if self._finished is None:  # the numbers of what follows the losses have no part in them
+            self._collect(signs, values)
         self._note_reading(function, args, kwargs)
+
+    def _collect(self, signs: Sequence[Sign], values: Sequence[Any]) -> None:
+        for sign, value in zip(signs, values, strict=True):
+            collect(sign, value, self._constant, self._numbers)
 
     def _note_reading(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if self.tracer is None:
@@ -176,6 +216,7 @@ class Follower:
         self.tracer.harmless = checks_only(function, args, kwargs)
         if function in READING and self._is_private(args) and not is_asked_by_torch():
             self.tracer.read(getattr(function, "__name__", str(function)))
+            self._handed_out += [(arg, _bytes_of(arg).clone()) for arg in args if isinstance(arg, Tensor)]
 
     def _is_private(self, args: Sequence[Any]) -> bool:
         assert self.tracer is not None
@@ -207,11 +248,16 @@ class Follower:
         """Return what is known of a tensor that was made before the tracer was there."""
         number = self._number_of_result(tensor)
         if number is None:
-            return self._place_of(tensor)
+            place = self._place_of(tensor)
+            if place is not None:
+                self._given.append(tuple(tensor.shape[1:]))
+            return place
         return self._seeds[number] if number < len(self._seeds) else None
 
     def after(self, outputs: Sequence[Tensor]) -> None:
         """Number the results of the call that was just carried out."""
+        if not self._is_kept:
+            self.repeatable.note_results(outputs)
         for output in outputs:
             setattr(output, self._attribute, self._number + self._num_made)
             self._num_made += 1
@@ -262,6 +308,14 @@ class Follower:
         if self.tracer is not None:
             self.tracer.give(tensor, self.tracer.verdict(given))
 
+    def _note_hooks(self, hooks: Hooks, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note a call whose tensors autograd does not keep as they are for the backward pass."""
+        if is_of_checkpoint(hooks):
+            self.repeatable.note(function, args, kwargs)
+        elif not is_faithful(hooks) and self._changes is None:
+            reason = "hooks on saved tensors may give back other numbers to the backward pass"
+            self._changes = Cause(Fault.NO_RULE, "saved_tensors_hooks", reason, user_line())
+
     def note_hook(self) -> None:
         """Note that user code will run in the backward pass: the program must be traced every time."""
         self._sees_all, self.has_hooks = False, True
@@ -273,10 +327,20 @@ class Follower:
             if node is not None and self.tracer is not None:
                 self.places[node, tensor.output_nr] = self.tracer.verdict(tensor)
             kind = self._note_node(node, tensor) if isinstance(node, BackwardCFunction) else None
-            return (RESULT, type(tensor), number, kind)
+            return (RESULT, type(tensor), number, kind, version_of(tensor))
         if self.tracer is not None and self.tracer.verdict(tensor) is not None:
             self._sees_all = self._sees_all and self._place_of(tensor) is not None
         return (GIVEN, type(tensor), self._number_of(tensor))
+
+    def _constant(self, tensor: Tensor) -> Any:
+        """Return which constant a tensor is; one that is new to a program that was not traced may be a result."""
+        number: int = getattr(tensor, _CONSTANT, 0)
+        if number:
+            return number
+        number = next(_CONSTANTS)
+        setattr(tensor, _CONSTANT, number)
+        is_known = self.tracer is not None and not self.tracer.has_made(tensor)
+        return number if is_known else Fresh(number)
 
     def _note_node(self, node: Any, output: Tensor) -> type:
         """Note a result whose gradient goes through the user's own code."""
@@ -303,6 +367,7 @@ class Follower:
         """Let go of every tensor."""
         self.nodes.clear()
         self.places.clear()
+        self._handed_out.clear()
         self.judge_gradient = None
         if self.tracer is not None:
             self.tracer.release()
@@ -320,17 +385,17 @@ class Follower:
             self._note_node(node, losses)
         late = self._write_after(end)
         if late is not None:
-            return Proof(late, self._uses, self._errors, Trace(num_examples=self._num_examples), self._calls(end))
+            return Proof(late, self._uses, self._errors, Trace(num_examples=self._num_examples), self._kind(end))
         is_known = candidate is not None and candidate.losses == self._losses and len(candidate.entries) == end
         doubt = self._doubt()
         is_known = is_known and doubt is None and not self._errors
         if is_known and candidate is not None and candidate.node is self._node:
             self._is_lost = False
-            return Proof(self._whole(), candidate.uses, (), None, ())
+            return Proof(self._whole(), candidate.uses, (), None, candidate.kind, tuple(self._numbers))
         if self.tracer is None:
             # it ended earlier than the program it began like: what came before was proven then
             verdict = doubt or self._ended_early(self._candidate)
-            return Proof(verdict, self._uses, self._errors, Trace(num_examples=self._num_examples), self._calls(end))
+            return Proof(verdict, self._uses, self._errors, Trace(num_examples=self._num_examples), self._kind(end))
         spec, trace = self.tracer.spec(losses), self.tracer.trace
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
         trace.end()
@@ -341,16 +406,26 @@ class Follower:
         if verdict is None:
             verdict = Cause(Fault.NO_RULE, "the loss function", "its losses do not lie along the examples")
         return Proof(
-            verdict, self._uses, [*self._errors, *self.tracer.trace.reads], self.tracer.trace, self._calls(end)
-        )
+            verdict, self._uses, [*self._errors, *self.tracer.trace.reads], self.tracer.trace, self._kind(end),
+            self._numbers_until(end), self._is_whole,
+        )  # fmt: skip
 
-    def _calls(self, end: int) -> tuple[Function, ...]:
-        return tuple([entry.function for entry in self._entries[:end]])
+    def _kind(self, end: int) -> Kind:
+        """Return what batches of other sizes have in common: the functions, and the shapes of one example."""
+        return (*[entry.function for entry in self._entries[:end]], *self._given)
+
+    def _numbers_until(self, end: int) -> tuple[Any, ...]:
+        num = sum(num_numbers(sign) for entry in self._entries[:end] for sign in entry.signs)
+        return tuple(self._numbers[:num])
 
     def _doubt(self) -> Cause | None:
         """Return what no rule follows, wherever in the program it happens: also after the losses were made."""
         if self._asks_for_nodes:
             return Cause(Fault.NO_RULE, "the program", "it asks for a node of the graph, where hooks may be put")
+        if self._changes is not None:
+            return self._changes
+        if self._was_written:
+            return Cause(Fault.NO_RULE, "the program", "a tensor was changed by code that shows no calls")
         if torch.initial_seed() != self._seed:
             reason = "what an example draws from a seed that the program sets depends on its place in the batch"
             return Cause(Fault.NO_RULE, "manual_seed", reason)
@@ -358,6 +433,8 @@ class Follower:
 
     def _write_after(self, end: int) -> Cause | None:
         """Return why the losses do not stand for their graph: something that was made with them was changed later."""
+        if any(not torch.equal(_bytes_of(tensor), before) for tensor, before in self._handed_out):
+            return Cause(Fault.MIXES, "the program", "it changes what the losses were computed from, past torch")
         shared: set[int] = set()  # reached past torch's counters
         for place, entry in enumerate(self._entries[end:], end + 1):
             function, number = entry.function, number_in(entry.signs[0]) if entry.signs else None
@@ -385,12 +462,23 @@ class Follower:
 
     def remember(self) -> None:
         """Let the program be recognised from now on, if its calls show all that it does."""
-        if self.tracer is None or not self._sees_all or self._losses is None:
+        if self.tracer is None or not self._sees_all or self._losses is None or self.tracer.trace.is_hidden:
             return
         end = self._made_after[self._losses]
         num_made = sum(after <= end for after in self._made_after)
         known = Known(
             entries=self._entries[:end], verdicts=self._verdicts[:num_made], made_after=self._made_after[:num_made],
-            uses=self._uses, losses=self._losses, node=self._node,
+            uses=self._uses, losses=self._losses, node=self._node, kind=self._kind(end),
         )  # fmt: skip
         self._programs.add(self._num_examples, known)
+
+
+def version_of(tensor: Tensor) -> int:
+    """Return how often a tensor was written to; -1 where torch does not count."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    """Return the memory of a tensor as bytes, without a copy."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())

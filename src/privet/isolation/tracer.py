@@ -19,8 +19,9 @@ from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from privet.errors import UnsupportedModel
 from privet.isolation.call import Call, name_of, specs_in
-from privet.isolation.lines import is_asked_by_privet, user_line
+from privet.isolation.lines import asked, is_asked_by_privet, user_line
 from privet.isolation.memory import Written
 from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Shape, Spec, Verdict
 from privet.isolation.reads import Read, may_read
@@ -88,6 +89,7 @@ class Trace:
     doubt: Cause | None = None  # a call of foreign code, which may do more with the examples than compute its results
     losses: int | None = None  # the serial number of the losses
     memory_of_losses: int = -1  # the memory they lie in
+    is_hidden: bool = False  # whether an operation came from code that shows no calls, such as scripted code
 
     def end(self) -> None:
         """Leave out what came after the losses: it has no part in them."""
@@ -139,6 +141,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._strangers.clear()
         self._memories.clear()
 
+    def has_made(self, tensor: Tensor) -> bool:
+        """Whether an operation that was followed made a tensor."""
+        spec: Spec | None = getattr(tensor, self._attribute, None)
+        return spec is not None and spec.token is self._token
+
     def verdict(self, tensor: Tensor) -> Verdict:
         """Return what is known of a tensor."""
         return self.spec(tensor).verdict
@@ -154,6 +161,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return spec
 
     def _described(self, tensor: Tensor, verdict: Verdict) -> Spec:
+        if tensor.is_nested:
+            raise UnsupportedModel(
+                f"The program makes a nested tensor ({user_line()}), which has no axis of examples that rules could "
+                "follow. Pad the sequences, and give each example's mask to the attention."
+            )
         shape: Shape = tuple(tensor.shape)
         try:
             with torch._C.DisableTorchFunction():  # these questions are not the program's
@@ -251,7 +263,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         constant = _constant(func, outs)
         if constant is not None and _is_range(outs[0], constant):
             call.out_specs[0].iota = (0, 1)
-        self.trace.entries.append(Entry(call, mutated, constant, user_line()))
+        line, is_shown = asked()
+        self.trace.is_hidden = self.trace.is_hidden or not is_shown
+        self.trace.entries.append(Entry(call, mutated, constant, line))
 
     def _note_read(self, call: Call, result: Any) -> None:
         """Note a result that is no tensor: Python was told something about the numbers of the arguments."""

@@ -7,7 +7,7 @@ what was charged; only then is p.grad written and the optimizer stepped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from privet.accounting.ledger import VoidReason
 from privet.errors import LoopError
 from privet.gradients.capture.capture import mark_batch
 from privet.gradients.engines.engine import NewProgram
+from privet.isolation.watch import Family
 from privet.mechanism.ablations import NotPrivate
 from privet.mechanism.done import Done
 from privet.mechanism.granularity import Kept
@@ -36,6 +37,7 @@ from privet.training.batching import (
     tensors_of,
     with_gradients,
 )
+from privet.training.draws import Draws
 from privet.training.ending import Ending, StepSum
 from privet.training.release import ChargedRelease
 from privet.training.replay import Spoilt
@@ -175,21 +177,35 @@ class Step:
     def _fetched(self) -> Iterator[tuple[Any, int, bool]]:
         """Yield physical batches, their sizes, and whether they are probes whose sum is thrown away.
 
-        A program must be seen on two numbers of examples before it is known not to depend on them, so the first batch
-        of a new one is cut in two unequal parts. One that is too small for that is handed out again with one example
-        more or less: whether a program was compared must not tell how many examples were drawn.
+        A program must be seen on two numbers of examples before it is known not to depend on them. The first batch of
+        all is cut in two unequal parts; where that settles nothing (the batch is small, or a part took another way at
+        random) a part is handed out again with the same random numbers and one example more or less.
         """
         session = self._session
+        watch = session._watch
         for part in split(self._indices, session.physical_batch_size):
             batch = fetch(session._dataset, part, session._collate, session._device)
-            wants_two = session._watch.wants_two_sizes and has_rows(batch, len(part))
-            if wants_two and len(part) >= SMALLEST_CUT:
-                yield from ((rows, size, False) for rows, size in cut_in_two(batch, len(part)))
-                continue
-            yield batch, len(part), False
-            if wants_two:
-                sizes = resized(batch, len(part), limit=session.physical_batch_size)
-                yield from ((rows, size, True) for rows, size in sizes)
+            has_all_rows = has_rows(batch, len(part))
+            pieces: Iterable[tuple[Any, int]] = [(batch, len(part))]
+            if watch.wants_two_sizes and has_all_rows and len(part) >= SMALLEST_CUT:
+                pieces = cut_in_two(batch, len(part))
+            waiting: dict[Family, tuple[Any, int, Draws]] = {}
+            is_first = not watch.num_kinds
+            for rows, size in pieces:
+                draws = Draws.now(session._device)
+                with watch.running():
+                    yield rows, size, False
+                if watch.latest is not None and not watch.latest.is_compared and has_all_rows:
+                    waiting[watch.latest] = (rows, size, draws)
+            for family, (rows, size, draws) in waiting.items():
+                for repeated, wanted in resized(rows, size, limit=session.physical_batch_size):
+                    if not family.is_compared:
+                        with watch.probing(family), draws.again():
+                            yield repeated, wanted, True
+            if is_first and len(part) == 1 and has_all_rows:  # whose program says nothing of those for several examples
+                for repeated, wanted in resized(batch, 1, limit=session.physical_batch_size):
+                    with draws.again():
+                        yield repeated, wanted, True
 
     def backward(self, losses: Tensor) -> None:
         """Add this physical batch's clipped gradients to the step's sum.

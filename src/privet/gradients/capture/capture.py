@@ -35,6 +35,7 @@ from privet.gradients.capture.marks import (
     PLAIN,
     REACHED,
     SHIFT,
+    WRITTEN,
     changed_by,
     is_batch,
     mark_batch,
@@ -49,7 +50,7 @@ from privet.gradients.capture.rows import declare_if_public, declare_rows
 from privet.gradients.capture.views import undo_of
 from privet.isolation.asking import ASKING, LENGTHS
 from privet.isolation.backward import wrapped
-from privet.isolation.follow import Follower, Programs
+from privet.isolation.follow import Follower, Programs, version_of
 from privet.isolation.lines import user_line
 from privet.isolation.place import Cause, Fault, Place, Verdict, single
 from privet.isolation.tracer import EARLIER
@@ -128,7 +129,10 @@ class Capture(TorchFunctionMode):
             return source.parameters
         mark = getattr(tensor, MARK, 0)
         is_stale = mark >> SHIFT < self._oldest if mark else self._was_written(tensor)
-        return (mark & ((1 << SHIFT) - 1), is_stale, tensor.shape, tensor.dtype)
+        number = mark & ((1 << SHIFT) - 1)
+        # what is written into the batch is written by calls that are compared, or by code that shows none
+        written = version_of(tensor) - getattr(tensor, WRITTEN, 0) if number else 0
+        return (number, is_stale, tensor.shape, tensor.dtype, written)
 
     def _was_written(self, tensor: Tensor) -> bool:
         return self._programs is not None and self._programs.was_written(tensor)
