@@ -7,11 +7,9 @@ those that were proven, one by one: the same functions, numbers and tensors.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -22,9 +20,9 @@ from torch.utils import checkpoint
 
 from privet.errors import UnsupportedModel
 from privet.isolation.asking import ASKING
-from privet.isolation.lines import is_asked_by_privet, is_inner, user_line
+from privet.isolation.lines import is_inner, user_line
 
-_MADE = "_privet_made_by"  # on results of a checkpointed part: the number of the call
+_MADE = "_privet_made_by"  # on results of a checkpointed part: which part, and the number of the call
 _MADE_AGAIN = "_privet_made_again_by"
 _CHECKPOINT = str(Path(checkpoint.__file__))
 _GRAPH = str(Path(torch.autograd.graph.__file__))
@@ -57,7 +55,7 @@ def _file_of(function: Callable[..., Any]) -> str:
 class _Given:
     """A tensor argument: which call made it, and where it lies."""
 
-    made_by: int
+    made_by: tuple[int, int]  # the part, and the number of the call
     memory: tuple[Any, ...]
 
 
@@ -66,24 +64,42 @@ class Repeatable:
 
     def __init__(self) -> None:
         """Begin without any."""
-        self._calls: list[tuple[Any, ...]] = []
+        self._parts: dict[Any, list[tuple[Any, ...]]] = {}
+        self._latest: list[tuple[Any, ...]] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._calls)
-
-    def note(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Note a call before it is carried out, unless it is made inside another."""
+    def note(self, hooks: Hooks, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Note a call before it is carried out, unless it is made inside another; False if nothing can be compared."""
+        part = _cell(hooks[0], "frame") or _cell(hooks[1], "frame")
+        key = None if part is None else part.cell_contents
+        if key not in self._parts:
+            computes = _cell(getattr(key, "recompute_fn", None), "fn")
+            if computes is None:
+                return False
+            self._parts[key] = []
+            computes.cell_contents = _compared(computes.cell_contents, self._parts[key])
+        self._latest = self._parts[key]
         if not is_inner():
-            self._calls.append(_described(function, args, kwargs, _MADE))
+            self._latest.append(_described(function, args, kwargs, _MADE))
+        return True
 
     def note_results(self, results: Sequence[Tensor]) -> None:
         """Note what the last call made."""
         for result in results:
-            setattr(result, _MADE, len(self._calls))
+            setattr(result, _MADE, (id(self._latest), len(self._latest)))
 
-    def compared(self) -> Comparing:
-        """Return the mode under which a backward pass may compute parts again."""
-        return Comparing(self._calls)
+
+def _cell(function: Any, name: str) -> Any:
+    """Return where a function keeps a name of the functions around it; None where torch keeps it elsewhere by now."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    return function.__closure__[names.index(name)] if name in names else None
+
+
+def _compared(compute: Callable[..., Any], calls: list[tuple[Any, ...]]) -> Callable[..., Any]:
+    def again(*args: Any, **kwargs: Any) -> Any:
+        with Comparing(calls):
+            return compute(*args, **kwargs)
+
+    return again
 
 
 class Comparing(TorchFunctionMode):
@@ -95,44 +111,31 @@ class Comparing(TorchFunctionMode):
         before gradients of the part exist.
     """
 
-    def __init__(self, calls: Sequence[tuple[Any, ...]]) -> None:
+    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
         """Compare with these calls."""
         super().__init__()
-        self._calls = calls
-        self._parts: dict[FrameType, list[int]] = {}  # first call of the part, next call
+        self._calls, self._number = calls, 0
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Compare the call, then carry it out."""
         kwargs = kwargs or {}
-        frame = _part()
-        if frame is None or func in ASKING or is_asked_by_privet():
+        if func in ASKING:
             return func(*args, **kwargs)
-        number = self._number_of(frame, _described(func, args, kwargs, _MADE_AGAIN))
+        call, number = _described(func, args, kwargs, _MADE_AGAIN), self._number
+        if number >= len(self._calls) or not _is_same(self._calls[number], call, id(self._calls)):
+            raise UnsupportedModel(
+                f"A checkpointed part of the program does something else when it is computed again ({user_line()}) "
+                "than it did before, so its gradients are not those of the losses that were proven. Let it depend on "
+                "its arguments and on torch's random numbers alone."
+            )
+        self._number += 1
         result = func(*args, **kwargs)
         for leaf in pytree.tree_leaves(args[:1] if result is None else result):
             if isinstance(leaf, Tensor):
-                setattr(leaf, _MADE_AGAIN, number + 1)
+                setattr(leaf, _MADE_AGAIN, (id(self._calls), self._number))
         return result
-
-    def _number_of(self, frame: FrameType, call: tuple[Any, ...]) -> int:
-        if frame not in self._parts:
-            begun = {first for first, _ in self._parts.values()}
-            firsts = [n for n, known in enumerate(self._calls) if n not in begun and _is_same(known, call, n)]
-            if firsts:
-                self._parts[frame] = [firsts[-1], firsts[-1] + 1]
-                return firsts[-1]
-        else:
-            first, number = self._parts[frame]
-            if number < len(self._calls) and _is_same(self._calls[number], call, first):
-                self._parts[frame][1] += 1
-                return number
-        raise UnsupportedModel(
-            f"A checkpointed part of the program does something else when it is computed again ({user_line()}) than it "
-            "did before, so its gradients are not those of the losses that were proven. Let it depend on its arguments "
-            "and on torch's random numbers alone."
-        )
 
 
 def _described(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], attribute: str) -> tuple[Any, ...]:
@@ -147,31 +150,21 @@ def _leaf(leaf: Any, attribute: str) -> Any:
         memory: tuple[Any, ...] = (leaf.data_ptr(), tuple(leaf.shape), leaf.stride(), leaf.dtype)
     except (RuntimeError, NotImplementedError):  # a tensor without memory of its own
         memory = (tuple(leaf.shape), leaf.dtype)
-    return _Given(getattr(leaf, attribute, 0), memory)
+    return _Given(getattr(leaf, attribute, (0, 0)), memory)
 
 
-def _is_same(known: tuple[Any, ...], call: tuple[Any, ...], first: int) -> bool:
+def _is_same(known: tuple[Any, ...], call: tuple[Any, ...], part: int) -> bool:
     if known[0] != call[0] or known[1] != call[1]:
         return False
-    return all(_is_same_leaf(left, right, first) for left, right in zip(known[2], call[2], strict=True))
+    return all(_is_same_leaf(left, right, part) for left, right in zip(known[2], call[2], strict=True))
 
 
-def _is_same_leaf(known: Any, leaf: Any, first: int) -> bool:
+def _is_same_leaf(known: Any, leaf: Any, part: int) -> bool:
     if isinstance(known, _Given):
         if not isinstance(leaf, _Given) or known.memory[1:] != leaf.memory[1:]:
             return False
         # made inside the part, or given to it
-        return leaf.made_by == known.made_by if known.made_by > first else leaf.memory == known.memory
+        return leaf.made_by == known.made_by if known.made_by[0] == part else leaf.memory == known.memory
     if type(known) is not type(leaf):
         return False
     return bool(known == leaf) or (isinstance(known, float) and known != known and leaf != leaf)
-
-
-def _part() -> FrameType | None:
-    """Return the frame in which a checkpoint computes a part again, if that is going on."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        if frame.f_code.co_filename == _CHECKPOINT and frame.f_code.co_name == "recompute_fn":
-            return frame
-        frame = frame.f_back
-    return None

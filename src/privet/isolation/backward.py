@@ -8,7 +8,7 @@ forward pass had it, and what goes out must lie where its input had it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -27,11 +27,6 @@ def followed(follower: Follower, watch: Watch) -> Iterator[None]:
     Raises:
         UnsupportedModel: from inside autograd, if such code mixes the examples.
     """
-    with follower.repeatable.compared() if follower.repeatable else nullcontext():
-        yield from _traced(follower, watch)
-
-
-def _traced(follower: Follower, watch: Watch) -> Iterator[None]:
     tracer = follower.tracer
     if tracer is None or not (follower.nodes or follower.has_hooks):
         yield

@@ -33,6 +33,7 @@ from privet.isolation.signs import (
     collect,
     num_numbers,
     number_in,
+    shape_of_one,
     sign_of,
     without_versions,
 )
@@ -108,12 +109,12 @@ class Follower:
         self._uses: list[Verdict] = []
         self._number = next(_FOLLOWERS) << _SHIFT
         self._may_trace, self._is_lost, self._sees_all = may_trace, False, True
-        self._given: list[tuple[int, ...]] = []  # shapes of one example in the tensors of the batch
         self._numbers: list[Any] = []  # which the calls leave open
         self._was_written, self._is_whole, self._is_kept = False, True, True
         self._changes: Cause | None = None
+        self._draws_again = False
         self._handed_out: list[tuple[Tensor, Tensor]] = []  # memory that Python holds, and what was in it
-        self.repeatable = Repeatable()
+        self._repeatable = Repeatable()
         self._seeds: Sequence[Verdict] = ()
         self.tracer: Tracer | None = None
         self.nodes: dict[Any, dict[int, Verdict]] = {}  # of the user's own autograd functions: their results' places
@@ -133,7 +134,7 @@ class Follower:
         # this runs for every call of every batch: nothing is built, and nothing is called that is written in Python
         candidate, place = self._candidate, self._num_calls
         self._num_calls = place + 1
-        self._is_kept = (hooks := _hooks(True)) is None  # type: ignore[assignment]
+        self._is_kept = (hooks := _hooks(True)) is None
         if not self._is_kept:
             self._note_hooks(hooks, function, args, kwargs)
         if candidate is not None and place < len(candidate.expected):
@@ -179,7 +180,13 @@ class Follower:
                                     other.note(value)
                             else:
                                 for index, sign in numeric:
-                                    collect(sign, values[index], self._constant, self._numbers)
+                                    value = values[index]
+                                    if type(value) is float:
+                                        self._numbers.append(value)
+                                    elif sign[0] is GIVEN:
+                                        self._numbers.append(getattr(value, _CONSTANT, 0) or self._constant(value))
+                                    else:
+                                        collect(sign, value, self._constant, self._generator, self._numbers)
                                 return
         self._before_another(function, args, kwargs)
 
@@ -208,7 +215,7 @@ class Follower:
 
     def _collect(self, signs: Sequence[Sign], values: Sequence[Any]) -> None:
         for sign, value in zip(signs, values, strict=True):
-            collect(sign, value, self._constant, self._numbers)
+            collect(sign, value, self._constant, self._generator, self._numbers)
 
     def _note_reading(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if self.tracer is None:
@@ -248,16 +255,13 @@ class Follower:
         """Return what is known of a tensor that was made before the tracer was there."""
         number = self._number_of_result(tensor)
         if number is None:
-            place = self._place_of(tensor)
-            if place is not None:
-                self._given.append(tuple(tensor.shape[1:]))
-            return place
+            return self._place_of(tensor)
         return self._seeds[number] if number < len(self._seeds) else None
 
     def after(self, outputs: Sequence[Tensor]) -> None:
         """Number the results of the call that was just carried out."""
         if not self._is_kept:
-            self.repeatable.note_results(outputs)
+            self._repeatable.note_results(outputs)
         for output in outputs:
             setattr(output, self._attribute, self._number + self._num_made)
             self._num_made += 1
@@ -310,9 +314,8 @@ class Follower:
 
     def _note_hooks(self, hooks: Hooks, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note a call whose tensors autograd does not keep as they are for the backward pass."""
-        if is_of_checkpoint(hooks):
-            self.repeatable.note(function, args, kwargs)
-        elif not is_faithful(hooks) and self._changes is None:
+        is_compared = is_of_checkpoint(hooks) and self._repeatable.note(hooks, function, args, kwargs)
+        if not is_compared and not is_faithful(hooks) and self._changes is None:
             reason = "hooks on saved tensors may give back other numbers to the backward pass"
             self._changes = Cause(Fault.NO_RULE, "saved_tensors_hooks", reason, user_line())
 
@@ -331,6 +334,10 @@ class Follower:
         if self.tracer is not None and self.tracer.verdict(tensor) is not None:
             self._sees_all = self._sees_all and self._place_of(tensor) is not None
         return (GIVEN, type(tensor), self._number_of(tensor))
+
+    def _generator(self, generator: torch.Generator) -> None:
+        """Look whether a generator of the program's own draws numbers that it has drawn before."""
+        self._draws_again = self._programs.has_drawn(generator) or self._draws_again
 
     def _constant(self, tensor: Tensor) -> Any:
         """Return which constant a tensor is; one that is new to a program that was not traced may be a result."""
@@ -385,7 +392,9 @@ class Follower:
             self._note_node(node, losses)
         late = self._write_after(end)
         if late is not None:
-            return Proof(late, self._uses, self._errors, Trace(num_examples=self._num_examples), self._kind(end))
+            trace = Trace(num_examples=self._num_examples)
+            reads = [*self._errors, *(() if self.tracer is None else self.tracer.trace.reads)]
+            return Proof(late, self._uses, reads, trace, self._kind(end))
         is_known = candidate is not None and candidate.losses == self._losses and len(candidate.entries) == end
         doubt = self._doubt()
         is_known = is_known and doubt is None and not self._errors
@@ -412,7 +421,9 @@ class Follower:
 
     def _kind(self, end: int) -> Kind:
         """Return what batches of other sizes have in common: the functions, and the shapes of one example."""
-        return (*[entry.function for entry in self._entries[:end]], *self._given)
+        entries = self._entries[:end]
+        given = {shape_of_one(sign) for entry in entries for sign in entry.signs}
+        return (*[entry.function for entry in entries], frozenset(given))
 
     def _numbers_until(self, end: int) -> tuple[Any, ...]:
         num = sum(num_numbers(sign) for entry in self._entries[:end] for sign in entry.signs)
@@ -426,6 +437,9 @@ class Follower:
             return self._changes
         if self._was_written:
             return Cause(Fault.NO_RULE, "the program", "a tensor was changed by code that shows no calls")
+        if self._draws_again:
+            reason = "a generator was set back to a state that it had before: what it draws depends on the place"
+            return Cause(Fault.NO_RULE, "Generator", reason)
         if torch.initial_seed() != self._seed:
             reason = "what an example draws from a seed that the program sets depends on its place in the batch"
             return Cause(Fault.NO_RULE, "manual_seed", reason)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -48,7 +50,7 @@ def agree(one: Sequence[Any], other: Sequence[Any], before: Sequence[Any] | None
                 isinstance(right, Fresh) and place < len(proven) and isinstance(proven[place], Fresh)
             )
         else:
-            is_same = type(left) is type(right) and left == right
+            is_same = type(left) is type(right) and (left == right or (left != left and right != right))
         if not is_same:
             return False
     return True
@@ -88,12 +90,20 @@ class Programs:
 
     by_size: dict[int, list[Known]] = field(default_factory=dict)
     written: dict[int, StorageWeakRef] = field(default_factory=dict)  # public memory that examples were written into
+    drawn: set[bytes] = field(default_factory=set)  # states from which generators of the program's own have drawn
     traces_all: bool = False  # whether known programs are traced, too
     most: int = 1024
 
     def of(self, num_examples: int) -> list[Known]:
         """Return those of one number of examples, the latest used first."""
         return [] if self.traces_all else self.by_size.get(num_examples, [])
+
+    def has_drawn(self, generator: torch.Generator) -> bool:
+        """Whether a generator is in a state that one was in before; remembered if not. Nothing waits for a device."""
+        state = blake2b(bytes(generator.get_state().numpy()), digest_size=16).digest()
+        is_old = state in self.drawn
+        self.drawn.add(state)
+        return is_old
 
     def write(self, tensor: Tensor) -> None:
         """Remember memory that was public and holds examples from now on."""

@@ -54,33 +54,47 @@ def sign_of(value: Any, tensor_sign: Callable[[Tensor], Sign]) -> Sign:
     return (object(),)  # it may be another number at every call: the program is proven anew every time
 
 
-def collect(sign: Sign, value: Any, constant: Callable[[Tensor], Any], into: list[Any]) -> None:
+def collect(
+    sign: Sign,
+    value: Any,
+    constant: Callable[[Tensor], Any],
+    generator: Callable[[torch.Generator], None],
+    into: list[Any],
+) -> None:
     """Add the numbers of an argument that its sign leaves open: floats, and which constant a tensor is.
 
     A program may use other ones at another step. Nothing in it may use other ones for another number of examples.
     """
     kind = sign[0]
     if kind is float or kind is complex:
-        into.append(value if value == value else repr(value))
+        into.append(value)
     elif kind is GIVEN:
         if is_constant(sign):
             into.append(constant(value))
     elif kind is torch.Generator:
+        generator(value)
         into.append(None)
     elif kind in _SEQUENCES:
         for inner, item in zip(sign[1:], value, strict=True):
-            collect(inner, item, constant, into)
+            collect(inner, item, constant, generator, into)
     elif kind is slice:
         for inner, item in zip(sign[1:], (value.start, value.stop, value.step), strict=True):
-            collect(inner, item, constant, into)
+            collect(inner, item, constant, generator, into)
     elif kind is dict:
         for (_, inner), item in zip(sign[1:], value.values(), strict=True):
-            collect(inner, item, constant, into)
+            collect(inner, item, constant, generator, into)
 
 
 def is_constant(sign: Sign) -> bool:
     """Whether a sign is that of a public tensor that no call has made, and no parameter."""
     return sign[0] is GIVEN and type(sign[2]) is tuple and sign[2][0] == 0
+
+
+def shape_of_one(sign: Sign) -> tuple[Any, ...]:
+    """Return which tensor of the batch a sign stands for, and the shape of one example in it; empty if it is none."""
+    if sign[0] is not GIVEN or type(sign[2]) is not tuple or not isinstance(sign[2][0], int) or not sign[2][0]:
+        return ()
+    return (sign[2][0], tuple(sign[2][2][1:]))
 
 
 def num_numbers(sign: Sign) -> int:

@@ -143,6 +143,7 @@ class Step:
         self._stage = _Stage.WALKING
         self._session._launcher.was_passed_over()
         yield from self._batches()
+        self._session._preflight.check_walked()
         self._stage = _Stage.SUMMED
 
     def _batches(self, loss_function: LossFunction | None = None, *, can_repeat: bool = False) -> Iterator[Any]:
