@@ -82,8 +82,10 @@ unit: $(VENV)/.stamp-dev
 	$(PYTEST) -n $(WORKERS) -m "not slow"
 
 # Folders whose tests take seconds and hold the laws on which a guarantee rests.
-QUICK := tests/contract tests/mechanism tests/accounting tests/test_checks.py tests/test_formats.py tests/test_names.py \
-	tests/test_plan.py tests/test_repository.py tests/test_wheel.py tests/mutants
+QUICK := tests/contract tests/mechanism tests/accounting tests/gradients tests/isolation tests/training \
+	--ignore tests/training/test_estimator.py --ignore tests/training/test_several_processes.py \
+	$(wildcard tests/test_[c-p]*.py) tests/test_repository.py tests/test_wheel.py \
+	--ignore tests/test_docs.py --ignore tests/test_examples.py
 
 quick: $(VENV)/.stamp-dev
 	$(PYTEST) -n $(WORKERS) -m "not slow" $(QUICK)

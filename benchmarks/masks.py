@@ -31,16 +31,16 @@ from benchmarks.models import WORKLOADS, Images, Scale, Size
 from benchmarks.networks import VisionTransformer
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.granularity import Blocks, Coordinates, Rows
+from privet.mechanism.mask_rates import Constant
 from privet.mechanism.masking import Mask, NoMask, RandomMask
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch
-from privet.mechanism.schedules import Constant
-from privet.mechanism.terms import Adjacency, Unit
 from privet.models.dp_cnn import dp_cnn
 from privet.plan import Plan
 from privet.training.randomness import Streams
 from privet.training.session import Session, privatize
 from privet.training.step import Step
+from privet.vocabulary import Adjacency, Unit
 
 _WARM_UP = 3
 # Steps of an epoch of 50,000 examples in batches of 1,000; masks are drawn once per epoch.

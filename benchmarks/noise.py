@@ -30,10 +30,10 @@ from privet.mechanism.draws import add_radial_at, add_two_sided
 from privet.mechanism.geometry import Factored, Frame
 from privet.mechanism.laplace import L2Laplace
 from privet.mechanism.layout import Layout
-from privet.mechanism.noise import Gaussian, Noise, NormalSource
+from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
-from privet.mechanism.sums import ClippedSum
+from privet.mechanism.sums import ClippedSum, NormalSource
 from privet.training.randomness import Streams
 
 Draw = Callable[[Tensor], None]

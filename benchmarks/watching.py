@@ -22,10 +22,10 @@ from torch.utils.data import TensorDataset
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.session import privatize
 from privet.training.weights import WeightWatch
+from privet.vocabulary import Adjacency, Unit
 
 _WATCHED = ("begin_step", "check_forward", "look", "accept")
 

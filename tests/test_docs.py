@@ -74,6 +74,15 @@ def _run(page: Path, block: Block, names: dict[str, Any], capfd: pytest.CaptureF
         assert code == 0, f"{page.name}, line {block.line}: privet {' '.join(words)}\n{said.out}\n{said.err}"
 
 
+def test_the_guarantee_on_the_first_page_is_the_one_that_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    page = DOCS / "index.md"
+    (code, *_) = blocks(page)
+    exec(compile(code.code, page.name, "exec"), {})
+    before, after = capfd.readouterr().out.splitlines()
+    assert before == after
+    assert before in page.read_text(encoding="utf-8")
+
+
 def test_where_the_files_of_every_known_data_set_go_is_told() -> None:
     words = (DOCS / "own-data.md").read_text(encoding="utf-8").split("## Data sets that privet knows")[1]
     told = set(re.findall(r"`([^`]+)`", words))
@@ -217,9 +226,14 @@ def test_every_public_name_is_in_the_reference() -> None:
     pytest.importorskip("sphinx")
     import privet as package
 
-    page = _extension("public_names").api_page()
-    for public in package.__all__:
-        assert public.startswith("_") or f":: privet.{public}\n" in page
+    reference = _extension("public_names")
+    page = reference.api_page()
+    for public in package._WHERE:
+        assert f":: privet.{public}\n" in page
+    for module in package._MODULES:
+        for public in reference.public_names(module):
+            assert f"privet.{module}.{public}" in page
+        assert f"`pv.{module}`" in (DOCS / "api.md").read_text(encoding="utf-8")
 
 
 def test_patterns_of_the_index_that_match_nothing_are_left_out(tmp_path: Path) -> None:

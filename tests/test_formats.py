@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from privet.accounting.ledger import Ledger
-from privet.accounting.ledger_rows import FORMAT, RowMaker, read_entry
+from privet.accounting.ledger.rows import FORMAT, RowMaker, read_entry
 from privet.errors import LedgerError, LedgerMismatch, PlanError
 from privet.federated.loopback import run_in_process
 from privet.mechanism import codec
@@ -25,12 +25,12 @@ from privet.mechanism.fingerprint import fingerprint
 from privet.mechanism.former_fingerprint import FIELDS, former_fingerprint
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.terms import Release
 from privet.plan import Plan
 from privet.runs.ledger_check import check_ledger
 from privet.runs.recipe_files import load_recipe
 from privet.runs.runner import train
 from privet.training.checkpoint import load_checkpoint
+from privet.vocabulary import Release
 from tests.fixtures.loops import LOOPS, RECIPE, coordinator, last_iterate, parties, plan_of
 from tests.mechanism.test_codec import PIECES
 

@@ -19,14 +19,15 @@ from hypothesis import strategies as st
 from privet.accounting.charges import SupposedCharges
 from privet.errors import ArgumentError, PlanError, PrivetError, RecipeError
 from privet.mechanism.clipping import Threshold
+from privet.mechanism.epoch_sampling import Shuffle
 from privet.mechanism.events import decode_event, encode_event, same_event
 from privet.mechanism.grouping import ByName, OneGroup, PerLayer, PerParameter
 from privet.mechanism.masking import NoMask
 from privet.mechanism.noise import Gaussian
-from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
+from privet.mechanism.sampling import FullBatch, Poisson
 from privet.mechanism.sensitivity import Norm
-from privet.mechanism.terms import Adjacency, Release, Unit
 from privet.plan import Plan
+from privet.vocabulary import Adjacency, Release, Unit
 
 POISSON = Poisson(rate=0.05, steps=40, expected_batch_size=50)
 
@@ -331,3 +332,31 @@ def test_every_guarantee_says_what_it_rests_on(unit: Unit) -> None:
         for word in ("learning rates", "stopping", "between steps", f"one {unit.value} is one"):
             assert sum(word in each for each in promise.assumptions) == 1
             assert word in promise.statement()
+
+
+SHORT: dict[str, Any] = {"dataset_size": 10_000, "batch_size": 100, "delta": 1e-5}
+
+
+def test_the_short_way_to_a_plan_gives_the_plan_of_the_long_way() -> None:
+    long = plan(
+        sampling=Poisson.for_dataset(dataset_size=10_000, batch_size=100, epochs=2),
+        clipping=Threshold(norm=0.5),
+        noise=Gaussian(),
+    )
+    assert Plan.dpsgd(**SHORT, epochs=2, epsilon=3.0, clip_norm=0.5) == long.calibrated(epsilon=3.0)
+    fixed = Plan.dpsgd(**SHORT, steps=200, noise_multiplier=1.1, clip_norm=0.5)
+    assert fixed == dataclasses.replace(long, noise=Gaussian(noise_multiplier=1.1))
+
+
+def test_the_guarantee_of_the_short_way_names_unit_and_adjacency() -> None:
+    assert "add-or-remove one record" in str(Plan.dpsgd(**SHORT, steps=10, noise_multiplier=1.1).guarantee())
+    other = Plan.dpsgd(
+        **SHORT, steps=10, noise_multiplier=1.1, adjacency=Adjacency.REPLACE_ONE, unit=Unit.PERSON
+    ).guarantee()
+    assert "replace one person" in str(other)
+
+
+@pytest.mark.parametrize("amount", [{}, {"epsilon": 3.0, "noise_multiplier": 1.1}], ids=["neither", "both"])
+def test_the_short_way_asks_for_one_amount_of_noise(amount: dict[str, float]) -> None:
+    with pytest.raises(ArgumentError, match="one of epsilon and noise_multiplier"):
+        Plan.dpsgd(**SHORT, steps=10, **amount)

@@ -1,55 +1,59 @@
-"""The API page: every public name of privet, from the package's own list, so that none can be forgotten."""
+"""The API page: every public name of privet, from the package's own lists, so that none can be forgotten."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from itertools import groupby
 
 from sphinx.application import Sphinx
 
 import privet
 
 PAGE = "api"
-# Packages in the order in which a reader meets them.
-_HEADINGS = {
-    "privet.plan": "The plan",
-    "privet.training": "Training",
-    "privet.isolation": "Isolation",
-    "privet.convex": "Convex training",
-    "privet.mechanism": "Pieces of a plan",
-    "privet.accounting": "Guarantees and ledgers",
-    "privet.gradients": "Gradients",
-    "privet.errors": "Errors",
-}
+# Names at the top of the package, in the order in which a reader meets them; the others follow.
+_FIRST = ("Plan", "privatize", "Performance", "Session", "preflight", "PrivateClassifier", "PrivateRegressor")
+# Modules whose names need packages of their own are looked up only.
+_NEEDS_FLOWER = frozenset({"Patience", "client_app", "server_app"})
 
 
-def family(module: str) -> str:
-    """Return the package, or the module right below privet, that a name belongs to."""
-    return ".".join(module.split(".")[:2])
+def public_names(module: str) -> list[str]:
+    """Return the names that a public module lists as its own."""
+    found = importlib.import_module(f"privet.{module}")
+    names = getattr(found, "__all__", None) or dir(found)
+    return [
+        name
+        for name in names
+        if not name.startswith("_")
+        and name not in _NEEDS_FLOWER
+        and getattr(getattr(found, name), "__module__", "").startswith("privet")
+    ]
 
 
 def api_page() -> str:
-    """Return the page's body: one heading per package, one entry per name."""
-    names = sorted(
-        (name for name in privet.__all__ if not name.startswith("_")),
-        key=lambda name: (list(_HEADINGS).index(family(_module(name))), _module(name), name.lower()),
-    )
-    parts = []
-    for package, members in groupby(names, key=lambda name: family(_module(name))):
-        parts.append(f"## {_HEADINGS[package]}\n")
-        parts += [_entry(name) for name in members]
+    """Return the page's body: the names at the top, then one heading per public module."""
+    top = [name for name in privet.__all__ if name in privet._WHERE]
+    ordered = [*(name for name in _FIRST if name in top), *(name for name in top if name not in _FIRST)]
+    parts = ["## privet\n", *(_entry(f"privet.{name}", getattr(privet, name)) for name in ordered)]
+    seen = {id(getattr(privet, name)) for name in top}
+    for module in privet._MODULES:
+        found = importlib.import_module(f"privet.{module}")
+        parts.append(f"## privet.{module}\n\n{inspect.getdoc(found)}\n")
+        for name in public_names(module):
+            value = getattr(found, name)
+            # a class is described where it is met first; elsewhere its name leads there
+            parts.append(_again(module, name) if id(value) in seen else _entry(f"privet.{module}.{name}", value))
+            seen.add(id(value))
     return "\n".join(parts)
 
 
-def _module(name: str) -> str:
-    module: str = getattr(privet, name).__module__
-    return module
-
-
-def _entry(name: str) -> str:
-    kind = "autoclass" if inspect.isclass(getattr(privet, name)) else "autofunction"
+def _entry(name: str, value: object) -> str:
+    kind = "autoclass" if inspect.isclass(value) else "autofunction" if inspect.isfunction(value) else "autodata"
     members = "   :members:\n" if kind == "autoclass" else ""
-    return f"```{{eval-rst}}\n.. {kind}:: privet.{name}\n{members}```\n"
+    return f"```{{eval-rst}}\n.. {kind}:: {name}\n{members}```\n"
+
+
+def _again(module: str, name: str) -> str:
+    return f"`privet.{module}.{name}`: described above.\n"
 
 
 def _fill(app: Sphinx, page: str, source: list[str]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 _WHERE = {
-    "Adjacency": "privet.mechanism.terms",
+    "Adjacency": "privet.vocabulary",
     "Check": "privet.isolation.watch",
     "ConvexReluClassifier": "privet.convex.estimator",
     "DPAdam": "privet.training.optimizers",
@@ -30,12 +30,12 @@ _WHERE = {
     "PrivateRegressor": "privet.training.estimator",
     "privatize": "privet.training.session",
     "PrivetError": "privet.errors",
-    "Release": "privet.mechanism.terms",
+    "Release": "privet.vocabulary",
     "replace_batchnorm": "privet.gradients.engines.support",
     "Session": "privet.training.session",
     "suggest_physical_batch": "privet.training.physical_batch",
     "Threshold": "privet.mechanism.clipping",
-    "Unit": "privet.mechanism.terms",
+    "Unit": "privet.vocabulary",
     "Unprotected": "privet.training.telemetry",
     "Waiver": "privet.isolation.watch",
 }
@@ -196,9 +196,6 @@ if TYPE_CHECKING:
     from privet.mechanism.clipping import Threshold as Threshold
     from privet.mechanism.noise import Gaussian as Gaussian
     from privet.mechanism.sampling import Poisson as Poisson
-    from privet.mechanism.terms import Adjacency as Adjacency
-    from privet.mechanism.terms import Release as Release
-    from privet.mechanism.terms import Unit as Unit
     from privet.plan import Plan as Plan
     from privet.training.estimator import PrivateClassifier as PrivateClassifier
     from privet.training.estimator import PrivateRegressor as PrivateRegressor
@@ -211,3 +208,6 @@ if TYPE_CHECKING:
     from privet.training.session import privatize as privatize
     from privet.training.telemetry import Unprotected as Unprotected
     from privet.training.units import OneItemPerPerson as OneItemPerPerson
+    from privet.vocabulary import Adjacency as Adjacency
+    from privet.vocabulary import Release as Release
+    from privet.vocabulary import Unit as Unit

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from privet.mechanism.ablations import Unclipped
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
-from privet.mechanism.clipping import Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
-from privet.mechanism.scheduled_clipping import Scheduled
+from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
+from privet.mechanism.clipping import Automatic, KeepOrDrop, PerSampleAdaptive, Threshold
 
 __all__ = [
     "AdaptiveQuantile",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from privet.mechanism.chosen_mask import ChosenMask
 from privet.mechanism.granularity import Blocks, Coordinates, Rows
-from privet.mechanism.masking import FrozenMask, NoMask, RandomMask, RankedMask
-from privet.mechanism.shared_mask import SharedRandomMask
+from privet.mechanism.masking import FrozenMask, NoMask, RandomMask, SharedRandomMask
+from privet.mechanism.release_masks import ChosenMask, RankedMask
 
 __all__ = [
     "Blocks",

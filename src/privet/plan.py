@@ -11,22 +11,19 @@ from privet import checks
 from privet.accounting.calibration import calibrate_noise, epsilon_table, spent_epsilon
 from privet.accounting.charges import Charges
 from privet.accounting.guarantee import SEEDED, Guarantee, guarantee, rests_on
-from privet.accounting.last_iterate import ACCOUNTANT, LastIterate, proven_last_iterate
+from privet.accounting.hidden_state import ACCOUNTANT, LastIterate, proven_last_iterate
 from privet.errors import ArgumentError, PlanError, RecipeError
 from privet.mechanism import codec
-from privet.mechanism.ablations import NotPrivate, amplified
-from privet.mechanism.clipping import Clipping
-from privet.mechanism.clipping_runs import step_event
-from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.clipping import Clipping, Threshold
 from privet.mechanism.events import compose, same_event
 from privet.mechanism.fingerprint import fingerprint
 from privet.mechanism.former_fingerprint import former_fingerprint
 from privet.mechanism.grouping import Grouping, OneGroup
-from privet.mechanism.laplace import is_exponential
 from privet.mechanism.masking import Mask, NoMask
-from privet.mechanism.noise import Noise
-from privet.mechanism.sampling import Sampling
-from privet.mechanism.terms import Adjacency, Release, Unit
+from privet.mechanism.noise import Gaussian, Noise, NoiseFamily
+from privet.mechanism.sampling import Poisson, Sampling, amplified
+from privet.mechanism.strong_convexity import StronglyConvexDescent
+from privet.vocabulary import Adjacency, Release, Unit
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -77,8 +74,7 @@ class Plan:
         for name, protocol in _PROTOCOLS.items():
             piece = getattr(self, name)
             if isinstance(piece, type) or not isinstance(piece, protocol):
-                hint = f" Did you mean {piece.__name__}(...)?" if isinstance(piece, type) else ""
-                raise PlanError(f"{name} must be a {protocol.__name__} piece, got {piece!r}.{hint}")
+                raise PlanError(f"{name} must be a {protocol.__name__} piece, got {piece!r}.{_hint(piece, protocol)}")
         for name, kind in _ENUMS.items():
             if not isinstance(getattr(self, name), kind):
                 choices = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
@@ -92,6 +88,50 @@ class Plan:
                 f"{type(self.noise).__name__} noise hides contributions bounded in {self.noise.norm_kind.name}, but "
                 f"{type(self.clipping).__name__} bounds them in {self.clipping.norm_kind.name}. Choose a matching pair."
             )
+
+    @classmethod
+    def dpsgd(
+        cls,
+        *,
+        dataset_size: int,
+        batch_size: float,
+        delta: float,
+        epochs: int | None = None,
+        steps: int | None = None,
+        epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        clip_norm: float = 1.0,
+        adjacency: Adjacency = Adjacency.ADD_REMOVE,
+        unit: Unit = Unit.RECORD,
+    ) -> Self:
+        """Return the usual plan: Poisson batches, each gradient clipped to one norm, Gaussian noise.
+
+        Args:
+            dataset_size: A declared, public number of records, never ``len`` of private data.
+            batch_size: How many records a batch has on average.
+            delta: The probability with which the epsilon bound may fail; well below one over the number of records.
+            epochs: How long to train; or give ``steps``.
+            steps: How long to train; or give ``epochs``.
+            epsilon: Take the least noise that keeps epsilon at or below this; or give ``noise_multiplier``.
+            noise_multiplier: Standard deviation of the noise over the clipping norm; or give ``epsilon``.
+            clip_norm: The largest norm of one example's gradient.
+            adjacency: Which two data sets must not be told apart. The printed guarantee names it.
+            unit: What one item of the data set stands for. The printed guarantee names it.
+        """
+        if (epsilon is None) == (noise_multiplier is None):
+            raise ArgumentError(
+                "Plan.dpsgd needs one of epsilon and noise_multiplier: epsilon=3.0 finds the noise, "
+                f"noise_multiplier=1.1 fixes it. It got epsilon={epsilon!r} and noise_multiplier={noise_multiplier!r}."
+            )
+        plan = cls(
+            sampling=Poisson.for_dataset(dataset_size=dataset_size, batch_size=batch_size, steps=steps, epochs=epochs),
+            clipping=Threshold(norm=clip_norm),
+            noise=Gaussian(noise_multiplier=noise_multiplier),
+            delta=delta,
+            adjacency=adjacency,
+            unit=unit,
+        )
+        return plan if epsilon is None else plan.calibrated(epsilon=epsilon)
 
     def _check_descent(self) -> None:
         if self.descent is not None and not isinstance(self.descent, StronglyConvexDescent):
@@ -130,7 +170,7 @@ class Plan:
     @property
     def round_event(self) -> DpEvent:
         """What one round costs."""
-        return amplified(self.sampling, step_event(self.clipping, self.noise.event()))
+        return amplified(self.sampling, self.clipping.joint_event(self.noise.event()))
 
     @property
     def segments(self) -> tuple[tuple[DpEvent, int], ...]:
@@ -159,7 +199,7 @@ class Plan:
         return (
             *self.sampling.assumptions,
             "sampled indices and noise are secret and drawn from generators seeded by the operating system",
-            f"noise is treated as an ideal real-valued {'Laplace draw' if is_exponential(self.noise) else 'Gaussian'}",
+            f"noise is treated as an ideal real-valued {(self.noise.family or NoiseFamily.GAUSSIAN).value}",
             "plan constants are public and were not chosen by looking at the private data",
             *rests_on(self.unit),
         )
@@ -212,8 +252,13 @@ class Plan:
     @property
     def not_private_because(self) -> tuple[str, ...]:
         """Why no run of this plan is private, if one of its pieces takes the guarantee away."""
-        pieces = (self.clipping, self.noise)
-        return tuple(piece.not_private_because for piece in pieces if isinstance(piece, NotPrivate))
+        reasons = (self.clipping.not_private_because, self.noise.not_private_because)
+        return tuple(reason for reason in reasons if reason is not None)
+
+    @property
+    def holds_bounds(self) -> bool:
+        """Whether engines hold every contribution to its bound: always, unless clipping takes the guarantee away."""
+        return self.clipping.not_private_because is None
 
     def _account(
         self, event: DpEvent, released: Release, assumptions: tuple[str, ...], reasons: tuple[str, ...]
@@ -310,6 +355,15 @@ class Plan:
     def is_named(self, told: object) -> bool:
         """Whether a file that names its plan by this fingerprint means this plan, in whatever format it was written."""
         return told == self.hash or told in self.former_hashes
+
+
+def _hint(piece: object, protocol: type) -> str:
+    """Say what is wrong with something that is no piece: a class, or the members that it lacks."""
+    if isinstance(piece, type):
+        return f" Did you mean {piece.__name__}(...)?"
+    asked = [name for name in vars(protocol) if not name.startswith("_")]
+    lacks = [name for name in asked if not hasattr(type(piece), name) and not hasattr(piece, name)]
+    return "" if len(lacks) == len(asked) else f" It lacks {', '.join(lacks)}, and nothing about a piece is guessed."
 
 
 def _member(kind: Any, value: object, where: str) -> Any:

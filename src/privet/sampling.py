@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from privet.mechanism.cyclic import Cyclic
-from privet.mechanism.fixed_size import FixedSize
-from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
+from privet.mechanism.epoch_sampling import Cyclic, Shuffle
+from privet.mechanism.sampling import FixedSize, FullBatch, Poisson
 from privet.mechanism.truncated import TruncatedPoisson, Truncation
 
 __all__ = [

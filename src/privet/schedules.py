@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privet.mechanism.schedules import Constant, Cosine, GradualCooling, Linear
+from privet.mechanism.mask_rates import Constant, Cosine, GradualCooling, Linear
 
 __all__ = [
     "Constant",

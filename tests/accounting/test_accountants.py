@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privet.accounting.accountants import PLD, RDP, Accountant, ExactGaussian, curve, tightest
+from privet.accounting.dominating_pairs import LossPair, Removal, Replacement, Reversed
 from privet.accounting.loss_distribution import MAX_POINTS, compose_losses, plan_grid
-from privet.accounting.loss_pairs import LossPair, Removal, Replacement, Reversed
 from privet.errors import AccountingError, ArgumentError
 from privet.mechanism.events import DpEvent, compose
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 
 ADD_REMOVE, REPLACE_ONE, ZERO_OUT = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
 ACCOUNTANTS: list[Accountant] = [ExactGaussian(), PLD(), RDP()]

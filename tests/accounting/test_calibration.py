@@ -16,7 +16,6 @@ from privet.accounting.calibration import (
     SMALLEST_MULTIPLIER,
     _refine,
     calibrate_noise,
-    calibrate_steps,
     epsilon_table,
     spent_epsilon,
 )
@@ -24,7 +23,7 @@ from privet.accounting.gaussian_dp import gdp_mu
 from privet.accounting.guarantee import guarantee
 from privet.errors import AccountingError, ArgumentError, CalibrationError
 from privet.mechanism.events import DpEvent
-from privet.mechanism.terms import Adjacency, Unit
+from privet.vocabulary import Adjacency, Unit
 
 ADD_REMOVE = Adjacency.ADD_REMOVE
 
@@ -159,27 +158,6 @@ def test_wrong_arguments_are_refused(argument: str, bad: Any) -> None:
 def test_an_event_that_no_accountant_knows_cannot_be_calibrated() -> None:
     with pytest.raises(AccountingError):
         calibrate_noise(dp_event.LaplaceDpEvent, epsilon=1.0, delta=1e-5, adjacency=Adjacency.REPLACE_ONE)
-
-
-@pytest.mark.parametrize(("rate", "multiplier", "epsilon"), [(0.01, 1.0, 2.0), (0.1, 2.0, 1.0), (1.0, 5.0, 3.0)])
-def test_one_step_more_than_calibrated_overspends(rate: float, multiplier: float, epsilon: float) -> None:
-    def make_event(steps: int) -> DpEvent:
-        return sampled(rate, multiplier, steps)
-
-    steps = calibrate_steps(make_event, epsilon=epsilon, delta=1e-5, adjacency=ADD_REMOVE)
-    assert steps > 0
-    assert spent_epsilon(make_event(steps), delta=1e-5, adjacency=ADD_REMOVE) <= epsilon
-    assert spent_epsilon(make_event(steps + 1), delta=1e-5, adjacency=ADD_REMOVE) > epsilon
-
-
-def test_no_step_fits_a_budget_that_one_step_exceeds() -> None:
-    steps = calibrate_steps(lambda n: sampled(0.5, 0.5, n), epsilon=0.1, delta=1e-5, adjacency=ADD_REMOVE)
-    assert steps == 0
-
-
-def test_steps_that_cost_nothing_are_an_error() -> None:
-    with pytest.raises(CalibrationError, match="not exhausted"):
-        calibrate_steps(lambda n: sampled(0.0, 1.0, n), epsilon=1.0, delta=1e-5, adjacency=ADD_REMOVE)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from privet.accounting.guarantee import Guarantee, guarantee, rounded_up
 from privet.accounting.profile import privacy_profile
 from privet.errors import AccountingError, ArgumentError
 from privet.mechanism.events import DpEvent
-from privet.mechanism.terms import Adjacency, Release, Unit
+from privet.vocabulary import Adjacency, Release, Unit
 
 ADD_REMOVE = Adjacency.ADD_REMOVE
 

@@ -18,16 +18,15 @@ from privet.accounting.charges import SupposedCharges
 from privet.accounting.gaussian_dp import gdp_epsilon
 from privet.accounting.hidden_state import cyclic_ratio
 from privet.errors import ArgumentError, PlanError, RecipeError
-from privet.mechanism.clipping import Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop
-from privet.mechanism.cyclic import Cyclic
-from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.clipping import Automatic, KeepOrDrop, Threshold
+from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.grouping import PerLayer
 from privet.mechanism.masking import FrozenMask
 from privet.mechanism.noise import Gaussian
-from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
-from privet.mechanism.terms import Adjacency, Release, Unit
+from privet.mechanism.sampling import FullBatch, Poisson
+from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.plan import Plan
+from privet.vocabulary import Adjacency, Release, Unit
 
 ROOT_TWO = math.sqrt(2)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privet.accounting.ledger import Ledger, LedgerHead, VoidReason
-from privet.accounting.ledger_rows import read_entry
+from privet.accounting.ledger.rows import read_entry
 from privet.errors import (
     AccountingError,
     ArgumentError,

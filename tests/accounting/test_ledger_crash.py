@@ -20,7 +20,7 @@ import pytest
 from dp_accounting import dp_event
 
 from privet.accounting.ledger import Ledger, VoidReason
-from privet.accounting.ledger_store import FileState
+from privet.accounting.ledger.store import FileState
 from privet.errors import LedgerError, LedgerWriteError
 from tests.accounting.ledgers import done
 

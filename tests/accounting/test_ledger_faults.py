@@ -13,7 +13,7 @@ import pytest
 from dp_accounting import dp_event
 
 from privet.accounting.ledger import Ledger, VoidReason
-from privet.accounting.ledger_store import PosixFileSystem
+from privet.accounting.ledger.store import PosixFileSystem
 from privet.errors import LedgerError, LedgerMismatch, LedgerWriteError
 from tests.accounting.ledgers import done
 

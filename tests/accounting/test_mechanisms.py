@@ -18,16 +18,21 @@ from hypothesis import strategies as st
 
 from privet.accounting.accountants import PLD, RDP, ExactGaussian, ExactPure, tightest
 from privet.accounting.calibration import calibrate_noise
+from privet.accounting.dominating_pairs import (
+    FixedSizeExchange,
+    LaplaceRemoval,
+    LossPair,
+    Mirrored,
+    Mixture,
+    PureRemoval,
+)
 from privet.accounting.guarantee import guarantee
+from privet.accounting.library_check import confirmed, library_epsilon
 from privet.accounting.loss_distribution import compose_losses, plan_grid
-from privet.accounting.loss_pairs import LossPair
 from privet.accounting.mechanisms import TruncatedGaussian
-from privet.accounting.other_pairs import FixedSizeExchange, LaplaceRemoval, Mirrored, Mixture, PureRemoval
-from privet.accounting.witness import confirmed, library_epsilon
 from privet.errors import AccountingError, ArgumentError
-from privet.mechanism.events import DpEvent
-from privet.mechanism.extra_events import PureDpEvent
-from privet.mechanism.terms import Adjacency, Unit
+from privet.mechanism.events import DpEvent, PureDpEvent
+from privet.vocabulary import Adjacency, Unit
 
 ADD_REMOVE, REPLACE_ONE, ZERO_OUT = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
 

@@ -13,8 +13,8 @@ from scipy import integrate
 from privet.accounting.accountants import PLD, RDP, tightest
 from privet.accounting.product_laplace import SampledProductLaplace, one_coordinate, slope, worst_divergences
 from privet.errors import ArgumentError
-from privet.mechanism.extra_events import ProductLaplaceDpEvent
-from privet.mechanism.terms import Adjacency
+from privet.mechanism.events import ProductLaplaceDpEvent
+from privet.vocabulary import Adjacency
 
 ORDERS = np.array([1.5, 2.0, 8.0, 64.0])
 

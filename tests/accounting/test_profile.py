@@ -14,7 +14,7 @@ from privet.accounting.accountants import PLD
 from privet.accounting.gaussian_dp import gdp_delta
 from privet.accounting.profile import delta_at, privacy_profile, trade_off, true_positive_bound
 from privet.errors import ArgumentError
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 
 ADD_REMOVE = Adjacency.ADD_REMOVE
 EVENT = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.02, dp_event.GaussianDpEvent(1.0)), 500)

@@ -11,9 +11,9 @@ from dp_accounting import dp_event
 from privet.accounting.accountants import PLD, RDP, tightest
 from privet.accounting.calibration import calibrate_noise
 from privet.accounting.radial_laplace import RadialRemoval, SampledRadialLaplace, bessel_ratio
-from privet.mechanism.extra_events import L2LaplaceDpEvent
+from privet.mechanism.events import L2LaplaceDpEvent
 from privet.mechanism.laplace import mean_coordinate
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 
 
 def release(multiplier: float, dimension: int) -> L2LaplaceDpEvent:

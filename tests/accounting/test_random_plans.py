@@ -11,16 +11,14 @@ import pytest
 from dp_accounting import dp_event
 
 from privet.accounting.accountants import PLD, RDP, tightest
+from privet.accounting.batch_sizes import waste_table
 from privet.accounting.gaussian_dp import clt_mu, gdp_delta, gdp_epsilon, gdp_mu
 from privet.accounting.guarantee import guarantee
-from privet.accounting.pure_composition import advanced_epsilon, composed_delta, composed_epsilon
-from privet.accounting.search import RandomSearch
-from privet.accounting.waste import waste_table
+from privet.accounting.private_selection import RandomSearch
 from privet.errors import PrivetError
-from privet.mechanism.events import DpEvent
-from privet.mechanism.extra_events import PureDpEvent, TotalVariationDpEvent
-from privet.mechanism.terms import Adjacency, Unit
+from privet.mechanism.events import DpEvent, PureDpEvent, TotalVariationDpEvent
 from privet.mechanism.truncated import overflow_probability
+from privet.vocabulary import Adjacency, Unit
 
 QUICK = PLD(coarsest_spacing=1e-2)
 _SECONDS = 5.0
@@ -110,9 +108,6 @@ def cheap_answer(rng: np.random.Generator) -> float:
         lambda: gdp_epsilon(a, share),
         lambda: gdp_mu(a, share),
         lambda: clt_mu(rate=share, noise_multiplier=a, num_steps=count).mu,
-        lambda: composed_epsilon(epsilon_each=a, num_releases=few, delta=share),
-        lambda: composed_delta(epsilon_each=a, num_releases=few, epsilon=b, rate=any_share(rng)),
-        lambda: advanced_epsilon(epsilon_each=a, num_releases=count, delta=share),
         lambda: overflow_probability(dataset_size=max(count, 1), rate=share, max_batch_size=1),
         lambda: max(
             row.padding for row in waste_table(dataset_size=count, batch_size=few, physical_batch_size=any_count(rng))

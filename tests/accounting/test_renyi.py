@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privet.accounting.curves import RenyiCurve
-from privet.accounting.releases import SampledGaussian
+from privet.accounting.event_reader import SampledGaussian
 from privet.accounting.renyi import ORDERS, gaussian_divergences, sampled_divergences
 
 

@@ -10,11 +10,11 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from privet.accounting.guarantee import guarantee
-from privet.mechanism.cyclic import Cyclic
+from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.events import compose
 from privet.mechanism.noise import Gaussian
-from privet.mechanism.sampling import Poisson, Sampling, Shuffle
-from privet.mechanism.terms import Adjacency, Unit
+from privet.mechanism.sampling import Poisson, Sampling
+from privet.vocabulary import Adjacency, Unit
 
 
 def shuffle_lower_bound(noise: float, batches: int, delta: float) -> float:

@@ -9,14 +9,13 @@ import pytest
 from dp_accounting import dp_event
 
 from privet.accounting.accountants import PLD, RDP, ExactGaussian, curve
+from privet.accounting.batch_sizes import suggest_batch
 from privet.accounting.guarantee import guarantee
-from privet.accounting.surcharge import SurchargedCurve
-from privet.accounting.truncation import choose_max_batch, suggest_batch
+from privet.accounting.total_variation import SurchargedCurve
 from privet.errors import ArgumentError, TruncationError
-from privet.mechanism.events import DpEvent
-from privet.mechanism.extra_events import TotalVariationDpEvent
-from privet.mechanism.terms import Adjacency, Unit
-from privet.mechanism.truncated import TruncatedPoisson, Truncation, expected_kept, overflow_probability
+from privet.mechanism.events import DpEvent, TotalVariationDpEvent
+from privet.mechanism.truncated import TruncatedPoisson, Truncation, expected_kept
+from privet.vocabulary import Adjacency, Unit
 
 ADD_REMOVE = Adjacency.ADD_REMOVE
 
@@ -55,35 +54,6 @@ def test_a_batch_that_overflows_too_often_has_no_guarantee_by_total_variation(li
     with pytest.raises(TruncationError, match="Increase max_batch_size"):
         guarantee(event, delta=1e-5, adjacency=ADD_REMOVE, unit=Unit.RECORD)
     assert RDP().epsilon(event, delta=1e-5, adjacency=ADD_REMOVE) == math.inf
-
-
-@pytest.mark.parametrize(
-    ("size", "batch", "steps", "epsilon", "share", "limit"),
-    [
-        (60000, 256, 14063, 2.3817, 0.1, 371),
-        (60000, 256, 14063, 2.3817, 0.01, 377),
-        (50000, 1024, 3000, 7.2182, 0.1, 1261),
-        (50000, 1024, 3000, 7.2182, 0.01, 1271),
-    ],
-)
-def test_the_smallest_batch_for_a_share_of_delta_is_the_published_one(
-    size: int, batch: int, steps: int, epsilon: float, share: float, limit: int
-) -> None:
-    rate = batch / size
-    found = choose_max_batch(dataset_size=size, rate=rate, steps=steps, epsilon=epsilon, delta=1e-5, share=share)
-    assert found == limit
-
-    def charge(batch: int) -> float:
-        tail = overflow_probability(dataset_size=size, rate=rate, max_batch_size=batch)
-        return steps * (1 + math.exp(epsilon)) * tail
-
-    assert charge(limit) <= share * 1e-5 < charge(limit - 1)
-
-
-def test_the_smallest_batch_at_the_ends() -> None:
-    assert choose_max_batch(dataset_size=10, rate=1.0, steps=5, epsilon=1.0, delta=1e-5) == 10
-    with pytest.raises(TruncationError):
-        choose_max_batch(dataset_size=10, rate=0.1, steps=5, epsilon=1000.0, delta=1e-5)
 
 
 def test_a_surcharged_curve_never_rises_and_reads_the_same_both_ways() -> None:

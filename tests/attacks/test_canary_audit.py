@@ -16,20 +16,20 @@ from privet.attacks.audit_claim import AuditFinding, Claim
 from privet.attacks.canary_audit import CanaryAudit, Coins, sharpened
 from privet.errors import ArgumentError, DataError, PlanError
 from privet.mechanism.ablations import NoNoise
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
-from privet.mechanism.clipping import Clipping, Threshold, ThresholdRule
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop
-from privet.mechanism.fixed_size import FixedSize
+from privet.mechanism.changing_clipping import AdaptiveQuantile
+from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, Threshold
+from privet.mechanism.epoch_sampling import Shuffle
 from privet.mechanism.geometry import PerGroup
 from privet.mechanism.grouping import PerLayer
+from privet.mechanism.mask_rates import Constant
 from privet.mechanism.masking import RandomMask
-from privet.mechanism.noise import Gaussian, NormalSource
-from privet.mechanism.sampling import FullBatch, Poisson, Sampling, Shuffle
-from privet.mechanism.schedules import Constant
+from privet.mechanism.noise import Gaussian
+from privet.mechanism.sampling import FixedSize, FullBatch, Poisson, Sampling
 from privet.mechanism.shaped_noise import EllipticalGaussian
-from privet.mechanism.sums import ClippedSum, PrivateSum
-from privet.mechanism.terms import Adjacency, Unit
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 from privet.plan import Plan
+from privet.vocabulary import Adjacency, Unit
+from tests.mechanism.test_user_pieces import Coins as LookAlike
 
 SIZE = 64
 
@@ -59,14 +59,8 @@ class ShortNoise(Gaussian):
 class LooseThreshold(Threshold):
     """Broken: clips at twice the bound that it states."""
 
-    def for_groups(self, num_groups: int) -> ThresholdRule:
-        return LooseRule(sensitivity=super().for_groups(num_groups).sensitivity)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LooseRule(ThresholdRule):
-    def factors(self, norms: Tensor) -> Tensor:
-        return super().factors(norms / 2)
+    def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:
+        return super().factors(norms / 2, bounds)
 
 
 FULL = FullBatch(steps=10, expected_batch_size=100.0)
@@ -108,6 +102,12 @@ def audited(plan: Plan, **settings: object) -> AuditFinding:
     audit = replace(CanaryAudit(), **settings)  # type: ignore[arg-type]
     model = network()
     return audit.run(model, plan, losses=losses_of(model), record=made_up(audit.num_canaries))
+
+
+def test_a_look_alike_of_poisson_sampling_is_audited_as_poisson_sampling() -> None:
+    poisson = plan_of(sampling=Poisson(rate=0.2, steps=10, expected_batch_size=20.0))
+    found = [audited(plan, num_canaries=50) for plan in (poisson, plan_of(sampling=LookAlike(share=0.2, length=10)))]
+    assert found[0] == found[1]
 
 
 def test_two_thousand_canaries_and_ten_steps_pass_correct_code_and_flag_a_tenth_of_noise_missing(
@@ -159,7 +159,7 @@ def test_a_rule_that_clips_at_twice_its_bound_is_held_to_it_and_found_where_noth
 ) -> None:
     plan = plan_of(clipping=LooseThreshold(norm=0.7))
     assert not audited(plan).is_broken
-    monkeypatch.setattr("privet.training.step.NotPrivate", LooseThreshold)  # only ablations are not held
+    monkeypatch.setattr(Plan, "holds_bounds", False)  # as for ablations
     assert audited(plan).is_broken
 
 

@@ -17,8 +17,8 @@ from privet.attacks.membership import (
 )
 from privet.attacks.verdict import AttackLimit, MembershipReport, membership_report
 from privet.errors import ArgumentError, DataError
-from privet.mechanism.terms import Adjacency
 from privet.training.predictions import Predictions
+from privet.vocabulary import Adjacency
 
 
 def predictions(size: int, *, lift: float, seed: int) -> Predictions:

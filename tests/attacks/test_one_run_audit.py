@@ -16,12 +16,11 @@ from privet.attacks.canary_attacks import GradientAttack, LossAttack
 from privet.attacks.one_run_audit import OneRunAudit
 from privet.errors import DataError, PlanError
 from privet.mechanism.clipping import Threshold
-from privet.mechanism.fixed_size import FixedSize
-from privet.mechanism.noise import Gaussian, NormalSource
-from privet.mechanism.sampling import Poisson
-from privet.mechanism.sums import ClippedSum, PrivateSum
-from privet.mechanism.terms import Adjacency, Unit
+from privet.mechanism.noise import Gaussian
+from privet.mechanism.sampling import FixedSize, Poisson
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 from privet.plan import Plan
+from privet.vocabulary import Adjacency, Unit
 
 WIDTH, CLASSES, CANARIES = 600, 10, 300
 

@@ -24,8 +24,8 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.shaped_noise import EllipticalGaussian
 from privet.mechanism.sums import ClippedSum
-from privet.mechanism.terms import Adjacency
 from privet.training.randomness import KeystreamNoise
+from privet.vocabulary import Adjacency
 
 Array = NDArray[np.float64]
 SIZE, TRIALS, EPSILON, DELTA, BOUND = 650, 2000, 1.0, 1e-5, 1.0

@@ -64,8 +64,8 @@ def write_ledger(path: Path, *, rounds: int) -> Path:
     from privet.mechanism.clipping import Threshold
     from privet.mechanism.noise import Gaussian
     from privet.mechanism.sampling import Poisson
-    from privet.mechanism.terms import Adjacency, Unit
     from privet.plan import Plan
+    from privet.vocabulary import Adjacency, Unit
 
     plan = Plan(
         sampling=Poisson(rate=0.02, steps=4, expected_batch_size=20),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from privet.mechanism.noise import Gaussian, NormalSource
-from privet.mechanism.sums import ClippedSum, PrivateSum
+from privet.mechanism.noise import Gaussian
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 from tests.cli.conftest import Ask
 
 SMALL = ("--canaries", "1500", "--rounds", "4", "--device", "cpu")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from privet.accounting.guarantee import Guarantee
-from privet.mechanism.terms import Release
+from privet.vocabulary import Release
 from tests.cli.conftest import Ask
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"

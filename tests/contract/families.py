@@ -14,10 +14,9 @@ from privet.gradients.norms.planner import STRATEGIES
 from privet.gradients.norms.strategies import Strategy
 from privet.mechanism import registry
 from privet.mechanism.adaptive_noise import LearningRun
-from privet.mechanism.clipping import ClippingRule
-from privet.mechanism.clipping_runs import ClippingRun, start_clipping
+from privet.mechanism.clipping import ClippingRule, ClippingRun
 from privet.mechanism.masking import MaskRun
-from privet.mechanism.noise_runs import NoiseRun, start_noise
+from privet.mechanism.noise import NoiseRun
 from privet.mechanism.registry import Pieces
 from privet.training.optimizers import NoiseAware
 from privet.training.randomness import NoiseSource
@@ -96,8 +95,7 @@ def _reached(name: str, protocol: type[Any], values: Iterable[object], suite: st
 
 def _clipping_runs() -> list[object]:
     return [
-        start_clipping(piece, num_groups=number, num_steps=2, expected_batch_size=1.0)
-        for piece, number in test_clipping.MEMBERS
+        piece.start(num_groups=number, num_steps=2, expected_batch_size=1.0) for piece, number in test_clipping.MEMBERS
     ]
 
 
@@ -118,7 +116,7 @@ RUNNING_PARTS = (
     _reached(
         "noise in a run",
         NoiseRun,
-        [start_noise(member.piece, noises.LAYOUT, has_mask=False) for member in noises.MEMBERS],
+        [member.piece.start(noises.LAYOUT, has_mask=False) for member in noises.MEMBERS],
         "contract/noises.py",
     ),
     _reached(

@@ -19,11 +19,10 @@ from privet.mechanism.geometry import Diagonal, Factored, Geometry, Isotropic, P
 from privet.mechanism.grouping import PerLayer
 from privet.mechanism.laplace import BlockL2, L2Laplace, ProductLaplace
 from privet.mechanism.layout import Layout
-from privet.mechanism.noise import Gaussian, Noise, NormalSource
-from privet.mechanism.noise_runs import start_noise
+from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
-from privet.mechanism.sums import ClippedSum, PrivateSum
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 from privet.training.device_noise import DeviceNoise, FusedNoise, TorchNoise
 from privet.training.randomness import HostNoise, KeystreamNoise
 
@@ -185,11 +184,11 @@ def release(
 ) -> PrivateSum:
     """Release a sum, zeros by default, as the first step of a run does."""
     flat = torch.zeros(layout.num_coordinates, dtype=torch.float64) if start is None else start.clone()
-    run = start_noise(piece, layout, has_mask=keep is not None)
+    run = piece.start(layout, has_mask=keep is not None)
     frame, squares = run.begin(0, flat)
     sensitivity = bounds if isinstance(bounds, Sensitivity) else Sensitivity(bounds=bounds)
     clipped = ClippedSum(flat=flat, layout=layout, sensitivity=sensitivity, keep=keep, frame=frame, squares=squares)
-    return run.piece.add(clipped, source)
+    return run.add(clipped, source)
 
 
 DRAWS = 1000

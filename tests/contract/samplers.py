@@ -16,12 +16,11 @@ from dp_accounting import (
 )
 from scipy.special import bdtrc
 
-from privet.mechanism.cyclic import Cyclic
-from privet.mechanism.extra_events import TotalVariationDpEvent
-from privet.mechanism.fixed_size import FixedSize
-from privet.mechanism.sampling import FullBatch, Poisson, Sampling, Shuffle
-from privet.mechanism.terms import Adjacency
+from privet.mechanism.epoch_sampling import Cyclic, Shuffle
+from privet.mechanism.events import TotalVariationDpEvent
+from privet.mechanism.sampling import FixedSize, FullBatch, Poisson, Sampling
 from privet.mechanism.truncated import TruncatedPoisson, Truncation
+from privet.vocabulary import Adjacency
 
 ADD_REMOVE, REPLACE_ONE, ZERO_OUT = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT
 

@@ -18,15 +18,10 @@ from numpy.typing import NDArray
 
 from privet.accounting.accountants import ACCOUNTANTS, PLD, RDP, Accountant, ExactGaussian, ExactPure, tightest
 from privet.accounting.curves import PrivacyCurve
-from privet.accounting.releases import read_releases
+from privet.accounting.event_reader import read_releases
 from privet.errors import AccountingError, ArgumentError
-from privet.mechanism.extra_events import (
-    L2LaplaceDpEvent,
-    ProductLaplaceDpEvent,
-    PureDpEvent,
-    TotalVariationDpEvent,
-)
-from privet.mechanism.terms import Adjacency
+from privet.mechanism.events import L2LaplaceDpEvent, ProductLaplaceDpEvent, PureDpEvent, TotalVariationDpEvent
+from privet.vocabulary import Adjacency
 
 Array = NDArray[np.float64]
 ADD_REMOVE, REPLACE_ONE = Adjacency.ADD_REMOVE, Adjacency.REPLACE_ONE

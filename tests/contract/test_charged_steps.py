@@ -21,8 +21,8 @@ from privet.mechanism.layout import Layout
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.sums import ClippedSum
-from privet.mechanism.terms import Adjacency
 from privet.training.randomness import KeystreamNoise
+from privet.vocabulary import Adjacency
 
 RUNS, BOUND = 1_000_000, 0.7
 

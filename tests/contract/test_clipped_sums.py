@@ -16,12 +16,16 @@ from torch import Tensor, nn
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
-from privet.mechanism.clipping import Clipping, ClippingRule, Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
-from privet.mechanism.clipping_runs import start_clipping
+from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
+from privet.mechanism.clipping import (
+    Automatic,
+    Clipping,
+    ClippingRule,
+    KeepOrDrop,
+    PerSampleAdaptive,
+    Threshold,
+)
 from privet.mechanism.grouping import ByName, Grouping, OneGroup, PerParameter
-from privet.mechanism.scheduled_clipping import Scheduled
 from privet.mechanism.sensitivity import Norm
 from tests.gradients.reference import engine_clipped_sum
 
@@ -81,7 +85,7 @@ def contributions(
     model, (piece, step) = Rows(dtype), RULES[rule]
     chosen = GROUPINGS[grouping]
     num_groups = len(set(chosen.groups_of([name for name, _ in model.named_parameters()])))
-    run = start_clipping(piece, num_groups=num_groups, num_steps=10, expected_batch_size=NUM_ROWS)
+    run = piece.start(num_groups=num_groups, num_steps=10, expected_batch_size=NUM_ROWS)
     bound_rule = run.begin(step, torch.zeros(1))
     size = NUM_ROWS * sum(WIDTHS)
     keep = None

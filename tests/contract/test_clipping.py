@@ -14,14 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from privet.mechanism.ablations import NotPrivate, Unclipped
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
-from privet.mechanism.clipping import Clipping, ClippingRule, Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
-from privet.mechanism.clipping_runs import start_clipping, step_event
+from privet.mechanism.ablations import Unclipped
+from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
+from privet.mechanism.clipping import (
+    Automatic,
+    Clipping,
+    ClippingRule,
+    KeepOrDrop,
+    PerSampleAdaptive,
+    Threshold,
+)
 from privet.mechanism.codec import CLIPPING, decode_piece, encode_piece
 from privet.mechanism.events import same_event
-from privet.mechanism.scheduled_clipping import Scheduled
 from privet.training.randomness import KeystreamNoise
 
 NOISE = GaussianDpEvent(1.3)
@@ -56,7 +60,7 @@ CLIPPINGS: Mapping[type, Sequence[tuple[Clipping, int]]] = {
 MEMBERS = [pair for pairs in CLIPPINGS.values() for pair in pairs]
 each_piece = pytest.mark.parametrize(("piece", "num_groups"), MEMBERS, ids=str)
 each_member = pytest.mark.parametrize(
-    ("piece", "num_groups"), [pair for pair in MEMBERS if not isinstance(pair[0], NotPrivate)], ids=str
+    ("piece", "num_groups"), [pair for pair in MEMBERS if pair[0].not_private_because is None], ids=str
 )
 STEPS = 6
 DTYPES = (torch.float32, torch.float64)
@@ -75,7 +79,7 @@ def norms_for(num_groups: int) -> st.SearchStrategy[list[list[float]]]:
 @functools.cache
 def rules_of(piece: Clipping, num_groups: int) -> list[ClippingRule]:
     """Return the rules of a piece by itself, and those of all steps of a run in which some norms were seen."""
-    run = start_clipping(piece, num_groups=num_groups, num_steps=STEPS, expected_batch_size=4.0)
+    run = piece.start(num_groups=num_groups, num_steps=STEPS, expected_batch_size=4.0)
     found, source = [piece.for_groups(num_groups)], KeystreamNoise(bytes(48))
     for step in range(STEPS):
         found.append(run.begin(step, torch.zeros(1)))
@@ -98,8 +102,8 @@ def test_is_a_clipping_piece_by_protocol_and_survives_json(piece: Clipping, num_
 
 @each_piece
 def test_what_is_not_bounded_is_charged_as_not_private_and_nothing_else_is(piece: Clipping, num_groups: int) -> None:
-    is_private = not isinstance(step_event(piece, NOISE), NonPrivateDpEvent)
-    assert is_private != isinstance(piece, NotPrivate)
+    is_private = not isinstance(piece.joint_event(NOISE), NonPrivateDpEvent)
+    assert is_private != (piece.not_private_because is not None)
     norms = torch.full((1, num_groups), 1e4, dtype=torch.float64)
     is_bounded = all(
         bool((1e4 * rule.factors(norms) <= bounds_of(rule) * (1 + 1e-9)).all()) for rule in rules_of(piece, num_groups)
@@ -164,8 +168,10 @@ def test_a_factor_depends_on_its_own_row_alone(piece: Clipping, num_groups: int,
 @each_member
 def test_saturating_every_group_reaches_the_declared_total_and_no_more(piece: Clipping, num_groups: int) -> None:
     for rule in rules_of(piece, num_groups):
-        cutoffs = getattr(rule, "cutoffs", (1e15,) * num_groups)  # the longest gradient that still counts
-        norms = torch.tensor([cutoffs], dtype=torch.float64)
+        made_by = rule.piece  # type: ignore[attr-defined]
+        # the longest gradient that still counts
+        longest = made_by.cutoffs(num_groups) if isinstance(made_by, KeepOrDrop) else (1e15,) * num_groups
+        norms = torch.tensor([longest], dtype=torch.float64)
         kept = (rule.factors(norms) * norms).norm()
         assert float(kept) == pytest.approx(rule.sensitivity.total, rel=1e-12)
         assert len(rule.sensitivity.bounds) == num_groups
@@ -174,17 +180,17 @@ def test_saturating_every_group_reaches_the_declared_total_and_no_more(piece: Cl
 
 @each_piece
 def test_what_a_step_releases_beside_its_sum_costs_what_was_announced(piece: Clipping, num_groups: int) -> None:
-    run = start_clipping(piece, num_groups=num_groups, num_steps=STEPS, expected_batch_size=4.0)
+    run = piece.start(num_groups=num_groups, num_steps=STEPS, expected_batch_size=4.0)
     for step in range(STEPS):
         run.begin(step, torch.zeros(1))
         run.watch(torch.ones(4, num_groups))
-        assert same_event(run.release(NOISE, KeystreamNoise(bytes(48))), step_event(piece, NOISE))
+        assert same_event(run.release(NOISE, KeystreamNoise(bytes(48))), piece.joint_event(NOISE))
 
 
 @each_piece
 def test_a_step_that_begins_again_has_seen_nobody(piece: Clipping, num_groups: int) -> None:
     def next_bounds(passes: int) -> tuple[float, ...]:
-        run = start_clipping(piece, num_groups=num_groups, num_steps=STEPS, expected_batch_size=4.0)
+        run = piece.start(num_groups=num_groups, num_steps=STEPS, expected_batch_size=4.0)
         for _ in range(passes):
             run.begin(0, torch.zeros(1))
             run.watch(torch.full((4, num_groups), 1e3))
@@ -197,7 +203,7 @@ def test_a_step_that_begins_again_has_seen_nobody(piece: Clipping, num_groups: i
 @each_piece
 def test_a_run_goes_on_from_its_state_as_if_it_had_not_stopped(piece: Clipping, num_groups: int) -> None:
     first, second = (
-        start_clipping(piece, num_groups=num_groups, num_steps=STEPS, expected_batch_size=4.0) for _ in range(2)
+        piece.start(num_groups=num_groups, num_steps=STEPS, expected_batch_size=4.0) for _ in range(2)
     )  # fmt: skip
     first.begin(0, torch.zeros(1))
     first.watch(torch.ones(4, num_groups))

@@ -11,10 +11,11 @@ import pytest
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
 
 from privet.mechanism import codec
-from privet.mechanism.ablations import NotPrivate
-from privet.mechanism.clipping import Threshold, ThresholdRule
+from privet.mechanism.ablations import Unclipped
+from privet.mechanism.clipping import Threshold
 from privet.mechanism.events import _KIND_OF_CLASS
 from privet.mechanism.registry import Pieces
+from privet.mechanism.sampling import NothingDeclared
 from privet.mechanism.sensitivity import Norm, Sensitivity
 from tests.contract import noises, test_accountants, test_clipped_sums, test_noise
 from tests.contract.families import FAMILIES, PIECES_OF_PLANS, Family, faults
@@ -59,7 +60,8 @@ def test_every_noise_has_the_laws_of_one_shape_beside_those_of_all() -> None:
     for kind, members in noises.NOISES.items():
         for member in members:
             is_normal = isinstance(member.piece.event(), GaussianDpEvent)
-            is_open = isinstance(member.piece, NotPrivate) and isinstance(member.piece.event(), NonPrivateDpEvent)
+            is_open = member.piece.family is None and isinstance(member.piece.event(), NonPrivateDpEvent)
+            assert is_open == (member.piece.not_private_because is not None)
             is_exponential = kind in {type(piece) for piece in test_laplace.PIECES.values()}
             assert [is_normal, is_open, is_exponential].count(True) == 1, full_name(kind)
             assert is_normal == (kind in test_noise.GAUSSIANS), full_name(kind)
@@ -68,7 +70,7 @@ def test_every_noise_has_the_laws_of_one_shape_beside_those_of_all() -> None:
 def test_every_private_clipping_piece_is_tried_in_every_engine() -> None:
     clipping = next(family for family in FAMILIES if family.name == "clipping")
     tried = {type(piece) for piece, _ in test_clipped_sums.RULES.values()}
-    assert tried == {kind for kind in clipping.members if not implements(kind, NotPrivate)}
+    assert tried == {kind for kind in clipping.members if kind is not Unclipped}
 
 
 def test_every_kind_of_event_is_accounted_in_the_suite() -> None:
@@ -81,12 +83,8 @@ def test_every_kind_of_event_is_accounted_in_the_suite() -> None:
 class Lax(Threshold):
     """A clipping piece that lets ten times its bound through."""
 
-    def for_groups(self, num_groups: int) -> ThresholdRule:
-        class LaxRule(ThresholdRule):
-            def factors(self, norms: Any) -> Any:
-                return 10 * super().factors(norms)
-
-        return LaxRule(sensitivity=Sensitivity(bounds=(1.0,) * num_groups))
+    def factors(self, norms: Any, bounds: tuple[float, ...]) -> Any:
+        return 10 * super().factors(norms, bounds)
 
 
 class LaxRule:
@@ -103,6 +101,10 @@ class LaxRule:
 
 class Quiet:
     norm_kind = Norm.L2
+    noise_multiplier: float
+    family: Any
+    is_spherical = is_recordable = is_fixed = True
+    not_private_because: str | None
 
     def event(self) -> Any: ...
 
@@ -111,12 +113,20 @@ class Quiet:
 
     def add(self, clipped: Any, source: Any) -> Any: ...
 
+    def start(self, layout: Any, *, has_mask: bool) -> Any: ...
 
-class Favourites:
+    def in_clipped_units(self, flat: Any, layout: Any) -> Any: ...
+
+
+class Favourites(NothingDeclared):
     num_rounds: int
     steps_per_round: int
+    steps_per_epoch: int
+    inclusion: float
     expected_batch_size: float
     assumptions = ()
+
+    def described(self, num_steps: int) -> str: ...
 
     def refusal(self, adjacency: Any) -> None: ...
 
@@ -127,11 +137,19 @@ class Favourites:
 
 
 class Everyone:
+    is_flat = True
+
     def groups_of(self, names: Any) -> tuple[int, ...]:
         return ()
 
 
 class Peeking:
+    is_whole = is_public = False
+    public_seed = 0
+    final_rate = 0.5
+
+    def steps_per_draw(self, steps_per_epoch: int) -> int | None: ...
+
     def start(self, *, layout: Any, num_steps: int, steps_per_epoch: int) -> Any: ...
 
 

@@ -15,7 +15,7 @@ from privet.mechanism.codec import NOISE, decode_piece, encode_piece
 from privet.mechanism.geometry import Frame, Geometry, Isotropic
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
-from privet.mechanism.unit_learning import num_axis_sums
+from privet.mechanism.second_moments import num_axis_sums
 from tests.contract.noises import GEOMETRIES, LAYOUT, SIZE, UNITS
 
 ALL = [piece for pieces in GEOMETRIES.values() for piece in pieces]

@@ -14,16 +14,15 @@ import torch
 from torch import Tensor
 
 from privet.mechanism.ablations import NoNoise
-from privet.mechanism.chosen_mask import ChosenMask
 from privet.mechanism.codec import MASK, decode_piece, encode_piece
 from privet.mechanism.granularity import Blocks, Coordinates, Granularity, Kept, Rows
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
-from privet.mechanism.masking import FrozenMask, Mask, MaskRun, NoMask, RandomMask, RankedMask
+from privet.mechanism.mask_rates import Constant, Cosine, GradualCooling, Linear, RateSchedule
+from privet.mechanism.masking import FrozenMask, Mask, MaskRun, NoMask, RandomMask, SharedRandomMask
 from privet.mechanism.noise import Gaussian
-from privet.mechanism.schedules import Constant, Cosine, GradualCooling, Linear, RateSchedule
+from privet.mechanism.release_masks import ChosenMask, RankedMask
 from privet.mechanism.sensitivity import Sensitivity
-from privet.mechanism.shared_mask import SharedRandomMask
 from privet.mechanism.sums import ClippedSum, PrivateSum
 from privet.training.randomness import KeystreamNoise
 

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from privet.accounting.accountants import curve
 from privet.errors import DataError
 from privet.mechanism.codec import SAMPLING, decode_piece, encode_piece
-from privet.mechanism.cyclic import Cyclic
+from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.events import decode_event, encode_event, same_event
-from privet.mechanism.sampling import Poisson, Sampling, Shuffle
-from privet.mechanism.terms import Adjacency
+from privet.mechanism.sampling import Poisson, Sampling
+from privet.vocabulary import Adjacency
 from tests.contract import statistics as stats
 from tests.contract.samplers import (
     ADD_REMOVE,
@@ -61,6 +61,30 @@ def inclusion(batches: list[NDArray[np.int64]], num_examples: int) -> NDArray[np
 @each_member
 def test_is_a_sampler_by_protocol(member: Member) -> None:
     assert isinstance(member.piece, Sampling)
+
+
+@each_member
+def test_inclusion_and_epochs_are_told_as_they_are_drawn(member: Member) -> None:
+    piece = member.piece
+    assert piece.inclusion == pytest.approx(member.marginal)
+    assert piece.steps_per_epoch == max(1, round(1 / member.marginal))
+    assert member.sizes(piece.declared_size or SIZE)
+    if piece.declared_size is not None:
+        assert not member.sizes(piece.declared_size + 1)
+    assert piece.has_exact_size == (piece.declared_size is not None and not member.sizes(piece.declared_size - 1))
+    longest = max(len(batch) for batch in batches_of(piece, SIZE, np.random.default_rng(0), 50))
+    assert piece.batch_limit is None or longest <= piece.batch_limit
+
+
+@each_member
+def test_batches_that_are_told_as_fixed_come_back_in_every_epoch(member: Member) -> None:
+    first, second = (list(member.piece.round_batches(SIZE, np.random.default_rng(5))) for _ in range(2))
+    others = list(member.piece.round_batches(SIZE, np.random.default_rng(6)))
+    if member.piece.fixed_batches is not None:
+        assert len(first) == member.piece.fixed_batches
+        assert all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
+    is_same = all(np.array_equal(one, other) for one, other in zip(first, others, strict=True))
+    assert is_same or not member.piece.same_batches_after_restart
 
 
 @each_member

@@ -21,13 +21,13 @@ from privet.federated.party import Party
 from privet.mechanism import done as done_module
 from privet.mechanism.clipping import ClippingRule, Threshold
 from privet.mechanism.done import Done, Drawn, done_gaussian, done_together
-from privet.mechanism.noise import Gaussian, NormalSource
-from privet.mechanism.sums import ClippedSum, PrivateSum
-from privet.mechanism.terms import Adjacency, Unit
+from privet.mechanism.noise import Gaussian
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 from privet.training import release as release_module
 from privet.training.geometry import release_geometry
 from privet.training.normalisation import PrivateNormalisation
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency, Unit
 from tests.accounting.ledgers import done, step
 from tests.federated.conftest import RECORDS, Federation, agreement_of, plan_of
 from tests.federated.conftest import federation as federation

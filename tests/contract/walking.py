@@ -30,14 +30,18 @@ def package_modules() -> Sequence[ModuleType]:
 
 
 def classes_of(modules: Iterable[ModuleType]) -> list[type[Any]]:
-    """Return the classes that the modules define, protocols and what they import left out."""
+    """Return the classes that the modules define; protocols, abstract bases and what they import are left out."""
     found = {
         value
         for module in modules
         for value in vars(module).values()
-        if inspect.isclass(value) and value.__module__ == module.__name__ and not getattr(value, "_is_protocol", False)
+        if inspect.isclass(value) and value.__module__ == module.__name__ and not _is_abstract(value)
     }
     return sorted(found, key=full_name)
+
+
+def _is_abstract(kind: type[Any]) -> bool:
+    return getattr(kind, "_is_protocol", False) or inspect.isabstract(kind)
 
 
 def full_name(kind: type[Any]) -> str:

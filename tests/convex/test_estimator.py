@@ -12,9 +12,9 @@ from torch import nn
 from privet.convex.descent import NoisyCGD
 from privet.convex.estimator import ConvexReluClassifier
 from privet.errors import ArgumentError, DataError, LoopError, PlanError
-from privet.mechanism.terms import Adjacency, Release, Unit
 from privet.models.convex_losses import RadialSquared
 from privet.models.convex_relu import ConvexRelu
+from privet.vocabulary import Adjacency, Release, Unit
 
 
 def classifier(**changes: Any) -> ConvexReluClassifier:

@@ -16,8 +16,8 @@ from privet.convex import statistics
 from privet.convex.features import ConvexFeatures, FeatureMap, RandomFourier, RandomRelu
 from privet.convex.statistics import SufficientStatistics, joint_sensitivity
 from privet.errors import ArgumentError, DataError, PlanError
-from privet.mechanism.terms import Adjacency, Unit
 from privet.training.randomness import Streams
+from privet.vocabulary import Adjacency, Unit
 from tests.contract import statistics as stats
 
 MAPS: dict[str, FeatureMap] = {

@@ -20,7 +20,7 @@ from privet.datasets.own_images import (
     read_test_images,
 )
 from privet.errors import ArgumentError, DataError
-from privet.mechanism.terms import Unit
+from privet.vocabulary import Unit
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -10,8 +10,8 @@ from privet.errors import ArgumentError
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
+from privet.vocabulary import Adjacency, Unit
 
 
 def _plan(sampling: Poisson | FullBatch) -> Plan:

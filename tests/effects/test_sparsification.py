@@ -32,13 +32,13 @@ from privet.effects.sparsification import (
 from privet.errors import ArgumentError
 from privet.mechanism.ablations import NoNoise
 from privet.mechanism.clipping import Threshold
+from privet.mechanism.mask_rates import GradualCooling
 from privet.mechanism.masking import Mask, NoMask, RandomMask
 from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.schedules import GradualCooling
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency, Unit
 
 TERMS = ConvergenceTerms(
     clip_norm=0.5,

@@ -8,8 +8,7 @@ from torch.nn import functional
 
 from privet.effects.tangent_kernel import TangentKernel, kernel_report, matrix_properties, tangent_kernel
 from privet.errors import ArgumentError, UnsupportedModel
-from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop
+from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, Threshold
 from privet.mechanism.grouping import Grouping, OneGroup, PerLayer
 
 FLAT, LAYERWISE = OneGroup(), PerLayer()

@@ -7,9 +7,9 @@ from privet.effects.temperature import fit_temperature, fit_temperature_privatel
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.predictions import Predictions
+from privet.vocabulary import Adjacency, Unit
 
 
 def sharpened(temperature: float, size: int = 4000) -> Predictions:

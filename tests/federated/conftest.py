@@ -16,12 +16,12 @@ from privet.federated.contributions import ClippedSums, Contribution
 from privet.federated.coordinator import Coordinator
 from privet.federated.party import Party
 from privet.mechanism.clipping import Threshold
+from privet.mechanism.mask_rates import Constant
+from privet.mechanism.masking import SharedRandomMask
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson, Sampling
-from privet.mechanism.schedules import Constant
-from privet.mechanism.shared_mask import SharedRandomMask
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
+from privet.vocabulary import Adjacency, Unit
 
 NUM_PARTIES, RECORDS, FEATURES, CLASSES = 3, 8, 5, 3
 

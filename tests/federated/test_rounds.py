@@ -18,10 +18,10 @@ from privet.federated.coordinator import Coordinator, RoundReport
 from privet.federated.loopback import run_in_process
 from privet.federated.messages import Answer, Outcome
 from privet.federated.party import Party, Replica
+from privet.mechanism.mask_rates import Constant
 from privet.mechanism.masking import RandomMask
-from privet.mechanism.schedules import Constant
-from privet.mechanism.terms import Unit
 from privet.training.session import privatize
+from privet.vocabulary import Unit
 from tests.accounting.ledgers import done
 from tests.federated.conftest import (
     NUM_PARTIES,

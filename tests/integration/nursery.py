@@ -27,10 +27,10 @@ from privet.accounting.ledger import Ledger
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.checkpoint import load_checkpoint
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency, Unit
 
 ROUNDS = 150
 RESERVED_AHEAD = 10

@@ -23,30 +23,28 @@ from torch import Tensor
 from torch.optim import SGD, Adam
 from torch.utils.data import TensorDataset
 
-from privet.accounting import ledger as ledger_module
+from privet.accounting.ledger import ledger as ledger_module
 from privet.cli import progress_line
 from privet.cli.console import run as run_command
 from privet.cli.main import privet
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
-from privet.mechanism.clipping import Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
-from privet.mechanism.cyclic import Cyclic
-from privet.mechanism.fixed_size import FixedSize
+from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
+from privet.mechanism.clipping import Automatic, KeepOrDrop, PerSampleAdaptive, Threshold
+from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.grouping import PerLayer
 from privet.mechanism.laplace import L2Laplace
-from privet.mechanism.masking import RandomMask, RankedMask
-from privet.mechanism.sampling import Shuffle
-from privet.mechanism.scheduled_clipping import Scheduled
-from privet.mechanism.schedules import Constant
+from privet.mechanism.mask_rates import Constant
+from privet.mechanism.masking import RandomMask
+from privet.mechanism.release_masks import RankedMask
+from privet.mechanism.sampling import FixedSize
 from privet.mechanism.shaped_noise import GroupwiseGaussian
-from privet.mechanism.terms import Adjacency
 from privet.mechanism.truncated import TruncatedPoisson
 from privet.plan import Plan
 from privet.runs import building, runner
 from privet.training.averaging import ExponentialAverage
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency
 from tests.training.tools import examples, full_batch, losses_of, network, plan_of, poisson
 
 Neighbour = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from privet.errors import ArgumentError, CheckpointError, PlanError
-from privet.mechanism.ablations import NoNoise, NotPrivate, Unclipped
+from privet.mechanism.ablations import NoNoise, Unclipped
+from privet.mechanism.changing_clipping import Scheduled
 from privet.mechanism.clipping import Threshold
+from privet.mechanism.epoch_sampling import Shuffle
 from privet.mechanism.noise import Gaussian
-from privet.mechanism.sampling import FullBatch, Poisson, Sampling, Shuffle
-from privet.mechanism.scheduled_clipping import Scheduled
-from privet.mechanism.terms import Adjacency, Unit
+from privet.mechanism.sampling import FullBatch, Poisson, Sampling
 from privet.plan import Plan
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency, Unit
 from tests.training.tools import examples, flat_gradient, losses_of, network, plain_sgd, run
 
 PLAN = Plan(
@@ -75,8 +76,8 @@ def test_no_noise_can_be_calibrated_for_an_ablation(name: str) -> None:
 
 def test_private_plans_are_not_touched() -> None:
     assert PLAN.not_private_because == ()
-    assert not isinstance(PLAN.clipping, NotPrivate)
-    assert not isinstance(PLAN.noise, NotPrivate)
+    assert PLAN.clipping.not_private_because is None
+    assert PLAN.noise.not_private_because is None
     assert math.isfinite(PLAN.guarantee().epsilon)
 
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from privet.errors import ArgumentError, PlanError
-from privet.mechanism.clipping import Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
+from privet.mechanism.clipping import Automatic, KeepOrDrop, PerSampleAdaptive, Threshold
 
 NORMS = torch.tensor([[0.0], [0.5], [4.0], [4.5], [1e6]], dtype=torch.float64)
 
@@ -49,7 +48,7 @@ def test_keep_or_drop_is_a_threshold_at_the_cutoff_scaled_by_bound_over_cutoff_w
 def test_one_cutoff_holds_for_every_group_and_a_bound_is_shared() -> None:
     rule = KeepOrDrop(norm=2.0, cutoff=3.0).for_groups(4)
     assert rule.sensitivity.bounds == (1.0, 1.0, 1.0, 1.0)
-    assert rule.cutoffs == (3.0, 3.0, 3.0, 3.0)
+    assert rule.piece.cutoffs(4) == (3.0, 3.0, 3.0, 3.0)
 
 
 @pytest.mark.parametrize(

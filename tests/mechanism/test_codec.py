@@ -12,25 +12,21 @@ import tomli_w
 
 from privet.errors import RecipeError
 from privet.mechanism.ablations import NoNoise, Unclipped
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
 from privet.mechanism.adaptive_noise import AdaptiveGaussian, PastGradients, ReleasedSquares
-from privet.mechanism.chosen_mask import ChosenMask
-from privet.mechanism.clipping import Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
+from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
+from privet.mechanism.clipping import Automatic, KeepOrDrop, PerSampleAdaptive, Threshold
 from privet.mechanism.codec import CLIPPING, GROUPING, MASK, NOISE, SAMPLING, Family, decode_piece, encode_piece
-from privet.mechanism.cyclic import Cyclic
-from privet.mechanism.fixed_size import FixedSize
+from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.geometry import Diagonal, Factored, Isotropic, PerGroup
 from privet.mechanism.granularity import Blocks, Coordinates, Rows
 from privet.mechanism.grouping import ByName, OneGroup, PerLayer, PerParameter
 from privet.mechanism.laplace import BlockL2, L2Laplace, ProductLaplace
-from privet.mechanism.masking import FrozenMask, NoMask, RandomMask, RankedMask
+from privet.mechanism.mask_rates import Constant, Cosine, GradualCooling, Linear
+from privet.mechanism.masking import FrozenMask, NoMask, RandomMask, SharedRandomMask
 from privet.mechanism.noise import Gaussian
-from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
-from privet.mechanism.scheduled_clipping import Scheduled
-from privet.mechanism.schedules import Constant, Cosine, GradualCooling, Linear
+from privet.mechanism.release_masks import ChosenMask, RankedMask
+from privet.mechanism.sampling import FixedSize, FullBatch, Poisson
 from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
-from privet.mechanism.shared_mask import SharedRandomMask
 from privet.mechanism.truncated import TruncatedPoisson, Truncation
 
 PIECES: list[tuple[object, Family]] = [

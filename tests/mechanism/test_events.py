@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from privet.errors import AccountingError, ArgumentError
 from privet.mechanism.events import (
     MAX_DEPTH,
+    PureDpEvent,
+    TotalVariationDpEvent,
     compose,
     decode_event,
     encode_event,
@@ -22,7 +24,6 @@ from privet.mechanism.events import (
     gaussian_event,
     same_event,
 )
-from privet.mechanism.extra_events import PureDpEvent, TotalVariationDpEvent
 
 multipliers = st.floats(min_value=0, allow_nan=False, allow_infinity=True)
 leaves = st.one_of(

@@ -7,8 +7,8 @@ import pytest
 from dp_accounting import dp_event
 
 from privet.errors import ArgumentError, DataError
-from privet.mechanism.fixed_size import FixedSize
-from privet.mechanism.terms import Adjacency
+from privet.mechanism.sampling import FixedSize
+from privet.vocabulary import Adjacency
 from tests.contract import statistics as stats
 
 NOISE = dp_event.GaussianDpEvent(1.3)

@@ -18,10 +18,9 @@ from privet.mechanism.codec import NOISE, decode_piece, encode_piece
 from privet.mechanism.events import decode_event, encode_event, same_event
 from privet.mechanism.laplace import BlockL2, L2Laplace, ProductLaplace, mean_coordinate
 from privet.mechanism.layout import Layout
-from privet.mechanism.noise import NormalSource
 from privet.mechanism.optimal_laplace import optimal_block_l2, optimal_product_laplace
 from privet.mechanism.sensitivity import Sensitivity
-from privet.mechanism.sums import ClippedSum
+from privet.mechanism.sums import ClippedSum, NormalSource
 from privet.training.device_noise import TorchNoise
 from privet.training.randomness import KeystreamNoise
 from tests.contract import statistics as stats

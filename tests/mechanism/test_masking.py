@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privet.errors import ArgumentError, PlanError
-from privet.mechanism.epochs import steps_per_epoch
-from privet.mechanism.fixed_size import FixedSize
+from privet.mechanism.epoch_sampling import Shuffle
 from privet.mechanism.granularity import Blocks, Coordinates, Rows
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
-from privet.mechanism.masking import FrozenMask, RandomMask, RankedMask
-from privet.mechanism.sampling import FullBatch, Poisson, Sampling, Shuffle
-from privet.mechanism.schedules import Constant, Cosine, GradualCooling, Linear, RateSchedule
+from privet.mechanism.mask_rates import Constant, Cosine, GradualCooling, Linear, RateSchedule
+from privet.mechanism.masking import FrozenMask, RandomMask
+from privet.mechanism.release_masks import RankedMask
+from privet.mechanism.sampling import FixedSize, FullBatch, Poisson, Sampling
 from privet.mechanism.sums import PrivateSum
 from privet.mechanism.truncated import TruncatedPoisson
 
@@ -187,7 +187,7 @@ def test_a_ranking_refuses_noise_that_differs_between_coordinates() -> None:
     ids=repr,
 )
 def test_an_epoch_is_one_pass_over_the_data(sampling: Sampling, steps: int) -> None:
-    assert steps_per_epoch(sampling) == steps
+    assert sampling.steps_per_epoch == steps
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5, float("nan"), True, "0.5"])

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privet.errors import ArgumentError
-from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
+from privet.mechanism.epoch_sampling import Shuffle
+from privet.mechanism.sampling import FullBatch, Poisson
 
 
 @given(size=st.integers(1, 10**9), share=st.integers(1, 10**6), epochs=st.integers(1, 1000))

@@ -9,21 +9,18 @@ import torch
 from dp_accounting import GaussianDpEvent
 
 from privet.errors import CheckpointError, PrivetError
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
-from privet.mechanism.clipping import Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop
-from privet.mechanism.clipping_runs import start_clipping, step_event
+from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
+from privet.mechanism.clipping import Automatic, KeepOrDrop, Threshold
 from privet.mechanism.codec import CLIPPING, decode_piece
-from privet.mechanism.scheduled_clipping import Scheduled
 
 LIKE = torch.zeros(1)
 MIXED = Scheduled(parts=(Threshold(norm=0.1), KeepOrDrop(norm=0.1, cutoff=1000.0)), switches=(0.95,))
 
 
 def test_the_last_twentieth_of_the_steps_has_the_second_rule() -> None:
-    run = start_clipping(MIXED, num_groups=1, num_steps=1000, expected_batch_size=32)
-    kinds = [type(run.begin(step, LIKE)).__name__ for step in range(1000)]
-    assert kinds == ["ThresholdRule"] * 950 + ["KeepOrDropRule"] * 50
+    run = MIXED.start(num_groups=1, num_steps=1000, expected_batch_size=32)
+    kinds = [type(run.begin(step, LIKE).piece).__name__ for step in range(1000)]
+    assert kinds == ["Threshold"] * 950 + ["KeepOrDrop"] * 50
 
 
 def test_three_parts_take_over_one_after_another() -> None:
@@ -34,7 +31,7 @@ def test_three_parts_take_over_one_after_another() -> None:
 
 def test_every_step_costs_what_its_noisy_sum_costs_and_nothing_is_kept() -> None:
     event = GaussianDpEvent(1.3)
-    assert step_event(MIXED, event) is event
+    assert MIXED.joint_event(event) is event
     run = MIXED.start(num_groups=1, num_steps=10, expected_batch_size=1)
     run.begin(9, LIKE)
     run.watch(torch.ones(3, 1))

@@ -11,8 +11,8 @@ from privet.mechanism.codec import MASK, decode_piece, encode_piece
 from privet.mechanism.granularity import Kept, Rows
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
-from privet.mechanism.schedules import Constant, GradualCooling
-from privet.mechanism.shared_mask import SharedRandomMask
+from privet.mechanism.mask_rates import Constant, GradualCooling
+from privet.mechanism.masking import SharedRandomMask
 
 LAYOUT = Layout.of([("a.weight", (8, 3)), ("a.bias", (8,))], OneGroup())
 LIKE = torch.zeros(LAYOUT.num_coordinates)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privet.errors import AccountingError, ArgumentError, DataError
-from privet.mechanism.extra_events import PureDpEvent, TotalVariationDpEvent
-from privet.mechanism.terms import Adjacency
+from privet.mechanism.events import PureDpEvent, TotalVariationDpEvent
 from privet.mechanism.truncated import TruncatedPoisson, Truncation, expected_kept, overflow_probability
+from privet.vocabulary import Adjacency
 from tests.contract import statistics as stats
 
 

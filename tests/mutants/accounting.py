@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant, one
 
 _ACCOUNTANTS = "accounting/accountants.py"
-_RELEASES = "accounting/releases.py"
+_RELEASES = "accounting/event_reader.py"
 _RENYI = "accounting/renyi.py"
 _LOSSES = "accounting/loss_distribution.py"
 _EVENTS = "mechanism/events.py"
@@ -107,7 +107,7 @@ ACCOUNTING = (
     one(
         "overflow-surcharge-without-its-factor",
         "a difference in total variation is added without its factor 1 + exp(epsilon)",
-        "accounting/surcharge.py",
+        "accounting/total_variation.py",
         "extra = self.total_variation * (1 + np.exp(np.minimum(epsilons, 700.0)))",
         "extra = self.total_variation * np.ones_like(epsilons)",
         "tests/accounting/test_truncation.py::test_the_charge_by_total_variation_has_its_reference_value",
@@ -228,7 +228,7 @@ ACCOUNTING = (
     one(
         "an-end-that-later-rounds-do-not-take-back",
         "rounds charged after the end of a plan leave its last iterate as private as before",
-        "accounting/ledger_tally.py",
+        "accounting/ledger/tally.py",
         "self.is_complete = False  # whatever is charged afterwards",
         "pass  # whatever is charged afterwards",
         "tests/accounting/test_ledger.py::test_whatever_follows_the_end_of_a_plan_takes_it_back",
@@ -252,10 +252,10 @@ ACCOUNTING = (
     one(
         "search-of-one-run-divides-by-zero",
         "a search of mean one cannot be drawn",
-        "accounting/search.py",
+        "accounting/private_selection.py",
         "if self.mean == 1:",
         "if self.mean == 0:",
-        "tests/accounting/test_search.py::test_a_search_of_mean_one_is_one_run",
+        "tests/accounting/test_private_selection.py::test_a_search_of_mean_one_is_one_run",
     ),
     one(
         "certificate-of-a-broken-run-says-complete",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.mutants.mutant import Edit, Mutant, one
 
 _RULE = "mechanism/clipping.py"
-_RULES = "mechanism/clipping_rules.py"
+_RULES = "mechanism/clipping.py"
 _ENGINE = "gradients/engines/engine.py"
-_QUOTIENTS = "quotients = per_group(self.sensitivity.bounds, norms) / norms"
+_QUOTIENTS = "quotients = per_group(bounds, norms) / norms"
 _FACTORS = "        self.factors = factors = self._factors(rule, norms)\n        bad = self._bad(norms)"
 _LAW = "tests/contract/test_clipping.py::test_factors_are_finite_and_keep_every_group_within_its_bound"
 _SUMS = "tests/contract/test_clipped_sums.py::test_no_record_moves_the_sum_further_than_the_rule_declares"
@@ -64,7 +64,7 @@ CLIPPING = (
         "keep-or-drop-drops-nobody",
         "gradients beyond the cutoff are kept",
         _RULES,
-        "kept = (norms <= per_group(self.cutoffs, norms)) & norms.isfinite()",
+        "kept = (norms <= per_group(cutoffs, norms)) & norms.isfinite()",
         "kept = norms.isfinite()",
         _LAW,
     ),
@@ -117,9 +117,9 @@ CLIPPING = (
             ),
             Edit(
                 file=_ENGINE,
-                old="        self._planner.settle()\n        return norms",
+                old="        if self._planner.has_new:\n",
                 new="        flat.mul_(min(1.0, rule.sensitivity.total / max(float(flat.norm()), 1e-30)))\n"
-                "        self._planner.settle()\n        return norms",
+                "        if self._planner.has_new:\n",
             ),
         ),
         killed_by=(_ADDITIVE, _BOUND),

@@ -17,20 +17,20 @@ CONTRACTS = (
     one(
         "clipping-in-no-list",
         "a new rule that lets ten times its bound through joins no suite, and nobody says so",
-        "mechanism/clipping_rules.py",
+        "mechanism/clipping.py",
         "def _finite(factors",
         "class Lax(Automatic):\n"
-        "    def for_groups(self, num_groups: int) -> AutomaticRule:\n"
-        "        return AutomaticRule(sensitivity=Sensitivity(bounds=(0.1,) * num_groups), stability=0.01)\n\n\n"
+        "    def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:\n"
+        "        return 10 * super().factors(norms, bounds)\n\n\n"
         "def _finite(factors",
         _LISTED,
     ),
     one(
         "rule-in-no-suite",
         "a new rule that no piece of the suite makes is never tried",
-        "mechanism/clipping_rules.py",
+        "mechanism/clipping.py",
         "def _finite(factors",
-        "class LaxRule(AutomaticRule):\n"
+        "class LaxRule(BoundRule):\n"
         "    def factors(self, norms: Tensor) -> Tensor:\n"
         "        return 10 * super().factors(norms)\n\n\n"
         "def _finite(factors",
@@ -40,8 +40,8 @@ CONTRACTS = (
         "noise-in-no-list",
         "a new noise joins no suite, and nobody says so",
         "mechanism/noise.py",
-        "def checked_multiplier(",
-        "class Quiet(Gaussian):\n    pass\n\n\ndef checked_multiplier(",
+        "def calibrated_multiplier(",
+        "class Quiet(Gaussian):\n    pass\n\n\ndef calibrated_multiplier(",
         _LISTED,
     ),
     one(
@@ -63,7 +63,7 @@ CONTRACTS = (
     one(
         "fixed-size-favours-the-first-records",
         "some records are drawn more often than the charge says",
-        "mechanism/fixed_size.py",
+        "mechanism/sampling.py",
         "        drawn = rng.choice(num_examples, size=self.batch_size, replace=False, shuffle=False)\n",
         "        drawn = np.minimum(rng.permutation(num_examples)[: self.batch_size], num_examples - 2)\n",
         _SAMPLERS + "test_indices_are_unique_and_in_range",
@@ -72,7 +72,7 @@ CONTRACTS = (
     one(
         "fixed-size-charged-as-if-by-coins",
         "a record that leaves the batch makes room for another, which nobody charges",
-        "mechanism/fixed_size.py",
+        "mechanism/sampling.py",
         "        return SampledWithoutReplacementDpEvent(\n"
         "            source_dataset_size=self.dataset_size, sample_size=self.batch_size, event=event\n        )",
         "        from dp_accounting import PoissonSampledDpEvent\n\n"

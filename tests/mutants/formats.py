@@ -6,9 +6,9 @@ from tests.mutants.mutant import one
 
 _NAMES = "mechanism/fingerprint.py"
 _FORMER = "mechanism/former_fingerprint.py"
-_ROWS = "accounting/ledger_rows.py"
+_ROWS = "accounting/ledger/rows.py"
 _TESTS = "tests/test_formats.py::"
-_ROLLED = "tests/accounting/test_rolled_back.py::"
+_ROLLED = "tests/accounting/test_ledger_rollback.py::"
 _FACTS = "tests/contract/test_what_was_done.py::"
 
 FORMATS = (
@@ -71,7 +71,7 @@ FORMATS = (
     one(
         "planned-event-taken",
         "a ledger compares the plan with itself",
-        "accounting/ledger_at_hand.py",
+        "accounting/ledger/at_hand.py",
         "if not isinstance(found, Done):",
         "if found is None:",
         _FACTS + "test_a_ledger_takes_no_event_that_was_planned",
@@ -95,8 +95,8 @@ FORMATS = (
     one(
         "later-releases-of-a-round-not-compared",
         "after the first step of an epoch, and after a party's first round, any noise will do",
-        "accounting/ledger.py",
-        "if any(is_same(charged, event) for charged, _ in self._tally.charged):",
+        "accounting/ledger/ledger.py",
+        "if any(matches(charged, event) for charged, _ in self._tally.charged):",
         "if self._tally.charged:",
         _FACTS + "test_a_later_step_of_a_charged_epoch_with_half_the_noise_is_refused_and_charged",
         _FACTS + "test_a_party_that_clips_its_update_to_twice_the_bound_is_refused_whenever_it_is_asked",
@@ -120,7 +120,7 @@ FORMATS = (
     one(
         "restored-folder-accounted",
         "the figure of an older copy of a ledger is told as the run's",
-        "accounting/rolled_back.py",
+        "accounting/ledger/rollback.py",
         "        kept.check(view, where)\n",
         "",
         _ROLLED + "test_a_restored_folder_is_neither_accounted_nor_certified",
@@ -128,7 +128,7 @@ FORMATS = (
     one(
         "head-kept-at-the-end-only",
         "a run that was killed and restored from a backup is not noticed",
-        "accounting/ledger.py",
+        "accounting/ledger/ledger.py",
         "        self._tally.take(line)\n        self._keep_head()\n",
         "        self._tally.take(line)\n        if isinstance(entry, Closed):\n            self._keep_head()\n",
         _ROLLED + "test_a_row_is_kept_before_data_are_read_for_it",
@@ -136,7 +136,7 @@ FORMATS = (
     one(
         "difference-of-totals-accepted",
         "of two copies that went on apart only the longer one is charged",
-        "accounting/rolled_back.py",
+        "accounting/ledger/rollback.py",
         "shared = {CodedEvent.of(event).key: rounds for event, rounds in tally.charged}",
         "shared = {CodedEvent.of(event).key: rounds for event, rounds in view.charged}",
         _ROLLED + "test_copies_that_went_on_apart_are_charged_together",
@@ -144,7 +144,7 @@ FORMATS = (
     one(
         "accepted-rounds-given-back",
         "what a lost copy spent is given back when the older one is accepted",
-        "accounting/rolled_back.py",
+        "accounting/ledger/rollback.py",
         "        ledger.abandon()  # a clean end would give back what was not run here\n",
         "",
         _ROLLED + "test_what_accepting_charged_is_given_back_by_nobody",

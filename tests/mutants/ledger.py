@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Edit, Mutant, one
 
-_LEDGER = "accounting/ledger.py"
-_STORE = "accounting/ledger_store.py"
-_TALLY = "accounting/ledger_tally.py"
+_LEDGER = "accounting/ledger/ledger.py"
+_STORE = "accounting/ledger/store.py"
+_TALLY = "accounting/ledger/tally.py"
 _SESSION = "training/session.py"
 _CRASH = "tests/accounting/test_ledger_crash.py::test_charged_is_at_least_released_after_every_two_power_losses"
 _DAMAGE = "tests/accounting/test_ledger_damage.py"
@@ -134,8 +134,8 @@ LEDGER = (
         "facts-not-compared",
         "a release that is not what was charged passes",
         _LEDGER,
-        "            if is_same(reserved.event, event):",
-        "            if is_same(reserved.event, reserved.event):",
+        "            if matches(reserved.event, event):",
+        "            if matches(reserved.event, reserved.event):",
         "tests/accounting/test_ledger.py::test_facts_that_differ_are_charged_on_top_and_refused",
     ),
     one(
@@ -150,8 +150,8 @@ LEDGER = (
         "event-compared-loosely",
         "one percent less noise than was charged passes",
         "mechanism/events.py",
-        "rel_tol: float = 1e-9) -> bool:",
-        "rel_tol: float = 2e-2) -> bool:",
+        "_REL_TOL = 1e-9",
+        "_REL_TOL = 2e-2",
         "tests/accounting/test_ledger.py",
         "tests/mechanism/test_events.py",
         "tests/training/test_release.py::"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant, one
 
-_PROCESSES = "accounting/processes.py"
+_PROCESSES = "accounting/ledger/processes.py"
 _SEVERAL = "tests/training/test_several_processes.py"
 
-_TERMS = "mechanism/terms.py"
+_TERMS = "vocabulary.py"
 _UNITS = "tests/training/test_units.py"
 _OWN_DATA = "tests/cli/test_train_own_data.py"
 _SEAL = "training/data_seal.py"
@@ -35,7 +35,7 @@ RECORDS: tuple[Mutant, ...] = (
     one(
         "late-process-group-unseen",
         "a group that is formed after the ledger was opened is not seen",
-        "accounting/ledger.py",
+        "accounting/ledger/ledger.py",
         "        check_alone()\n        self._check_usable()",
         "        self._check_usable()",
         _SEVERAL + "::test_every_process_of_a_group_refuses_to_train_until_the_group_is_gone",

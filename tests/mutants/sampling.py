@@ -8,6 +8,7 @@ _SAMPLING = "mechanism/sampling.py"
 _SIZE = "size = rng.binomial(num_examples, self.rate)"
 _POISSON = "tests/contract/test_samplers.py::test_poisson_sampling_follows_the_law_of_independent_coins"
 _CHARGED = "tests/contract/test_samplers.py::test_a_round_is_charged_as_declared"
+_EPOCHS = "mechanism/epoch_sampling.py"
 _TRUNCATED = "mechanism/truncated.py"
 _STEP = "training/step.py"
 _SESSION = "training/session.py"
@@ -64,16 +65,17 @@ SAMPLING = (
     one(
         "shuffling-charged-as-poisson",
         "an epoch of shuffled batches is given the amplification of Poisson sampling",
-        _SAMPLING,
+        _EPOCHS,
         '"""Charge an epoch as one unamplified release: its batches are disjoint."""\n        return event',
         '"""Charge an epoch as one unamplified release: its batches are disjoint."""\n'
+        "        from dp_accounting import PoissonSampledDpEvent\n\n"
         "        return PoissonSampledDpEvent(1 / self.batches, event)",
         _CHARGED,
     ),
     one(
         "shuffling-accepted-when-records-come-and-go",
         "a deal that moves with every added record is given a guarantee",
-        _SAMPLING,
+        _EPOCHS,
         "        if adjacency is Adjacency.ADD_REMOVE:",
         "        if adjacency is None:",
         "tests/contract/test_samplers.py::test_refuses_exactly_the_adjacencies_without_a_proof",

@@ -80,7 +80,7 @@ def test_a_mutant_that_nobody_notices_is_reported() -> None:
         "import sys\n"
         "from dataclasses import replace\n"
         "from tests.mutants import __main__ as command, table\n"
-        "harmless = replace(table.MUTANTS[0], name='harmless', killed_by=('tests/mechanism/test_terms.py',))\n"
+        "harmless = replace(table.MUTANTS[0], name='harmless', killed_by=('tests/test_vocabulary.py',))\n"
         "command.MUTANTS = (harmless,)\n"
         "sys.argv = ['mutants']\n"
         "sys.exit(command.main())\n"

@@ -9,7 +9,7 @@ _PRINTS = "training/fingerprints.py"
 _FOLLOWING = "training/following.py"
 _SESSION = "training/session.py"
 _STEP = "training/step.py"
-_TALLY = "accounting/ledger_tally.py"
+_TALLY = "accounting/ledger/tally.py"
 _FOUND = "tests/training/test_weights.py::test_a_change_between_two_steps_is_refused_and_nothing_is_promised"
 _HOOK = "tests/training/test_following.py::test_a_hook_that_uses_gradients_without_noise_is_refused"
 
@@ -52,7 +52,7 @@ WEIGHTS: tuple[Mutant, ...] = (
     one(
         "change-that-the-disk-refused-is-forgotten",
         "a full disk turns an unexplained change into a promise",
-        "accounting/ledger.py",
+        "accounting/ledger/ledger.py",
         "super().why_not_private + ((untold,) if self._unrecorded_mismatch else ())",
         "super().why_not_private",
         "tests/accounting/test_ledger_changes.py::"

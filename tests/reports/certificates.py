@@ -8,8 +8,8 @@ from privet.accounting.ledger import Ledger
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.sampling import FullBatch, Poisson, Sampling
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
+from privet.vocabulary import Adjacency, Unit
 from tests.accounting.ledgers import done
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from privet.accounting.ledger import Ledger
-from privet.accounting.ledger_rows import canonical
+from privet.accounting.ledger.rows import canonical
 from privet.errors import AccountingError, CheckpointError, LedgerCorrupt, LedgerError
 from privet.mechanism.events import decode_event, same_event
-from privet.mechanism.terms import Adjacency
 from privet.reports.certificate import Certificate, Standing, certify
 from privet.reports.certificate_page import JSON_NAME, PAGE_NAME, render_page, write_certificate
+from privet.vocabulary import Adjacency
 from tests.reports.certificates import plan_of, spend
 from tests.reports.conftest import MakeRun
 from tests.reports.test_report import HOSTILE, Page, assert_loads_and_runs_nothing

@@ -15,13 +15,13 @@ from privet.attacks.verdict import AttackLimit, MembershipReport, membership_rep
 from privet.effects.calibration import calibration_report
 from privet.effects.reliability import CalibrationReport
 from privet.errors import CheckpointError
-from privet.mechanism.terms import Adjacency
 from privet.reports.content import gather, read_calibration, read_membership
 from privet.reports.examination import confidence_rows, membership_rows
 from privet.reports.examination_plots import reliability_plot, roc_plot
 from privet.reports.report import render
 from privet.runs.run_files import RunFiles
 from privet.training.predictions import Predictions
+from privet.vocabulary import Adjacency
 from tests.reports.conftest import MakeRun
 
 EVENT = GaussianDpEvent(1.0)

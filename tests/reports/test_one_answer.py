@@ -20,13 +20,12 @@ from privet.errors import LoopError, WeightsChanged
 from privet.federated.agreement import Agreement
 from privet.federated.contributions import ClippedSums, Contribution, Sessions
 from privet.federated.coordinator import Coordinator
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
+from privet.mechanism.changing_clipping import AdaptiveQuantile
 from privet.mechanism.clipping import Threshold
-from privet.mechanism.cyclic import Cyclic
-from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.noise import Gaussian
-from privet.mechanism.sampling import FullBatch, Poisson, Sampling, Shuffle
-from privet.mechanism.terms import Adjacency, Release, Unit
+from privet.mechanism.sampling import FullBatch, Poisson, Sampling
+from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.models.convex_relu import ConvexRelu
 from privet.plan import Plan
 from privet.reports.certificate import Standing, certify
@@ -35,6 +34,7 @@ from privet.reports.content import gather
 from privet.runs.ledger_check import check_ledger
 from privet.runs.project import total_of_runs
 from privet.training.session import Session, privatize
+from privet.vocabulary import Adjacency, Release, Unit
 from tests.scripts.test_verify_certificate import HOLDS, VERIFIER, WRONG
 
 RATE, RIDGE = 0.5, 1e-2
@@ -76,7 +76,7 @@ PLANS = {
 @pytest.fixture(autouse=True)
 def _no_second_opinion(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library that is asked besides takes seconds and changes no figure."""
-    monkeypatch.setattr("privet.accounting.witness.library_epsilon", lambda *_, **__: None)
+    monkeypatch.setattr("privet.accounting.library_check.library_epsilon", lambda *_, **__: None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from privet.errors import RecipeError
-from privet.mechanism.terms import Release
 from privet.runs.ledger_check import check_ledger
 from privet.runs.recipe import Recipe
 from privet.runs.recipe_files import load_recipe
 from privet.runs.runner import train
+from privet.vocabulary import Release
 
 SMALL = (
     "dataset=fashion_mnist_small",

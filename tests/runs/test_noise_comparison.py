@@ -11,9 +11,9 @@ from privet.errors import ArgumentError
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.runs.noise_comparison import compare_noise
+from privet.vocabulary import Adjacency, Unit
 
 PLAN = Plan(
     sampling=FullBatch(steps=1, expected_batch_size=100),

@@ -13,9 +13,9 @@ from privet.errors import ArgumentError
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.runs.project import total_of_runs
+from privet.vocabulary import Adjacency, Unit
 from tests.accounting.ledgers import done
 
 PLAN = Plan(

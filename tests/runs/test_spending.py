@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from privet.mechanism.sampling import Poisson, Shuffle
-from privet.mechanism.terms import Adjacency
+from privet.mechanism.epoch_sampling import Shuffle
+from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
 from privet.runs import runner
 from privet.runs.recipe import Recipe
 from privet.runs.recipe_files import load_recipe
 from privet.runs.run_files import RunFiles
 from privet.runs.spending import Spending
+from privet.vocabulary import Adjacency
 
 BARE = ("privacy.epsilon=", "privacy.noise={kind='none'}")
 

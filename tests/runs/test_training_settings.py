@@ -13,10 +13,8 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, RMSprop
 
 from privet.errors import RecipeError
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
-from privet.mechanism.clipping import Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
-from privet.mechanism.scheduled_clipping import Scheduled
+from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
+from privet.mechanism.clipping import Automatic, KeepOrDrop, PerSampleAdaptive, Threshold
 from privet.runs.building import build_optimizer, build_schedule, with_views
 from privet.runs.recipe import Recipe
 from privet.runs.runner import evaluate, train

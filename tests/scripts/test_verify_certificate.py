@@ -23,20 +23,19 @@ from safetensors.numpy import save_file
 
 from privet.accounting.guarantee import guarantee
 from privet.accounting.ledger import Ledger
-from privet.accounting.ledger_rows import canonical
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
-from privet.mechanism.clipping import Threshold
-from privet.mechanism.clipping_rules import Automatic
-from privet.mechanism.cyclic import Cyclic
-from privet.mechanism.descent import StronglyConvexDescent
+from privet.accounting.ledger.rows import canonical
+from privet.mechanism.changing_clipping import AdaptiveQuantile
+from privet.mechanism.clipping import Automatic, Threshold
+from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.events import DpEvent, compose, encode_event
 from privet.mechanism.laplace import L2Laplace
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson, Sampling
-from privet.mechanism.terms import Adjacency, Release, Unit
+from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.plan import Plan
 from privet.reports.certificate import Standing, certify
 from privet.reports.certificate_page import write_certificate
+from privet.vocabulary import Adjacency, Release, Unit
 from tests.accounting.ledgers import done
 from tests.reports.certificates import plan_of, spend
 

@@ -13,9 +13,9 @@ import pytest
 
 from privet.accounting.ledger import Ledger
 from privet.errors import LedgerError
-from privet.mechanism.terms import Release
 from privet.reports.certificate import certify
 from privet.reports.certificate_page import write_certificate
+from privet.vocabulary import Release
 from tests.accounting.ledgers import done
 from tests.scripts.test_verify_certificate import HOLDS, VERIFIER, WRONG, last_iterate_plan, plan_of, resigned, verdict
 

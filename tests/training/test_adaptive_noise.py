@@ -31,15 +31,14 @@ from privet.mechanism.grouping import OneGroup, PerLayer
 from privet.mechanism.layout import Layout
 from privet.mechanism.masking import FrozenMask
 from privet.mechanism.noise import Gaussian, Noise
-from privet.mechanism.noise_runs import start_noise
 from privet.mechanism.sampling import FullBatch, Poisson
+from privet.mechanism.second_moments import num_axis_sums
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.sums import ClippedSum
-from privet.mechanism.terms import Adjacency, Unit
-from privet.mechanism.unit_learning import num_axis_sums
 from privet.plan import Plan
 from privet.training.replay import CudaGraph
 from privet.training.session import Session, privatize
+from privet.vocabulary import Adjacency, Unit
 
 SCALES = torch.tensor([0.05, 0.3, 1.0, 3.0])
 SQUARES = AdaptiveGaussian(learning=ReleasedSquares(every=2), noise_multiplier=1.5)
@@ -267,7 +266,7 @@ def test_a_state_of_another_model_is_refused() -> None:
         run = AdaptiveGaussian(learning=learning, noise_multiplier=1.0).start(layout, has_mask=False)
         with pytest.raises(CheckpointError, match="another plan"):
             run.restore({"moments": (1.0,), "count": (1.0,)})
-    plain = start_noise(Gaussian(noise_multiplier=1.0), layout, has_mask=True)
+    plain = Gaussian(noise_multiplier=1.0).start(layout, has_mask=True)
     plain.restore({})
     with pytest.raises(CheckpointError, match="keeps no state"):
         plain.restore({"moments": (1.0,)})

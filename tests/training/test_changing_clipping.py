@@ -11,11 +11,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
-from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
+from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
+from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, PerSampleAdaptive, Threshold
 from privet.mechanism.grouping import PerLayer
-from privet.mechanism.scheduled_clipping import Scheduled
 from privet.plan import Plan
 from privet.training.session import Session, privatize
 from tests.training.tools import (

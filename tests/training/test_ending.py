@@ -21,7 +21,9 @@ from privet.training.optimizers import DPAdam
 from privet.training.randomness import Streams
 from privet.training.replay import CudaGraph, Eager, Launch
 
-NOISE = Gaussian(noise_multiplier=0.5)
+LAYOUT_OF_ONE = Layout(names=("w",), shapes=((1,),), groups=(0,))
+NOISE = Gaussian(noise_multiplier=0.5).start(LAYOUT_OF_ONE, has_mask=False)
+LOUDER = Gaussian(noise_multiplier=0.6).start(LAYOUT_OF_ONE, has_mask=False)
 
 
 def _endings(
@@ -70,7 +72,7 @@ def test_an_optimizer_with_hooks_of_the_users_own_is_not_recorded() -> None:
 
 def test_another_noise_bound_rate_or_memory_never_meets_an_old_recording() -> None:
     endings, total = _endings()
-    keys = {endings._key(NOISE, total), endings._key(Gaussian(noise_multiplier=0.6), total)}
+    keys = {endings._key(NOISE, total), endings._key(LOUDER, total)}
     wider = Threshold(norm=3.0).for_groups(1).sensitivity
     keys.add(endings._key(NOISE, ClippedSum(flat=total.flat, layout=total.layout, sensitivity=wider)))
     keys.add(endings._key(NOISE, ClippedSum(flat=total.flat.clone(), layout=total.layout, sensitivity=wider)))
@@ -87,7 +89,7 @@ def test_a_recording_is_replayed_for_its_own_noise_alone() -> None:
     recorded = _Recorded(private=NOISE.add(total, endings.source), graph=None, endings=endings)  # type: ignore[arg-type]
     endings._recorded[endings._key(NOISE, total)] = recorded
     assert endings.begin(NOISE, total) is recorded
-    other = endings.begin(Gaussian(noise_multiplier=0.6), total)
+    other = endings.begin(LOUDER, total)
     assert other is not recorded
     assert other.private.noise_std == pytest.approx(1.2)
 

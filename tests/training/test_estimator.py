@@ -14,14 +14,12 @@ from torch.optim import Adam
 from torch.utils.data import TensorDataset
 
 from privet.errors import ArgumentError, DataError, LoopError, UnsupportedModel
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
-from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
-from privet.mechanism.scheduled_clipping import Scheduled
-from privet.mechanism.terms import Adjacency, Unit
+from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
+from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, PerSampleAdaptive, Threshold
 from privet.training.averaging import ExponentialAverage
 from privet.training.estimator import PrivateClassifier, PrivateRegressor, sgd
 from privet.training.schedules import CosineDecay
+from privet.vocabulary import Adjacency, Unit
 from tests.training.tools import flat
 
 SETTINGS: dict[str, Any] = {

@@ -17,11 +17,10 @@ from torch.utils.data import TensorDataset
 
 from privet.errors import LoopError, PlanError, WeightsChanged
 from privet.mechanism.clipping import Threshold
-from privet.mechanism.cyclic import Cyclic
-from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Sampling
-from privet.mechanism.terms import Adjacency, Release, Unit
+from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.models.convex_losses import RadialSquared
 from privet.models.convex_relu import ConvexRelu
 from privet.plan import Plan
@@ -30,6 +29,7 @@ from privet.training.averaging import ExponentialAverage
 from privet.training.checkpoint import load_checkpoint
 from privet.training.session import Session, privatize
 from privet.training.step import Step
+from privet.vocabulary import Adjacency, Release, Unit
 
 RATE, RIDGE = 0.5, 1e-2
 CYCLIC = Cyclic(batches=4, epochs=3, expected_batch_size=2)

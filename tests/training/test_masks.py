@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from privet.mechanism.granularity import Coordinates, Kept, Rows
-from privet.mechanism.masking import FrozenMask, Mask, NoMask, RandomMask, RankedMask
+from privet.mechanism.mask_rates import Constant, GradualCooling
+from privet.mechanism.masking import FrozenMask, Mask, NoMask, RandomMask
+from privet.mechanism.release_masks import RankedMask
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.schedules import Constant, GradualCooling
-from privet.mechanism.terms import Release
 from privet.plan import Plan
 from privet.training.replay import Compiled
 from privet.training.session import privatize
+from privet.vocabulary import Release
 from tests.training.tools import (
     examples,
     flat,

@@ -13,10 +13,10 @@ from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
 from privet.isolation.watch import Check, Waiver
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
 from privet.mechanism.adaptive_noise import AdaptiveGaussian, ReleasedSquares
-from privet.mechanism.masking import RankedMask
-from privet.mechanism.schedules import Constant
+from privet.mechanism.changing_clipping import AdaptiveQuantile
+from privet.mechanism.mask_rates import Constant
+from privet.mechanism.release_masks import RankedMask
 from privet.plan import Plan
 from privet.training.session import Session, privatize
 from privet.training.telemetry import Unprotected

@@ -20,10 +20,10 @@ from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.optimal_laplace import optimal_block_l2
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.optimizers import DPAdam
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency, Unit
 
 SIZE = 4 * 5 + 5 + 5 * 3 + 3
 UNITS = Factored(

@@ -17,15 +17,15 @@ from privet.accounting.ledger import Ledger
 from privet.errors import ArgumentError, CalibrationError, DataError, PlanError
 from privet.mechanism.ablations import NoNoise
 from privet.mechanism.clipping import Threshold
-from privet.mechanism.cyclic import Cyclic
-from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.events import compose
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.terms import Adjacency, Release, Unit
+from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.plan import Plan
 from privet.training.estimator import fit_privately
 from privet.training.normalisation import PrivateNormalisation, _sums
+from privet.vocabulary import Adjacency, Release, Unit
 
 SCALES = torch.tensor([0.01, 1.0, 30.0])
 

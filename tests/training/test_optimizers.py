@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RAdam, RMSprop
 
 from privet.errors import ArgumentError, LoopError, PlanError
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
+from privet.mechanism.changing_clipping import AdaptiveQuantile
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import PrivateSum
 from privet.training.optimizers import DPAdam, DPAdamW, NoiseAware, tell_noise

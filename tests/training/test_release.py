@@ -17,9 +17,9 @@ from privet.errors import LedgerMismatch, LoopError, PlanError
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
-from privet.mechanism.noise import Gaussian, NormalSource
+from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson
-from privet.mechanism.sums import ClippedSum, PrivateSum
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 from privet.plan import Plan
 from privet.training.checkpoint import load_checkpoint
 from privet.training.randomness import Streams

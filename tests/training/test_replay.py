@@ -14,14 +14,14 @@ from torch.utils.data import TensorDataset
 
 from privet import Adjacency, Gaussian, Plan, Poisson, Threshold, Unit, privatize
 from privet.errors import ArgumentError
-from privet.gradients.capture.capture import mark_batch
+from privet.gradients.capture.marks import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Clipper
 from privet.gradients.engines.functional import Functional
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
+from privet.mechanism.mask_rates import GradualCooling
 from privet.mechanism.masking import RandomMask
-from privet.mechanism.schedules import GradualCooling
 from privet.mechanism.sums import ClippedSum
 from privet.training.recording import Outcome, Recorder, zeros_like
 from privet.training.replay import Compiled, CudaGraph, Eager, Launch, Openly, Replay, _can_record_graphs

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from privet.errors import DataError
-from privet.mechanism.cyclic import Cyclic
-from privet.mechanism.fixed_size import FixedSize
-from privet.mechanism.sampling import Sampling
-from privet.mechanism.terms import Adjacency
+from privet.mechanism.epoch_sampling import Cyclic
+from privet.mechanism.sampling import FixedSize, Sampling
 from privet.mechanism.truncated import TruncatedPoisson, Truncation
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency
 from tests.training.tools import Counting, Watched, examples, network, plain_sgd, plan_of, run
 
 PIECES: dict[str, tuple[Sampling, Adjacency]] = {

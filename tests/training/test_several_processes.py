@@ -19,11 +19,11 @@ from privet.federated.contributions import ClippedSums
 from privet.federated.coordinator import Coordinator
 from privet.federated.party import Party
 from privet.gradients.engines.support import check_model
-from privet.mechanism.terms import Adjacency, Unit
 from privet.training.estimator import PrivateClassifier
 from privet.training.geometry import release_geometry
 from privet.training.normalisation import PrivateNormalisation
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency, Unit
 from tests.training.tools import examples, losses_of, network, plain_sgd, poisson
 
 Way = Callable[[Path], object]

@@ -10,11 +10,11 @@ import torch
 
 from privet.accounting.ledger import Ledger
 from privet.errors import LedgerMismatch, LoopError, PlanError
-from privet.mechanism.noise import Gaussian, NormalSource
-from privet.mechanism.sums import ClippedSum, PrivateSum
-from privet.mechanism.terms import Adjacency
+from privet.mechanism.noise import Gaussian
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 from privet.training.session import privatize
 from privet.training.step import Step
+from privet.vocabulary import Adjacency
 from tests.training.tools import Counting, Watched, examples, flat, network, plain_sgd, run, shuffle, take_steps, walk
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from privet.accounting.ledger import Ledger
 from privet.errors import ArgumentError
-from privet.mechanism.clipping_rules import KeepOrDrop
+from privet.mechanism.clipping import KeepOrDrop
 from privet.mechanism.noise import Gaussian
 from privet.training import step as step_module
 from privet.training.session import privatize

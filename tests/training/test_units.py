@@ -21,7 +21,6 @@ from privet.federated.agreement import Agreement
 from privet.federated.contributions import ClientUpdates, ClippedSums, Contribution, Sessions
 from privet.federated.party import Party
 from privet.federated.recipe import FederatedRecipe
-from privet.mechanism.terms import Adjacency, OneItem, Unit, one_item_of
 from privet.plan import Plan
 from privet.training.augmentation import Views
 from privet.training.batching import MapDataset
@@ -29,6 +28,7 @@ from privet.training.data_seal import DataSeal
 from privet.training.estimator import PrivateClassifier
 from privet.training.session import privatize
 from privet.training.units import OneItemPerPerson
+from privet.vocabulary import Adjacency, OneItem, Unit, one_item_of
 from tests.training.tools import examples, losses_of, network, plain_sgd, poisson, run
 
 ASSUMED = "one item of the data set holds everything about one person, and nobody is in two items"

@@ -17,12 +17,12 @@ from privet.errors import LedgerMismatch, UnsupportedModel, WeightsChanged
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
-from privet.mechanism.terms import Adjacency, Unit
 from privet.runs.ledger_check import check_ledger
 from privet.training.estimator import PrivateClassifier
 from privet.training.session import Session, privatize
 from privet.training.step import Step
 from privet.training.weights import StateGuard, _Pending
+from privet.vocabulary import Adjacency, Unit
 from tests.training.tools import examples, full_batch, losses_of, network, plain_sgd, run, walk
 
 ENGINES = pytest.mark.parametrize("engine", [BookKeeping(), Functional()], ids=["book-keeping", "functional"])

@@ -12,12 +12,13 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import TensorDataset
 
 from privet.mechanism.clipping import Threshold
+from privet.mechanism.epoch_sampling import Shuffle
 from privet.mechanism.noise import Gaussian
-from privet.mechanism.sampling import FullBatch, Poisson, Sampling, Shuffle
-from privet.mechanism.terms import Adjacency, Unit
+from privet.mechanism.sampling import FullBatch, Poisson, Sampling
 from privet.plan import Plan
 from privet.training.session import Session
 from privet.training.step import Step
+from privet.vocabulary import Adjacency, Unit
 
 CPU = torch.device("cpu")
 

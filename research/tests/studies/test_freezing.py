@@ -11,14 +11,14 @@ from torch.nn.utils import parameters_to_vector
 
 from privet.datasets.arrays import ArrayDataset
 from privet.errors import ArgumentError
-from privet.mechanism.chosen_mask import ChosenMask
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
+from privet.mechanism.release_masks import ChosenMask
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.terms import Adjacency, Unit
 from privet.models.mlp import mlp
 from privet.plan import Plan
 from privet.training.predictions import predict
+from privet.vocabulary import Adjacency, Unit
 from privet_research.studies.effects_table import freezing_table
 from privet_research.studies.freezing import RANKINGS, Stages, by_magnitude, train_in_stages
 

@@ -10,7 +10,7 @@ from dp_accounting import dp_event
 
 from privet.accounting.calibration import spent_epsilon
 from privet.errors import ArgumentError, CalibrationError
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 from privet_research.studies import noise_budgets as budgets
 from privet_research.studies.noise_arms import PROCEDURE_ARMS, Charge, multiplier
 from privet_research.studies.noise_budgets import MNIST

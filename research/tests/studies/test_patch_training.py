@@ -12,9 +12,9 @@ from privet.errors import ArgumentError
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.estimator import fit_privately
+from privet.vocabulary import Adjacency, Unit
 from privet_research.studies.patch_training import (
     PatchTraining,
     clipped_mean_gradients,

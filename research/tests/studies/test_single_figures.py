@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from privet.datasets.arrays import ArrayDataset
-from privet.mechanism.clipping_rules import KeepOrDrop
+from privet.mechanism.clipping import KeepOrDrop
 from privet.models import tutorial_cnn
 from privet_research.studies.catalogue import STUDIES
 from privet_research.studies.clipping_course import (

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from privet.mechanism.ablations import NotPrivate
 from privet_research.studies import sparsification_signs as signs
 from privet_research.studies.catalogue import STUDIES
 from privet_research.studies.sparsification_signs import CLIP_ONLY, NOISE_ONLY, PANELS, PRIVATE, Panel
@@ -20,7 +19,7 @@ def test_the_panels_are_all_pairs_and_each_half_of_the_mechanism_alone() -> None
     assert [panel.kind for panel in PANELS] == [PRIVATE] * 9 + [CLIP_ONLY] * 3 + [NOISE_ONLY] * 3
     for panel in PANELS:
         pieces = (panel.clipping, panel.noise)
-        assert any(isinstance(piece, NotPrivate) for piece in pieces) == (panel.kind != PRIVATE)
+        assert any((piece.not_private_because is not None) for piece in pieces) == (panel.kind != PRIVATE)
 
 
 def test_masks_hurt_under_little_noise_and_help_under_much(monkeypatch: pytest.MonkeyPatch) -> None:

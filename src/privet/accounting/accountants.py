@@ -15,16 +15,16 @@ import numpy as np
 from privet import checks
 from privet.accounting import renyi
 from privet.accounting.curves import SMALLEST_PLD_DELTA, GaussianCurve, LossCurves, PrivacyCurve, RenyiCurve
-from privet.accounting.divergences import total_divergences
+from privet.accounting.dominating_pairs import Removal, Replacement, Reversed
+from privet.accounting.event_reader import Releases, read_releases
 from privet.accounting.loss_distribution import COARSEST_SPACING, Grid, Part, compose_losses, plan_grid
-from privet.accounting.loss_pairs import Removal, Replacement, Reversed
 from privet.accounting.mechanisms import SampledPure
 from privet.accounting.pure_composition import MOST_RELEASES, PureCurve
-from privet.accounting.releases import Releases, read_releases
-from privet.accounting.surcharge import surcharged
+from privet.accounting.renyi_composition import total_divergences
+from privet.accounting.total_variation import surcharged
 from privet.errors import AccountingError, ArgumentError
 from privet.mechanism.events import DpEvent
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 
 # Outside these multipliers the losses of one step are too large or too small to share a grid with anything.
 _PLD_MULTIPLIERS = (1e-3, 1e7)

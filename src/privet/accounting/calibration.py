@@ -12,7 +12,7 @@ from privet import checks
 from privet.accounting.accountants import PLD, RDP, tightest
 from privet.errors import CalibrationError
 from privet.mechanism.events import DpEvent
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 
 Measure: TypeAlias = Callable[[DpEvent, float, Adjacency], float]
 
@@ -144,25 +144,6 @@ def _refine(spent: Callable[[float], float], target: float, low: float, high: fl
         if value > target and high - low <= tolerance:
             return high
     return high
-
-
-def calibrate_steps(make_event: Callable[[int], DpEvent], *, epsilon: float, delta: float, adjacency: Adjacency) -> int:
-    """Return the largest number of steps whose event stays within (epsilon, delta).
-
-    Guarantee: the event of the returned number was accounted and fits; the event of one more step does not.
-    Edge cases: 0 when a single step is too much; a budget that a billion steps do not exhaust raises
-    ``CalibrationError``, because such an event does not grow with its steps.
-    """
-    target = checks.positive("epsilon", epsilon)
-
-    def fits(steps: int) -> bool:
-        return _spent(make_event(steps), delta, adjacency) <= target
-
-    def fits_rdp(steps: int) -> bool:
-        return _spent_rdp(make_event(steps), delta, adjacency) <= target
-
-    low = _last_fitting(fits_rdp, 0, 1)
-    return _last_fitting(fits, low, max(low // 16, 1))
 
 
 def _last_fitting(fits: Callable[[int], bool], low: int, stride: int) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import erf, log_ndtr, ndtr, ndtri
+from scipy.special import erf, log_ndtr, ndtri
 
 from privet import checks
 from privet.errors import ArgumentError
@@ -159,20 +159,6 @@ def clt_mu(*, rate: float, noise_multiplier: float, num_steps: int) -> CentralLi
         return CentralLimitFigure(mu=0.0)
     growth = math.inf if z < _OVERFLOWING_MULTIPLIER else math.expm1(z**-2)
     return CentralLimitFigure(mu=q * math.sqrt(steps * growth))
-
-
-def clt_mu_fixed_size(*, rate: float, noise_multiplier: float, num_steps: int) -> CentralLimitFigure:
-    """Return the central-limit figure for batches of fixed size under replace-one.
-
-    Here ``noise_multiplier`` is the std over the sensitivity of a replacement (twice the norm bound). Not a guarantee.
-    """
-    q, z, steps = _clt_arguments(rate, noise_multiplier, num_steps)
-    if q == 0 or steps == 0:
-        return CentralLimitFigure(mu=0.0)
-    if z < _OVERFLOWING_MULTIPLIER:
-        return CentralLimitFigure(mu=math.inf)
-    growth = math.exp(z**-2) * float(ndtr(1.5 / z)) + 3 * float(ndtr(-0.5 / z)) - 2
-    return CentralLimitFigure(mu=math.sqrt(2) * q * math.sqrt(steps) * math.sqrt(max(growth, 0.0)))
 
 
 def _clt_arguments(rate: float, noise_multiplier: float, num_steps: int) -> tuple[float, float, int]:

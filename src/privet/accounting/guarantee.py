@@ -14,10 +14,10 @@ from privet import checks
 from privet.accounting.accountants import RDP, ExactGaussian, tightest
 from privet.accounting.curves import GaussianCurve, PrivacyCurve
 from privet.accounting.profile import Profile, delta_at, privacy_profile, trade_off, true_positive_bound
-from privet.accounting.surcharge import SurchargedCurve
+from privet.accounting.total_variation import SurchargedCurve
 from privet.errors import AccountingError, ArgumentError, TruncationError
 from privet.mechanism.events import DpEvent
-from privet.mechanism.terms import Adjacency, Release, Unit
+from privet.vocabulary import Adjacency, Release, Unit
 
 __all__ = [
     "Guarantee",
@@ -86,7 +86,7 @@ class Guarantee:
         assumptions: What must hold besides, in words.
         proven: False for heuristics.
         is_upper_bound: False for comparison figures, which promise nothing.
-        witness: Epsilon of the dp-accounting library, where it was asked (:mod:`privet.accounting.witness`).
+        witness: Epsilon of the dp-accounting library, where it was asked (:mod:`privet.accounting.library_check`).
         not_private_because: Reasons why no promise is made after all, such as a seed chosen by the user.
         tried: Operations for which experiments, and no proof, say that examples of a batch were kept apart.
     """

@@ -25,8 +25,7 @@ from scipy import fft
 from scipy.signal import lfilter
 from scipy.special import ndtri
 
-from privet.accounting.loss_pairs import LossPair
-from privet.accounting.other_pairs import Mixture
+from privet.accounting.dominating_pairs import LossPair, Mixture
 from privet.errors import AccountingError
 
 Array = NDArray[np.float64]

@@ -14,11 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privet.accounting import renyi
-from privet.accounting.loss_pairs import LossPair, Removal, Replacement, Reversed
-from privet.accounting.other_pairs import FixedSizeExchange, LaplaceRemoval, Mirrored, Mixture, PureRemoval
+from privet.accounting.dominating_pairs import (
+    FixedSizeExchange,
+    LaplaceRemoval,
+    LossPair,
+    Mirrored,
+    Mixture,
+    PureRemoval,
+    Removal,
+    Replacement,
+    Reversed,
+)
 from privet.accounting.renyi import SampledGaussian
-from privet.mechanism.terms import Adjacency
 from privet.mechanism.truncated import overflow_probability
+from privet.vocabulary import Adjacency
 
 Array = NDArray[np.float64]
 Losses: TypeAlias = LossPair | Mixture

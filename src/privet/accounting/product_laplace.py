@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
-from privet.accounting.loss_pairs import LossPair
+from privet.accounting.dominating_pairs import LossPair
 from privet.errors import AccountingError
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 
 Array = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from privet.accounting.accountants import curve
 from privet.accounting.curves import SMALLEST_PLD_DELTA
 from privet.errors import ArgumentError
 from privet.mechanism.events import DpEvent
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 
 Array = NDArray[np.float64]
 _TRADE_OFF_POINTS = 2000

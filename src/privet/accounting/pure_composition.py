@@ -16,7 +16,6 @@ from scipy.special import gammaln
 
 from privet import checks
 from privet.accounting.curves import checked, covering_mu
-from privet.errors import ArgumentError
 
 Array = NDArray[np.float64]
 MOST_RELEASES = 10**7
@@ -84,69 +83,3 @@ class PureCurve:
 def _excess(upper: Array, lower: Array, epsilon: float) -> float:
     gap = epsilon + lower - upper
     return float(np.sum(np.exp(upper) * -np.expm1(np.minimum(gap, 0.0))))
-
-
-def composed_delta(
-    *, epsilon_each: float, num_releases: int, epsilon: float, rate: float = 1.0, delta_each: float = 0.0
-) -> float:
-    """Return the delta of equal releases, each (epsilon_each, delta_each)-DP, at a total epsilon.
-
-    Guarantee: exact for the worst such mechanism, adaptively composed; no smaller delta is possible.
-    Edge cases: epsilon_each 0 gives what delta_each alone costs; delta_each needs rate 1.
-    """
-    pure = _curve(rate, epsilon_each, num_releases)
-    delta_each = checks.probability("delta_each", delta_each, allow_zero=True)
-    if delta_each > 0 and rate != 1:
-        raise ArgumentError("delta_each is supported without sampling only: rate must be 1.")
-    total = 0.0 if pure is None else float(pure.deltas(np.array([epsilon]))[0])
-    # 1 - (1 - delta_each)^k (1 - total), without cancellation for tiny deltas.
-    return -math.expm1(num_releases * math.log1p(-delta_each) + math.log1p(-min(total, 1 - 1e-16)))
-
-
-def composed_epsilon(*, epsilon_each: float, num_releases: int, delta: float, rate: float = 1.0) -> float:
-    """Return the smallest total epsilon of equal pure releases at delta: optimal composition.
-
-    Guarantee: exact for the worst such mechanism, adaptively composed. Edge cases: epsilon_each 0 gives 0.
-    """
-    pure = _curve(rate, epsilon_each, num_releases)
-    delta = checks.probability("delta", delta)
-    return 0.0 if pure is None else pure.epsilon(delta)
-
-
-def _curve(rate: float, epsilon_each: float, num_releases: int) -> PureCurve | None:
-    each = checks.non_negative("epsilon_each", epsilon_each)
-    count = checks.count("num_releases", num_releases)
-    if count > MOST_RELEASES:
-        raise ArgumentError(f"num_releases must be at most {MOST_RELEASES}, got {count}.")
-    q = checks.probability("rate", rate, allow_one=True)
-    return None if each == 0 else PureCurve(rate=q, epsilon_each=each, num_releases=count)
-
-
-def advanced_epsilon(*, epsilon_each: float, num_releases: int, delta: float) -> float:
-    """Return the bound of advanced composition (Dwork, Rothblum and Vadhan, 2010): valid, and loose.
-
-    ``e sqrt(2 k log(1/delta)) + k e (exp(e) - 1)``, never above ``k e``.
-    """
-    e, k, spread = _advanced(epsilon_each, num_releases, delta)
-    growth = math.expm1(e) if e < 700 else math.inf
-    return min(k * e, spread + k * e * growth) if e > 0 else 0.0
-
-
-def sharper_advanced_epsilon(*, epsilon_each: float, num_releases: int, delta: float) -> float:
-    """Return advanced composition with the exact mean of the loss: ``k e tanh(e/2) + e sqrt(2 k log(1/delta))``."""
-    e, k, spread = _advanced(epsilon_each, num_releases, delta)
-    return min(k * e, k * e * math.tanh(e / 2) + spread)
-
-
-def closed_optimal_epsilon(*, epsilon_each: float, num_releases: int, delta: float) -> float:
-    """Return the closed bound of Kairouz, Oh and Viswanath (2015, Theorem 3.4): the least of three expressions."""
-    e, k, spread = _advanced(epsilon_each, num_releases, delta)
-    mean = k * e * math.tanh(e / 2)
-    small = e * math.sqrt(2 * k * math.log(math.e + math.sqrt(k) * e / delta))
-    return min(k * e, mean + small, mean + spread)
-
-
-def _advanced(epsilon_each: float, num_releases: int, delta: float) -> tuple[float, int, float]:
-    e = checks.non_negative("epsilon_each", epsilon_each)
-    k = checks.count("num_releases", num_releases)
-    return e, k, e * math.sqrt(2 * k * -math.log(checks.probability("delta", delta)))

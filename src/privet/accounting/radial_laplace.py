@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import kve, logsumexp
 
-from privet.accounting.loss_pairs import Removal
-from privet.accounting.other_pairs import Mirrored
-from privet.mechanism.terms import Adjacency
+from privet.accounting.dominating_pairs import Mirrored, Removal
+from privet.vocabulary import Adjacency
 
 Array = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,8 @@ from privet.accounting.curves import GaussianCurve
 from privet.accounting.profile import trade_off
 from privet.errors import ArgumentError, PlanError
 from privet.mechanism.events import DpEvent, compose
-from privet.mechanism.terms import Release
 from privet.plan import Plan
+from privet.vocabulary import Release
 
 Array = NDArray[np.float64]
 _DOUBLINGS = 7
@@ -27,16 +27,6 @@ _PRECISION = 4e-3
 # From rare to common and back, so that a step function on the grid loses little in either tail.
 _RARE = np.logspace(-12, -2, 240, endpoint=False)
 _GRID: Array = np.concatenate([[0.0], _RARE, np.linspace(0.01, 0.99, 600), 1 - _RARE[::-1], [1.0]])
-
-
-@runtime_checkable
-class Multiplied(Protocol):
-    """Noise whose size is one number, which every noise piece of a plan has."""
-
-    @property
-    def noise_multiplier(self) -> float | None:
-        """The ratio of noise to sensitivity; None before calibration."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +58,7 @@ class Claim:
     def noise_multiplier(self) -> float:
         """The ratio of noise to sensitivity that the plan claims."""
         noise = self.plan.noise
-        multiplier = noise.noise_multiplier if isinstance(noise, Multiplied) else None
+        multiplier = noise.noise_multiplier
         if multiplier is None:
             raise PlanError(f"{noise!r} has no noise_multiplier yet. Audit a plan that is calibrated.")
         return multiplier

@@ -18,8 +18,8 @@ from torch.nn import functional
 
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
-from privet.mechanism.terms import Adjacency
 from privet.training.guards import trainable_parameters
+from privet.vocabulary import Adjacency
 
 Losses = Callable[..., Tensor]
 # How much of the model's ordinary loss is in a canary's: far below what could blur the right angles.

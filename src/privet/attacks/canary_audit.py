@@ -24,17 +24,13 @@ from privet.attacks.audit_bounds import Errors
 from privet.attacks.audit_claim import AuditFinding, Claim
 from privet.attacks.canaries import CanaryLoss, CanaryRecords, Losses, canary_coordinates, canary_lengths
 from privet.errors import DataError
-from privet.mechanism.fixed_size import FixedSize
-from privet.mechanism.geometry import Frame
 from privet.mechanism.layout import Layout
-from privet.mechanism.sampling import FullBatch, Poisson, Sampling
-from privet.mechanism.shaped_noise import EllipticalGaussian
-from privet.mechanism.terms import Adjacency, Release
-from privet.mechanism.truncated import TruncatedPoisson
+from privet.mechanism.sampling import FullBatch
 from privet.plan import Plan
 from privet.training.guards import trainable_parameters
 from privet.training.session import privatize
 from privet.training.step import Step
+from privet.vocabulary import Adjacency, Release
 
 Array = NDArray[np.float64]
 _SIMULATED = 1_000_000
@@ -158,7 +154,7 @@ class _Bench:
         self._parameters = [value for _, value in named]
         self._layout = Layout.of([(name, tuple(value.shape)) for name, value in named], plan.grouping)
         self._rng = np.random.default_rng([audit.seed, 0x636F696E])
-        declared = plan.sampling.dataset_size if isinstance(plan.sampling, FixedSize | TruncatedPoisson) else None
+        declared = plan.sampling.declared_size
         wanted = audit.num_canaries if declared is None else min(audit.num_canaries, declared)
         coordinates = canary_coordinates(self._layout, wanted, self._rng)
         self.num_canaries = len(coordinates)
@@ -169,7 +165,7 @@ class _Bench:
             coordinates=self._coordinates,
             record=record,
             adjacency=plan.adjacency,
-            num_blank=plan.sampling.dataset_size - self.num_canaries if isinstance(plan.sampling, FixedSize) else 0,
+            num_blank=declared - self.num_canaries if declared is not None and plan.sampling.has_exact_size else 0,
         )
         rule = plan.clipping.for_groups(self._layout.num_groups)
         like = self._parameters[0]
@@ -215,10 +211,7 @@ class _Bench:
         """Return each canary's coordinate of the noisy sum over its bound; NaN where the mask left it out."""
         gradients = [value.grad for value in self._parameters if value.grad is not None]
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).double()
-        noise = self._plan.noise
-        if isinstance(noise, EllipticalGaussian):
-            frame = Frame.of(noise.geometry, self._layout, flat)
-            frame.rescale_(flat, power=2 * noise.preconditioning - 1)
+        flat = self._plan.noise.in_clipped_units(flat, self._layout)
         places = self._coordinates.to(flat.device)
         found: Array = flat[places].cpu().numpy() * self._plan.sampling.expected_batch_size
         found /= np.asarray(step.sensitivity.bounds)[self._groups]
@@ -228,7 +221,7 @@ class _Bench:
 
     def _evidence(self, seen: Array, ratios: Array) -> Array:
         """Return the log-likelihood ratio of in against out at one step, for normal noise."""
-        share = _inclusion(self._plan.sampling)
+        share = self._plan.sampling.inclusion
         scale = 2 * ratios**2
         found = _mixed(share, (2 * seen - 1) / scale)
         if self._plan.adjacency is Adjacency.REPLACE_ONE:
@@ -261,7 +254,7 @@ class _Bench:
         """Return sorted scores of canaries in and out, of the claimed mechanism with its noise short by a factor."""
         rng = np.random.default_rng([self._audit.seed, 0x74687265])
         sampling = self._plan.sampling
-        num_steps, share = rounds * sampling.steps_per_round, _inclusion(sampling)
+        num_steps, share = rounds * sampling.steps_per_round, sampling.inclusion
         size = int(np.clip(_SIMULATED // num_steps, 5_000, 100_000))
         ratios = rng.choice(self._noise_ratios, size=size)
         away = -1.0 if self._plan.adjacency is Adjacency.REPLACE_ONE else 0.0
@@ -284,15 +277,6 @@ def _upper(rates: Array, trials: int, confidence: float) -> Array:
     """Return exact upper limits at expected counts; for the choice of thresholds, no part of the proof."""
     wrong = np.minimum(rates * trials, trials - 0.5)
     return np.asarray(betaincinv(wrong + 1, trials - wrong, confidence))
-
-
-def _inclusion(sampling: Sampling) -> float:
-    """Return the share of steps that use a record."""
-    if isinstance(sampling, Poisson | TruncatedPoisson):
-        return sampling.rate
-    if isinstance(sampling, FixedSize):
-        return sampling.batch_size / sampling.dataset_size
-    return 1 / sampling.steps_per_round
 
 
 def _count(scores: Sequence[tuple[Array, NDArray[np.bool_]]], threshold: float) -> Errors:

@@ -22,11 +22,9 @@ from privet.attacks.audit_claim import AuditFinding, Claim
 from privet.attacks.canaries import Losses
 from privet.attacks.canary_attacks import Attack
 from privet.errors import DataError, PlanError
-from privet.mechanism.fixed_size import FixedSize
-from privet.mechanism.terms import Adjacency, Release
-from privet.mechanism.truncated import TruncatedPoisson
 from privet.plan import Plan
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency, Release
 
 Array = NDArray[np.float64]
 # Shares of the canaries to guess about, fixed in advance; the allowed error is divided among them.
@@ -131,9 +129,9 @@ class OneRunAudit:
         places = np.arange(num_canaries)
         chosen = np.where(is_in, places, places + num_canaries) if replaces else places[is_in]
         kept = len(records[0])
-        if isinstance(plan.sampling, FixedSize | TruncatedPoisson):
+        if plan.sampling.declared_size is not None:
             # a public number of records: canaries take the places of the last ones
-            kept = min(kept, plan.sampling.dataset_size - num_canaries)
+            kept = min(kept, plan.sampling.declared_size - num_canaries)
         if kept < 0:
             raise DataError(f"The plan has room for fewer records than there are canaries ({num_canaries}). Use fewer.")
         index = torch.from_numpy(chosen)

@@ -17,7 +17,7 @@ from privet.accounting.guarantee import trade_off
 from privet.attacks.intervals import Proportion, clopper_pearson, upper_limit
 from privet.errors import ArgumentError
 from privet.mechanism.events import DpEvent
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:
     from privet.attacks.membership import MembershipScores

@@ -114,8 +114,8 @@ def _plan(
     from privet.mechanism.clipping import Threshold
     from privet.mechanism.noise import Gaussian
     from privet.mechanism.sampling import Poisson
-    from privet.mechanism.terms import Adjacency, Unit
     from privet.plan import Plan
+    from privet.vocabulary import Adjacency, Unit
 
     plan = Plan(
         # Neither the bound nor the divisor changes a guarantee, so any will do.
@@ -130,7 +130,7 @@ def _plan(
 
 
 def _show_figures(plan: Plan, *, as_json: bool) -> None:
-    guarantee, multiplier = plan.guarantee(), getattr(plan.noise, "noise_multiplier", None)
+    guarantee, multiplier = plan.guarantee(), plan.noise.noise_multiplier
     if as_json:
         show_json({"noise_multiplier": multiplier, "guarantee": guarantee.to_dict()})
         return

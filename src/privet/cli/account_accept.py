@@ -19,7 +19,7 @@ def accept(run_folder: str) -> int:
     so it is charged in RUN as well and cannot be used again; the run then goes
     on with what its plan has left.
     """
-    from privet.accounting.rolled_back import accept_roll_back
+    from privet.accounting.ledger.rollback import accept_roll_back
 
     folder = Path(run_folder)
     added = accept_roll_back(folder / "ledger.jsonl" if folder.is_dir() else folder)

@@ -34,7 +34,7 @@ def event(file: Any, delta: float, adjacency: str, unit: str, as_json: bool) -> 
     from privet.accounting.guarantee import guarantee, rounded_up
     from privet.errors import ArgumentError
     from privet.mechanism.events import decode_event
-    from privet.mechanism.terms import Adjacency, Unit
+    from privet.vocabulary import Adjacency, Unit
 
     try:
         read = json.loads(file.read())

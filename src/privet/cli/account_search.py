@@ -49,11 +49,11 @@ def search(
     every one of them may be seen.
     """
     from privet.accounting.guarantee import guarantee, rests_on, rounded_up
-    from privet.accounting.search import RandomSearch
+    from privet.accounting.private_selection import RandomSearch
     from privet.mechanism.events import compose
     from privet.mechanism.noise import Gaussian
     from privet.mechanism.sampling import Poisson
-    from privet.mechanism.terms import Adjacency, Unit
+    from privet.vocabulary import Adjacency, Unit
 
     sampling = Poisson(rate=rate, steps=steps, expected_batch_size=1.0)
     one_run = compose([(sampling.amplify(Gaussian(noise_multiplier=noise_multiplier).event()), steps)])

@@ -26,7 +26,7 @@ def waste(dataset_size: int, batch_size: int, physical: int, plot: str | None, a
     Never seen: records that no step uses. Stragglers: steps whose batch needs a
     second pass. Dropped: sampled records thrown away. Padding: empty slots.
     """
-    from privet.accounting.waste import waste_table
+    from privet.accounting.batch_sizes import waste_table
 
     if plot is not None and not plot.lower().endswith(".svg"):
         raise click.BadParameter(f"'{plot}' does not end in .svg, which is what is drawn.", param_hint="--plot")
@@ -75,8 +75,8 @@ def batch(
     Every step runs one physical batch. A larger expected batch divides the
     noise by more, until truncation asks for more noise than that gains.
     """
-    from privet.accounting.truncation import suggest_batch
-    from privet.mechanism.terms import Adjacency
+    from privet.accounting.batch_sizes import suggest_batch
+    from privet.vocabulary import Adjacency
 
     found = suggest_batch(
         physical=physical,

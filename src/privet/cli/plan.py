@@ -102,20 +102,20 @@ def _alternatives(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _multiplier(plan: Plan) -> float | None:
-    return getattr(plan.noise, "noise_multiplier", None)
+    return plan.noise.noise_multiplier
 
 
 def _central_limit(plan: Plan) -> float | None:
     import math
 
     from privet.accounting.gaussian_dp import clt_mu
-    from privet.mechanism.sampling import Poisson
-    from privet.mechanism.terms import Adjacency
+    from privet.vocabulary import Adjacency
 
     multiplier = _multiplier(plan)
-    if not isinstance(plan.sampling, Poisson) or plan.adjacency is not Adjacency.ADD_REMOVE or multiplier is None:
+    is_poisson = plan.sampling.has_independent_coins and plan.sampling.inclusion < 1
+    if not is_poisson or plan.adjacency is not Adjacency.ADD_REMOVE or multiplier is None:
         return None
-    figure = clt_mu(rate=plan.sampling.rate, noise_multiplier=multiplier, num_steps=plan.num_steps)
+    figure = clt_mu(rate=plan.sampling.inclusion, noise_multiplier=multiplier, num_steps=plan.num_steps)
     epsilon = figure.epsilon(plan.delta)
     # With hardly any noise the approximation has no figure, and JSON no infinity.
     return epsilon if math.isfinite(epsilon) else None
@@ -165,7 +165,7 @@ def _print_comparison(rows: list[dict[str, Any]]) -> None:
 def _seen(plan: Plan) -> float | None:
     """What the same run costs when its earlier models get out after all; None where that is the guarantee anyway."""
     from privet.accounting.charges import SupposedCharges
-    from privet.mechanism.terms import Release
+    from privet.vocabulary import Release
 
     if plan.release is Release.EVERY_ITERATE:
         return None

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from privet.convex.descent import NoisyCGD as NoisyCGD
     from privet.convex.estimator import ConvexReluClassifier as ConvexReluClassifier
     from privet.convex.statistics import SufficientStatistics as SufficientStatistics
-    from privet.mechanism.descent import StronglyConvexDescent as StronglyConvexDescent
+    from privet.mechanism.strong_convexity import StronglyConvexDescent as StronglyConvexDescent
 else:
     __getattr__, __dir__ = lazily(
         __name__,
@@ -18,6 +18,6 @@ else:
             "privet.convex.descent": ("NoisyCGD",),
             "privet.convex.estimator": ("ConvexReluClassifier",),
             "privet.convex.statistics": ("SufficientStatistics",),
-            "privet.mechanism.descent": ("StronglyConvexDescent",),
+            "privet.mechanism.strong_convexity": ("StronglyConvexDescent",),
         },
     )

@@ -13,15 +13,15 @@ from privet.accounting.guarantee import Guarantee
 from privet.errors import ArgumentError
 from privet.gradients.engines.engine import Engine
 from privet.mechanism.clipping import Threshold
-from privet.mechanism.cyclic import Cyclic
-from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.noise import Gaussian
-from privet.mechanism.terms import Adjacency, Release, Unit
+from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.plan import Plan
 from privet.training.batching import MapDataset
 from privet.training.last_iterate import ProvenLoss
 from privet.training.replay import fastest_for
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency, Release, Unit
 
 
 @dataclass(frozen=True, kw_only=True)

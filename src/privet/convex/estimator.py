@@ -15,11 +15,11 @@ from torch.utils.data import TensorDataset
 from privet.accounting.guarantee import Guarantee
 from privet.convex.descent import NoisyCGD
 from privet.errors import DataError, LoopError
-from privet.mechanism.terms import Adjacency, Unit
 from privet.models.convex_losses import ConvexLoss, SoftmaxCrossEntropy
 from privet.models.convex_relu import ConvexRelu, FeatureBound, UnitFeatures
 from privet.plan import Plan
 from privet.training.units import declared_rows
+from privet.vocabulary import Adjacency, Unit
 
 Array = NDArray[Any]
 _ROWS_AT_ONCE = 4096

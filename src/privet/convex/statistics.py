@@ -26,10 +26,10 @@ from privet.convex.features import DrawnFeatures, FeatureMap
 from privet.errors import DataError
 from privet.mechanism.events import DpEvent
 from privet.mechanism.noise import calibrated_multiplier
-from privet.mechanism.terms import Adjacency, Release, Unit
 from privet.training.randomness import Streams
 from privet.training.release import BoundedTensors, ChargedRelease, Part
 from privet.training.units import check_unit, declared_rows
+from privet.vocabulary import Adjacency, Release, Unit
 
 _ROWS_AT_ONCE = 8192
 

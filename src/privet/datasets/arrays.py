@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from privet.datasets.info import AS_STORED, DatasetInfo, Normalisation
 from privet.errors import ArgumentError
-from privet.mechanism.terms import ONE_RECORD, OneItem
+from privet.vocabulary import ONE_RECORD, OneItem
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

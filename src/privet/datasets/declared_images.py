@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from privet import checks
 from privet.datasets.info import DatasetInfo, Normalisation
 from privet.errors import ArgumentError
-from privet.mechanism.terms import Unit
+from privet.vocabulary import Unit
 
 _LARGEST_SIDE = 1024
 

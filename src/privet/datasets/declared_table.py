@@ -11,7 +11,7 @@ from privet.datasets.encoding import declared_ranges, encoded_names
 from privet.datasets.info import DatasetInfo
 from privet.datasets.tables import CategoryColumn, Column, CsvSchema, NumberColumn
 from privet.errors import ArgumentError
-from privet.mechanism.terms import OneItem, Unit
+from privet.vocabulary import OneItem, Unit
 
 _SEVERAL = (
     "In the column {column!r} somebody has several records, or a record names nobody. Join each person's records into "

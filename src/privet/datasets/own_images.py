@@ -26,7 +26,7 @@ from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.declared_images import DeclaredImages
 from privet.datasets.info import DatasetInfo, Normalisation
 from privet.errors import DataError
-from privet.mechanism.terms import OneItem
+from privet.vocabulary import OneItem
 
 if TYPE_CHECKING:
     from PIL import Image as PillowImage

@@ -65,7 +65,7 @@ def charged_for_group_rates(plan: Plan, rates: Sequence[float]) -> Plan:
     Raises:
         ArgumentError: the plan samples otherwise, so that there is no rate to raise, or no group is ever drawn.
     """
-    if not isinstance(plan.sampling, Poisson):
+    if not plan.sampling.has_independent_coins or plan.sampling.inclusion == 1:
         raise ArgumentError(
             f"Rates of groups are charged for Poisson sampling, and this plan has {type(plan.sampling).__name__}. Use "
             "Poisson sampling, or weight losses, which is free."
@@ -73,4 +73,5 @@ def charged_for_group_rates(plan: Plan, rates: Sequence[float]) -> Plan:
     found = [checks.probability("rate", rate, allow_zero=True, allow_one=True) for rate in rates]
     if not found or max(found) == 0:
         raise ArgumentError("Give one rate per group, at least one of them above zero: otherwise nothing is drawn.")
-    return replace(plan, sampling=replace(plan.sampling, rate=max(found)))
+    divisor = plan.sampling.expected_batch_size
+    return replace(plan, sampling=Poisson(rate=max(found), steps=plan.num_steps, expected_batch_size=divisor))

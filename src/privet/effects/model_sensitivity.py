@@ -8,7 +8,6 @@ computed here says how far the loss can be pushed by it, not how far it will be.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,14 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privet import checks
-from privet.errors import ArgumentError, PlanError
-from privet.mechanism.geometry import Frame, Isotropic
+from privet.errors import ArgumentError
 from privet.mechanism.grouping import Grouping, OneGroup
-from privet.mechanism.laplace import BlockL2, L2Laplace, ProductLaplace
 from privet.mechanism.layout import Layout
-from privet.mechanism.noise import Gaussian, Noise
+from privet.mechanism.noise import MultipliedNoise
 from privet.mechanism.sensitivity import Sensitivity
-from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian, optimal_split
 
 Losses = Callable[[Tensor, Tensor], Tensor]
 Array = NDArray[np.float64]
@@ -44,7 +40,7 @@ class ModelSensitivity:
     layout: Layout
     weights: Array
 
-    def expected_cost(self, noise: Noise, sensitivity: Sensitivity) -> float:
+    def expected_cost(self, noise: MultipliedNoise, sensitivity: Sensitivity) -> float:
         """Return the mean of ``sum_i weight_i |noise_i|`` for one release.
 
         Args:
@@ -53,7 +49,7 @@ class ModelSensitivity:
 
         Edge cases: a model that no coordinate matters to has cost 0; noise without a multiplier is refused.
         """
-        return float(_mean_absolute(noise, self.layout, sensitivity) @ self.weights)
+        return float(noise.mean_noise(self.layout, sensitivity) @ self.weights)
 
 
 def model_sensitivity(
@@ -80,31 +76,3 @@ def model_sensitivity(
     if not bool(total.isfinite().all()):
         raise ArgumentError("The gradient of the mean loss is not finite. Measure on examples with finite losses.")
     return ModelSensitivity(layout=layout, weights=(total / count).abs().numpy())
-
-
-def _mean_absolute(noise: Noise, layout: Layout, sensitivity: Sensitivity) -> Array:
-    half_normal = math.sqrt(2 / math.pi)
-    if isinstance(noise, L2Laplace | ProductLaplace | BlockL2):
-        means = noise.mean_absolute() * sensitivity.total
-        if len(means) != layout.num_coordinates:
-            raise PlanError(f"The noise is for {len(means)} coordinates, the model has {layout.num_coordinates}.")
-        return means
-    if isinstance(noise, GroupwiseGaussian):
-        sizes = [0] * layout.num_groups
-        for group, size in zip(layout.groups, layout.sizes, strict=True):
-            sizes[group] += size
-        split = optimal_split(sensitivity.bounds, sizes)
-        each = [split[group] for group in layout.groups]
-        return half_normal * _multiplier(noise.noise_multiplier) * np.repeat(each, layout.sizes)
-    if isinstance(noise, Gaussian | EllipticalGaussian):
-        units = torch.ones(layout.num_coordinates, dtype=torch.float64)
-        geometry = noise.geometry if isinstance(noise, EllipticalGaussian) else Isotropic()
-        Frame.of(geometry, layout, units).rescale_(units, power=1.0)
-        return half_normal * _multiplier(noise.noise_multiplier) * sensitivity.total * units.numpy()
-    raise ArgumentError(f"The expected size of {type(noise).__name__} is not known here.")
-
-
-def _multiplier(value: float | None) -> float:
-    if value is None:
-        raise PlanError("The noise has no noise_multiplier yet. Let plan.calibrated(epsilon=...) find it.")
-    return value

@@ -11,16 +11,12 @@ from privet.accounting.guarantee import Guarantee
 from privet.errors import PlanError
 from privet.federated.contributions import CONTRIBUTIONS, ClientUpdates, ClippedSums, Contribution, Sessions
 from privet.mechanism import codec
-from privet.mechanism.chosen_mask import ChosenMask
-from privet.mechanism.clipping_runs import ChangingClipping
-from privet.mechanism.epochs import steps_per_epoch
 from privet.mechanism.fingerprint import fingerprint
-from privet.mechanism.masking import FrozenMask, NoMask
-from privet.mechanism.noise import Gaussian, calibrated_multiplier
-from privet.mechanism.sampling import FullBatch, Poisson
-from privet.mechanism.shared_mask import SharedRandomMask
-from privet.mechanism.terms import Release, Unit
+from privet.mechanism.masking import FrozenMask, NoMask, SharedRandomMask
+from privet.mechanism.noise import NoiseFamily, calibrated_multiplier
+from privet.mechanism.release_masks import ChosenMask
 from privet.plan import Plan
+from privet.vocabulary import Release, Unit
 
 # Masks that every party draws alike. One drawn from secret randomness would need its list of places in every message.
 _PUBLIC_MASKS = (NoMask, SharedRandomMask, FrozenMask, ChosenMask)
@@ -65,7 +61,7 @@ class Agreement:
             raise PlanError(f"{name} protects {allowed}, but the plan says Unit.{self.plan.unit.name}. Change one.")
         if self.plan.release is not Release.EVERY_ITERATE:
             raise PlanError("In a federation every party sees every model. Set release=Release.EVERY_ITERATE.")
-        if not isinstance(self.plan.mask, _PUBLIC_MASKS):
+        if not self.plan.mask.is_public:
             raise PlanError(
                 f"{type(self.plan.mask).__name__} is drawn by one process alone, so parties would not know the "
                 "masks of others. Use SharedRandomMask, FrozenMask, ChosenMask or NoMask."
@@ -75,14 +71,14 @@ class Agreement:
         self._check_rounds(name)
 
     def _check_central(self, name: str) -> None:
-        if not isinstance(self.plan.noise, Gaussian):
+        if not self._is_gaussian:
             raise PlanError(f"{name} adds Gaussian noise at the coordinator, got {type(self.plan.noise).__name__}.")
-        if not isinstance(self.plan.sampling, Poisson | FullBatch):
+        if not self.plan.sampling.has_independent_coins:
             raise PlanError(
                 f"{name} needs sampling by independent coins, so that it can be spread over parties: Poisson or "
                 f"FullBatch, got {type(self.plan.sampling).__name__}."
             )
-        if isinstance(self.plan.clipping, ChangingClipping):
+        if not self._is_bounded:
             raise PlanError(
                 f"{name} clips by one rule for the whole run, which {type(self.plan.clipping).__name__} is not. Use "
                 "Threshold."
@@ -96,8 +92,8 @@ class Agreement:
                 f"charged rounds of {sampling.steps_per_round} cannot be divided so. Use Poisson sampling and a "
                 "multiple of local_steps."
             )
-        mask = self.plan.mask
-        if isinstance(mask, SharedRandomMask) and (mask.refresh_every or steps_per_epoch(sampling)) % length:
+        drawn_every = self.plan.mask.steps_per_draw(sampling.steps_per_epoch)
+        if drawn_every is not None and drawn_every % length:
             raise PlanError(
                 f"The mask may change only between messages: set refresh_every to a multiple of local_steps ({length})."
             )
@@ -108,9 +104,18 @@ class Agreement:
         return self.plan.num_steps // self.contribution.steps_per_round
 
     @property
+    def _is_gaussian(self) -> bool:
+        return self.plan.noise.family is NoiseFamily.GAUSSIAN and self.plan.noise.is_spherical
+
+    @property
+    def _is_bounded(self) -> bool:
+        """Whether one bound, known in advance, holds for every step."""
+        return self.plan.clipping.is_fixed and self.plan.holds_bounds
+
+    @property
     def mask_seed(self) -> int:
         """The one number that says, with a round's own, which coordinates a message is about."""
-        return self.plan.mask.seed if isinstance(self.plan.mask, SharedRandomMask | FrozenMask) else 0
+        return self.plan.mask.public_seed
 
     @property
     def hash(self) -> str:
@@ -123,7 +128,7 @@ class Agreement:
 
         Guarantee: a constant of the agreement, whatever bound anybody really kept.
         """
-        if not isinstance(self.plan.noise, Gaussian) or not self.contribution.has_central_noise:
+        if not self._is_gaussian or not self.contribution.has_central_noise:
             raise PlanError(f"{type(self.contribution).__name__} leaves no noise to the coordinator.")
         multiplier = calibrated_multiplier("Gaussian", self.plan.noise.noise_multiplier)
         return multiplier * self.plan.clipping.for_groups(num_groups).sensitivity.total
@@ -140,14 +145,14 @@ class Agreement:
             it, in numbers so large that their rounding error is larger than the noise. Infinite where no bound is known
             in advance.
         """
-        if isinstance(self.plan.clipping, ChangingClipping):
+        if not self._is_bounded:
             return math.inf
         total = self.plan.clipping.for_groups(num_groups).sensitivity.total
         if isinstance(self.contribution, ClientUpdates):
             return total * _ROUNDING
         if isinstance(self.contribution, ClippedSums):
             return total * self.max_records * _ROUNDING
-        if not isinstance(self.contribution, Sessions) or not isinstance(self.plan.noise, Gaussian):
+        if not isinstance(self.contribution, Sessions) or not self._is_gaussian:
             return math.inf
         multiplier = calibrated_multiplier("Gaussian", self.plan.noise.noise_multiplier)
         of_a_step = total * (self.max_records + multiplier * (math.sqrt(num_kept) + _TAIL))

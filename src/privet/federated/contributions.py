@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from privet import checks
-from privet.mechanism.terms import Unit
+from privet.vocabulary import Unit
 
 
 @runtime_checkable

@@ -10,7 +10,6 @@ from privet.errors import UnsupportedModel
 from privet.federated.agreement import Agreement
 from privet.federated.messages import Values
 from privet.gradients.engines.support import find_wrappers
-from privet.mechanism.epochs import steps_per_epoch
 from privet.mechanism.granularity import Kept
 from privet.mechanism.layout import Layout
 from privet.training.guards import trainable_parameters
@@ -46,7 +45,7 @@ class SharedCoordinates:
         """Bind the mask to the layout, on the device where sums are made."""
         plan = agreement.plan
         self._run = plan.mask.start(
-            layout=layout, num_steps=plan.num_steps, steps_per_epoch=steps_per_epoch(plan.sampling)
+            layout=layout, num_steps=plan.num_steps, steps_per_epoch=plan.sampling.steps_per_epoch
         )
         self._like = torch.zeros(layout.num_coordinates, device=device)
         self._steps_per_round = agreement.contribution.steps_per_round

@@ -23,7 +23,7 @@ from privet.federated.contributions import ClientUpdates, Sessions
 from privet.federated.coordinates import SharedCoordinates, layout_of, read_weights
 from privet.federated.messages import Answer, Broadcast, Outcome
 from privet.federated.sums import clip
-from privet.mechanism.clipping_runs import UnchangingRun
+from privet.mechanism.clipping import FixedRun
 from privet.mechanism.done import Done, done_together
 from privet.mechanism.events import compose
 from privet.mechanism.sums import ClippedSum, PrivateSum
@@ -292,7 +292,7 @@ class Coordinator:
             clipped=clipped,
             noise=plan.noise,
             source=self._streams.noise,
-            clipping=UnchangingRun(rule=rule),
+            clipping=FixedRun(rule=rule),
             sampling=plan.sampling,
         )
         (release,) = self._releases

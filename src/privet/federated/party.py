@@ -23,7 +23,6 @@ from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.done import Done, done_clipping
 from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum
-from privet.mechanism.terms import Unit
 from privet.training.batching import MapDataset, check_dataset
 from privet.training.folder import RunFolder
 from privet.training.guards import trainable_parameters
@@ -32,6 +31,7 @@ from privet.training.release import ChargedRelease, Noisy
 from privet.training.replay import Eager
 from privet.training.session import Session
 from privet.training.units import check_unit
+from privet.vocabulary import Unit
 
 _NOTHING: Values = np.zeros(0, dtype=np.float32)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privet.federated.contributions import ClientUpdates
-from privet.gradients.capture.capture import mark_batch
+from privet.gradients.capture.marks import mark_batch
 from privet.gradients.engines.engine import RunningEngine
 from privet.gradients.engines.holding import held_factors
 from privet.mechanism.clipping import ClippingRule

@@ -99,6 +99,7 @@ class Follower:
         self._num_calls = self._num_made = self._num_uses = 0
         # of these, what a known program has in common with this one is copied when they part
         self._entries: list[Entry] = []
+        self._notes: dict[int, Any] = {}
         self._verdicts: list[Verdict] = []
         self._made_after: list[int] = []  # how many calls there were when each result was made
         self._finished: Known | None = None
@@ -129,8 +130,11 @@ class Follower:
         """Whether the program is another than all that were proven, and no proof was allowed."""
         return self._is_lost
 
-    def before(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Note a call before it is carried out."""
+    def before(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Note a call before it is carried out.
+
+        Returns the note that :meth:`note` left for this call when its program was new, if the call is recognised.
+        """
         # this runs for every call of every batch: nothing is built, and nothing is called that is written in Python
         candidate, place = self._candidate, self._num_calls
         self._num_calls = place + 1
@@ -187,10 +191,10 @@ class Follower:
                                         self._numbers.append(getattr(value, _CONSTANT, 0) or self._constant(value))
                                     else:
                                         collect(sign, value, self._constant, self._generator, self._numbers)
-                                return
-        self._before_another(function, args, kwargs)
+                                return candidate.notes[place]
+        return self._before_another(function, args, kwargs)
 
-    def _before_another(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def _before_another(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Note a call that is not the expected one."""
         values = (*args, *kwargs.values())
         signs = tuple([sign_of(value, self._sign) for value in values])
@@ -201,7 +205,7 @@ class Follower:
                 if place < len(other.entries) and other.entries[place] == entry and other.entries[:place] == begun:
                     self._candidate = other
                     self._collect(signs, values)
-                    return
+                    return other.notes[place]
             if place == len(self._candidate.entries):
                 self._finished = self._candidate  # what follows may have nothing to do with the losses
             elif without_versions(entry) == without_versions(self._candidate.entries[place]):
@@ -212,6 +216,16 @@ class Follower:
         if self._finished is None:  # the numbers of what follows the losses have no part in them
             self._collect(signs, values)
         self._note_reading(function, args, kwargs)
+        return None
+
+    @property
+    def place(self) -> int:
+        """The number of the call that :meth:`before` saw last."""
+        return self._num_calls - 1
+
+    def note(self, place: int, note: Any) -> None:
+        """Leave a note for a call; once its program is proven, :meth:`before` returns it wherever the call recurs."""
+        self._notes[place] = note
 
     def _collect(self, signs: Sequence[Sign], values: Sequence[Any]) -> None:
         for sign, value in zip(signs, values, strict=True):
@@ -239,6 +253,7 @@ class Follower:
     def _copy_from(self, candidate: Known, *, num_calls: int) -> None:
         """Take over what a known program has in common with this one."""
         self._entries = candidate.entries[:num_calls]
+        self._notes = dict(enumerate(candidate.notes[:num_calls]))
         self._verdicts = candidate.verdicts[: self._num_made]
         self._made_after = candidate.made_after[: self._num_made]
         self._uses = candidate.uses[: self._num_uses]
@@ -400,7 +415,7 @@ class Follower:
         is_known = is_known and doubt is None and not self._errors
         if is_known and candidate is not None and candidate.node is self._node:
             self._is_lost = False
-            return Proof(self._whole(), candidate.uses, (), None, candidate.kind, tuple(self._numbers))
+            return Proof(self._whole(), candidate.uses, (), None, candidate.kind, tuple(self._numbers), known=candidate)
         if self.tracer is None:
             # it ended earlier than the program it began like: what came before was proven then
             verdict = doubt or self._ended_early(self._candidate)
@@ -483,6 +498,7 @@ class Follower:
         known = Known(
             entries=self._entries[:end], verdicts=self._verdicts[:num_made], made_after=self._made_after[:num_made],
             uses=self._uses, losses=self._losses, node=self._node, kind=self._kind(end),
+            notes=[self._notes.get(place) for place in range(end)],
         )  # fmt: skip
         self._programs.add(self._num_examples, known)
 

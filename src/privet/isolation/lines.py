@@ -16,7 +16,7 @@ import privet
 _METHODS = tuple(str(Path(torch.__file__).parent / name) for name in ("_tensor.py", "overrides.py"))
 _ISOLATION = str(Path(__file__).parent) + os.sep
 # Methods of the capture through which every call of the user goes.
-_HANDING_ON = ("__torch_function__", "_run")
+_HANDING_ON = ("__torch_function__", "_run_unusual", "_examine", "_run")
 # The method of a mode that torch shows calls to.
 _SHOWING = "__torch_function__"
 # With a separator, so that the neighbours of a package are not taken for it.

@@ -56,7 +56,7 @@ def agree(one: Sequence[Any], other: Sequence[Any], before: Sequence[Any] | None
     return True
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Known:
     """A program that was proven for one number of examples.
 
@@ -68,6 +68,8 @@ class Known:
         losses: The number of the losses among the results.
         node: The kind of node that sends gradients back from the losses.
         kind: What it has in common with batches of other sizes.
+        notes: For each call, a note of the observer of the forward pass, or None; see :meth:`Follower.before`.
+        prepared: How an engine computes the gradients of this program, if it has prepared that.
         expected: The calls, compiled into comparisons.
     """
 
@@ -78,6 +80,8 @@ class Known:
     losses: int
     node: type
     kind: Kind
+    notes: Sequence[Any]
+    prepared: Any = None
     expected: list[Expected] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -144,6 +148,7 @@ class Proof:
         kind: What it has in common with batches of other sizes.
         numbers: Floats and constants that it used.
         is_whole: Whether the trace, if there is one, begins with the program.
+        known: The program that was recognised, if it was.
     """
 
     losses: Verdict
@@ -153,6 +158,7 @@ class Proof:
     kind: Kind = ()
     numbers: Sequence[Any] = ()
     is_whole: bool = False
+    known: Known | None = None
 
     @property
     def refused(self) -> Sequence[Read]:

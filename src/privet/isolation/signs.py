@@ -87,12 +87,12 @@ def collect(
 
 def is_constant(sign: Sign) -> bool:
     """Whether a sign is that of a public tensor that no call has made, and no parameter."""
-    return sign[0] is GIVEN and type(sign[2]) is tuple and sign[2][0] == 0
+    return sign[0] is GIVEN and type(sign[2]) is tuple and sign[2][0] == -1
 
 
 def shape_of_one(sign: Sign) -> tuple[Any, ...]:
     """Return which tensor of the batch a sign stands for, and the shape of one example in it; empty if it is none."""
-    if sign[0] is not GIVEN or type(sign[2]) is not tuple or not isinstance(sign[2][0], int) or not sign[2][0]:
+    if sign[0] is not GIVEN or type(sign[2]) is not tuple or not isinstance(sign[2][0], int) or sign[2][0] < 1:
         return ()
     return (sign[2][0], tuple(sign[2][2][1:]))
 

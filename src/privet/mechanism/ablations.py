@@ -7,52 +7,31 @@ reports of a run made with these pieces say why.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from dp_accounting import NonPrivateDpEvent
 
 from privet import checks
-from privet.errors import CheckpointError, PlanError
-from privet.mechanism.clipping_runs import State
-from privet.mechanism.noise import NormalSource
-from privet.mechanism.sampling import Sampling
+from privet.errors import PlanError
+from privet.mechanism.clipping import BoundRule, ClippingRun, FixedClipping, FixedRun, shared_bounds
+from privet.mechanism.layout import Layout
+from privet.mechanism.noise import FixedNoise, NoiseFamily, NoiseRun
 from privet.mechanism.sensitivity import Norm, Sensitivity
-from privet.mechanism.sums import ClippedSum, PrivateSum
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
     from torch import Tensor
 
 
-@runtime_checkable
-class NotPrivate(Protocol):
-    """A piece that takes the guarantee away."""
-
-    @property
-    def not_private_because(self) -> str:
-        """The reason, for every guarantee of a plan with this piece."""
-        ...
-
-
-def amplified(sampling: Sampling, event: DpEvent) -> DpEvent:
-    """Return the cost of one round, given that of one release which uses every example.
-
-    Guarantee:
-        As :meth:`~privet.mechanism.sampling.Sampling.amplify`. A release that hides nothing hides nothing of the
-        examples it was drawn from either: no sampling makes it private.
-    """
-    return event if isinstance(event, NonPrivateDpEvent) else sampling.amplify(event)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Unclipped:
+class Unclipped(FixedClipping):
     """Noise without clipping: gradients enter the sum as they are (Zhu and Blaschko 2023, Algorithm 2). NOT PRIVATE.
 
     Attributes:
         noise_unit: What the noise is a multiple of, in place of a bound: the noise on the sum has standard deviation
-            ``noise_multiplier * noise_unit``.
+            ``noise_multiplier * noise_unit``. The ``sensitivity`` of the rule is this unit and bounds nothing.
     """
 
     noise_unit: float = 1.0
@@ -62,22 +41,19 @@ class Unclipped:
         object.__setattr__(self, "noise_unit", checks.positive("noise_unit", self.noise_unit))
 
     @property
-    def not_private_because(self) -> str:
-        """Nothing bounds one example's part."""
+    def not_private_because(self) -> str | None:
         return "gradients are not clipped, so that one example may move the sum by any amount"
 
-    @property
-    def norm_kind(self) -> Norm:
-        """The noise is that of Euclidean lengths."""
-        return Norm.L2
-
-    def for_groups(self, num_groups: int) -> UnclippedRule:
+    def for_groups(self, num_groups: int) -> BoundRule:
         """Share the unit among the groups."""
-        bounds = (self.noise_unit / math.sqrt(num_groups),) * num_groups
-        return UnclippedRule(sensitivity=Sensitivity(bounds=bounds))
+        bounds = shared_bounds(self.noise_unit, num_groups, type(self).__name__)
+        return BoundRule(piece=self, sensitivity=Sensitivity(bounds=bounds))
 
-    def start(self, *, num_groups: int, num_steps: int, expected_batch_size: float) -> UnclippedRun:
-        """Bind to the groups."""
+    def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:
+        """Return 1, and 0 where the norm is not finite; an empty batch gives an empty result."""
+        return norms.isfinite().to(norms.dtype)
+
+    def start(self, *, num_groups: int, num_steps: int, expected_batch_size: float) -> ClippingRun:
         return UnclippedRun(rule=self.for_groups(num_groups))
 
     def joint_event(self, event: DpEvent) -> DpEvent:
@@ -86,41 +62,12 @@ class Unclipped:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnclippedRule:
-    """:class:`Unclipped` bound to a number of groups. ``sensitivity`` is the unit of the noise and bounds nothing."""
-
-    sensitivity: Sensitivity
-
-    def factors(self, norms: Tensor) -> Tensor:
-        """Return 1, and 0 where the norm is not finite; an empty batch gives an empty result."""
-        return norms.isfinite().to(norms.dtype)
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnclippedRun:
+class UnclippedRun(FixedRun):
     """:class:`Unclipped` in one run."""
-
-    rule: UnclippedRule
-
-    def begin(self, step: int, like: Tensor) -> UnclippedRule:
-        """Return the one rule."""
-        return self.rule
-
-    def watch(self, norms: Tensor) -> None:
-        """Keep nothing."""
 
     def release(self, event: DpEvent, source: NormalSource) -> DpEvent:
         """Return the event of a step that hides nothing."""
         return NonPrivateDpEvent()
-
-    def state(self) -> State:
-        """Nothing evolves."""
-        return {}
-
-    def restore(self, state: State) -> None:
-        """Refuse a state that belongs to another piece."""
-        if state:
-            raise CheckpointError(f"Unclipped keeps no state, but the checkpoint has {sorted(state)} for it.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,14 +75,33 @@ class NoNoise:
     """Clipping without noise: the clipped sum is used as it is (Zhu and Blaschko 2023, Algorithm 3). NOT PRIVATE."""
 
     @property
-    def not_private_because(self) -> str:
-        """Nothing hides the sum."""
+    def not_private_because(self) -> str | None:
         return "no noise is added, so that the sum itself is released"
 
     @property
     def norm_kind(self) -> Norm:
         """Any bound will do; the usual one is taken."""
         return Norm.L2
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        return None
+
+    @property
+    def family(self) -> NoiseFamily | None:
+        return None
+
+    @property
+    def is_spherical(self) -> bool:
+        return False
+
+    @property
+    def is_recordable(self) -> bool:
+        return False
+
+    @property
+    def is_fixed(self) -> bool:
+        return True
 
     def event(self) -> DpEvent:
         """Return the event of a release that hides nothing."""
@@ -148,3 +114,9 @@ class NoNoise:
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
         """Hand the sum on as it is, with an event that says so."""
         return PrivateSum(flat=clipped.flat, layout=clipped.layout, event=self.event(), noise_std=0.0)
+
+    def start(self, layout: Layout, *, has_mask: bool) -> NoiseRun:
+        return FixedNoise(noise=self, layout=layout)
+
+    def in_clipped_units(self, flat: Tensor, layout: Layout) -> Tensor:
+        return flat

@@ -7,34 +7,33 @@ is then an ordinary Gaussian release in its units, and steps compose adaptively 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
 from privet import checks
 from privet.errors import ArgumentError, LoopError, PlanError
-from privet.mechanism.clipping_runs import State
+from privet.mechanism.clipping import State
 from privet.mechanism.events import gaussian_event
 from privet.mechanism.geometry import Factored, Frame
-from privet.mechanism.geometry_sources import DEFAULT_FLOOR, Array, History
 from privet.mechanism.layout import Layout
-from privet.mechanism.noise import NormalSource, calibrated_multiplier, checked_multiplier
-from privet.mechanism.noise_runs import StepUnits, checked_state
-from privet.mechanism.sensitivity import Norm
-from privet.mechanism.sums import ClippedSum, PrivateSum
-from privet.mechanism.unit_learning import (
+from privet.mechanism.noise import GaussianNoise, StepUnits, checked_state
+from privet.mechanism.second_moments import (
+    DEFAULT_FLOOR,
+    Array,
+    History,
     SquareMoments,
     flat_units,
     num_axis_sums,
     plain_geometry,
     units_from_flat,
 )
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dp_accounting import DpEvent
     from torch import Tensor
 
 
@@ -134,7 +133,7 @@ class PastGradients:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptiveGaussian:
+class AdaptiveGaussian(GaussianNoise):
     """Normal noise in learned units, on gradients that were clipped in the same units.
 
     Attributes:
@@ -150,7 +149,6 @@ class AdaptiveGaussian:
     preconditioning: float = 1.0
     power: float = 0.5
     floor: float = DEFAULT_FLOOR
-    noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is no source of units, and numbers out of range."""
@@ -160,24 +158,19 @@ class AdaptiveGaussian:
             raise ArgumentError(f"preconditioning must lie between 0 and 1, got {self.preconditioning!r}.")
         checks.positive("power", self.power)
         checks.positive("floor", self.floor)
-        object.__setattr__(self, "noise_multiplier", checked_multiplier(self.noise_multiplier))
+        super().__post_init__()
 
     @property
-    def norm_kind(self) -> Norm:
-        """Gaussian noise hides an L2-bounded contribution; here the length is measured in the units."""
-        return Norm.L2
-
-    def event(self) -> DpEvent:
-        """Return the Gaussian mechanism at this multiplier: sum and squares of a step together."""
-        return gaussian_event(bounds=(1.0,), stds=(calibrated_multiplier(type(self).__name__, self.noise_multiplier),))
-
-    def with_multiplier(self, noise_multiplier: float) -> AdaptiveGaussian:
-        """Return a copy with this multiplier."""
-        return replace(self, noise_multiplier=noise_multiplier)
+    def is_fixed(self) -> bool:
+        return False
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
         """Refuse: units are learned, so there must be a run that remembers them."""
         raise LoopError("AdaptiveGaussian learns during a run and adds no noise outside one. Start a session.")
+
+    def in_clipped_units(self, flat: Tensor, layout: Layout) -> Tensor:
+        """Refuse: the units of a step are known in its run alone."""
+        raise LoopError("AdaptiveGaussian learns its units during a run, so a sum alone does not say them.")
 
     def start(self, layout: Layout, *, has_mask: bool) -> AdaptiveGaussianRun:
         """Begin a run with equal units.
@@ -188,7 +181,7 @@ class AdaptiveGaussian:
         if has_mask:
             raise PlanError("AdaptiveGaussian learns units from all coordinates and cannot leave some out. Use NoMask.")
         return AdaptiveGaussianRun(
-            settings=self, layout=layout, learning=self.learning.start(layout, power=self.power, floor=self.floor)
+            noise=self, layout=layout, learning=self.learning.start(layout, power=self.power, floor=self.floor)
         )
 
 
@@ -207,37 +200,19 @@ def squares_bound(bounds: Sequence[float]) -> float:
 class AdaptiveGaussianRun:
     """:class:`AdaptiveGaussian` in one run: the units as learned so far, and the present step's secret squares."""
 
-    settings: AdaptiveGaussian
+    noise: AdaptiveGaussian
     layout: Layout
     learning: LearningRun
     _step: int = 0
     _frame: Frame | None = field(default=None, repr=False)
     _squares: Tensor | None = field(default=None, repr=False)
 
-    @property
-    def piece(self) -> AdaptiveGaussianRun:
-        """The run itself adds the noise."""
-        return self
-
-    @property
-    def norm_kind(self) -> Norm:
-        """As planned."""
-        return self.settings.norm_kind
-
-    def event(self) -> DpEvent:
-        """Return what was planned."""
-        return self.settings.event()
-
-    def with_multiplier(self, noise_multiplier: float) -> AdaptiveGaussian:
-        """Return a piece with this multiplier, which knows nothing of the run."""
-        return self.settings.with_multiplier(noise_multiplier)
-
     def begin(self, step: int, like: Tensor) -> StepUnits:
         """Bind the present units; squares start from zero."""
         if self._frame is None or self._frame.geometry is not self.learning.geometry:
             self._frame = Frame.of(self.learning.geometry, self.layout, like)
         self._step = step
-        is_asked = self.settings.learning.share > 0
+        is_asked = self.noise.learning.share > 0
         self._squares = like.new_zeros(num_axis_sums(self.layout)).double() if is_asked else None
         return StepUnits(frame=self._frame, squares=self._squares)
 
@@ -252,10 +227,10 @@ class AdaptiveGaussianRun:
         Raises:
             LoopError: if the sum was not clipped in the units of this step, or came without its squares.
         """
-        frame, squares, share = self._frame, self._squares, self.settings.learning.share
+        frame, squares, share = self._frame, self._squares, self.noise.learning.share
         if frame is None or clipped.frame is not frame or clipped.squares is not squares:
             raise LoopError("The sum was not made for this step: begin() gives the units and the place for squares.")
-        multiplier = calibrated_multiplier(type(self.settings).__name__, self.settings.noise_multiplier)
+        multiplier = self.noise.multiplier
         bounds = clipped.sensitivity.bounds
         std = multiplier / math.sqrt(1 - share) * clipped.sensitivity.total
         source.add_normal(clipped.flat, std)
@@ -284,7 +259,7 @@ class AdaptiveGaussianRun:
         found = None if squares is None else squares.cpu().numpy()
         self._squares = None
         self.learning.note(self._step, released, noise, found, squares_std)
-        frame.rescale_(clipped.flat, power=1 - 2 * self.settings.preconditioning)
+        frame.rescale_(clipped.flat, power=1 - 2 * self.noise.preconditioning)
 
     def state(self) -> State:
         """Return what the units follow from."""

@@ -1,22 +1,33 @@
-"""Clipping rules: how much of each example's gradient is kept, so that no example counts for too much."""
+"""Clipping: how much of each example's gradient is kept, so that no example counts for too much.
+
+A piece holds public constants. Bound to a model's groups it is a rule, and in a run it says which rule each step has.
+The pieces here have one rule for the whole run; :mod:`privet.mechanism.changing_clipping` has those that change.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from privet import checks
-from privet.errors import PlanError
+from privet.errors import CheckpointError, PlanError
 from privet.mechanism.sensitivity import Norm, Sensitivity
 
 if TYPE_CHECKING:
+    from dp_accounting import DpEvent
     from torch import Tensor
+
+    from privet.mechanism.sums import NormalSource
+
+State = Mapping[str, tuple[float, ...]]
 
 
 @runtime_checkable
 class ClippingRule(Protocol):
-    """A clipping rule bound to a number of groups: the part that runs inside a step."""
+    """A clipping piece bound to a number of groups: the part that runs inside a step."""
 
     @property
     def sensitivity(self) -> Sensitivity:
@@ -33,6 +44,35 @@ class ClippingRule(Protocol):
         ...
 
 
+class ClippingRun(Protocol):
+    """A clipping piece at work in one run."""
+
+    def begin(self, step: int, like: Tensor) -> ClippingRule:
+        """Return the rule of a step on the device of ``like``; what an unfinished pass has counted is forgotten."""
+        ...
+
+    def watch(self, norms: Tensor) -> None:
+        """Look at the norms ``[batch, group]`` of one physical batch; what is kept of them is secret."""
+        ...
+
+    def release(self, event: DpEvent, source: NormalSource) -> DpEvent:
+        """End the step: publish under noise what the rule needs to go on.
+
+        Guarantee:
+            The result is the cost of everything the step releases, ``event`` (the noisy sum's) among it, built from
+            the noise that was really added. The rule of later steps depends on released values alone.
+        """
+        ...
+
+    def state(self) -> State:
+        """Return the released values from which later steps follow; public."""
+        ...
+
+    def restore(self, state: State) -> None:
+        """Go on from a state of the same piece and model."""
+        ...
+
+
 @runtime_checkable
 class Clipping(Protocol):
     """A clipping piece of a plan: public constants only."""
@@ -42,16 +82,276 @@ class Clipping(Protocol):
         """The norm in which contributions are bounded."""
         ...
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether one rule holds for the whole run, and the sum is all that a step releases."""
+        ...
+
+    @property
+    def threshold(self) -> float | None:
+        """The one length above which gradients are scaled down to it, others being left alone; None for other rules."""
+        ...
+
+    @property
+    def not_private_because(self) -> str | None:
+        """Why no run with this piece is private; None where nothing takes the guarantee away.
+
+        Guarantee: engines hold every contribution to the bound of the rule exactly where this is None.
+        """
+        ...
+
     def for_groups(self, num_groups: int) -> ClippingRule:
         """Bind the piece to a model's groups; a piece that changes during a run gives the rule of its first step."""
         ...
 
+    def start(self, *, num_groups: int, num_steps: int, expected_batch_size: float) -> ClippingRun:
+        """Begin a run of this many steps."""
+        ...
 
-def positive_bounds(name: str, value: object) -> float | tuple[float, ...]:
-    """Return one positive number, or a tuple of one per group."""
-    if isinstance(value, list | tuple):
-        return tuple(checks.positive(name, bound) for bound in value)
-    return checks.positive(name, value)
+    def joint_event(self, event: DpEvent) -> DpEvent:
+        """Return what a step costs, given what its noisy sum costs; the same at every step."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundRule:
+    """A :class:`FixedClipping` piece with the bounds of a model's groups."""
+
+    piece: FixedClipping
+    sensitivity: Sensitivity
+
+    def factors(self, norms: Tensor) -> Tensor:
+        """See :meth:`FixedClipping.factors`."""
+        return self.piece.factors(norms, self.sensitivity.bounds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedRun:
+    """A rule that stays as it is and releases nothing of its own."""
+
+    rule: ClippingRule
+
+    def begin(self, step: int, like: Tensor) -> ClippingRule:
+        return self.rule
+
+    def watch(self, norms: Tensor) -> None:
+        """Keep nothing."""
+
+    def release(self, event: DpEvent, source: NormalSource) -> DpEvent:
+        """Add no cost."""
+        return event
+
+    def state(self) -> State:
+        return {}
+
+    def restore(self, state: State) -> None:
+        """Refuse a state that belongs to another piece."""
+        if state:
+            raise CheckpointError(f"This clipping keeps no state, but the checkpoint has {sorted(state)} for it.")
+
+
+class FixedClipping(ABC):
+    """A piece with one rule for the whole run. A new rule writes its fields and :meth:`factors`."""
+
+    norm: float | tuple[float, ...]
+
+    @abstractmethod
+    def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:
+        """Map norms ``[batch, group]`` to factors of the same shape.
+
+        Guarantee: as in :meth:`ClippingRule.factors`, with one bound per group. An empty batch gives an empty result.
+        """
+
+    @property
+    def norm_kind(self) -> Norm:
+        return Norm.L2
+
+    @property
+    def is_fixed(self) -> bool:
+        return True
+
+    @property
+    def threshold(self) -> float | None:
+        return None
+
+    @property
+    def not_private_because(self) -> str | None:
+        return None
+
+    def for_groups(self, num_groups: int) -> BoundRule:
+        """Give every group its bound."""
+        bounds = shared_bounds(self.norm, num_groups, type(self).__name__)
+        return BoundRule(piece=self, sensitivity=Sensitivity(bounds=bounds))
+
+    def start(self, *, num_groups: int, num_steps: int, expected_batch_size: float) -> ClippingRun:
+        return FixedRun(rule=self.for_groups(num_groups))
+
+    def joint_event(self, event: DpEvent) -> DpEvent:
+        """Nothing is released beside the sum."""
+        return event
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold(FixedClipping):
+    """Scale down whatever is longer than the threshold, leave the rest (Abadi et al. 2016; "local" clipping).
+
+    Attributes:
+        norm: A number is the bound on the whole gradient: with several groups each gets an equal share of its square
+            (``norm / sqrt(num_groups)``), so the total sensitivity is ``norm`` for every model. A tuple gives one bound
+            per group; the total is the root of the sum of their squares.
+    """
+
+    norm: float | tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that are not positive and finite."""
+        check_bounds(self, "norm")
+
+    @property
+    def threshold(self) -> float | None:
+        return None if isinstance(self.norm, tuple) else self.norm
+
+    def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:
+        """Return ``min(1, bound / norm)``, and 0 where the norm is not finite.
+
+        Guarantee:
+            As in :class:`ClippingRule`. A zero gradient gets factor 1 (it contributes nothing either way); an empty
+            batch gives an empty result.
+        """
+        # quotients that overflow (norm zero, huge bound) are cut to one, and a bound that underflows to zero lets
+        # nothing through; an infinite norm makes them zero, or NaN under a bound that overflows
+        quotients = per_group(bounds, norms) / norms
+        return quotients.nan_to_num_(nan=0.0).clamp_max_(1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepOrDrop(FixedClipping):
+    """Scale every gradient by the same number, and drop those longer than a cutoff ("global" clipping; Bu et al. 2021).
+
+    Gradients that are kept keep their lengths relative to each other, so the sum points where an unclipped sum would
+    point; the price is a signal that is ``norm / cutoff`` times as strong.
+
+    Attributes:
+        norm: Bound on one example's contribution, as in :class:`Threshold`.
+        cutoff: Gradients longer than this count for nothing. One number holds for every group, because no group of a
+            gradient is longer than the whole; a tuple gives one per group. Never below the bound.
+    """
+
+    norm: float | tuple[float, ...]
+    cutoff: float | tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are not positive and finite, and a cutoff below the bound."""
+        check_bounds(self, "norm", "cutoff")
+        if not isinstance(self.norm, tuple) and not isinstance(self.cutoff, tuple):
+            self._check_order((self.norm,), (self.cutoff,))
+
+    def for_groups(self, num_groups: int) -> BoundRule:
+        """Give every group its bound, and hold it against the cutoff."""
+        rule = super().for_groups(num_groups)
+        cutoffs = self.cutoffs(num_groups)
+        if len(cutoffs) != num_groups:
+            raise PlanError(
+                f"KeepOrDrop(cutoff=...) gives {len(cutoffs)} cutoffs but the grouping makes {num_groups} groups. "
+                "Give one cutoff per group, or a single number for all."
+            )
+        self._check_order(rule.sensitivity.bounds, cutoffs)
+        return rule
+
+    def cutoffs(self, num_groups: int) -> tuple[float, ...]:
+        """Return the cutoff of every group."""
+        return self.cutoff if isinstance(self.cutoff, tuple) else (self.cutoff,) * num_groups
+
+    @staticmethod
+    def _check_order(bounds: tuple[float, ...], cutoffs: tuple[float, ...]) -> None:
+        for bound, cutoff in zip(bounds, cutoffs, strict=True):
+            if cutoff < bound:
+                raise PlanError(
+                    f"KeepOrDrop has a cutoff of {cutoff:g} below its bound of {bound:g}, which would make gradients "
+                    "longer than they are. Raise the cutoff, or lower norm."
+                )
+
+    def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:
+        """Return ``bound / cutoff`` up to the cutoff and 0 beyond it.
+
+        Guarantee:
+            As in :class:`ClippingRule`. A zero gradient gets the common factor; a norm that is NaN or infinite gets 0;
+            an empty batch gives an empty result.
+        """
+        cutoffs = self.cutoffs(len(bounds))
+        scales = tuple(bound / cutoff for bound, cutoff in zip(bounds, cutoffs, strict=True))
+        # NaN compares false, so it is not kept; infinity would pass a cutoff that overflows single precision
+        kept = (norms <= per_group(cutoffs, norms)) & norms.isfinite()
+        return kept.to(norms.dtype) * per_group(scales, norms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Automatic(FixedClipping):
+    """Bring every gradient to about the same length (AUTO-S; Bu et al. 2023, "Automatic clipping").
+
+    The bound then only rescales the learning rate, so there is no threshold to tune.
+
+    Attributes:
+        norm: Bound on one example's contribution, as in :class:`Threshold`.
+        stability: Added to a gradient's length before dividing by it; keeps short gradients shorter than long ones.
+    """
+
+    norm: float | tuple[float, ...] = 1.0
+    stability: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are not positive and finite."""
+        check_bounds(self, "norm")
+        object.__setattr__(self, "stability", checks.positive("stability", self.stability))
+
+    def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:
+        """Return ``bound / (norm + stability)``, and 0 where the norm is not finite.
+
+        Guarantee:
+            As in :class:`ClippingRule`. A zero gradient gets ``bound / stability`` and adds nothing; an empty batch
+            gives an empty result.
+        """
+        return _finite(per_group(bounds, norms) / (norms + self.stability), norms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerSampleAdaptive(FixedClipping):
+    """Bring long gradients to the bound without blowing up short ones (PSAC; Xia et al. 2023).
+
+    The factor is ``norm / (length + weakness / (length + weakness))``: about ``norm / length`` for long gradients, but
+    close to ``norm`` for very short ones, where :class:`Automatic` would multiply by ``norm / stability``.
+
+    Attributes:
+        norm: Bound on one example's contribution, as in :class:`Threshold`.
+        weakness: How short a gradient must be to be held back (the paper's r).
+    """
+
+    norm: float | tuple[float, ...] = 1.0
+    weakness: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are not positive and finite."""
+        check_bounds(self, "norm")
+        object.__setattr__(self, "weakness", checks.positive("weakness", self.weakness))
+
+    def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:
+        """Return ``bound / (norm + weakness / (norm + weakness))``, and 0 where the norm is not finite.
+
+        Guarantee:
+            As in :class:`ClippingRule`. A zero gradient gets the bound itself as its factor and adds nothing; an empty
+            batch gives an empty result.
+        """
+        lengths = norms + self.weakness / (norms + self.weakness)
+        return _finite(per_group(bounds, norms) / lengths, norms)
+
+
+def check_bounds(piece: object, *names: str) -> None:
+    """Check the named bounds of a frozen piece: each one positive number, or a tuple of one per group."""
+    for name in names:
+        value = getattr(piece, name)
+        is_one = not isinstance(value, list | tuple)
+        found = checks.positive(name, value) if is_one else tuple(checks.positive(name, bound) for bound in value)
+        object.__setattr__(piece, name, found)
 
 
 def shared_bounds(norm: float | tuple[float, ...], num_groups: int, piece: str) -> tuple[float, ...]:
@@ -75,46 +375,7 @@ def per_group(values: tuple[float, ...], norms: Tensor) -> Tensor | float:
     return values[0] if len(set(values)) == 1 else norms.new_tensor(values)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Threshold:
-    """Scale down whatever is longer than the threshold, leave the rest (Abadi et al. 2016; "local" clipping).
-
-    Attributes:
-        norm: A number is the bound on the whole gradient: with several groups each gets an equal share of its square
-            (``norm / sqrt(num_groups)``), so the total sensitivity is ``norm`` for every model. A tuple gives one bound
-            per group; the total is the root of the sum of their squares.
-    """
-
-    norm: float | tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        """Refuse bounds that are not positive and finite."""
-        object.__setattr__(self, "norm", positive_bounds("norm", self.norm))
-
-    @property
-    def norm_kind(self) -> Norm:
-        """Euclidean length."""
-        return Norm.L2
-
-    def for_groups(self, num_groups: int) -> ThresholdRule:
-        """Give every group its bound."""
-        return ThresholdRule(sensitivity=Sensitivity(bounds=shared_bounds(self.norm, num_groups, type(self).__name__)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ThresholdRule:
-    """:class:`Threshold` bound to a number of groups."""
-
-    sensitivity: Sensitivity
-
-    def factors(self, norms: Tensor) -> Tensor:
-        """Return ``min(1, bound / norm)``, and 0 where the norm is not finite.
-
-        Guarantee:
-            As in :class:`ClippingRule`. A zero gradient gets factor 1 (it contributes nothing either way); an empty
-            batch gives an empty result.
-        """
-        # quotients that overflow (norm zero, huge bound) are cut to one, and a bound that underflows to zero lets
-        # nothing through; an infinite norm makes them zero, or NaN under a bound that overflows
-        quotients = per_group(self.sensitivity.bounds, norms) / norms
-        return quotients.nan_to_num_(nan=0.0).clamp_max_(1.0)
+def _finite(factors: Tensor, norms: Tensor) -> Tensor:
+    """Drop examples whose factor or norm left the range of the number type; infinity times zero would be NaN."""
+    unusable = (factors.isfinite() & norms.isfinite()).logical_not_()
+    return factors.masked_fill_(unusable, 0.0)

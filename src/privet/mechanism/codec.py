@@ -13,7 +13,7 @@ from typing import Any
 
 from privet.errors import PrivetError, RecipeError
 from privet.mechanism import registry
-from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.strong_convexity import StronglyConvexDescent
 
 Family = Mapping[str, type[Any]]
 

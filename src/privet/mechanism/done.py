@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, final
 
 from privet import checks
 from privet.errors import ArgumentError
-from privet.mechanism.ablations import amplified
-from privet.mechanism.clipping_runs import ClippingRun
+from privet.mechanism.clipping import ClippingRun
 from privet.mechanism.events import compose, decode_event, encode_event, gaussian_event, same_event
-from privet.mechanism.noise import NormalSource
-from privet.mechanism.sampling import Sampling
-from privet.mechanism.sums import ClippedSum, PrivateSum
+from privet.mechanism.sampling import Sampling, amplified
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from privet.mechanism.noise import NormalSource
+    from privet.mechanism.sums import NormalSource
 
 # Coordinates drawn at a time on a processor, as many as its cache holds; devices get a sixteenth of the vector, since
 # each piece costs several launches. Either way the extra memory stays below one vector unless that is small.

@@ -20,12 +20,6 @@ from dp_accounting import dp_event
 
 from privet import checks
 from privet.errors import AccountingError, ArgumentError
-from privet.mechanism.extra_events import (
-    L2LaplaceDpEvent,
-    ProductLaplaceDpEvent,
-    PureDpEvent,
-    TotalVariationDpEvent,
-)
 
 DpEvent: TypeAlias = dp_event.DpEvent
 
@@ -34,6 +28,61 @@ MAX_PARTS = 10_000
 MAX_COUNT = 2**53
 _INFINITY = "infinity"
 _TYPE = "type"
+_REL_TOL = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class PureDpEvent(dp_event.DpEvent):  # type: ignore[misc]
+    """A release of which only its pure guarantee is known.
+
+    Attributes:
+        epsilon: Bound on the log-ratio of probabilities when one unit is added, removed or blanked. Exchanging a unit
+            for another is blanking one and adding the other, so it is charged twice this bound.
+    """
+
+    epsilon: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TotalVariationDpEvent(dp_event.DpEvent):  # type: ignore[misc]
+    """The run differs from the one that the other events describe, with at most this probability.
+
+    It is released together with other events and is worth ``(1 + exp(epsilon)) * distance`` of their delta: if P and Q
+    are within ``distance`` of P' and Q' in total variation, the hockey-stick divergence of P and Q exceeds that of P'
+    and Q' by at most that much.
+
+    Attributes:
+        distance: Bound on the probability of a difference, on either of the two data sets.
+    """
+
+    distance: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class L2LaplaceDpEvent(dp_event.DpEvent):  # type: ignore[misc]
+    """A release under noise of density ``exp(-length / scale)``.
+
+    Attributes:
+        noise_multiplier: Standard deviation of the noise in each coordinate, ``sqrt(num_coordinates + 1)`` scales,
+            over the bound on the length of one unit's contribution.
+        num_coordinates: How many coordinates have noise.
+    """
+
+    noise_multiplier: float
+    num_coordinates: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductLaplaceDpEvent(dp_event.DpEvent):  # type: ignore[misc]
+    """A release under independent Laplace noise, of a sum in which one unit's contribution is bounded in length.
+
+    Attributes:
+        scales: The different scales of the noise over the bound on the length.
+        counts: How many coordinates have each scale.
+    """
+
+    scales: tuple[float, ...]
+    counts: tuple[int, ...]
 
 
 class _Field(Protocol):
@@ -266,7 +315,7 @@ def _read(data: Any, depth: int) -> DpEvent:
     return kind.build(**{key: field.read(f"{kind.name}.{key}", data[key], depth) for key, field in kind.fields.items()})
 
 
-def same_event(left: DpEvent, right: DpEvent, rel_tol: float = 1e-9) -> bool:
+def same_event(left: DpEvent, right: DpEvent, rel_tol: float = _REL_TOL) -> bool:
     """Say whether two events have the same structure, equal counts, and numbers equal up to ``rel_tol``.
 
     Guarantee: numbers are compared relatively with no absolute slack, so zero noise never equals a little noise.
@@ -276,6 +325,17 @@ def same_event(left: DpEvent, right: DpEvent, rel_tol: float = 1e-9) -> bool:
     _write(left, 0)
     _write(right, 0)
     return _same(left, right, tolerance)
+
+
+def matches(known: DpEvent, event: DpEvent) -> bool:
+    """Say whether facts are a known event, one that was written before; see :func:`same_event`.
+
+    Guarantee: NaN, unknown types and whatever no event describes match nothing, because they cannot be written.
+    """
+    try:
+        return bool(known == event) or _same(known, event, _REL_TOL)
+    except (AttributeError, TypeError):
+        return False
 
 
 def _same(left: Any, right: Any, rel_tol: float) -> bool:

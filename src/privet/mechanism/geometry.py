@@ -7,7 +7,7 @@ adding equal noise, and multiplying by the units afterwards is post-processing. 
 other hand, no choice of sizes is better than equal ones, since the smallest of them decides about privacy.
 
 Units are public constants: they come from public data, from values released before the step, or from a release of their
-own that is charged (see :mod:`privet.mechanism.geometry_sources`).
+own that is charged (see :mod:`privet.mechanism.second_moments`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from privet import checks
 from privet.errors import ArgumentError, PlanError
@@ -49,6 +52,18 @@ class Units:
         if self.entries:
             return min(self.entries), max(self.entries)
         return min(self.rows) * min(self.columns), max(self.rows) * max(self.columns)
+
+    def full(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Return the unit of every entry of a parameter of this shape, in its order."""
+        if self.entries:
+            return np.array(self.entries)
+        units = np.ones(shape)
+        for axis, values in ((0, self.rows), (1, self.columns)):
+            if len(values) > 1:
+                units *= np.array(values).reshape([-1 if index == axis else 1 for index in range(len(shape))])
+            else:
+                units *= values[0]
+        return units.reshape(-1)
 
 
 @runtime_checkable

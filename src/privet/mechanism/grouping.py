@@ -13,6 +13,11 @@ from privet.errors import ArgumentError, PlanError
 class Grouping(Protocol):
     """Assigns every trainable parameter to exactly one group."""
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether all parameters share one norm (flat clipping)."""
+        ...
+
     def groups_of(self, names: Sequence[str]) -> tuple[int, ...]:
         """Return the group index of each parameter; indices run from 0 without gaps."""
         ...
@@ -27,6 +32,10 @@ def _number(names: Sequence[str], key: Callable[[str], str]) -> tuple[int, ...]:
 class OneGroup:
     """Flat clipping: one norm over all parameters."""
 
+    @property
+    def is_flat(self) -> bool:
+        return True
+
     def groups_of(self, names: Sequence[str]) -> tuple[int, ...]:
         """Put everything into group 0."""
         return (0,) * len(names)
@@ -36,6 +45,10 @@ class OneGroup:
 class PerLayer:
     """One norm per module: a layer's weight and bias are clipped together."""
 
+    @property
+    def is_flat(self) -> bool:
+        return False
+
     def groups_of(self, names: Sequence[str]) -> tuple[int, ...]:
         """Group by everything before the last dot of a parameter's name."""
         return _number(names, lambda name: name.rpartition(".")[0])
@@ -44,6 +57,10 @@ class PerLayer:
 @dataclass(frozen=True, kw_only=True)
 class PerParameter:
     """One norm per parameter tensor."""
+
+    @property
+    def is_flat(self) -> bool:
+        return False
 
     def groups_of(self, names: Sequence[str]) -> tuple[int, ...]:
         """Give each tensor its own group."""
@@ -73,6 +90,10 @@ class ByName:
             raise ArgumentError("parts must hold at least one group, each with at least one non-empty name prefix.")
         if len(set(flat)) != len(flat):
             raise ArgumentError("parts names the same prefix twice; each prefix belongs to one group.")
+
+    @property
+    def is_flat(self) -> bool:
+        return False
 
     def groups_of(self, names: Sequence[str]) -> tuple[int, ...]:
         """Match each parameter to the one part that names it; a parameter that fits none or several is refused."""

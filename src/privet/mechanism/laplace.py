@@ -11,8 +11,9 @@ A draw of the keystream reaches 36 scales; beyond lies a share of 2e-16, the lim
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -23,17 +24,15 @@ from scipy.special import gammaln
 from privet import checks
 from privet.errors import ArgumentError, PlanError
 from privet.mechanism.draws import add_radial, add_radial_at, add_two_sided
-from privet.mechanism.events import MAX_PARTS
-from privet.mechanism.extra_events import L2LaplaceDpEvent, ProductLaplaceDpEvent, PureDpEvent
+from privet.mechanism.events import MAX_PARTS, L2LaplaceDpEvent, ProductLaplaceDpEvent, PureDpEvent
 from privet.mechanism.geometry import positive_units
-from privet.mechanism.noise import calibrated_multiplier, checked_multiplier
-from privet.mechanism.sensitivity import Norm
-from privet.mechanism.sums import ClippedSum, PrivateSum
+from privet.mechanism.layout import Layout
+from privet.mechanism.noise import MultipliedNoise, NoiseFamily
+from privet.mechanism.sensitivity import Sensitivity
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
-
-    from privet.mechanism.noise import NormalSource
 
 Array = NDArray[np.float64]
 _SQUARES_TOLERANCE = 1e-12
@@ -46,7 +45,26 @@ def mean_coordinate(num_coordinates: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class L2Laplace:
+class LaplaceNoise(MultipliedNoise):
+    """Noise of density ``exp(-N(z) / scale)``, whose norm ``N`` is at most the plain length."""
+
+    @property
+    def family(self) -> NoiseFamily | None:
+        return NoiseFamily.LAPLACE
+
+    @abstractmethod
+    def mean_absolute(self) -> Array:
+        """Return the mean absolute noise of every coordinate, at sensitivity 1."""
+
+    def mean_noise(self, layout: Layout, sensitivity: Sensitivity) -> Array:
+        means = self.mean_absolute() * sensitivity.total
+        if len(means) != layout.num_coordinates:
+            raise PlanError(f"The noise is for {len(means)} coordinates, the model has {layout.num_coordinates}.")
+        return means
+
+
+@dataclass(frozen=True, kw_only=True)
+class L2Laplace(LaplaceNoise):
     """Noise of density ``exp(-length / scale)``: a uniform direction and a Gamma-distributed length.
 
     Its composition is exact, through one closed-form pair. In many dimensions it is as good as Gaussian noise at the
@@ -59,26 +77,19 @@ class L2Laplace:
     """
 
     num_coordinates: int
-    noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse dimensions below one and multipliers that are not positive."""
         checks.count("num_coordinates", self.num_coordinates)
-        object.__setattr__(self, "noise_multiplier", checked_multiplier(self.noise_multiplier))
+        super().__post_init__()
 
     @property
-    def norm_kind(self) -> Norm:
-        """Its norm is the plain length."""
-        return Norm.L2
+    def is_spherical(self) -> bool:
+        return True
 
     def event(self) -> DpEvent:
         """Return the release at this multiplier and dimension."""
-        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
-        return L2LaplaceDpEvent(noise_multiplier=multiplier, num_coordinates=self.num_coordinates)
-
-    def with_multiplier(self, noise_multiplier: float) -> L2Laplace:
-        """Return a copy with this multiplier."""
-        return replace(self, noise_multiplier=noise_multiplier)
+        return L2LaplaceDpEvent(noise_multiplier=self.multiplier, num_coordinates=self.num_coordinates)
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
         """Add the noise in place.
@@ -88,9 +99,8 @@ class L2Laplace:
             Masked coordinates stay exactly zero. An empty batch releases noise alone.
         """
         clipped.check_plain_units(type(self).__name__)
-        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
         live = live_coordinates(clipped, self.num_coordinates, type(self).__name__)
-        std = multiplier * clipped.sensitivity.total
+        std = self.multiplier * clipped.sensitivity.total
         add_radial(clipped.flat, scale=std / math.sqrt(live + 1), source=source, keep=clipped.keep)
         event = L2LaplaceDpEvent(noise_multiplier=_ratio(std, clipped), num_coordinates=live)
         return PrivateSum(flat=clipped.flat, layout=clipped.layout, event=event, noise_std=std)
@@ -102,16 +112,14 @@ class L2Laplace:
     @property
     def pure_epsilon(self) -> float:
         """The largest privacy loss of one release: the sensitivity over the scale."""
-        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
-        return math.sqrt(self.num_coordinates + 1) / multiplier
+        return math.sqrt(self.num_coordinates + 1) / self.multiplier
 
     def mean_absolute(self) -> Array:
-        """Return the mean absolute noise of every coordinate, at sensitivity 1."""
         return np.full(self.num_coordinates, mean_coordinate(self.num_coordinates) / self.pure_epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProductLaplace:
+class ProductLaplace(LaplaceNoise):
     """Independent Laplace noise with a scale of its own in every coordinate, hiding a contribution of bounded length.
 
     Attributes:
@@ -121,7 +129,6 @@ class ProductLaplace:
     """
 
     sizes: tuple[float, ...]
-    noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse sizes below one, and lists without a one."""
@@ -129,16 +136,11 @@ class ProductLaplace:
         if min(sizes) != 1:
             raise ArgumentError(f"The smallest of sizes must be 1, got {min(sizes)!r}. Divide all by the smallest.")
         object.__setattr__(self, "sizes", sizes)
-        object.__setattr__(self, "noise_multiplier", checked_multiplier(self.noise_multiplier))
-
-    @property
-    def norm_kind(self) -> Norm:
-        """By Cauchy and Schwarz the weighted sum of absolute values is at most the plain length."""
-        return Norm.L2
+        super().__post_init__()
 
     def event(self) -> DpEvent:
         """Return the release with all its scales, equal ones counted together."""
-        return self._event(calibrated_multiplier(type(self).__name__, self.noise_multiplier))
+        return self._event(self.multiplier)
 
     def _event(self, multiplier: float) -> DpEvent:
         sizes, counts = self._different_sizes
@@ -161,12 +163,7 @@ class ProductLaplace:
     @property
     def pure_epsilon(self) -> float:
         """The largest privacy loss of one release."""
-        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
-        return math.sqrt(2 * float((1 / np.square(self._array)).sum())) / multiplier
-
-    def with_multiplier(self, noise_multiplier: float) -> ProductLaplace:
-        """Return a copy with this multiplier."""
-        return replace(self, noise_multiplier=noise_multiplier)
+        return math.sqrt(2 * float((1 / np.square(self._array)).sum())) / self.multiplier
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
         """Add the noise in place.
@@ -176,9 +173,8 @@ class ProductLaplace:
             of the charged coordinates out. An empty batch releases noise alone.
         """
         clipped.check_plain_units(type(self).__name__)
-        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
         _check_unmasked(clipped, len(self.sizes), type(self).__name__)
-        std = multiplier * clipped.sensitivity.total
+        std = self.multiplier * clipped.sensitivity.total
         scale = std / math.sqrt(2)
         is_equal = len(self._different_sizes[0]) == 1
         scales = scale if is_equal else scale * self._array
@@ -191,13 +187,14 @@ class ProductLaplace:
         return np.asarray((np.abs(z + shift) - np.abs(z)) @ (1 / self.mean_absolute()))
 
     def mean_absolute(self) -> Array:
-        """Return the mean absolute noise of every coordinate, at sensitivity 1."""
-        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
-        return np.asarray(multiplier / math.sqrt(2) * self._array)
+        return np.asarray(self.multiplier / math.sqrt(2) * self._array)
+
+    def root_mean_square(self, num_coordinates: int) -> float:
+        return math.sqrt(2 * float(np.square(self.mean_absolute()).sum()))
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockL2:
+class BlockL2(LaplaceNoise):
     """Noise of density ``exp(-sum_j coefficient_j * length of block j / scale)``; contains the other two as extremes.
 
     It is accounted by its pure guarantee alone: meant for single releases and few of them.
@@ -210,7 +207,6 @@ class BlockL2:
 
     block_of: tuple[int, ...]
     coefficients: tuple[float, ...]
-    noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse blocks that are no partition and coefficients whose squares add up to more than one."""
@@ -222,25 +218,16 @@ class BlockL2:
                 f"{len(set(blocks))} different ones."
             )
         object.__setattr__(self, "block_of", blocks)
-        object.__setattr__(self, "noise_multiplier", checked_multiplier(self.noise_multiplier))
-
-    @property
-    def norm_kind(self) -> Norm:
-        """By Cauchy and Schwarz over the blocks its norm is at most the plain length."""
-        return Norm.L2
+        super().__post_init__()
 
     def event(self) -> DpEvent:
         """Return the pure guarantee."""
-        return PureDpEvent(epsilon=1 / calibrated_multiplier(type(self).__name__, self.noise_multiplier))
-
-    def with_multiplier(self, noise_multiplier: float) -> BlockL2:
-        """Return a copy with this multiplier."""
-        return replace(self, noise_multiplier=noise_multiplier)
+        return PureDpEvent(epsilon=1 / self.multiplier)
 
     @property
     def pure_epsilon(self) -> float:
         """The largest privacy loss of one release."""
-        return 1 / calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+        return 1 / self.multiplier
 
     @cached_property
     def _members(self) -> tuple[NDArray[np.int64], ...]:
@@ -255,9 +242,8 @@ class BlockL2:
             As in :meth:`ProductLaplace.add`.
         """
         clipped.check_plain_units(type(self).__name__)
-        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
         _check_unmasked(clipped, len(self.block_of), type(self).__name__)
-        scale = multiplier * clipped.sensitivity.total
+        scale = self.multiplier * clipped.sensitivity.total
         for members, coefficient in zip(self._members, self.coefficients, strict=True):
             add_radial_at(clipped.flat, members, scale=scale / coefficient, source=source)
         event = PureDpEvent(epsilon=1 / _ratio(scale, clipped))
@@ -270,19 +256,16 @@ class BlockL2:
 
     def log_ratio(self, z: Array, shift: Array) -> Array:
         """Return ``log p(z) / p(z + shift)`` per row, at sensitivity 1."""
-        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
-        return np.asarray((self.norm(z + shift) - self.norm(z)) / multiplier)
+        return np.asarray((self.norm(z + shift) - self.norm(z)) / self.multiplier)
 
     def mean_absolute(self) -> Array:
-        """Return the mean absolute noise of every coordinate, at sensitivity 1."""
-        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
         means = [mean_coordinate(len(m)) / c for c, m in zip(self.coefficients, self._members, strict=True)]
-        return multiplier * np.array(means)[list(self.block_of)]
+        return self.multiplier * np.array(means)[list(self.block_of)]
 
-
-def is_exponential(noise: object) -> bool:
-    """Whether a piece of noise is one of this module."""
-    return isinstance(noise, L2Laplace | ProductLaplace | BlockL2)
+    def root_mean_square(self, num_coordinates: int) -> float:
+        sizes = np.bincount(self.block_of)
+        scales = 1 / (self.pure_epsilon * np.array(self.coefficients))
+        return math.sqrt(float((sizes * (sizes + 1) * scales * scales).sum()))
 
 
 def live_coordinates(clipped: ClippedSum, expected: int, piece: str) -> int:

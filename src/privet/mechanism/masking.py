@@ -7,7 +7,6 @@ released before: then it is public, and free (their Theorem 3.1).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -17,7 +16,7 @@ from privet import checks
 from privet.errors import PlanError
 from privet.mechanism.granularity import Coordinates, Granularity, Kept, Units
 from privet.mechanism.layout import Layout
-from privet.mechanism.schedules import RateSchedule
+from privet.mechanism.mask_rates import RateSchedule
 from privet.mechanism.sums import PrivateSum
 
 if TYPE_CHECKING:
@@ -46,40 +45,108 @@ class MaskRun(Protocol):
 class Mask(Protocol):
     """A mask piece of a plan: public constants only."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every coordinate takes part in every step."""
+        ...
+
+    @property
+    def is_public(self) -> bool:
+        """Whether everybody who knows the plan can draw the mask of every step."""
+        ...
+
+    @property
+    def public_seed(self) -> int:
+        """The number from which a public mask is drawn; 0 where none is needed."""
+        ...
+
+    @property
+    def final_rate(self) -> float:
+        """The share of coordinates that is masked at the end of a run, where it is largest."""
+        ...
+
+    def steps_per_draw(self, steps_per_epoch: int) -> int | None:
+        """Return after how many steps the mask may change; None for one that never does."""
+        ...
+
     def start(self, *, layout: Layout, num_steps: int, steps_per_epoch: int) -> MaskRun:
         """Begin a run of this many steps over a model of this layout."""
         ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoMask:
-    """Every coordinate takes part."""
+class ConstantMask:
+    """Answers of masks that follow from the plan and stay the same for the whole run."""
 
-    def start(self, *, layout: Layout, num_steps: int, steps_per_epoch: int) -> NoMaskRun:
-        """There is nothing to bind."""
-        return NoMaskRun()
+    @property
+    def is_whole(self) -> bool:
+        return False
+
+    @property
+    def is_public(self) -> bool:
+        return True
+
+    @property
+    def public_seed(self) -> int:
+        return 0
+
+    def steps_per_draw(self, steps_per_epoch: int) -> int | None:
+        return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoMaskRun:
-    """:class:`NoMask` in one run."""
-
-    def begin(self, step: int, rng: np.random.Generator, like: Tensor) -> None:
-        """Return None: keep everything, and draw nothing."""
-        return
+class Untold:
+    """A run of a mask that looks at nothing that was released."""
 
     def watch(self, private: PrivateSum, *, kept: Kept | None) -> None:
         """Keep nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomMask:
-    """Mask a random share of the coordinates, the same ones until the mask is drawn anew.
+class NoMask(ConstantMask):
+    """Every coordinate takes part."""
+
+    @property
+    def is_whole(self) -> bool:
+        return True
+
+    @property
+    def final_rate(self) -> float:
+        return 0.0
+
+    def start(self, *, layout: Layout, num_steps: int, steps_per_epoch: int) -> NoMaskRun:
+        return NoMaskRun()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoMaskRun(Untold):
+    """:class:`NoMask` in one run."""
+
+    def begin(self, step: int, rng: np.random.Generator, like: Tensor) -> None:
+        """Return None: keep everything, and draw nothing."""
+        return
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretches:
+    """A run divided into stretches of one mask each."""
+
+    schedule: RateSchedule
+    length: int
+    number: int
+
+    def rate(self, index: int) -> float:
+        # the only stretch of a run is its last one, too
+        return self.schedule.rate(min(1.0, index / (self.number - 1)) if self.number > 1 else 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedrawnMask:
+    """Fields and answers of masks that are drawn again and again, at a rate that follows a schedule.
 
     Attributes:
         schedule: How large the share is in the course of the run. A rate of zero is training without a mask, bit for
             bit.
-        granularity: What is masked as one: :class:`~privet.mechanism.granularity.Coordinates`, ``Rows``, ``Blocks``.
+        granularity: What is masked as one: :class:`~privet.mechanism.granularity.Coordinates`, ``Rows``, ``Blocks``;
+            a ranked unit of several coordinates is ranked by their mean square.
         refresh_every: Logical steps between draws; None for one draw per epoch.
     """
 
@@ -89,39 +156,50 @@ class RandomMask:
 
     def __post_init__(self) -> None:
         """Refuse parts of the wrong kind."""
-        _check(self.schedule, self.granularity)
-        _check_refresh(self)
+        _check_piece("schedule", self.schedule, RateSchedule)
+        _check_piece("granularity", self.granularity, Granularity)
+        if self.refresh_every is not None:
+            object.__setattr__(self, "refresh_every", checks.count("refresh_every", self.refresh_every))
 
-    def start(self, *, layout: Layout, num_steps: int, steps_per_epoch: int) -> RandomMaskRun:
-        """Divide the layout and the run."""
-        stretches = _Stretches.of(self.schedule, self.refresh_every, num_steps, steps_per_epoch)
-        return RandomMaskRun(units=self.granularity.units(layout), stretches=stretches)
+    @property
+    def is_whole(self) -> bool:
+        return False
+
+    @property
+    def is_public(self) -> bool:
+        return False
+
+    @property
+    def public_seed(self) -> int:
+        return 0
+
+    @property
+    def final_rate(self) -> float:
+        return self.schedule.rate(1.0)
+
+    def steps_per_draw(self, steps_per_epoch: int) -> int | None:
+        return self.refresh_every or steps_per_epoch
+
+    def stretches(self, num_steps: int, steps_per_epoch: int) -> Stretches:
+        length = self.refresh_every or steps_per_epoch
+        return Stretches(schedule=self.schedule, length=length, number=-(-num_steps // length))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Stretches:
-    """A run divided into stretches of one mask each."""
+class RandomMask(RedrawnMask):
+    """Mask a random share of the coordinates, the same ones until the mask is drawn anew; see :class:`RedrawnMask`."""
 
-    schedule: RateSchedule
-    length: int
-    number: int
-
-    @classmethod
-    def of(cls, schedule: RateSchedule, every: int | None, num_steps: int, steps_per_epoch: int) -> _Stretches:
-        length = every or steps_per_epoch
-        return cls(schedule=schedule, length=length, number=-(-num_steps // length))
-
-    def rate(self, index: int) -> float:
-        # the only stretch of a run is its last one, too
-        return self.schedule.rate(min(1.0, index / (self.number - 1)) if self.number > 1 else 1.0)
+    def start(self, *, layout: Layout, num_steps: int, steps_per_epoch: int) -> RandomMaskRun:
+        stretches = self.stretches(num_steps, steps_per_epoch)
+        return RandomMaskRun(units=self.granularity.units(layout), stretches=stretches)
 
 
 @dataclass(kw_only=True)
-class RandomMaskRun:
+class RandomMaskRun(Untold):
     """:class:`RandomMask` in one run. A resumed run draws the present mask anew."""
 
     units: Units
-    stretches: _Stretches
+    stretches: Stretches
     _index: int | None = None
     _kept: Kept | None = None
 
@@ -134,12 +212,57 @@ class RandomMaskRun:
             self._kept = None if is_idle else self.units.keep_largest(rate, rng.random(self.units.number), like)
         return self._kept
 
-    def watch(self, private: PrivateSum, *, kept: Kept | None) -> None:
-        """Keep nothing."""
+
+@dataclass(frozen=True, kw_only=True)
+class SharedRandomMask(RedrawnMask):
+    """Mask a random share of the coordinates; which ones follows from ``seed`` and the number of the step alone.
+
+    Parties that hold the same plan agree on the kept coordinates without telling each other, so that a message needs
+    the values and one number, not the list of their places.
+
+    Guarantee:
+        As for :class:`RandomMask`: the mask does not depend on the data, so it is free (Zhu and Blaschko 2023, Theorem
+        3.1). The seed is public; it has no part in sampling or noise.
+
+    Attributes:
+        seed: Of the choice. The other fields are those of :class:`RedrawnMask`.
+    """
+
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Refuse parts of the wrong kind, and seeds below zero."""
+        object.__setattr__(self, "seed", checks.count("seed", self.seed, minimum=0))
+        super().__post_init__()
+
+    @property
+    def is_public(self) -> bool:
+        return True
+
+    @property
+    def public_seed(self) -> int:
+        return self.seed
+
+    def start(self, *, layout: Layout, num_steps: int, steps_per_epoch: int) -> SharedRandomMaskRun:
+        stretches = self.stretches(num_steps, steps_per_epoch)
+        return SharedRandomMaskRun(units=self.granularity.units(layout), stretches=stretches, seed=self.seed)
+
+
+@dataclass(kw_only=True)
+class SharedRandomMaskRun(RandomMaskRun):
+    """:class:`SharedRandomMask` in one run. Steps may be asked for in any order, and more than once."""
+
+    seed: int
+
+    def begin(self, step: int, rng: np.random.Generator, like: Tensor) -> Kept | None:
+        """Return the mask of a step; nothing is drawn from ``rng``."""
+        # by stretch, not by step: a party that joins in the middle of a stretch must draw what the others drew
+        key = np.random.SeedSequence((self.seed, step // self.stretches.length))
+        return super().begin(step, np.random.Generator(np.random.PCG64DXSM(key)), like)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrozenMask:
+class FrozenMask(ConstantMask):
     """Mask a random share of the coordinates for the whole run: they keep the values they were initialised with.
 
     Attributes:
@@ -158,13 +281,20 @@ class FrozenMask:
         object.__setattr__(self, "seed", checks.count("seed", self.seed, minimum=0))
         _check_piece("granularity", self.granularity, Granularity)
 
+    @property
+    def public_seed(self) -> int:
+        return self.seed
+
+    @property
+    def final_rate(self) -> float:
+        return self.rate
+
     def start(self, *, layout: Layout, num_steps: int, steps_per_epoch: int) -> FrozenMaskRun:
-        """Divide the layout."""
         return FrozenMaskRun(units=self.granularity.units(layout), rate=self.rate, seed=self.seed)
 
 
 @dataclass(kw_only=True)
-class FrozenMaskRun:
+class FrozenMaskRun(Untold):
     """:class:`FrozenMask` in one run."""
 
     units: Units
@@ -179,97 +309,7 @@ class FrozenMaskRun:
             self._kept = self.units.keep_largest(self.rate, scores, like)
         return self._kept
 
-    def watch(self, private: PrivateSum, *, kept: Kept | None) -> None:
-        """Keep nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankedMask:
-    """Mask what past noisy gradients were smallest in (Zhu and Blaschko 2023, Algorithm 4, with line 20 corrected).
-
-    Noisy sums are added up from one draw to the next; masked coordinates, which have no noisy sum, get noise of the
-    same size in its place, so that they can come back. Printed as it is, line 20 of the algorithm adds up the gradients
-    before noise, which would release them; here it is the noisy ones. Nothing is masked until there is a ranking: in
-    the first stretch of a run, and from a resumption to the next draw.
-
-    Guarantee:
-        Ranking released values is post-processing: it costs nothing.
-
-    Attributes:
-        schedule: How large the share is in the course of the run.
-        granularity: What is masked as one; a unit of several coordinates is ranked by their mean square.
-        refresh_every: Logical steps between draws; None for one draw per epoch.
-    """
-
-    schedule: RateSchedule
-    granularity: Granularity = field(default_factory=Coordinates)
-    refresh_every: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse parts of the wrong kind."""
-        _check(self.schedule, self.granularity)
-        _check_refresh(self)
-
-    def start(self, *, layout: Layout, num_steps: int, steps_per_epoch: int) -> RankedMaskRun:
-        """Divide the layout and the run."""
-        stretches = _Stretches.of(self.schedule, self.refresh_every, num_steps, steps_per_epoch)
-        return RankedMaskRun(units=self.granularity.units(layout), stretches=stretches)
-
-
-@dataclass(kw_only=True)
-class RankedMaskRun:
-    """:class:`RankedMask` in one run: the noisy sums of the present stretch, added up."""
-
-    units: Units
-    stretches: _Stretches
-    _index: int | None = None
-    _kept: Kept | None = None
-    _total: Tensor | None = field(default=None, repr=False)
-    _missing_variance: float = 0.0
-
-    def begin(self, step: int, rng: np.random.Generator, like: Tensor) -> Kept | None:
-        """Return the present mask, ranked at the first step of a stretch; see :meth:`MaskRun.begin`."""
-        index = step // self.stretches.length
-        if index != self._index:
-            self._kept = self._ranked(self.stretches.rate(index), rng, like)
-            self._index, self._total, self._missing_variance = index, None, 0.0
-        return self._kept
-
-    def _ranked(self, rate: float, rng: np.random.Generator, like: Tensor) -> Kept | None:
-        if self._total is None:
-            return None
-        total = self._total.double().cpu().numpy()
-        if self._kept is not None:
-            masked = self._kept.coordinates.logical_not().cpu().numpy()
-            # one draw for the whole stretch: the sum of its steps' draws has their summed variance
-            total[masked] += rng.normal(0.0, math.sqrt(self._missing_variance), int(masked.sum()))
-        return self.units.keep_largest(rate, self.units.mean_squares(total), like)
-
-    def watch(self, private: PrivateSum, *, kept: Kept | None) -> None:
-        """Add up a released sum.
-
-        Raises:
-            PlanError: if the noise differs from coordinate to coordinate, so that lengths cannot be compared.
-        """
-        if private.noise_std is None:
-            raise PlanError(
-                "RankedMask compares noisy coordinates with each other, which needs noise of one size on all of them. "
-                "Use Gaussian noise, or RandomMask."
-            )
-        self._total = private.flat.clone() if self._total is None else self._total.add_(private.flat)
-        self._missing_variance += private.noise_std**2
-
-
-def _check(schedule: object, granularity: object) -> None:
-    _check_piece("schedule", schedule, RateSchedule)
-    _check_piece("granularity", granularity, Granularity)
-
 
 def _check_piece(name: str, piece: object, protocol: type) -> None:
     if isinstance(piece, type) or not isinstance(piece, protocol):
         raise PlanError(f"A mask's {name} must be a {protocol.__name__} piece, got {piece!r}.")
-
-
-def _check_refresh(mask: RandomMask | RankedMask) -> None:
-    if mask.refresh_every is not None:
-        object.__setattr__(mask, "refresh_every", checks.count("refresh_every", mask.refresh_every))

@@ -2,29 +2,78 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from privet import checks
-from privet.errors import PlanError
+from privet.errors import ArgumentError, CheckpointError, PlanError
+from privet.mechanism.clipping import State
 from privet.mechanism.events import gaussian_event
+from privet.mechanism.geometry import Frame, Geometry
 from privet.mechanism.granularity import Kept
-from privet.mechanism.sensitivity import Norm
-from privet.mechanism.sums import ClippedSum, PrivateSum
+from privet.mechanism.layout import Layout
+from privet.mechanism.sensitivity import Norm, Sensitivity
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
     from torch import Tensor
 
+Array = NDArray[np.float64]
+HALF_NORMAL = math.sqrt(2 / math.pi)
+"""The mean absolute value of a standard normal number."""
 # Noise of kept coordinates is drawn apart from the sum it joins; this many at a time bound the extra memory.
 _CHUNK = 1 << 22
 
 
-class NormalSource(Protocol):
-    """Where noise comes from: a keyed stream of standard normal numbers."""
+class NoiseFamily(Enum):
+    """The family of distributions that a noise belongs to; the value says what proofs take it for."""
 
-    def add_normal(self, flat: Tensor, std: float) -> None:
-        """Add a fresh N(0, std^2) draw, made in double precision, to every element of a vector in place."""
+    GAUSSIAN = "Gaussian"
+    LAPLACE = "Laplace draw"
+
+
+class StepUnits(NamedTuple):
+    """How a step is measured.
+
+    Attributes:
+        frame: The units of clipping and noise; None for plain ones.
+        squares: Where the engine adds up squared clipped gradients, rows and columns; secret. None if nobody asks.
+    """
+
+    frame: Frame | None
+    squares: Tensor | None
+
+
+class NoiseRun(Protocol):
+    """A noise piece at work in one run: in which units each step is clipped and noised, and by what."""
+
+    @property
+    def noise(self) -> Noise:
+        """The piece as planned."""
+        ...
+
+    def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
+        """Add the noise of the present step; see :meth:`Noise.add`."""
+        ...
+
+    def begin(self, step: int, like: Tensor) -> StepUnits:
+        """Fix the units of a step before its batch is read; what an unfinished pass has summed is forgotten."""
+        ...
+
+    def state(self) -> State:
+        """Return the released values from which later steps follow; public."""
+        ...
+
+    def restore(self, state: State) -> None:
+        """Go on from a state of the same piece and model."""
         ...
 
 
@@ -35,6 +84,36 @@ class Noise(Protocol):
     @property
     def norm_kind(self) -> Norm:
         """The norm in which the clipped sum must be bounded."""
+        ...
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """The ratio of noise to sensitivity; None before calibration, and for a piece that has none."""
+        ...
+
+    @property
+    def family(self) -> NoiseFamily | None:
+        """The family of its distribution; None where no noise is added."""
+        ...
+
+    @property
+    def is_spherical(self) -> bool:
+        """Whether its density depends on the length alone: the same noise on every kept coordinate, in plain units."""
+        ...
+
+    @property
+    def is_recordable(self) -> bool:
+        """Whether :meth:`add` is nothing but one normal draw of a size that only the bound decides, on every call."""
+        ...
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all steps have the same units, and the sum is all that a step releases."""
+        ...
+
+    @property
+    def not_private_because(self) -> str | None:
+        """Why no run with this piece is private; None where nothing takes the guarantee away."""
         ...
 
     def event(self) -> DpEvent:
@@ -49,9 +128,127 @@ class Noise(Protocol):
         """Turn a clipped sum into a private one; the event of the result is built from what was really added."""
         ...
 
+    def start(self, layout: Layout, *, has_mask: bool) -> NoiseRun:
+        """Begin a run of a model of this layout."""
+        ...
+
+    def in_clipped_units(self, flat: Tensor, layout: Layout) -> Tensor:
+        """Return a released sum in the units in which it was clipped; may change it in place."""
+        ...
+
+
+@dataclass(kw_only=True)
+class FixedNoise:
+    """Noise that stays as it is and releases nothing of its own, in the units of a geometry or in plain ones."""
+
+    noise: Noise
+    layout: Layout
+    geometry: Geometry | None = None
+    _frame: Frame | None = None
+
+    def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
+        return self.noise.add(clipped, source)
+
+    def begin(self, step: int, like: Tensor) -> StepUnits:
+        """Return the units of the piece, bound once."""
+        if self._frame is None and self.geometry is not None:
+            self._frame = Frame.of(self.geometry, self.layout, like)
+        return StepUnits(frame=self._frame, squares=None)
+
+    def state(self) -> State:
+        return {}
+
+    def restore(self, state: State) -> None:
+        """Refuse a state that belongs to another piece."""
+        if state:
+            raise CheckpointError(f"This noise keeps no state, but the checkpoint has {sorted(state)} for it.")
+
 
 @dataclass(frozen=True, kw_only=True)
-class Gaussian:
+class MultipliedNoise(ABC):
+    """Noise whose size is a multiple of the sensitivity; a new noise writes its facts, its event and :meth:`add`."""
+
+    noise_multiplier: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a multiplier that is not a positive number; zero noise is no mechanism."""
+        if self.noise_multiplier is not None:
+            object.__setattr__(self, "noise_multiplier", checks.positive("noise_multiplier", self.noise_multiplier))
+
+    @property
+    @abstractmethod
+    def family(self) -> NoiseFamily | None:
+        """See :attr:`Noise.family`."""
+
+    @abstractmethod
+    def event(self) -> DpEvent:
+        """See :meth:`Noise.event`."""
+
+    @abstractmethod
+    def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
+        """See :meth:`Noise.add`."""
+
+    @property
+    def norm_kind(self) -> Norm:
+        return Norm.L2
+
+    @property
+    def is_spherical(self) -> bool:
+        return False
+
+    @property
+    def is_recordable(self) -> bool:
+        return False
+
+    @property
+    def is_fixed(self) -> bool:
+        return True
+
+    @property
+    def not_private_because(self) -> str | None:
+        return None
+
+    @property
+    def multiplier(self) -> float:
+        """The multiplier; a piece that is not calibrated yet is refused."""
+        return calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+
+    def with_multiplier(self, noise_multiplier: float) -> Self:
+        """Return a copy with this multiplier."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    def start(self, layout: Layout, *, has_mask: bool) -> NoiseRun:
+        return FixedNoise(noise=self, layout=layout)
+
+    def in_clipped_units(self, flat: Tensor, layout: Layout) -> Tensor:
+        return flat
+
+    def mean_noise(self, layout: Layout, sensitivity: Sensitivity) -> Array:
+        """Return the mean absolute noise of every coordinate of a model."""
+        raise ArgumentError(f"The expected size of {type(self).__name__} is not known.")
+
+    def root_mean_square(self, num_coordinates: int) -> float:
+        """Return the root mean squared length of the noise over the sensitivity."""
+        if not self.is_spherical:
+            raise ArgumentError(f"The length of {type(self).__name__} depends on the model.")
+        return self.multiplier * math.sqrt(num_coordinates)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianNoise(MultipliedNoise):
+    """Normal noise, charged as the one Gaussian release of the same cost."""
+
+    @property
+    def family(self) -> NoiseFamily | None:
+        return NoiseFamily.GAUSSIAN
+
+    def event(self) -> DpEvent:
+        """Return the Gaussian mechanism at this multiplier."""
+        return gaussian_event(bounds=(1.0,), stds=(self.multiplier,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian(GaussianNoise):
     """Independent normal noise of one size on every kept coordinate.
 
     Attributes:
@@ -59,24 +256,16 @@ class Gaussian:
             until the plan is calibrated.
     """
 
-    noise_multiplier: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse a multiplier that is not a positive number; zero noise is no mechanism."""
-        object.__setattr__(self, "noise_multiplier", checked_multiplier(self.noise_multiplier))
+    @property
+    def is_spherical(self) -> bool:
+        return True
 
     @property
-    def norm_kind(self) -> Norm:
-        """Gaussian noise hides an L2-bounded contribution."""
-        return Norm.L2
+    def is_recordable(self) -> bool:
+        return True
 
-    def event(self) -> DpEvent:
-        """Return the Gaussian mechanism at this multiplier."""
-        return gaussian_event(bounds=(1.0,), stds=(calibrated_multiplier(type(self).__name__, self.noise_multiplier),))
-
-    def with_multiplier(self, noise_multiplier: float) -> Gaussian:
-        """Return a copy with this multiplier."""
-        return replace(self, noise_multiplier=noise_multiplier)
+    def mean_noise(self, layout: Layout, sensitivity: Sensitivity) -> Array:
+        return np.full(layout.num_coordinates, HALF_NORMAL * self.multiplier * sensitivity.total)
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
         """Add noise to ``clipped.flat`` in place and hand it on as a private sum.
@@ -87,7 +276,7 @@ class Gaussian:
             cost more than delta. Masked coordinates stay exactly zero. An empty batch releases noise alone.
         """
         clipped.check_plain_units(type(self).__name__)
-        std = calibrated_multiplier(type(self).__name__, self.noise_multiplier) * clipped.sensitivity.total
+        std = self.multiplier * clipped.sensitivity.total
         add_normal(clipped.flat, std=std, source=source, keep=clipped.keep, kept=clipped.kept)
         bounds = clipped.sensitivity.bounds
         return PrivateSum(
@@ -98,9 +287,9 @@ class Gaussian:
         )
 
 
-def checked_multiplier(noise_multiplier: float | None) -> float | None:
-    """Return a multiplier that is a positive number, or None for a piece that is not calibrated yet."""
-    return None if noise_multiplier is None else checks.positive("noise_multiplier", noise_multiplier)
+def spherical_gaussian_multiplier(noise: Noise) -> float | None:
+    """Return the multiplier of spherical Gaussian noise; None for other noise, and before calibration."""
+    return noise.noise_multiplier if noise.family is NoiseFamily.GAUSSIAN and noise.is_spherical else None
 
 
 def calibrated_multiplier(piece: str, noise_multiplier: float | None) -> float:
@@ -108,6 +297,16 @@ def calibrated_multiplier(piece: str, noise_multiplier: float | None) -> float:
     if noise_multiplier is None:
         raise PlanError(f"{piece}() has no noise_multiplier yet. Set one, or let plan.calibrated(epsilon=...) find it.")
     return noise_multiplier
+
+
+def checked_state(state: Mapping[str, tuple[float, ...]], lengths: Mapping[str, int], piece: str) -> None:
+    """Refuse a state with other names or lengths than a piece keeps."""
+    found = {name: len(values) for name, values in state.items()}
+    if found != dict(lengths):
+        raise CheckpointError(
+            f"{piece} needs {dict(lengths)} numbers to go on, the checkpoint has {found}. It belongs to another plan "
+            "or model."
+        )
 
 
 def add_normal(

@@ -12,24 +12,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from privet.mechanism.ablations import NoNoise, Unclipped
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
 from privet.mechanism.adaptive_noise import AdaptiveGaussian, Learning, PastGradients, ReleasedSquares
-from privet.mechanism.chosen_mask import ChosenMask
-from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
-from privet.mechanism.cyclic import Cyclic
-from privet.mechanism.fixed_size import FixedSize
+from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
+from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, PerSampleAdaptive, Threshold
+from privet.mechanism.epoch_sampling import Cyclic, Shuffle
 from privet.mechanism.geometry import Diagonal, Factored, Geometry, Isotropic, PerGroup
 from privet.mechanism.granularity import Blocks, Coordinates, Granularity, Rows
 from privet.mechanism.grouping import ByName, Grouping, OneGroup, PerLayer, PerParameter
 from privet.mechanism.laplace import BlockL2, L2Laplace, ProductLaplace
-from privet.mechanism.masking import FrozenMask, Mask, NoMask, RandomMask, RankedMask
+from privet.mechanism.mask_rates import Constant, Cosine, GradualCooling, Linear, RateSchedule
+from privet.mechanism.masking import FrozenMask, Mask, NoMask, RandomMask, SharedRandomMask
 from privet.mechanism.noise import Gaussian, Noise
-from privet.mechanism.sampling import FullBatch, Poisson, Sampling, Shuffle
-from privet.mechanism.scheduled_clipping import Scheduled
-from privet.mechanism.schedules import Constant, Cosine, GradualCooling, Linear, RateSchedule
+from privet.mechanism.release_masks import ChosenMask, RankedMask
+from privet.mechanism.sampling import FixedSize, FullBatch, Poisson, Sampling
 from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
-from privet.mechanism.shared_mask import SharedRandomMask
 from privet.mechanism.truncated import TruncatedPoisson
 
 

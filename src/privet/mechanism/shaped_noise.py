@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from privet import checks
 from privet.errors import ArgumentError, LoopError
 from privet.mechanism.events import gaussian_event
-from privet.mechanism.geometry import Geometry
-from privet.mechanism.noise import NormalSource, add_normal, calibrated_multiplier, checked_multiplier
-from privet.mechanism.sensitivity import Norm
-from privet.mechanism.sums import ClippedSum, PrivateSum
+from privet.mechanism.geometry import Frame, Geometry
+from privet.mechanism.layout import Layout
+from privet.mechanism.noise import HALF_NORMAL, Array, FixedNoise, GaussianNoise, NoiseRun, add_normal
+from privet.mechanism.sensitivity import Sensitivity
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 
 if TYPE_CHECKING:
-    from dp_accounting import DpEvent
-
-
-@runtime_checkable
-class ShapedNoise(Protocol):
-    """Noise whose sizes follow a geometry that clipping must share."""
-
-    @property
-    def geometry(self) -> Geometry:
-        """The units of clipping and noise."""
-        ...
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class EllipticalGaussian:
+class EllipticalGaussian(GaussianNoise):
     """Normal noise proportional to the units of a geometry, on gradients that were clipped in the same units.
 
     Attributes:
@@ -43,7 +36,6 @@ class EllipticalGaussian:
 
     geometry: Geometry
     preconditioning: float = 0.0
-    noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is no geometry, exponents outside [0, 1] and multipliers that are not positive."""
@@ -53,21 +45,14 @@ class EllipticalGaussian:
         if power > 1:
             raise ArgumentError(f"preconditioning must lie between 0 and 1, got {power!r}.")
         object.__setattr__(self, "preconditioning", power)
-        object.__setattr__(self, "noise_multiplier", checked_multiplier(self.noise_multiplier))
+        super().__post_init__()
 
-    @property
-    def norm_kind(self) -> Norm:
-        """Gaussian noise hides an L2-bounded contribution; here the length is measured in the units."""
-        return Norm.L2
+    def start(self, layout: Layout, *, has_mask: bool) -> NoiseRun:
+        return FixedNoise(noise=self, layout=layout, geometry=self.geometry)
 
-    def event(self) -> DpEvent:
-        """Return the Gaussian mechanism at this multiplier: the units do not enter."""
-        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
-        return gaussian_event(bounds=(1.0,), stds=(multiplier,))
-
-    def with_multiplier(self, noise_multiplier: float) -> EllipticalGaussian:
-        """Return a copy with this multiplier."""
-        return replace(self, noise_multiplier=noise_multiplier)
+    def in_clipped_units(self, flat: Tensor, layout: Layout) -> Tensor:
+        Frame.of(self.geometry, layout, flat).rescale_(flat, power=2 * self.preconditioning - 1)
+        return flat
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
         """Add equal noise in the units, then go back to plain coordinates.
@@ -80,7 +65,7 @@ class EllipticalGaussian:
         Raises:
             LoopError: if the sum was clipped in other units.
         """
-        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+        multiplier = self.multiplier
         if clipped.frame is None or clipped.frame.geometry is not self.geometry:
             raise LoopError(
                 "The sum was clipped in other units than those of its noise. One Geometry object must serve both: "
@@ -93,9 +78,15 @@ class EllipticalGaussian:
         event = gaussian_event(bounds=bounds, stds=(std,) * len(bounds))
         return PrivateSum(flat=clipped.flat, layout=clipped.layout, event=event, noise_std=None)
 
+    def mean_noise(self, layout: Layout, sensitivity: Sensitivity) -> Array:
+        units = np.concatenate(
+            [part.full(shape) for part, shape in zip(self.geometry.units(layout), layout.shapes, strict=True)]
+        )
+        return np.asarray(HALF_NORMAL * self.multiplier * sensitivity.total * units)
+
 
 @dataclass(frozen=True, kw_only=True)
-class GroupwiseGaussian:
+class GroupwiseGaussian(GaussianNoise):
     """Normal noise of one size per clipping group: the sizes that add the least total variance at one guarantee.
 
     With bounds ``C_k`` and ``n_k`` coordinates the variance of group ``k`` is proportional to ``C_k / sqrt(n_k)``; a
@@ -107,26 +98,6 @@ class GroupwiseGaussian:
             until the plan is calibrated.
     """
 
-    noise_multiplier: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse a multiplier that is not a positive number; zero noise is no mechanism."""
-        object.__setattr__(self, "noise_multiplier", checked_multiplier(self.noise_multiplier))
-
-    @property
-    def norm_kind(self) -> Norm:
-        """Gaussian noise hides an L2-bounded contribution."""
-        return Norm.L2
-
-    def event(self) -> DpEvent:
-        """Return the Gaussian mechanism of the same cost."""
-        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
-        return gaussian_event(bounds=(1.0,), stds=(multiplier,))
-
-    def with_multiplier(self, noise_multiplier: float) -> GroupwiseGaussian:
-        """Return a copy with this multiplier."""
-        return replace(self, noise_multiplier=noise_multiplier)
-
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
         """Add each group's noise to its stretch of the sum.
 
@@ -136,12 +107,9 @@ class GroupwiseGaussian:
             noise alone.
         """
         clipped.check_plain_units(type(self).__name__)
-        multiplier = calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+        multiplier = self.multiplier
         layout, bounds = clipped.layout, clipped.sensitivity.bounds
-        sizes = [0] * len(bounds)
-        for group, size in zip(layout.groups, layout.sizes, strict=True):
-            sizes[group] += size
-        stds = tuple(multiplier * ratio for ratio in optimal_split(bounds, sizes))
+        stds = tuple(multiplier * ratio for ratio in _split(layout, bounds))
         for group, where in zip(layout.groups, layout.slices, strict=True):
             keep = None if clipped.keep is None else clipped.keep[where]
             add_normal(clipped.flat[where], std=stds[group], source=source, keep=keep)
@@ -151,6 +119,18 @@ class GroupwiseGaussian:
             event=gaussian_event(bounds=bounds, stds=stds),
             noise_std=stds[0] if len(set(stds)) == 1 else None,
         )
+
+    def mean_noise(self, layout: Layout, sensitivity: Sensitivity) -> Array:
+        split = _split(layout, sensitivity.bounds)
+        each = [split[group] for group in layout.groups]
+        return np.asarray(HALF_NORMAL * self.multiplier * np.repeat(each, layout.sizes))
+
+
+def _split(layout: Layout, bounds: Sequence[float]) -> tuple[float, ...]:
+    sizes = [0] * len(bounds)
+    for group, size in zip(layout.groups, layout.sizes, strict=True):
+        sizes[group] += size
+    return optimal_split(bounds, sizes)
 
 
 def optimal_split(bounds: Sequence[float], sizes: Sequence[int]) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from privet import checks
 from privet.errors import LoopError
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from torch.nn import Parameter
 
     Quotient = Callable[[Tensor, float], Tensor]
+
+
+class NormalSource(Protocol):
+    """Where noise comes from: a keyed stream of standard normal numbers."""
+
+    def add_normal(self, flat: Tensor, std: float) -> None:
+        """Add a fresh N(0, std^2) draw, made in double precision, to every element of a vector in place."""
+        ...
 
 
 @dataclass(kw_only=True, eq=False)

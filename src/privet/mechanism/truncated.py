@@ -14,9 +14,8 @@ from scipy.special import betainc
 
 from privet import checks
 from privet.errors import AccountingError, ArgumentError, DataError
-from privet.mechanism.events import flatten, fuse_gaussians
-from privet.mechanism.extra_events import TotalVariationDpEvent
-from privet.mechanism.terms import Adjacency
+from privet.mechanism.events import TotalVariationDpEvent, flatten, fuse_gaussians
+from privet.mechanism.sampling import RandomBatches, check_numbers, checked_sizes, counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +58,7 @@ def expected_kept(*, dataset_size: int, rate: float, max_batch_size: int) -> flo
 
 
 @dataclass(frozen=True, kw_only=True)
-class TruncatedPoisson:
+class TruncatedPoisson(RandomBatches):
     """Poisson sampling of which at most ``max_batch_size`` records, chosen at random, stay.
 
     The sample is drawn from ``dataset_size`` slots, of which those beyond the real data are blank. So the real number
@@ -83,8 +82,7 @@ class TruncatedPoisson:
     def __post_init__(self) -> None:
         """Refuse rates outside (0, 1], fractional counts and unknown ways to charge."""
         object.__setattr__(self, "rate", checks.probability("rate", self.rate, allow_one=True))
-        for name in ("steps", "dataset_size", "max_batch_size"):
-            object.__setattr__(self, name, checks.count(name, getattr(self, name)))
+        check_numbers(self, "steps", "dataset_size", "max_batch_size")
         try:
             object.__setattr__(self, "truncation", Truncation(self.truncation))
         except ValueError:
@@ -107,12 +105,7 @@ class TruncatedPoisson:
             ArgumentError: an average batch does not fit into ``max_batch_size``. Written out by its fields such a
                 sampling is allowed: its charge is right, and it is a waste.
         """
-        dataset_size = checks.count("dataset_size", dataset_size)
-        batch_size = checks.positive("batch_size", batch_size)
-        if batch_size > dataset_size:
-            raise ArgumentError(
-                f"batch_size ({batch_size:g}) is larger than the declared dataset_size ({dataset_size})."
-            )
+        dataset_size, batch_size = checked_sizes(dataset_size, batch_size)
         if batch_size > checks.count("max_batch_size", max_batch_size):
             raise ArgumentError(
                 f"batch_size ({batch_size:g}) is larger than max_batch_size ({max_batch_size}): most steps would throw "
@@ -127,14 +120,16 @@ class TruncatedPoisson:
         )
 
     @property
-    def num_rounds(self) -> int:
-        """One event per step."""
-        return self.steps
+    def inclusion(self) -> float:
+        return self.rate
 
     @property
-    def steps_per_round(self) -> int:
-        """One step per event."""
-        return 1
+    def batch_limit(self) -> int | None:
+        return self.max_batch_size
+
+    @property
+    def declared_size(self) -> int | None:
+        return self.dataset_size
 
     @property
     def expected_batch_size(self) -> float:
@@ -155,9 +150,9 @@ class TruncatedPoisson:
             f"the data hold at most {self.dataset_size} records, whatever one record is changed",
         )
 
-    def refusal(self, adjacency: Adjacency) -> None:
-        """Slots make every adjacency the filling or blanking of one slot, or an exchange inside it."""
-        return
+    def described(self, num_steps: int) -> str:
+        joins = f"every record joins each of {counted(num_steps, 'step')} with probability {self.rate:.4g}"
+        return f"Poisson: {joins}; at most {self.max_batch_size:,} stay"
 
     def round_batches(self, num_examples: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         """Yield one index set.

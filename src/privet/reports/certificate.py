@@ -17,14 +17,14 @@ from typing import Any
 
 from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import Ledger, LedgerHead, LedgerView
-from privet.accounting.ledger_rows import canonical
-from privet.accounting.noise_tail import KEYSTREAM_RADIUS_BITS, TAIL_SHARE, reach_of_bits, tail_delta
+from privet.accounting.ledger.rows import canonical
+from privet.accounting.tail_truncation import KEYSTREAM_RADIUS_BITS, TAIL_SHARE, reach_of_bits, tail_delta
 from privet.errors import AccountingError, CheckpointError
 from privet.mechanism.events import encode_event
-from privet.mechanism.terms import Release
 from privet.reports.run_fingerprints import ModelFile, fingerprint_of
 from privet.runs.ledger_check import LedgerCheck, check_ledger
 from privet.runs.run_files import RunFiles, read_json
+from privet.vocabulary import Release
 
 SCHEMA = "privet certificate"
 SCHEMA_VERSION = 2

@@ -112,7 +112,7 @@ class RunContent:
     @property
     def noise_multiplier(self) -> float | None:
         """The ratio of noise to sensitivity; None for a plan without one."""
-        found = getattr(self.plan.noise, "noise_multiplier", None)
+        found = self.plan.noise.noise_multiplier
         return found if isinstance(found, float) else None
 
     @property

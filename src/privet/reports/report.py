@@ -10,7 +10,6 @@ from typing import Any
 from privet import __version__
 from privet.accounting.guarantee import rounded_up
 from privet.errors import CheckpointError
-from privet.mechanism.terms import Release
 from privet.reports.audits import AUDIT_HEADER, audit_note, audit_plot, audit_rows
 from privet.reports.baseline import (
     BASELINE_HEADER,
@@ -29,6 +28,7 @@ from privet.reports.statement import attack_bounds, percent, promise, terms
 from privet.runs.ledger_check import lost_words
 from privet.runs.results import Measure
 from privet.runs.run_files import write_whole
+from privet.vocabulary import Release
 
 REPORT_NAME = "report.html"
 

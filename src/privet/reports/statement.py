@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from privet.accounting.guarantee import Guarantee, rounded_up, trade_off
-from privet.mechanism.sampling import FullBatch, Poisson, Shuffle
-from privet.plan import Plan
 from privet.reports.content import RunContent
 
 ATTACK_RATES = (0.001, 0.01, 0.1)
@@ -15,7 +13,7 @@ def terms(content: RunContent) -> list[tuple[str, str]]:
     spent, plan = content.ledger.spent, content.plan
     run = [
         ("Sampling that was run", _sampling(content)),
-        ("Noise", f"multiplier {getattr(plan.noise, 'noise_multiplier', None) or 0:.4f} of the clipping bound"),
+        ("Noise", f"multiplier {plan.noise.noise_multiplier or 0:.4f} of the clipping bound"),
     ]
     if spent.not_private_because:
         return [("Protected", "nothing: no figure on this page is a promise"), *run]
@@ -52,23 +50,8 @@ def _accountant(spent: Guarantee) -> str:
 def _sampling(content: RunContent) -> str:
     """Say how records were drawn, for as many steps as were charged; a run may end before its plan does."""
     planned, charged = content.plan.num_steps, content.ledger.steps_charged
-    text = _drawn(content.plan, charged)
+    text = content.plan.sampling.described(charged)
     return text if charged == planned else f"{text}; {charged:,} of {planned:,} planned steps are charged"
-
-
-def _drawn(plan: Plan, num_steps: int) -> str:
-    steps = f"{num_steps:,} step" if num_steps == 1 else f"{num_steps:,} steps"
-    match plan.sampling:
-        case Poisson(rate=rate):
-            return f"Poisson: every record joins each of {steps} with probability {rate:.4g}"
-        case FullBatch():
-            return f"every record in each of {steps}; no amplification"
-        case Shuffle(batches=batches):
-            epochs = num_steps // batches
-            word = "epoch" if epochs == 1 else "epochs"
-            return f"{epochs:,} shuffled {word} of {batches:,} batches; shuffling is given no credit"
-        case other:
-            return type(other).__name__
 
 
 def attack_bounds(content: RunContent) -> list[tuple[float, float]]:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from privet.accounting.guarantee import trade_off
 from privet.attacks.verdict import MembershipReport
 from privet.mechanism.events import DpEvent
-from privet.mechanism.terms import Adjacency
 from privet.reports.plots import BLUE, GREEN, INK, ORANGE, Plot, draw_svg, plain_powers
+from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from privet.accounting.waste import Waste
+from privet.accounting.batch_sizes import Waste
 from privet.durable import write_durably
 from privet.errors import DependencyError
 

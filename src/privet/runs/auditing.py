@@ -19,7 +19,6 @@ from privet.attacks.one_run_audit import OneRunAudit
 from privet.datasets import load
 from privet.datasets.info import DatasetInfo
 from privet.errors import RecipeError
-from privet.mechanism.terms import Adjacency, Release
 from privet.plan import Plan
 from privet.runs.building import build_model, build_optimizer, choose_device, loss_function, on_device
 from privet.runs.recipe import Recipe
@@ -27,6 +26,7 @@ from privet.runs.recipe_files import load_recipe, packaged_recipes
 from privet.runs.resuming import stored_plan, stored_recipe
 from privet.runs.run_files import RunFiles
 from privet.runs.user_models import build_referenced
+from privet.vocabulary import Adjacency, Release
 
 # The gradient attack looks at about so many steps: more cost time and add little.
 _LOOKS = 60

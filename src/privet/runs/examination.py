@@ -11,7 +11,9 @@ from torch import nn
 
 from privet import checks
 from privet.errors import PrivetError, RecipeError
-from privet.gradients.capture.capture import Capture, mark_batch
+from privet.gradients.capture.capture import Capture
+from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import sources_of
 from privet.gradients.engines.support import check_model, find_problems
 from privet.gradients.rules.layer_rules import RULES
 from privet.models import MODELS, count_parameters
@@ -184,7 +186,7 @@ def _observed_rules(model: nn.Module, inputs: torch.Tensor) -> dict[int, str]:
     """Return the rule of each parameter's use in a forward pass."""
     parameters = [value for value in model.parameters() if value.requires_grad]
     mark_batch([inputs])
-    capture = Capture(parameters, len(inputs))
+    capture = Capture(sources_of(parameters), len(inputs))
     with capture:
         model(inputs)
     found: dict[int, set[str]] = {}

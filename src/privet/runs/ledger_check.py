@@ -12,15 +12,15 @@ from safetensors import SafetensorError, safe_open
 
 from privet import checks
 from privet.accounting.guarantee import Guarantee
-from privet.accounting.ledger_tally import LedgerHead, LedgerView
-from privet.accounting.rolled_back import read_newest
-from privet.accounting.witness import confirmed
+from privet.accounting.ledger.rollback import read_newest
+from privet.accounting.ledger.tally import LedgerHead, LedgerView
+from privet.accounting.library_check import confirmed
 from privet.errors import LedgerCorrupt, LedgerMismatch, PrivetError
 from privet.mechanism.events import DpEvent
-from privet.mechanism.terms import Release
 from privet.plan import Plan
 from privet.runs.resuming import stored_recipe
 from privet.runs.run_files import RunFiles, read_json
+from privet.vocabulary import Release
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from privet.errors import UnsupportedModel
-from privet.gradients.capture.capture import Capture, mark_batch, send_back, tensors_in
+from privet.gradients.capture.capture import Capture
+from privet.gradients.capture.marks import mark_batch, tensors_in
+from privet.gradients.capture.reaching import Reach, reach_of
+from privet.gradients.capture.recorded import send_back, sources_of
 from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
 from privet.gradients.norms.planner import Choice
 from privet.mechanism.clipping import Threshold
@@ -144,6 +147,7 @@ class _Subject:
         self.layout = Layout.of([(name, tuple(value.shape)) for name, value in named], OneGroup())
         self._rule = Threshold(norm=1.0).for_groups(self.layout.num_groups)
         self._flat = torch.zeros(self.layout.num_coordinates, device=device)
+        self._reach: Reach | None = None
         self.running: RunningBookKeeping = BookKeeping().start(model, self._parameters, self.layout)
 
     @property
@@ -174,9 +178,12 @@ class _Subject:
     def flow(self) -> None:
         """Forward and backward between the layers only."""
         mark_batch([self._batch])
-        capture = Capture(self._parameters, self._num_examples)
+        capture = Capture(sources_of(self._parameters), self._num_examples)
         with capture:
             losses = self._losses(self._batch)
+        if self._reach is None:
+            self._reach = reach_of(losses, capture.recording, self._parameters, self.layout)
+        self._reach.apply(capture.recording)
         send_back(losses.sum(), capture.recording, (), keep_graph=False)
         capture.recording.release()
 

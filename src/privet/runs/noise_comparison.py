@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from privet import checks
 from privet.errors import AccountingError, ArgumentError, PlanError
-from privet.mechanism.laplace import BlockL2, L2Laplace, ProductLaplace
-from privet.mechanism.noise import Gaussian, Noise
+from privet.mechanism.laplace import L2Laplace, ProductLaplace
+from privet.mechanism.layout import Layout
+from privet.mechanism.noise import Gaussian, MultipliedNoise, Noise, calibrated_multiplier
 from privet.mechanism.optimal_laplace import optimal_block_l2, optimal_product_laplace
+from privet.mechanism.sensitivity import Sensitivity
 from privet.plan import Plan
 
 Array = NDArray[np.float64]
@@ -45,27 +47,6 @@ class NoiseCost:
     remark: str = ""
 
 
-def mean_absolute(noise: Noise, num_coordinates: int) -> Array:
-    """Return the mean absolute noise of every coordinate over the sensitivity."""
-    if isinstance(noise, L2Laplace | ProductLaplace | BlockL2):
-        return noise.mean_absolute()
-    if isinstance(noise, Gaussian) and noise.noise_multiplier is not None:
-        return np.full(num_coordinates, noise.noise_multiplier * math.sqrt(2 / math.pi))
-    raise ArgumentError(f"The size of {type(noise).__name__} depends on the model, so it cannot be compared here.")
-
-
-def root_mean_square(noise: Noise, num_coordinates: int) -> float:
-    """Return the root mean squared length of the noise over the sensitivity."""
-    if isinstance(noise, BlockL2):
-        sizes = np.bincount(noise.block_of)
-        scales = 1 / (noise.pure_epsilon * np.array(noise.coefficients))
-        return math.sqrt(float((sizes * (sizes + 1) * scales * scales).sum()))
-    if isinstance(noise, ProductLaplace):
-        return math.sqrt(2 * float(np.square(noise.mean_absolute()).sum()))
-    multiplier = getattr(noise, "noise_multiplier", None)
-    return checks.positive("noise_multiplier", multiplier) * math.sqrt(num_coordinates)
-
-
 def compare_noise(
     plan: Plan, *, num_coordinates: int, epsilon: float, weights: Sequence[float] | None = None
 ) -> list[NoiseCost]:
@@ -81,7 +62,7 @@ def compare_noise(
     values = [1.0] * size if weights is None else list(weights)
     if len(values) != size:
         raise ArgumentError(f"weights must be {size} numbers, one per coordinate, got {len(values)}.")
-    kinds: list[tuple[str, Noise, str]] = [
+    kinds: list[tuple[str, MultipliedNoise, str]] = [
         ("Gaussian", Gaussian(), ""),
         ("L2-Laplace", L2Laplace(num_coordinates=size), ""),
         ("Laplace, equal", ProductLaplace(sizes=(1.0,) * size), "bounded by RDP"),
@@ -90,17 +71,19 @@ def compare_noise(
     ]
     if weights is None:
         kinds = [kind for kind in kinds if kind[0] != "Laplace, by weight"]
+    whole, one = Layout(names=("all",), shapes=((size,),), groups=(0,)), Sensitivity(bounds=(1.0,))
     share = np.array(values) / math.fsum(values)
     found: list[NoiseCost] = []
     for name, piece, remark in kinds:
         try:
-            made = replace(plan, noise=piece).calibrated(epsilon=epsilon).noise
+            multiplier = replace(plan, noise=piece).calibrated(epsilon=epsilon).noise.noise_multiplier
         except (AccountingError, PlanError) as error:
             found.append(
                 NoiseCost(name=name, noise=None, cost=None, over_gaussian=None, signal_to_noise=None, remark=str(error))
             )
             continue
-        cost = float(mean_absolute(made, size) @ share)
+        made = piece.with_multiplier(calibrated_multiplier(name, multiplier))
+        cost = float(made.mean_noise(whole, one) @ share)
         first = found[0].cost if found else cost
         found.append(
             NoiseCost(
@@ -108,7 +91,7 @@ def compare_noise(
                 noise=made,
                 cost=cost,
                 over_gaussian=None if first is None else cost / first,
-                signal_to_noise=plan.sampling.expected_batch_size / root_mean_square(made, size),
+                signal_to_noise=plan.sampling.expected_batch_size / made.root_mean_square(size),
                 remark=remark,
             )
         )

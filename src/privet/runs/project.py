@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from privet.accounting.guarantee import Guarantee, guarantee
-from privet.accounting.last_iterate import ACCOUNTANT
+from privet.accounting.hidden_state import ACCOUNTANT
 from privet.errors import ArgumentError
 from privet.mechanism.events import compose
-from privet.mechanism.terms import Release
 from privet.runs.ledger_check import LedgerCheck, check_ledger
+from privet.vocabulary import Release
 
 _SAME_DATA = "the listed runs are all that was ever released about the data, which all of them used"
 

@@ -20,11 +20,8 @@ from privet.attacks.reconstruction import InvertingGradients, likeness
 from privet.datasets.info import Normalisation
 from privet.effects.sparsification import per_example_gradients
 from privet.errors import RecipeError
-from privet.mechanism.clipping import Clipping
-from privet.mechanism.clipping_runs import ChangingClipping
 from privet.mechanism.layout import Layout
-from privet.mechanism.masking import FrozenMask, NoMask, RandomMask, RankedMask
-from privet.mechanism.noise import Gaussian
+from privet.mechanism.noise import spherical_gaussian_multiplier
 from privet.plan import Plan
 from privet.runs.building import build_model, choose_device, load_tested
 from privet.runs.recipe import Recipe
@@ -107,7 +104,7 @@ def examine_reconstruction(
     report = RebuiltReport(
         num_images=len(originals),
         num_steps=num_steps,
-        mask_rate=_mask_rate(plan),
+        mask_rate=plan.mask.final_rate,
         noise_std=noise_std,
         rows=tuple(_figures(name, pictures, originals) for name, pictures in rebuilt.items()),
     )
@@ -125,22 +122,18 @@ def _check(recipe: Recipe, plan: Plan) -> None:
         raise RecipeError(f"The records of {recipe.dataset!r} are no pictures, so there is nothing to rebuild.")
     if plan.not_private_because:
         return
-    if _fixed_clipping(plan) is None or not isinstance(plan.noise, Gaussian):
+    if not plan.clipping.is_fixed or spherical_gaussian_multiplier(plan.noise) is None:
         raise RecipeError(
             f"The attack knows fixed clipping and Gaussian noise, and the run has {type(plan.clipping).__name__} and "
             f"{type(plan.noise).__name__}."
         )
 
 
-def _fixed_clipping(plan: Plan) -> Clipping | None:
-    return None if isinstance(plan.clipping, ChangingClipping) else plan.clipping
-
-
 def _released(gradients: Tensor, model: nn.Module, plan: Plan, seed: int) -> tuple[Tensor, Tensor, float]:
     """Mask, clip and noise every gradient as the run does with the sum of a batch that holds nothing else."""
     generator = torch.Generator(gradients.device).manual_seed(seed)
     order = torch.rand(gradients.shape, generator=generator, device=gradients.device).argsort(1)
-    keep = order >= math.floor(_mask_rate(plan) * gradients.shape[1])
+    keep = order >= math.floor(plan.mask.final_rate * gradients.shape[1])
     named = [(name, value.shape) for name, value in model.named_parameters() if value.requires_grad]
     layout = Layout.of(named, plan.grouping)
     num_groups = max(layout.groups) + 1
@@ -148,29 +141,14 @@ def _released(gradients: Tensor, model: nn.Module, plan: Plan, seed: int) -> tup
     squares = gradients.new_zeros(len(gradients), num_groups)
     for part, group in zip(parts, layout.groups, strict=True):
         squares[:, group] += part.square().sum(1)
-    clipping = _fixed_clipping(plan)
-    assert clipping is not None, "others are refused before the attack"
-    rule = clipping.for_groups(num_groups)
+    rule = plan.clipping.for_groups(num_groups)
     factors = rule.factors(squares.sqrt())
     clipped = torch.cat([part * factors[:, group, None] for part, group in zip(parts, layout.groups, strict=True)], 1)
-    assert isinstance(plan.noise, Gaussian)
-    assert plan.noise.noise_multiplier is not None, "a stored plan is calibrated"
-    noise_std = plan.noise.noise_multiplier * rule.sensitivity.total
+    multiplier = spherical_gaussian_multiplier(plan.noise)
+    assert multiplier is not None, "other noise is refused before the attack, and a stored plan is calibrated"
+    noise_std = multiplier * rule.sensitivity.total
     noise = torch.randn(gradients.shape, generator=generator, device=gradients.device)
     return (clipped + noise_std * noise) * keep, keep, float(noise_std)
-
-
-def _mask_rate(plan: Plan) -> float:
-    """Return the mask's rate at the end of the run, where it is largest."""
-    match plan.mask:
-        case NoMask():
-            return 0.0
-        case FrozenMask(rate=rate):
-            return rate
-        case RandomMask(schedule=schedule) | RankedMask(schedule=schedule):
-            return schedule.rate(1.0)
-        case other:
-            raise RecipeError(f"The attack is not made for the mask {type(other).__name__}.")
 
 
 def _losses(outputs: Tensor, labels: Tensor) -> Tensor:

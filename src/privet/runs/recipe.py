@@ -13,10 +13,8 @@ from privet.datasets.known import KNOWN_DATASETS, describe
 from privet.errors import PrivetError, RecipeError
 from privet.mechanism import codec
 from privet.mechanism.ablations import NoNoise
-from privet.mechanism.cyclic import Cyclic
-from privet.mechanism.sampling import Poisson
-from privet.mechanism.terms import Release, Unit
-from privet.mechanism.truncated import TruncatedPoisson
+from privet.mechanism.epoch_sampling import Cyclic
+from privet.mechanism.sampling import Poisson, Sampling
 from privet.plan import Plan
 from privet.runs.image_settings import ImageSettings
 from privet.runs.model_sizes import MODEL_SIZES
@@ -24,6 +22,7 @@ from privet.runs.pretraining_settings import PretrainingSettings
 from privet.runs.recipe_faults import refuse_unknown_keys, told
 from privet.runs.table_settings import TableSettings
 from privet.runs.training_settings import Positive, SgdSettings, Table, TrainingSettings
+from privet.vocabulary import Release, Unit
 
 # By kind: what may stand beside a declared size, and what of it the piece itself has a field for.
 _DECLARED_SIZE = {
@@ -328,12 +327,10 @@ def _sampling(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return codec.encode_piece(piece, codec.SAMPLING, where="privacy.sampling")
 
 
-def _refuse_waste(sampling: object) -> None:
-    if not isinstance(sampling, TruncatedPoisson):
-        return
-    drawn = sampling.rate * sampling.dataset_size
-    if drawn > sampling.max_batch_size:
+def _refuse_waste(sampling: Sampling) -> None:
+    drawn = sampling.expected_batch_size
+    if sampling.batch_limit is not None and drawn > sampling.batch_limit:
         raise RecipeError(
-            f"privacy.sampling draws {drawn:g} records on average and max_batch_size is {sampling.max_batch_size}: "
+            f"privacy.sampling draws {drawn:g} records on average and max_batch_size is {sampling.batch_limit}: "
             "most steps would throw sampled records away and still pay for them. Lower rate or raise max_batch_size."
         )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from privet import checks
 from privet.accounting.guarantee import Guarantee, rounded_up
-from privet.accounting.witness import confirmed
+from privet.accounting.library_check import confirmed
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import BudgetExceeded, CheckpointError, LedgerMismatch, PrivetError
 from privet.plan import Plan

@@ -28,8 +28,7 @@ from privet.effects.groups import FairnessReport, SourceRow
 from privet.effects.radii import RobustnessReport, WeightGrowth, noise_walk_length
 from privet.effects.robustness import LargestChange, ProjectedGradient, robustness_curve, weight_length
 from privet.errors import DataError, RecipeError
-from privet.mechanism.clipping import Threshold
-from privet.mechanism.noise import Gaussian
+from privet.mechanism.noise import spherical_gaussian_multiplier
 from privet.plan import Plan
 from privet.runs.building import choose_device, load_tested
 from privet.runs.recipe import Recipe
@@ -150,7 +149,7 @@ def _own_split(recipe: Recipe) -> ArrayDataset:
 def _sources(
     plan: Plan, model: nn.Module, data: ArrayDataset, attributes: Sequence[Attribute]
 ) -> tuple[SourceRow, ...]:
-    clip_norm = _clip_norm(plan)
+    clip_norm = plan.clipping.threshold
     if not attributes or clip_norm is None:
         return ()
     norms = gradient_norms(model, data.features, data.labels)
@@ -172,12 +171,6 @@ def _sources(
                 for found in explain_groups(features, labels, attribute, norms, clip_norm=clip_norm)
             ]
     return tuple(rows)
-
-
-def _clip_norm(plan: Plan) -> float | None:
-    """Return the one threshold of all parameters together; None where training clips otherwise."""
-    norm = plan.clipping.norm if isinstance(plan.clipping, Threshold) else None
-    return norm if isinstance(norm, float) else None
 
 
 def examine_robustness(
@@ -230,16 +223,15 @@ def examine_robustness(
 def _growth(recipe: Recipe, plan: Plan, model: nn.Module) -> WeightGrowth | None:
     optimizer, settings = recipe.training.optimizer, recipe.training
     is_plain = isinstance(optimizer, SgdSettings) and settings.schedule is None and settings.averaging is None
-    clip_norm = _clip_norm(plan)
-    if not is_plain or not isinstance(plan.noise, Gaussian) or clip_norm is None:
+    clip_norm, multiplier = plan.clipping.threshold, spherical_gaussian_multiplier(plan.noise)
+    if not is_plain or multiplier is None or clip_norm is None:
         return None
     assert isinstance(optimizer, SgdSettings)
-    assert plan.noise.noise_multiplier is not None
     return WeightGrowth(
         measured=weight_length(model),
         from_noise=noise_walk_length(
             learning_rate=optimizer.learning_rate,
-            noise_std=plan.noise.noise_multiplier * clip_norm / plan.sampling.expected_batch_size,
+            noise_std=multiplier * clip_norm / plan.sampling.expected_batch_size,
             num_steps=plan.num_steps,
             num_parameters=sum(value.numel() for value in model.parameters() if value.requires_grad),
             momentum=optimizer.momentum,

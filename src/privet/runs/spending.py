@@ -7,9 +7,9 @@ from functools import cached_property
 
 from privet.accounting.calibration import num_affordable_rows, spent_epsilon
 from privet.mechanism.events import compose
-from privet.mechanism.terms import Release
 from privet.plan import Plan
 from privet.runs.progress import epsilon_after
+from privet.vocabulary import Release
 
 # Rounds of a run whose epsilon is computed, and measurements for which it is computed besides.
 _NUM_ROUNDS, _MOST_MEASUREMENTS = 12, 64

@@ -17,8 +17,8 @@ from torch.utils.data import default_collate
 
 from privet import checks
 from privet.errors import ArgumentError, DataError
-from privet.mechanism.terms import OneItem, one_item_of
 from privet.training.batching import BatchedDataset, MapDataset
+from privet.vocabulary import OneItem, one_item_of
 
 Transform = Callable[[Tensor], Tensor]
 LossFunction = Callable[..., Tensor]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from privet.accounting.ledger import LedgerHead
 from privet.durable import write_durably
 from privet.errors import CheckpointError
-from privet.mechanism.clipping_runs import State
+from privet.mechanism.clipping import State
 
 _FORMAT = 1
 _MAX_BYTES = 1 << 40

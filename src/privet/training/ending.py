@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from privet.errors import LoopError
-from privet.mechanism.clipping_runs import ClippingRun
+from privet.mechanism.clipping import ClippingRun
 from privet.mechanism.done import done_step
-from privet.mechanism.noise import Gaussian, Noise
+from privet.mechanism.noise import NoiseRun
 from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum, PrivateSum
 from privet.training.optimizers import tell_noise
@@ -74,7 +74,7 @@ class Endings:
     _seen: dict[Hashable, int] = field(default_factory=dict)
     _recorded: dict[Hashable, _Recorded] = field(default_factory=dict)
 
-    def begin(self, noise: Noise, total: ClippedSum) -> Ending:
+    def begin(self, noise: NoiseRun, total: ClippedSum) -> Ending:
         """Add the noise, or find the recording that will.
 
         Guarantee:
@@ -89,7 +89,7 @@ class Endings:
             recorded = self._record(key, noise, total)
         return self._in_the_open(noise, total) if recorded is None else recorded
 
-    def _in_the_open(self, noise: Noise, total: ClippedSum) -> _InTheOpen:
+    def _in_the_open(self, noise: NoiseRun, total: ClippedSum) -> _InTheOpen:
         return _InTheOpen(private=noise.add(total, self.source), endings=self)
 
     def update(self, private: PrivateSum, *, keep: Tensor | None) -> None:
@@ -105,10 +105,10 @@ class Endings:
         """Divide in one pass and into the same memory at every step."""
         return torch.div(flat, divisor, out=self.memory)
 
-    def _key(self, noise: Noise, total: ClippedSum) -> Hashable | None:
+    def _key(self, noise: NoiseRun, total: ClippedSum) -> Hashable | None:
         """Name all that a recording freezes; None for what is never recorded."""
         optimizer = self.optimizer
-        is_plain = type(optimizer) is SGD and type(noise) is Gaussian and total.keep is None and total.frame is None
+        is_plain = type(optimizer) is SGD and noise.noise.is_recordable and total.keep is None and total.frame is None
         # more hooks than the session's own would be run once, when recording, and never again
         is_hooked = is_plain and (len(optimizer._optimizer_step_pre_hooks) > 1 or optimizer._optimizer_step_post_hooks)
         if not self.records or not is_plain or is_hooked:
@@ -118,9 +118,9 @@ class Endings:
             for group in optimizer.param_groups
         )
         has_tensors = any(isinstance(value, Tensor) for group in settings for _, value in group)
-        return None if has_tensors else (noise, total.sensitivity, total.flat.data_ptr(), settings)
+        return None if has_tensors else (noise.noise, total.sensitivity, total.flat.data_ptr(), settings)
 
-    def _record(self, key: Hashable, noise: Noise, total: ClippedSum) -> _Recorded | None:
+    def _record(self, key: Hashable, noise: NoiseRun, total: ClippedSum) -> _Recorded | None:
         self._seen[key] = self._seen.get(key, 0) + 1
         if self._seen[key] <= _WARM_UP:
             self.records = len(self._seen) <= 4 * _MAX_RECORDINGS  # settings that never stay are not worth a look
@@ -150,14 +150,14 @@ class StepSum:
 
     Attributes:
         clipped: The sum, with the bound that was kept.
-        noise: The noise piece of the present step.
+        noise: Adds the noise of the present step.
         endings: Adds the noise, or finds the recording that will.
         clipping: Releases what it needs to go on.
         sampling: How the examples were drawn.
     """
 
     clipped: ClippedSum
-    noise: Noise
+    noise: NoiseRun
     endings: Endings
     clipping: ClippingRun
     sampling: Sampling

@@ -25,13 +25,13 @@ from privet.gradients.engines.engine import Engine
 from privet.mechanism.clipping import Clipping, Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import MapDataset
 from privet.training.replay import Launch
 from privet.training.schedules import LearningRate, Schedule
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency, Unit
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 Losses = Callable[[Tensor, Tensor], Tensor]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from privet.accounting.kept_heads import UserHeads
 from privet.accounting.ledger import Ledger
+from privet.accounting.ledger.heads import UserHeads
 from privet.errors import CheckpointError, LedgerError
 from privet.plan import Plan
 from privet.training.checkpoint import load_checkpoint, save_checkpoint

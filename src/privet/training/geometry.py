@@ -22,9 +22,9 @@ from privet.errors import DataError, PrivetError, UnsupportedModel
 from privet.gradients.engines.support import check_model, quiet_vmap
 from privet.mechanism.events import DpEvent, gaussian_event
 from privet.mechanism.geometry import Factored
-from privet.mechanism.geometry_sources import DEFAULT_FLOOR, AxisMoments, axis_sizes, factored_geometry
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
+from privet.mechanism.second_moments import DEFAULT_FLOOR, AxisMoments, axis_sizes, factored_geometry
 from privet.training.guards import trainable_parameters
 from privet.training.randomness import Streams
 from privet.training.release import BoundedTensors, ChargedRelease, Part

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from privet.errors import LoopError, PlanError
-from privet.mechanism.cyclic import Cyclic
-from privet.mechanism.descent import StronglyConvexDescent
+from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.plan import Plan
 
 _INSTEAD = "Use Release.EVERY_ITERATE for any other training."
@@ -176,7 +175,7 @@ class HiddenIterates:
         """
         check_descent_optimizer(self._optimizer, self._descent)
         sampling = self._plan.sampling
-        if charged_rounds and isinstance(sampling, Cyclic) and not sampling.same_batches_after_restart:
+        if charged_rounds and not sampling.same_batches_after_restart:
             raise PlanError(
                 "This run was begun by another process, whose secret partition is gone with its key. The proof about "
                 "the last iterate follows a record through the same batches, so the run cannot be resumed: start anew "

@@ -22,10 +22,10 @@ from privet.accounting.ledger import Ledger
 from privet.errors import DataError, PlanError
 from privet.mechanism.events import DpEvent, compose, gaussian_event
 from privet.mechanism.geometry import positive_units
-from privet.mechanism.terms import Release
 from privet.plan import Plan
 from privet.training.randomness import Streams
 from privet.training.release import BoundedTensors, ChargedRelease, Part
+from privet.vocabulary import Release
 
 _CHUNK = 1024
 

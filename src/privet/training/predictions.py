@@ -103,7 +103,7 @@ def predict(model: nn.Module, inputs: Tensor, labels: Tensor, *, batch_size: int
     was_training = model.training
     model.eval()
     try:
-        parts = [model(part.to(device)).double() for part in torch.split(inputs, size)]
+        parts = [model(part.to(device)).cpu().double() for part in torch.split(inputs, size)]
     finally:
         model.train(was_training)
-    return Predictions.from_logits(torch.cat(parts).cpu().numpy(), labels.cpu().numpy())
+    return Predictions.from_logits(torch.cat(parts).numpy(), labels.cpu().numpy())

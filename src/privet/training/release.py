@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 from privet.accounting.ledger import Ledger, VoidReason
 from privet.errors import LoopError
-from privet.mechanism.clipping_runs import ClippingRun
+from privet.mechanism.clipping import ClippingRun
 from privet.mechanism.done import Done, add_noise, add_symmetric_noise, done_gaussian, done_step
-from privet.mechanism.noise import Noise, NormalSource
+from privet.mechanism.noise import Noise
 from privet.mechanism.sampling import Sampling
-from privet.mechanism.sums import ClippedSum, PrivateSum
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 
 if TYPE_CHECKING:
     from torch import Tensor

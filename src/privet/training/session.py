@@ -32,12 +32,7 @@ from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.support import check_model
 from privet.isolation.watch import Waiver, Watch
-from privet.mechanism.clipping_runs import start_clipping
-from privet.mechanism.epochs import steps_per_epoch
 from privet.mechanism.layout import Layout
-from privet.mechanism.masking import NoMask
-from privet.mechanism.noise_runs import ChangingNoise, start_noise
-from privet.mechanism.terms import Release
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import Collate, MapDataset, check_dataset, tensors_held
@@ -53,6 +48,7 @@ from privet.training.step import Step
 from privet.training.telemetry import Receiver
 from privet.training.units import check_unit
 from privet.training.weights import WeightWatch
+from privet.vocabulary import Release
 
 _LOG = logging.getLogger("privet")
 
@@ -166,17 +162,16 @@ class Session:
         self._waivers = tuple(waive)
         self._parameters = [parameter for _, parameter in named]
         self._layout = Layout.of([(name, tuple(value.shape)) for name, value in named], plan.grouping)
-        self._clipping = start_clipping(
-            plan.clipping,
+        self._clipping = plan.clipping.start(
             num_groups=self._layout.num_groups,
             num_steps=plan.num_steps,
             expected_batch_size=plan.sampling.expected_batch_size,
         )
         self._mask = plan.mask.start(
-            layout=self._layout, num_steps=plan.num_steps, steps_per_epoch=steps_per_epoch(plan.sampling)
+            layout=self._layout, num_steps=plan.num_steps, steps_per_epoch=plan.sampling.steps_per_epoch
         )
-        self._noise = start_noise(plan.noise, self._layout, has_mask=not isinstance(plan.mask, NoMask))
-        if isinstance(plan.noise, ChangingNoise) and not isinstance(launch, Eager):
+        self._noise = plan.noise.start(self._layout, has_mask=not plan.mask.is_whole)
+        if not plan.noise.is_fixed and not isinstance(launch, Eager):
             raise PlanError(
                 f"{type(launch).__name__} replays fixed units; learned units need launch=pv.launch.Eager()."
             )

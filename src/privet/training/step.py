@@ -19,10 +19,9 @@ from torch import Tensor
 
 from privet.accounting.ledger import VoidReason
 from privet.errors import LoopError
-from privet.gradients.capture.capture import mark_batch
+from privet.gradients.capture.marks import mark_batch
 from privet.gradients.engines.engine import NewProgram
 from privet.isolation.watch import Family
-from privet.mechanism.ablations import NotPrivate
 from privet.mechanism.done import Done
 from privet.mechanism.granularity import Kept
 from privet.mechanism.sensitivity import Sensitivity
@@ -84,7 +83,7 @@ class Step:
             layout=session._layout,
             sensitivity=self._rule.sensitivity,
             # the plan's own piece decides, since it also takes every guarantee of the plan away
-            is_held=not isinstance(session.plan.clipping, NotPrivate),
+            is_held=session.plan.holds_bounds,
             keep=None if self._kept is None else self._kept.coordinates,
             kept=self._kept,
             frame=frame,
@@ -299,11 +298,11 @@ class Step:
         session._preflight.check_held()
         session._note_evidence()
         if session._telemetry is not None:
-            self._noise_to_signal = noise_to_signal(session._noise.piece, self._sum)
+            self._noise_to_signal = noise_to_signal(session.plan.noise, self._sum)
         noisy = self._release.add_noise_and_compare(
             StepSum(
                 clipped=self._sum,
-                noise=session._noise.piece,
+                noise=session._noise,
                 endings=session._endings,
                 clipping=session._clipping,
                 sampling=session.plan.sampling,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from privet.mechanism.noise import Gaussian, Noise
+from privet.mechanism.noise import Noise, spherical_gaussian_multiplier
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,9 +70,10 @@ def noise_to_signal(noise: Noise, total: ClippedSum) -> float | None:
 
     Edge cases: None for noise that is not Gaussian with one size, in units of a geometry, and for a sum of zeros.
     """
-    if not isinstance(noise, Gaussian) or noise.noise_multiplier is None or total.frame is not None:
+    multiplier = spherical_gaussian_multiplier(noise)
+    if multiplier is None or total.frame is not None:
         return None
     signal = float(total.flat.norm())
     num_coordinates = total.flat.numel() if total.kept is None else len(total.kept.index)
-    length = noise.noise_multiplier * total.sensitivity.total * math.sqrt(num_coordinates)
+    length = multiplier * total.sensitivity.total * math.sqrt(num_coordinates)
     return float(f"{length / signal:.5g}") if 0 < signal < math.inf else None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from privet.errors import DataError
-from privet.mechanism.terms import OneItem, Unit, one_item_of
 from privet.training.batching import MapDataset, check_dataset
+from privet.vocabulary import OneItem, Unit, one_item_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

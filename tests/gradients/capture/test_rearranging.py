@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from privet.gradients.capture.capture import Capture, mark_batch
-from privet.gradients.capture.modes import leave
+from privet.gradients.capture.capture import Capture
+from privet.gradients.capture.marks import mark_batch
 
 SIZE = 4
 
@@ -19,12 +19,12 @@ def moves(program: Callable[[Tensor, Tensor], object]) -> bool:
     """Whether a program on rows ``[4, 3, 5]`` and numbers ``[4]`` is noted as one that moves rows."""
     rows, numbers = torch.randn(SIZE, 3, 5), torch.tensor([2, 1, 3, 1])
     mark_batch([rows, numbers])
-    capture = Capture((), SIZE)
+    capture = Capture({}, SIZE)
     capture.__enter__()  # type: ignore[no-untyped-call]
     try:
         program(rows, numbers)
     finally:
-        leave(capture)
+        capture.close()
     return capture.recording.rearranges
 
 
@@ -82,10 +82,10 @@ def test_what_stays_within_examples_is_not_noted(program: Callable[[Tensor, Tens
 def test_with_one_example_nothing_can_be_out_of_order() -> None:
     rows = torch.randn(1, 3)
     mark_batch([rows])
-    capture = Capture((), 1)
+    capture = Capture({}, 1)
     capture.__enter__()  # type: ignore[no-untyped-call]
     try:
         rows[rows.sum(1).argsort()]
     finally:
-        leave(capture)
+        capture.close()
     assert not capture.recording.rearranges

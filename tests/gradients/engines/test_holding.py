@@ -13,16 +13,15 @@ from torch import Tensor, nn
 
 from privet.errors import LoopError, UnsupportedModel
 from privet.federated.sums import clip
-from privet.gradients.capture.capture import mark_batch
+from privet.gradients.capture.marks import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Clipper, Engine
 from privet.gradients.engines.functional import Functional
 from privet.gradients.engines.holding import held_factors
 from privet.gradients.norms.planner import Planner
-from privet.gradients.norms.strategies import Squares
-from privet.mechanism.adaptive_clipping import AdaptiveQuantile
-from privet.mechanism.clipping import ClippingRule, Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop, PerSampleAdaptive
+from privet.gradients.norms.strategies import Squares, Store
+from privet.mechanism.changing_clipping import AdaptiveQuantile
+from privet.mechanism.clipping import Automatic, ClippingRule, KeepOrDrop, PerSampleAdaptive, Threshold
 from privet.mechanism.grouping import Grouping, OneGroup, PerParameter
 from privet.mechanism.sensitivity import Norm, Sensitivity
 from privet.mechanism.sums import ClippedSum
@@ -301,13 +300,14 @@ def test_a_rule_that_divides_by_the_longest_of_the_batch_sees_one_example_at_a_t
 
 
 def test_norms_that_are_measured_too_short_are_caught_by_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Planner.measure
+    real = Store.measure
 
-    def measure(self: Planner, part: Any, position: int, **options: Any) -> Any:
-        squares, kept = real(self, part, position, **options)
+    def measure(self: Store, part: Any) -> Any:
+        squares, kept = real(self, part)
         return Squares(sums=squares.sums / 4), kept
 
-    monkeypatch.setattr(Planner, "measure", measure)
+    monkeypatch.setattr(Store, "measure", measure)
+    monkeypatch.setattr(Planner, "options", lambda *_: [Store()])
     monkeypatch.setattr(Clipper, "_POOLED_ON_PROCESSOR", 0)
     model, _ = network()
     inputs = torch.randn(SIZE, 50, 4, dtype=torch.float64)

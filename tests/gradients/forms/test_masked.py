@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privet.gradients.capture.capture import mark_batch
+from privet.gradients.capture.marks import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Clipper
 from privet.gradients.forms.masked import MASKED, Masked, MaskedRankOne, SomeRows, keep_coordinates, keep_rows
@@ -27,8 +27,8 @@ from privet.gradients.norms.planner import Planner
 from privet.gradients.norms.strategies import Strategy
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.granularity import Blocks, Coordinates, Granularity, Kept, Rows
+from privet.mechanism.mask_rates import Constant
 from privet.mechanism.masking import RandomMask
-from privet.mechanism.schedules import Constant
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import with_gradients
 from tests.gradients.reference import layout_of, relative_error, trainable
@@ -96,7 +96,7 @@ def check(part: PerExample, truth: Tensor) -> None:
     """A masked form has the norms, sums and rows of the written-out truth."""
     weights = torch.linspace(-1, 2, BATCH, dtype=truth.dtype)
     inner = part.part if isinstance(part, SomeRows) else part
-    squares, measured = Planner().measure(inner)
+    squares, measured = Planner().choose(inner).strategy.measure(inner)
     kept: PerExample = measured
     if isinstance(part, SomeRows):
         kept = SomeRows(part=measured, rows=part.rows, shape=part.shape, geometry=part.geometry)

@@ -19,9 +19,9 @@ from privet.mechanism.grouping import OneGroup, PerLayer
 from privet.mechanism.layout import Layout
 from privet.mechanism.sampling import FullBatch
 from privet.mechanism.shaped_noise import EllipticalGaussian
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency, Unit
 
 
 class Tied(nn.Module):

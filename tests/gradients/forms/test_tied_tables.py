@@ -80,7 +80,7 @@ def test_uses_of_both_kinds_are_joined_without_being_written_out() -> None:
 def test_a_large_vocabulary_is_never_written_out_per_example() -> None:
     part = tied(32, 4, 4, 60_000, 64)
     planner = Planner()
-    planner.measure(part)
+    planner.choose(part)
     (chosen,) = planner.chosen.values()
     assert isinstance(chosen, TableGram)
 

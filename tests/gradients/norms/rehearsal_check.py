@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privet.gradients.capture.capture import Recording, mark_batch
+from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import Recording
 from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
 from privet.gradients.norms import kernels, timing
 from privet.gradients.norms.kernel_building import _kind

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privet.gradients.capture.capture import Function, Recording, Use, mark_batch
+from privet.gradients.capture.in_place import Function
+from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import Recording, Use
 from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
 from privet.gradients.norms import kernel_building, kernels
 from privet.gradients.norms.kernel_building import Building

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from privet.gradients.capture.capture import mark_batch
+from privet.gradients.capture.marks import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
 from privet.gradients.forms.per_example import Outer, PerExample
 from privet.gradients.norms.budgets import Budget, Fast, Lean
@@ -62,9 +62,8 @@ class Counted:
 
 def test_a_strategy_that_raises_is_recorded_and_never_used() -> None:
     planner = Planner(strategies={Outer: (Broken(), NormOnly())})
-    planner.measure(outer())
-    planner.settle()
-    (choice,) = planner.by_parameter.values()
+    choice = planner.choose(outer())
+    planner.settle([choice])
     assert choice.strategy == NormOnly()
     assert choice.tried[0].failure == "RuntimeError: no such luck"
     assert math.isinf(choice.tried[0].seconds)
@@ -72,7 +71,7 @@ def test_a_strategy_that_raises_is_recorded_and_never_used() -> None:
 
 def test_what_the_last_strategy_raised_is_raised_if_none_can_be_used() -> None:
     with pytest.raises(RuntimeError, match="no such luck"):
-        Planner(strategies={Outer: (Broken(), Broken(name="also broken"))}).measure(outer())
+        Planner(strategies={Outer: (Broken(), Broken(name="also broken"))}).choose(outer())
 
 
 def test_times_and_bytes_of_every_candidate_are_those_of_the_whole_batch() -> None:
@@ -86,13 +85,13 @@ def test_times_and_bytes_of_every_candidate_are_those_of_the_whole_batch() -> No
 def test_a_shape_is_tried_once_and_then_only_measured() -> None:
     counted = Counted()
     planner = Planner(strategies={Outer: (counted, NormOnly())}, budget=Fast())
-    planner.measure(outer())
+    planner.choose(outer())
     tries = len(counted.calls)
     for _ in range(3):
-        planner.measure(outer())
-    assert len(counted.calls) <= tries + 3
-    planner.measure(outer(batch=13))  # more than twice the batch it was chosen for
-    assert len(counted.calls) > tries + 3
+        planner.choose(outer())
+    assert len(counted.calls) == tries
+    planner.choose(outer(batch=13))  # more than twice the batch it was chosen for
+    assert len(counted.calls) > tries
 
 
 def test_a_slow_candidate_sees_only_a_slice_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +103,7 @@ def test_a_slow_candidate_sees_only_a_slice_of_the_batch(monkeypatch: pytest.Mon
 
 def test_gradients_far_larger_than_their_factors_are_not_even_written_out_to_try() -> None:
     planner = Planner()
-    planner.measure(outer(batch=2, length=2, width_in=200, width_out=200))
+    planner.choose(outer(batch=2, length=2, width_in=200, width_out=200))
     assert {each.strategy for choice in planner._choices.values() for each in choice.tried} == {Gram()}
 
 
@@ -145,9 +144,8 @@ def _clipped_sum(model: nn.Module, engine: BookKeeping) -> tuple[torch.Tensor, R
 def test_a_processor_never_tries_to_write_gradients_out_and_drop_them_where_it_can_keep_them() -> None:
     part = Outer(inputs=torch.randn(8, 6, 20), out_grads=torch.randn(8, 6, 10))
     planner = Planner()
-    planner.measure(part)
-    planner.settle()
-    (choice,) = planner._choices.values()
+    choice = planner.choose(part)
+    planner.settle([choice])
     assert choice.on_processor
     names = {each.strategy.name for each in choice.tried}
     assert {"gram", "store"} <= names

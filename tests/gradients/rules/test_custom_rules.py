@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from privet.errors import UnsupportedModel
-from privet.gradients.capture.capture import Use
+from privet.gradients.capture.recorded import Use
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.forms.per_example import Explicit
 from privet.gradients.rules.example_axis import ExampleAxis

@@ -26,16 +26,15 @@ from privet.datasets.arrays import ArrayDataset, Split
 from privet.effects.calibration import reliability
 from privet.effects.reliability import Binning
 from privet.effects.temperature import fit_temperature
-from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop
+from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.runs.building import on_device
 from privet.training.estimator import fit_privately
 from privet.training.predictions import Predictions, predict
 from privet.training.replay import fastest_for
+from privet.vocabulary import Adjacency, Unit
 from privet_research.studies.arms import AUTOMATIC, GLOBAL, LOCAL, NON_PRIVATE, SCALED
 
 Row = dict[str, Any]

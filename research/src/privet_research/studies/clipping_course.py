@@ -20,8 +20,7 @@ from torch.optim import SGD
 
 from privet.datasets.arrays import ArrayDataset
 from privet.effects.calibration import reliability
-from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.clipping_rules import KeepOrDrop
+from privet.mechanism.clipping import Clipping, KeepOrDrop, Threshold
 from privet.mechanism.grouping import Grouping, OneGroup, PerParameter
 from privet.runs.building import on_device
 from privet.training.predictions import predict

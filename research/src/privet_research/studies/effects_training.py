@@ -16,12 +16,12 @@ from privet.datasets.arrays import ArrayDataset
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.training.estimator import fit_privately
 from privet.training.predictions import predict
 from privet.training.replay import fastest_for
 from privet.training.schedules import LinearDecay
+from privet.vocabulary import Adjacency, Unit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,8 @@ from privet import checks
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset
 from privet.errors import ArgumentError
-from privet.mechanism.chosen_mask import ChosenMask
 from privet.mechanism.masking import NoMask
+from privet.mechanism.release_masks import ChosenMask
 from privet.mechanism.sampling import Poisson
 from privet.models.lenet import lenet5
 from privet.plan import Plan

@@ -29,10 +29,9 @@ from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import ArgumentError
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.codec import suggestion
-from privet.mechanism.cyclic import Cyclic
+from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.terms import Adjacency, Unit
 from privet.models.convex_relu import BoundedFeatures, ConvexRelu
 from privet.models.mlp import mlp
 from privet.plan import Plan
@@ -41,6 +40,7 @@ from privet.runs.evaluation import measure_model
 from privet.training.last_iterate import ProvenLoss
 from privet.training.replay import fastest_for
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency, Unit
 
 # Far above the length of any image, so that features keep their lengths and clipping does all the bounding.
 _NO_BOUND = 1e6

@@ -23,10 +23,10 @@ from privet.effects.sparsification import (
 )
 from privet.mechanism.ablations import NoNoise
 from privet.mechanism.clipping import Threshold
-from privet.mechanism.epochs import steps_per_epoch
-from privet.mechanism.masking import Mask, NoMask, RandomMask, RankedMask
+from privet.mechanism.mask_rates import GradualCooling
+from privet.mechanism.masking import Mask, NoMask, RandomMask
 from privet.mechanism.noise import Gaussian, Noise
-from privet.mechanism.schedules import GradualCooling
+from privet.mechanism.release_masks import RankedMask
 from privet.models.catalogue import count_parameters
 from privet.plan import Plan
 from privet_research.studies.sparsification_signs import digits, digits_model, digits_plan, losses, steps_of
@@ -59,7 +59,7 @@ def _deviations(
 ) -> Iterator[Row]:
     model = digits_model(seed, device)
     looks = {max(1, share * epochs // 4) for share in (1, 2, 3, 4)}
-    every = steps_per_epoch(plan.sampling)
+    every = plan.sampling.steps_per_epoch
     for step in steps_of(model, train, plan, 1.0, seed):
         epoch, rest = divmod(step.index + 1, every)
         if step.index + 1 == plan.num_steps:
@@ -95,7 +95,7 @@ def _frequencies(train: ArrayDataset, seed: int, epochs: int, device: torch.devi
     counts = {}
     for name, plan in plans.items():
         model = digits_model(seed, device)
-        every = steps_per_epoch(plan.sampling)
+        every = plan.sampling.steps_per_epoch
         keeps = [
             None if step.kept is None else step.kept.coordinates
             for step in steps_of(model, train, plan, 1.0, seed)

@@ -21,14 +21,15 @@ from torch.optim import SGD
 
 from privet.datasets.arrays import ArrayDataset
 from privet.datasets.known import describe
+from privet.mechanism.epoch_sampling import Shuffle
+from privet.mechanism.mask_rates import GradualCooling
 from privet.mechanism.masking import Mask, NoMask, RandomMask
-from privet.mechanism.sampling import Sampling, Shuffle
-from privet.mechanism.schedules import GradualCooling
-from privet.mechanism.terms import Adjacency
+from privet.mechanism.sampling import Sampling
 from privet.plan import Plan
 from privet.training.estimator import fit_privately
 from privet.training.predictions import predict
 from privet.training.replay import fastest_for
+from privet.vocabulary import Adjacency
 from privet_research.studies.clipping_table import summarise
 from privet_research.studies.sparsification import ARMS, BASELINE, SparsificationSettings
 

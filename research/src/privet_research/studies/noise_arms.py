@@ -13,7 +13,7 @@ from privet.accounting.accountants import RDP
 from privet.accounting.calibration import calibrate_noise
 from privet.mechanism.events import DpEvent, compose, gaussian_event
 from privet.mechanism.laplace import L2Laplace, ProductLaplace
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 from privet_research.studies import noise_sources as sources
 from privet_research.studies.noise_budgets import published_multiplier, sound_multiplier
 from privet_research.studies.noise_runs import Draw, laplace_draw, normal_draw, radial_draw

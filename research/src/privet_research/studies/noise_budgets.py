@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from privet import checks
 from privet.accounting.calibration import calibrate_noise, spent_epsilon
 from privet.errors import CalibrationError
-from privet.mechanism.terms import Adjacency
+from privet.vocabulary import Adjacency
 from privet_research.studies.noise_terms import Terms
 
 if TYPE_CHECKING:

@@ -34,13 +34,13 @@ from privet.mechanism.laplace import L2Laplace
 from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.shaped_noise import EllipticalGaussian
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.runs.building import on_device
 from privet.training.estimator import fit_privately
 from privet.training.geometry import geometry_event, public_geometry, release_geometry
 from privet.training.predictions import predict
 from privet.training.schedules import LinearDecay
+from privet.vocabulary import Adjacency, Unit
 
 Row = dict[str, Any]
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from privet.mechanism.geometry_sources import DEFAULT_FLOOR
+from privet.mechanism.second_moments import DEFAULT_FLOOR
 from privet_research.studies.noise_runs import (
     Batched,
     Examples,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from privet.accounting.waste import waste_table
+from privet.accounting.batch_sizes import waste_table
 
 Row = dict[str, Any]
 # Records, logical batch, physical batch.

@@ -23,16 +23,15 @@ from torch.optim import SGD, Adam, Optimizer
 
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset
-from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.clipping_rules import Automatic, KeepOrDrop
+from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson, Sampling
-from privet.mechanism.terms import Adjacency, Unit
 from privet.models import mlp_64_64
 from privet.plan import Plan
 from privet.runs.building import on_device
 from privet.training.estimator import fit_privately
 from privet.training.optimizers import DPAdam
+from privet.vocabulary import Adjacency, Unit
 from privet_research.studies.arms import AUTOMATIC, GLOBAL, LOCAL, NON_PRIVATE
 
 Row = dict[str, Any]

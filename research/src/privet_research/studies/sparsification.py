@@ -31,17 +31,17 @@ from privet.datasets.known import describe
 from privet.datasets.scattering import Scattering
 from privet.errors import ArgumentError
 from privet.mechanism.clipping import Threshold
+from privet.mechanism.mask_rates import GradualCooling
 from privet.mechanism.masking import Mask, NoMask, RandomMask
 from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.schedules import GradualCooling
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.runs.building import on_device
 from privet.training.estimator import fit_privately
 from privet.training.normalisation import PrivateNormalisation
 from privet.training.replay import fastest_for
 from privet.training.schedules import LinearDecay, Schedule
+from privet.vocabulary import Adjacency, Unit
 
 Row = dict[str, Any]
 _CHUNK = 2000

@@ -26,15 +26,15 @@ from privet.datasets.arrays import ArrayDataset
 from privet.errors import DependencyError
 from privet.mechanism.ablations import NoNoise, Unclipped
 from privet.mechanism.clipping import Clipping, Threshold
+from privet.mechanism.mask_rates import GradualCooling
 from privet.mechanism.masking import Mask, RandomMask
 from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.schedules import GradualCooling
-from privet.mechanism.terms import Adjacency, Unit
 from privet.plan import Plan
 from privet.runs.building import on_device
 from privet.training.session import privatize
 from privet.training.step import Step
+from privet.vocabulary import Adjacency, Unit
 from privet_research.studies.sparsification_table import Difference
 
 Row = dict[str, Any]

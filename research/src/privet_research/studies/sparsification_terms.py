@@ -27,10 +27,10 @@ from privet.effects.sparsification import (
     times_masked,
 )
 from privet.mechanism.clipping import Threshold
-from privet.mechanism.epochs import steps_per_epoch
-from privet.mechanism.masking import Mask, NoMask, RandomMask, RankedMask
+from privet.mechanism.mask_rates import GradualCooling
+from privet.mechanism.masking import Mask, NoMask, RandomMask
 from privet.mechanism.noise import Gaussian
-from privet.mechanism.schedules import GradualCooling
+from privet.mechanism.release_masks import RankedMask
 from privet.models import dp_cnn
 from privet.models.catalogue import count_parameters
 from privet_research.studies.sparsification_signs import digits, digits_model, digits_plan, losses, steps_of
@@ -69,7 +69,7 @@ def _models(train: ArrayDataset, seed: int, epochs: int, device: torch.device) -
     model = digits_model(seed, device)
     yield 0, model
     plan = _plan(NoMask(), epochs)
-    stops = {epoch * steps_per_epoch(plan.sampling): epoch for epoch in (epochs // 4, epochs // 2)}
+    stops = {epoch * plan.sampling.steps_per_epoch: epoch for epoch in (epochs // 4, epochs // 2)}
     for step in steps_of(model, train, plan, 1.0, seed):
         if step.index + 1 in stops:
             yield stops[step.index + 1], model
@@ -108,7 +108,7 @@ def _frequencies(train: ArrayDataset, seed: int, epochs: int, device: torch.devi
     counts = {}
     for name, mask in (("random", RandomMask(schedule=schedule)), ("ranked", RankedMask(schedule=schedule))):
         model, plan = digits_model(seed, device), _plan(mask, epochs)
-        every = steps_per_epoch(plan.sampling)
+        every = plan.sampling.steps_per_epoch
         keeps = [
             None if step.kept is None else step.kept.coordinates
             for step in steps_of(model, train, plan, 1.0, seed)

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from privet.effects.tangent_kernel import TOLERANCE, kernel_report, tangent_kernel
-from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.clipping_rules import KeepOrDrop
+from privet.mechanism.clipping import Clipping, KeepOrDrop, Threshold
 from privet.mechanism.grouping import Grouping, OneGroup, PerLayer
 
 Row = dict[str, Any]

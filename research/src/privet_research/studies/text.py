@@ -25,12 +25,10 @@ from torch.optim import AdamW, Optimizer
 from privet.datasets.sentences import TRAIN_SIZE, LabelledSentences, load_sst2
 from privet.effects.calibration import reliability
 from privet.errors import ArgumentError
-from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.clipping_rules import KeepOrDrop
+from privet.mechanism.changing_clipping import Scheduled
+from privet.mechanism.clipping import Clipping, KeepOrDrop, Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.scheduled_clipping import Scheduled
-from privet.mechanism.terms import Adjacency, Unit
 from privet.models.adapters import add_adapters
 from privet.models.minilm import NUM_LAYERS, MiniLm, UpperLayers
 from privet.models.token_states import TokenStates, encode
@@ -41,6 +39,7 @@ from privet.training.predictions import Predictions
 from privet.training.replay import CudaGraph, Eager
 from privet.training.schedules import LearningRate, LinearDecay
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency, Unit
 from privet_research.studies.arms import LOCAL, MIXED, NON_PRIVATE, SCALED
 from privet_research.studies.clipping import cross_fitted
 from privet_research.studies.text_data import first_records, hold_out

@@ -27,7 +27,6 @@ from privet.datasets.info import DatasetInfo
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
-from privet.mechanism.terms import Adjacency, Unit
 from privet.models.oriented_edges import oriented_edges
 from privet.plan import Plan
 from privet.runs.building import on_device
@@ -36,6 +35,7 @@ from privet.training.augmentation import ShiftAndFlip, Views, mean_over_views
 from privet.training.averaging import ExponentialAverage
 from privet.training.schedules import CosineDecay, LearningRate, LinearDecay
 from privet.training.session import privatize
+from privet.vocabulary import Adjacency, Unit
 from privet_research.studies.regression_table import half_width
 
 Row = dict[str, Any]

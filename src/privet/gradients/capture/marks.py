@@ -14,7 +14,6 @@ from privet.isolation.follow import version_of
 
 MARK = "_privet_batch"
 WRITTEN = "_privet_written"  # how often a tensor of the batch had been written to when it was handed out
-REACHED = "_privet_reached"  # set on batch tensors that descend from a noted use
 # A mark holds the number of the batch and, for its own tensors, their number in it.
 SHIFT = 10
 GENERATIONS = itertools.count(2)
@@ -62,9 +61,3 @@ def changed_by(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], re
         return tensors_in(result)
     found = tensors_in((result, args[:1], kwargs.get("out")))
     return found + [tensor._base for tensor in found if tensor._base is not None]
-
-
-def mark_reached(tensors: Iterable[Tensor]) -> None:
-    """Mark tensors that descend from a noted use."""
-    for tensor in tensors:
-        setattr(tensor, REACHED, True)

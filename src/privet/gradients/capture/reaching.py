@@ -15,7 +15,8 @@ from torch.autograd.graph import get_gradient_edge
 
 from privet.errors import UnsupportedModel
 from privet.gradients.capture.autograd_graph import Node, nodes_behind
-from privet.gradients.capture.capture import Recording, Region, Source, tensors_in
+from privet.gradients.capture.marks import tensors_in
+from privet.gradients.capture.recorded import Recording, Region, Source
 from privet.mechanism.layout import Layout
 
 
@@ -42,7 +43,10 @@ class Reach:
         Raises:
             UnsupportedModel: naming the parameters whose gradients may be missing.
         """
-        if sum(use.is_heard for use in recording.uses) == self.num_reached:
+        num_heard = 0
+        for use in recording.uses:
+            num_heard += use.is_heard
+        if num_heard == self.num_reached:
             return
         silent = {place for use in recording.uses if not use.is_heard for place in use.positions}
         raise UnsupportedModel(
@@ -167,8 +171,8 @@ class _Walk:
             for tensor in tensors_in((use.args, use.kwargs)):
                 if tensor.requires_grad and id(tensor) not in own and tensor is not use.written:
                     yield get_gradient_edge(tensor).node
-            if use.behind_written is not None:
-                yield use.behind_written
+            if use.node_before is not None:
+                yield use.node_before
 
     def _check_source(self, source: Source) -> None:
         """See that what was computed from parameters was computed from no others than those it is known for."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.hooks import RemovableHandle
@@ -39,6 +39,14 @@ class Source:
         return self
 
 
+def sources_of(parameters: Sequence[nn.Parameter]) -> dict[int, Source]:
+    """Return parameters as sources, by id; their positions are those in the layout."""
+    return {
+        id(parameter): Source(tensor=parameter, parameters=frozenset([position]), derived=False)
+        for position, parameter in enumerate(parameters)
+    }
+
+
 @dataclass(kw_only=True, eq=False)
 class Use:
     """One operation that consumed tracked tensors together with private examples."""
@@ -50,16 +58,17 @@ class Use:
     output_shape: torch.Size
     output_dtype: torch.dtype
     edge: GradientEdge | None
-    is_root: bool  # nothing upstream of it needs gradients: backward may stop here
+    is_root: bool = False  # whether a backward pass may stop here: no other use lies behind it
     out_grad: Tensor | None = None
     receive: Callable[[Use], None] | None = None
-    versions: tuple[tuple[Tensor, int], ...] = ()
+    versions: Sequence[tuple[Tensor, int]] = ()
     output_index: int = 0  # which of the operation's outputs, where it has several
     statistics: tuple[Tensor, Tensor] | None = None  # mean and inverse deviation, where a normalisation hands them out
     written: Tensor | None = None  # the argument that the operation changed in place
-    behind_written: Any = None  # the node of that argument before
+    node_before: Any = None  # the node of that argument before
     handle: RemovableHandle | None = None
     is_heard: bool = False  # whether the last backward pass came by
+    number: int = -1  # among the uses of its forward pass
 
     @property
     def positions(self) -> frozenset[int]:
@@ -71,11 +80,64 @@ class Use:
         """The operation's name, for messages."""
         return getattr(self.function, "__name__", str(self.function))
 
+    def listen(self, output: Tensor) -> None:
+        """Hear of the gradient that comes back to the output."""
+        self.handle = output.register_hook(self._hear)  # type: ignore[no-untyped-call]
+
+    def _hear(self, gradient: Tensor | None) -> None:
+        self.out_grad, self.is_heard = gradient, True
+        if self.receive is not None and gradient is not None:
+            self.receive(self)
+
     def release(self) -> None:
         """Let go of every tensor."""
         self.args, self.kwargs, self.sources, self.versions = (), {}, (), ()
         self.out_grad = self.receive = self.edge = self.statistics = None
-        self.written = self.behind_written = self.handle = None
+        self.written = self.node_before = self.handle = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class KnownUse:
+    """The use of parameters that a call of a known program makes: as in the batch in which the program was new.
+
+    Attributes:
+        sources: The parameters, and which positional argument each of them was.
+        inputs: Which positional arguments were tensors of the batch.
+        kinds: Shape, type and device of those tensors, and of the output.
+    """
+
+    sources: Sequence[tuple[int, Source]]
+    inputs: Sequence[int]
+    kinds: Sequence[tuple[torch.Size, torch.dtype, torch.device]]
+
+    def fits(self, args: Sequence[Any], output: Tensor) -> bool:
+        """Whether a call with these arguments and this output makes the same use."""
+        for place, source in self.sources:
+            if args[place] is not source.tensor:
+                return False
+        for tensor, kind in zip([*(args[place] for place in self.inputs), output], self.kinds, strict=True):
+            if (tensor.shape, tensor.dtype, tensor.device) != kind:
+                return False
+        return output.requires_grad
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class KnownCall:
+    """What was found about a call of a program when it was new; the same call need not be examined again.
+
+    Only calls that return one new tensor and change nothing else are kept in this way.
+
+    Attributes:
+        is_private: Whether the result descends from the examples.
+        use: The use of parameters that it makes, if it makes one.
+        is_half: Whether the program had computed in half precision by then.
+        rearranges: Whether it had moved rows by what is in the data by then.
+    """
+
+    is_private: bool
+    use: KnownUse | None
+    is_half: bool
+    rearranges: bool
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,18 +186,6 @@ def _is_gone(storage: StorageWeakRef) -> bool:
     return bool(storage.expired())  # type: ignore[no-untyped-call]
 
 
-def listen(use: Use, output: Tensor) -> RemovableHandle:
-    """Hear of the gradient that comes back to the output of a use."""
-    handle: RemovableHandle = output.register_hook(lambda found: _keep(use, found))  # type: ignore[no-untyped-call]
-    return handle
-
-
-def _keep(use: Use, gradient: Tensor | None) -> None:
-    use.out_grad, use.is_heard = gradient, True
-    if use.receive is not None and gradient is not None:
-        use.receive(use)
-
-
 def send_back(
     loss: Tensor,
     recording: Recording,
@@ -145,9 +195,11 @@ def send_back(
     receive: Callable[[Use], None] | None = None,
 ) -> Sequence[Tensor | None]:
     """Send gradients to every noted output, and to ``inputs``; return the latter's."""
-    for use in recording.uses:
-        use.out_grad, use.receive, use.is_heard = None, receive, False
-    edges = [use.edge for use in recording.uses if use.is_root and use.edge is not None]
+    edges = []
+    for number, use in enumerate(recording.uses):
+        use.out_grad, use.receive, use.is_heard, use.number = None, receive, False, number
+        if use.is_root and use.edge is not None:
+            edges.append(use.edge)
     if not edges and not inputs:
         return ()
     targets: Any = [*edges, *inputs]  # torch takes edges and tensors together, though its signature does not say so

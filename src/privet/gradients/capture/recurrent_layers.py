@@ -348,6 +348,8 @@ def _named(args: Sequence[Any], kwargs: Mapping[str, Any], *names: str) -> list[
 
 _SELECTING: frozenset[Callable[..., Any]] = frozenset([torch.index_select, Tensor.index_select])
 PACKING: Callable[..., Any] = torch._VF._pack_padded_sequence
+ORDERING = _SELECTING | {PACKING}
+"""Operations after which :func:`remember_order` has something to note."""
 
 COMPOSITES: Mapping[Callable[..., Any], Composite] = {
     torch._VF.lstm: Recurrent(cell=Lstm()),

@@ -7,7 +7,7 @@ per-example gradient is written out unless that is the cheapest way.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from privet.errors import LoopError, UnsupportedModel
-from privet.gradients.capture.capture import Capture, Function, Recording, Source, Use, send_back
-from privet.gradients.capture.modes import enter, leave
+from privet.gradients.capture.capture import Capture
+from privet.gradients.capture.in_place import Function
 from privet.gradients.capture.reaching import Reach, check_module_hooks, check_parameter_hooks, reach_of
-from privet.gradients.engines.engine import Clipper, NewProgram, NotTried, Present, check_losses
+from privet.gradients.capture.recorded import Recording, Source, Use, send_back, sources_of
+from privet.gradients.engines.engine import Clipper, Measurement, NewProgram, NotTried, Present, check_losses
 from privet.gradients.engines.holding import check_norms
 from privet.gradients.engines.support import quiet_vmap
 from privet.gradients.engines.trial import Trial, begun, check_sums, hold, single_example_axes, tolerance_of
@@ -94,6 +95,9 @@ class RunningBookKeeping:
     _expansions: dict[int, bool] = field(default_factory=dict)
     _building: Building | None = None
 
+    def __post_init__(self) -> None:
+        self._sources = sources_of(self.parameters)
+
     @property
     def wants_input_gradients(self) -> bool:
         """Until its program has passed a trial, and after another was met, examples are handed out as leaves."""
@@ -113,10 +117,10 @@ class RunningBookKeeping:
         self._can_repeat = can_repeat
         follows = self.wants_input_gradients and self.planner.plain_bytes is None
         self._capture = Capture(
-            self.parameters, batch_size, self._expansions,
+            self._sources, batch_size, self._expansions,
             follows_memory=follows, programs=self.watch.programs, may_trace=may_trace,
         )  # fmt: skip
-        enter(self._capture)
+        self._capture.open()
 
     def abandon(self) -> None:
         """Leave the capture mode and drop what it noted."""
@@ -131,8 +135,7 @@ class RunningBookKeeping:
         capture, self._capture = self._capture, None
         if capture is None:
             return None
-        leave(capture)
-        return capture.recording
+        return capture.close()
 
     def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
         """Run the backward pass and add the clipped sum; see :meth:`RunningEngine.add_clipped`."""
@@ -177,13 +180,28 @@ class RunningBookKeeping:
     def _add_recorded(
         self, losses: Tensor, recording: Recording, rule: ClippingRule, into: ClippedSum, present: Tensor | None
     ) -> Present:
-        size, remembered = recording.batch_size, None
-        lying = tuple((use.name, candidates(use.output_shape, size)) for use in recording.uses)
-        signature = (tuple(recording.program), lying)
         assert recording.follower is not None, "every batch is followed"
         proof = recording.follower.prove(losses)
         if recording.follower.is_lost:
             raise NotTried("A program must be proven before it can be replayed.")
+        prepared = None if proof.known is None else proof.known.prepared
+        if prepared is None or not prepared.fits(recording, self.planner):
+            return self._add_examined(losses, recording, proof, rule, into, present)
+        prepared.reach.apply(recording)
+        clipper = Clipper(into, recording.batch_size, self.planner, present=present, known=prepared.measured)
+        self._collect(losses, recording, prepared, clipper)
+        with torch.no_grad():
+            return Present(clipper.finish(rule), clipper.needs_check)
+
+    def _add_examined(
+        self, losses: Tensor, recording: Recording, proof: Proof, rule: ClippingRule, into: ClippedSum,
+        present: Tensor | None,
+    ) -> Present:  # fmt: skip
+        """Find out how gradients of this program are computed, compute them, and keep it for its next run."""
+        assert recording.follower is not None, "every batch is followed"
+        size, remembered = recording.batch_size, None
+        lying = tuple((use.name, candidates(use.output_shape, size)) for use in recording.uses)
+        signature = (tuple(recording.program), lying)
         reach = self._reach(losses, recording, signature)
         trial = None
         if self._building is None and losses.is_cuda:  # the proof takes a while, too
@@ -200,19 +218,37 @@ class RunningBookKeeping:
             self.planner.plain_bytes = recording.held_bytes() / size
         if self._building is not None:
             self._building.wait()
+        prepared = Prepared(
+            axes=axes,
+            rules=[self.rules.get(use.function, by_vmap) for use in recording.uses],
+            reach=reach,
+            num_uses=Counter(spot for use in recording.uses for source in use.sources for spot in source.parameters),
+            shapes=[use.output_shape for use in recording.uses],
+            planner=self.planner,
+        )
         clipper = Clipper(into, size, self.planner, present=present)
-        collector = _Collector(recording, axes, self.rules, self.parameters, clipper)
         with followed(recording.follower, self.watch):
-            send_back(losses.sum(), recording, (), keep_graph=trial is not None, receive=collector.receive)
-        reach.check_heard(recording, self.layout)
+            self._collect(losses, recording, prepared, clipper, keep_graph=trial is not None)
         with torch.no_grad():
-            collector.finish()
             norms = clipper.finish(rule)
             if trial is not None:
                 runs_user_code = bool(recording.follower.has_hooks or recording.follower.nodes)
                 self._check_sums(trial, norms, clipper, into, is_linear=not runs_user_code)
                 self._remember(trial, recording, remembered)
+            elif proof.known is not None and recording.follower.tracer is None:
+                prepared.measured, prepared.revision = clipper.measured, self.planner.revision
+                proof.known.prepared = prepared
             return Present(norms, clipper.needs_check)
+
+    def _collect(
+        self, losses: Tensor, recording: Recording, prepared: Prepared, clipper: Clipper, *, keep_graph: bool = False
+    ) -> None:
+        """Run the backward pass and hand the per-example gradients of every parameter to the clipper."""
+        collector = _Collector(prepared, recording.batch_size, self.parameters, clipper)
+        send_back(losses.sum(), recording, (), keep_graph=keep_graph, receive=collector.receive)
+        prepared.reach.check_heard(recording, self.layout)
+        with torch.no_grad():
+            collector.finish()
 
     def _proven_axes(self, proof: Proof, recording: Recording) -> Sequence[ExampleAxis]:
         if recording.batch_size == 1:
@@ -292,57 +328,82 @@ def _is_folded(axis: ExampleAxis) -> bool:
     return isinstance(axis, FoldedAxis)
 
 
+@dataclass(eq=False)
+class Prepared:
+    """How the gradients of one program are computed; kept for the runs in which the program is recognised.
+
+    Attributes:
+        axes: How the examples lie in the output of each use.
+        rules: The rule of each use.
+        reach: Where a backward pass may stop, and how many uses must be heard of.
+        num_uses: How often each parameter is used: one that is used once can be handed on at once.
+        shapes: The shape of each use's output.
+        planner: Which planner was asked, and which revision of its choices holds.
+        measured: How the norms of each parameter's gradients are measured.
+    """
+
+    axes: Sequence[ExampleAxis]
+    rules: Sequence[Rule]
+    reach: Reach
+    num_uses: Mapping[int, int]
+    shapes: Sequence[torch.Size]
+    planner: Planner
+    revision: int = -1
+    measured: Mapping[int, Measurement] = field(default_factory=dict)
+
+    def fits(self, recording: Recording, planner: Planner) -> bool:
+        """Whether a recognised forward pass can be handled in this way: shapes and the planner's choices still hold."""
+        if self.planner is not planner or self.revision != planner.revision or len(self.shapes) != len(recording.uses):
+            return False
+        for use, shape in zip(recording.uses, self.shapes, strict=True):
+            if use.output_shape != shape:
+                return False
+        return recording.follower is not None and recording.follower.tracer is None
+
+
 class _Collector:
     """Turns output gradients into per-example gradients while the backward pass runs, so they can be freed early."""
 
     def __init__(
-        self,
-        recording: Recording,
-        axes: Sequence[ExampleAxis],
-        rules: Mapping[Function, Rule],
-        parameters: Sequence[nn.Parameter],
-        clipper: Clipper,
+        self, prepared: Prepared, batch_size: int, parameters: Sequence[nn.Parameter], clipper: Clipper
     ) -> None:
-        """Count how often each parameter is used: one that is used once can be handed on at once."""
-        self._batch_size, self._rules = recording.batch_size, rules
+        self._prepared, self._batch_size = prepared, batch_size
         self._parameters, self._clipper = parameters, clipper
-        self._axes = dict(zip(map(id, recording.uses), axes, strict=True))
-        self._uses = Counter(place for use in recording.uses for source in use.sources for place in source.parameters)
-        self._waiting: dict[int, list[PerExample]] = defaultdict(list)
+        self._waiting: dict[int, list[PerExample]] = {}
         self._derived: list[tuple[Source, PerExample]] = []
 
     def receive(self, use: Use) -> None:
         """Apply the rule of a use whose output gradient has arrived, then let go of the gradient."""
-        _check_unchanged(use)
-        rule = self._rules.get(use.function, by_vmap)
-        for found in rule(use, self._axes[id(use)], self._batch_size):
-            source, part = resolved(*found)
+        for tensor, version in use.versions:
+            if tensor._version != version:
+                raise _changed(use)
+        rule, axis = self._prepared.rules[use.number], self._prepared.axes[use.number]
+        for operand in rule(use, axis, self._batch_size):
+            source, part = operand if operand[0].undo is None else resolved(*operand)
             if source.derived:
                 self._derived.append((source, part))
             else:
                 (position,) = source.parameters
-                if self._uses[position] == 1:
+                if self._prepared.num_uses[position] == 1:
                     self._clipper.take(position, part)
                 else:
-                    self._waiting[position].append(part)
+                    self._waiting.setdefault(position, []).append(part)
         use.release()  # what the sum needs was noted; the rest of the layer's inputs can go
 
     def finish(self) -> None:
         """Carry derived gradients back, and join the uses of every parameter that had several."""
         for source, part in self._derived:
             for position, pulled in _pull_back(source.tensor, part, source.parameters, self._parameters):
-                self._waiting[position].append(pulled)
+                self._waiting.setdefault(position, []).append(pulled)
         for position, parts in self._waiting.items():
             self._clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
 
 
-def _check_unchanged(use: Use) -> None:
-    for tensor, version in use.versions:
-        if tensor._version != version:
-            raise UnsupportedModel(
-                f"An input of operation '{use.name}' was changed in place after the operation used it, so its gradient "
-                "can no longer be formed. Replace the in-place operation that follows by its ordinary form."
-            )
+def _changed(use: Use) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"An input of operation '{use.name}' was changed in place after the operation used it, so its gradient can no "
+        "longer be formed. Replace the in-place operation that follows by its ordinary form."
+    )
 
 
 def _pull_back(

@@ -7,22 +7,23 @@ another physical batch size cannot change a guarantee.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from privet.errors import LoopError, LossError
-from privet.gradients.capture.capture import is_batch
+from privet.gradients.capture.marks import is_batch
 from privet.gradients.engines.holding import held_factors
 from privet.gradients.forms.axis_squares import add_axis_squares
 from privet.gradients.forms.masked import SomeRows, keep_coordinates, keep_rows
 from privet.gradients.forms.per_example import Explicit, PerExample, num_elements, zero_rows
 from privet.gradients.forms.rescaling import rescaled
-from privet.gradients.norms.planner import Planner
+from privet.gradients.norms.planner import Choice, Planner
 from privet.gradients.norms.strategies import Squares, square_sums, total_of
 from privet.isolation.watch import Watch
 from privet.mechanism.clipping import ClippingRule
@@ -150,6 +151,15 @@ def check_losses(losses: object, batch_size: int) -> Tensor:
     return losses
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Measurement:
+    """How the norms of one parameter's gradients are measured: for gradients of which form and shape, and by what."""
+
+    form: type
+    shape: Hashable
+    choice: Choice
+
+
 class Clipper:
     """Measures, clips and sums the per-example gradients of one physical batch.
 
@@ -163,9 +173,21 @@ class Clipper:
     # Without the host's help, examples that are not finite are taken out of factors up to this many elements.
     _SELECTED = 1 << 27
 
-    def __init__(self, into: ClippedSum, batch_size: int, planner: Planner, *, present: Tensor | None = None) -> None:
-        """Start with nothing taken; with ``present`` given, other rows are padding and the host is not consulted."""
-        self._present = present
+    def __init__(
+        self, into: ClippedSum, batch_size: int, planner: Planner, *,
+        present: Tensor | None = None, known: Mapping[int, Measurement] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """Start with nothing taken.
+
+        Args:
+            into: Where the clipped sum goes.
+            batch_size: The number of examples.
+            planner: Chooses how norms are measured.
+            present: With it given, other rows are padding and the host is not consulted.
+            known: What the planner chose in an earlier batch of the same program, by position; it is not asked again
+                for gradients of the same form and shape.
+        """
+        self._present, self._known = present, known
         self._into, self._planner = into, planner
         self._limit = self._POOLED_ON_PROCESSOR if into.flat.device.type == "cpu" else self._POOLED
         self._batch_size = batch_size
@@ -173,7 +195,7 @@ class Clipper:
         self._kept: dict[int, PerExample] = {}
         self._pool: dict[int, Tensor] = {}
         self.factors = into.flat.new_zeros(batch_size, into.layout.num_groups)  # what finish() weighs examples by
-        planner.begin()
+        self.measured: dict[int, Measurement] = {}
 
     def take(self, position: int, part: PerExample) -> None:
         """Measure the gradients of the parameter at ``position`` of the layout. Each parameter is taken once."""
@@ -184,13 +206,16 @@ class Clipper:
         if isinstance(part, Explicit) and part.gradients.numel() <= self._limit:
             self._pool[position] = part.gradients.reshape(len(part), -1).to(self._into.flat.dtype)
             return
-        if isinstance(part, SomeRows):
-            squares, some = self._planner.measure(part.part, position, alike=part.planned_as)
-            kept: PerExample = replace(part, part=some)
-        else:
-            squares, kept = self._planner.measure(part, position)
+        rows = part if isinstance(part, SomeRows) else None
+        part = part.part if isinstance(part, SomeRows) else part
+        found = self._known.get(position)
+        if rows is not None or found is None or found.form is not type(part) or found.shape != part.shape_key:
+            choice = self._planner.choose(part, alike=None if rows is None else rows.planned_as)
+            found = Measurement(form=type(part), shape=part.shape_key, choice=choice)
+        self.measured[position] = found
+        squares, kept = found.choice.strategy.measure(part)
         self._squares[self._into.layout.groups[position]].append(squares)
-        self._kept[position] = kept
+        self._kept[position] = kept if rows is None else replace(rows, part=kept)
 
     def _masked(self, position: int, part: PerExample) -> PerExample:
         assert self._into.keep is not None
@@ -242,7 +267,9 @@ class Clipper:
             torch._foreach_add_(places, torch.split(sums, [len(place) for place in places]))
         if self._into.squares is not None:
             self._add_squares(factors, self._into.squares)
-        self._planner.settle()
+        self._planner.by_parameter = {position: found.choice for position, found in self.measured.items()}
+        if self._planner.has_new:
+            self._planner.settle(list(self._planner.by_parameter.values()))
         return norms
 
     def _factors(self, rule: ClippingRule, norms: Tensor) -> Tensor:

@@ -15,8 +15,9 @@ from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from privet.errors import LoopError, UnsupportedModel
-from privet.gradients.capture.capture import HALF, Capture, is_batch, tensors_in
-from privet.gradients.capture.modes import enter, leave
+from privet.gradients.capture.capture import Capture
+from privet.gradients.capture.marks import is_batch, tensors_in
+from privet.gradients.capture.observer import HALF
 from privet.gradients.capture.reaching import check_module_hooks, check_parameter_hooks
 from privet.gradients.engines.engine import Clipper, check_losses
 from privet.gradients.engines.holding import check_norms
@@ -93,14 +94,14 @@ class RunningFunctional:
         check_parameter_hooks(self._parameters, self._layout)
         check_module_hooks(self._model)
         self._inputs = inputs
-        self._capture = Capture((), batch_size, programs=self.watch.programs, may_trace=may_trace)
-        enter(self._capture)
+        self._capture = Capture({}, batch_size, programs=self.watch.programs, may_trace=may_trace)
+        self._capture.open()
 
     def abandon(self) -> None:
         """Forget the noted call."""
         capture, self._capture = self._capture, None
         if capture is not None:
-            leave(capture)
+            capture.close()
         self._calls.clear()
         self._inputs = ()
 

@@ -130,10 +130,16 @@ def _typical(losses: Tensor, norms: Tensor) -> list[int]:
     return sorted({ordered[-1], ordered[(len(ordered) - 1) // 2]})
 
 
+def widest(device: torch.device) -> torch.dtype:
+    """Return the widest real numbers that a device can compute with: Apple's have no double precision."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def _norms_of(
     losses: Tensor, place: int, parameters: Sequence[nn.Parameter], layout: Layout, *,
     keep: Tensor | None, frame: Frame | None,
 ) -> Tensor:  # fmt: skip
+    kind = widest(losses.device)
     one = torch.zeros_like(losses)
     one[place] = 1
     found: Sequence[Tensor | None] = torch.autograd.grad(
@@ -141,7 +147,7 @@ def _norms_of(
     )
     pairs = zip(found, parameters, strict=True)
     flat = torch.cat(
-        [(torch.zeros_like(value) if part is None else part).detach().reshape(-1).double() for part, value in pairs]
+        [(torch.zeros_like(value) if part is None else part).detach().reshape(-1).to(kind) for part, value in pairs]
     )
     flat = flat if keep is None else flat * keep
     flat = flat if frame is None else frame.whitened(flat)

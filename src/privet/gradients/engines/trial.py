@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from privet.errors import UnsupportedModel
-from privet.gradients.capture.capture import HALF, Recording, Use
+from privet.gradients.capture.observer import HALF
+from privet.gradients.capture.recorded import Recording, Use
 from privet.gradients.rules.example_axis import ExampleAxis, FoldedAxis, WholeAxis, candidates, fits, is_finite
 from privet.mechanism.geometry import Frame
 from privet.mechanism.layout import Layout

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from privet.gradients.forms.per_example import Outer, PerExample
-from privet.mechanism.geometry_sources import axis_sizes
 from privet.mechanism.layout import Layout
+from privet.mechanism.second_moments import axis_sizes
 
 # Elements written out at a time: they bound the extra memory.
 _WRITTEN_OUT = 1 << 22

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from privet.gradients.capture.capture import Function, Recording, Use
+from privet.gradients.capture.in_place import Function
+from privet.gradients.capture.recorded import Recording, Use
 from privet.gradients.norms.kernels import Launch, rehearsal
 from privet.gradients.norms.planner import Planner
 from privet.gradients.rules.example_axis import candidates

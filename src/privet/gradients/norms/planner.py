@@ -30,7 +30,6 @@ from privet.gradients.norms.strategies import (
     RankOne,
     RowSums,
     SameRow,
-    Squares,
     Store,
     Strategy,
     TableGram,
@@ -130,6 +129,8 @@ class Planner:
             all layers for it.
         by_parameter: What was used in the last physical batch, by the parameter's position in the layout.
         predicted_peak: Memory predicted at the peak, over ``plain_bytes``; None before the first batch.
+        revision: Changes whenever a choice may have changed.
+        has_new: Whether shapes were met that :meth:`settle` has not seen.
     """
 
     strategies: Mapping[type, Sequence[Strategy]] = field(default_factory=lambda: STRATEGIES)
@@ -139,26 +140,19 @@ class Planner:
     plain_bytes: float | None = None
     by_parameter: Mapping[int, Choice] = field(default_factory=dict)
     predicted_peak: float | None = None
+    revision: int = 0
+    has_new: bool = False
     _choices: dict[Hashable, Choice] = field(default_factory=dict)
-    _batch: list[tuple[int, Choice]] = field(default_factory=list)
-    _has_new: bool = False
 
     @property
     def chosen(self) -> Mapping[Hashable, Strategy]:
         """The strategy in use for each shape seen."""
         return {key: choice.strategy for key, choice in self._choices.items()}
 
-    def begin(self) -> None:
-        """Begin a physical batch."""
-        self._batch = []
+    def choose(self, part: PerExample, *, alike: Hashable | None = None) -> Choice:
+        """Return how to measure norms of this form; time what fits first if the shape is new or the batch much larger.
 
-    def measure(
-        self, part: PerExample, position: int = 0, *, alike: Hashable | None = None
-    ) -> tuple[Squares, PerExample]:
-        """Measure norms by the chosen strategy; choose one first if the shape is new or the batch much larger.
-
-        ``position`` is the parameter's, for :attr:`by_parameter`. Shapes that change from step to step share a choice
-        if they are given the same ``alike``.
+        Shapes that change from step to step share a choice if they are given the same ``alike``.
         """
         shape = part.shape_key
         key = (type(part), shape if alike is None else alike)
@@ -166,9 +160,8 @@ class Planner:
         # a batch larger than planned for may be over a memory limit
         if choice is None or len(part) > 2 * choice.num_examples or not choice.still_fits(part, shape):
             choice = self._choices[key] = self._examine(part)
-            self._has_new = True
-        self._batch.append((position, choice))
-        return choice.strategy.measure(part)
+            self.has_new = True
+        return choice
 
     def options(self, part: PerExample) -> Sequence[Strategy]:
         """Return what fits a shape and is worth a try; at least one strategy."""
@@ -191,15 +184,12 @@ class Planner:
             on_processor=is_on_processor(part),
         )
 
-    def settle(self) -> None:
-        """End a physical batch: if it brought new shapes, choose anew for all its layers together."""
-        self.by_parameter = dict(self._batch)
-        if not self._has_new:
-            return
-        self._has_new = False
-        found = list({id(choice): choice for _, choice in self._batch}.values())
+    def settle(self, used: Sequence[Choice]) -> None:
+        """Choose anew for all layers of a physical batch together; ``used`` are their choices, in order."""
+        self.has_new, self.revision = False, self.revision + 1
+        found = list({id(choice): choice for choice in used}.values())
         index = {id(choice): place for place, choice in enumerate(found)}
-        order = [index[id(choice)] for _, choice in self._batch]
+        order = [index[id(choice)] for choice in used]
         factors = [choice.factor_bytes / choice.num_examples for choice in found]
         plain = sum(factors[shape] for shape in order) if self.plain_bytes is None else self.plain_bytes
         options = [choice.per_example() for choice in found]

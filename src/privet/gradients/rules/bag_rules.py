@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from privet.errors import UnsupportedModel
-from privet.gradients.capture.capture import Use
+from privet.gradients.capture.recorded import Use
 from privet.gradients.forms.per_example import Lookup
 from privet.gradients.rules.example_axis import ExampleAxis
 from privet.gradients.rules.rule_tools import Operand, exact, named_arguments, out_grad_of, source_of

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from privet.errors import UnsupportedModel
-from privet.gradients.capture.capture import Use
+from privet.gradients.capture.recorded import Use
 from privet.gradients.forms.per_example import Explicit
 from privet.gradients.norms import kernels
 from privet.gradients.rules.example_axis import ExampleAxis, WholeAxis

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privet.gradients.capture.capture import Use
+from privet.gradients.capture.recorded import Use
 from privet.gradients.forms.per_example import Explicit, Outer, SharedProducts
 from privet.gradients.rules.example_axis import ExampleAxis
 from privet.gradients.rules.rule_tools import Operand, by_position, out_grad_of, source_of

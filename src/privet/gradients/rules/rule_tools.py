@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privet.gradients.capture.capture import Source, Use
+from privet.gradients.capture.recorded import Source, Use
 from privet.gradients.forms.per_example import PerExample
 from privet.gradients.rules.example_axis import ExampleAxis
 

@@ -1,0 +1,247 @@
+"""What an event amounts to, in the few numbers that every accountant needs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from dp_accounting import dp_event
+
+from privet import checks
+from privet.accounting.mechanisms import (
+    FixedSizeGaussian,
+    Mechanism,
+    SampledLaplace,
+    SampledPure,
+    TruncatedGaussian,
+)
+from privet.accounting.product_laplace import SampledProductLaplace
+from privet.accounting.radial_laplace import SampledRadialLaplace
+from privet.accounting.renyi import SampledGaussian
+from privet.errors import ArgumentError
+from privet.mechanism.events import (
+    DpEvent,
+    L2LaplaceDpEvent,
+    ProductLaplaceDpEvent,
+    PureDpEvent,
+    TotalVariationDpEvent,
+    flatten,
+    fuse_gaussians,
+)
+
+_LEAST_NOISE = 1e-150
+
+__all__ = ["Releases", "SampledGaussian", "Selection", "read_releases"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """A search of random length that releases only the best of its runs.
+
+    Attributes:
+        one_run: What a single run reveals.
+        mean: Expected number of runs.
+        shape: Shape of the truncated negative binomial that draws it: 1 geometric, 0 logarithmic, inf Poisson.
+    """
+
+    one_run: Releases
+    mean: float
+    shape: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Releases:
+    """An event, sorted into what can be added up exactly and what needs numerical composition.
+
+    Attributes:
+        signal_to_noise: Root of the sum of 1 / z^2 over all Gaussian releases on the whole data set (0: none).
+        sampled: The Gaussian releases on Poisson samples, equal ones merged.
+        nothing_hidden: True when some release has no noise: no finite epsilon exists.
+        unknown: Names of events that are none of these; empty when the rest of the fields says everything.
+        others: All other single releases, each with how often it happens.
+        selections: Searches, each with how often it happens.
+        total_variation: Probability with which the run may differ from what is described, over all steps.
+    """
+
+    signal_to_noise: float
+    sampled: tuple[SampledGaussian, ...]
+    nothing_hidden: bool
+    unknown: tuple[str, ...]
+    others: tuple[tuple[Mechanism, int], ...] = ()
+    selections: tuple[tuple[Selection, int], ...] = ()
+    total_variation: float = 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the event reveals nothing at all, apart from a difference in total variation."""
+        return not (
+            self.signal_to_noise
+            or self.sampled
+            or self.nothing_hidden
+            or self.unknown
+            or self.others
+            or self.selections
+        )
+
+
+@dataclass
+class _Sorter:
+    """Takes parts one by one; what a part is decides where it is added."""
+
+    precision: float = 0.0
+    nothing_hidden: bool = False
+    total_variation: float = 0.0
+    sampled: dict[tuple[float, float], int] = field(default_factory=dict)
+    others: dict[Mechanism, int] = field(default_factory=dict)
+    selections: list[tuple[Selection, int]] = field(default_factory=list)
+    unknown: set[str] = field(default_factory=set)
+
+    def add(self, part: DpEvent, count: int) -> None:
+        if isinstance(part, dp_event.NonPrivateDpEvent):
+            self.nothing_hidden = True
+        elif isinstance(part, TotalVariationDpEvent):
+            self.total_variation += count * part.distance
+        elif isinstance(part, dp_event.RepeatAndSelectDpEvent):
+            self._add_selection(part, count)
+        elif isinstance(part, dp_event.TruncatedSubsampledGaussianDpEvent):
+            self._add_truncated(part, count)
+        elif isinstance(part, dp_event.SampledWithoutReplacementDpEvent):
+            self._add_fixed_size(part, count)
+        else:
+            self._add_sampled(part, count)
+
+    def _add_gaussian(self, rate: float, multiplier: float, count: int) -> None:
+        if rate == 1:
+            self.precision += count / multiplier / multiplier
+        else:
+            self.sampled[rate, multiplier] = self.sampled.get((rate, multiplier), 0) + count
+
+    def _hides(self, rate: float, noise: float) -> bool:
+        """Sort out releases that reveal nothing or everything; say whether one is left to be accounted."""
+        if rate == 0 or math.isinf(noise):
+            return False
+        # The square of less underflows; infinity is the safe answer to so little noise.
+        is_some = noise > _LEAST_NOISE
+        self.nothing_hidden = self.nothing_hidden or not is_some
+        return is_some
+
+    def _add_other(self, mechanism: Mechanism, count: int) -> None:
+        self.others[mechanism] = self.others.get(mechanism, 0) + count
+
+    def _add_sampled(self, part: DpEvent, count: int) -> None:
+        rate, inner = 1.0, [(part, 1)]
+        if isinstance(part, dp_event.PoissonSampledDpEvent):
+            rate, inner = float(part.sampling_probability), list(flatten(part.event))
+        multiplier = _fused(inner)
+        if multiplier is not None:
+            if self._hides(rate, multiplier):
+                self._add_gaussian(rate, multiplier, count)
+            return
+        # Several releases on one and the same sample are no composition of sampled releases.
+        one = inner[0][0] if len(inner) == 1 and inner[0][1] == 1 else None
+        if isinstance(one, dp_event.LaplaceDpEvent):
+            if self._hides(rate, float(one.noise_multiplier)):
+                self._add_other(SampledLaplace(rate=rate, noise_multiplier=float(one.noise_multiplier)), count)
+        elif isinstance(one, PureDpEvent):
+            if self._hides(rate, math.inf if one.epsilon == 0 else 1 / one.epsilon):
+                self._add_other(SampledPure(rate=rate, epsilon=float(one.epsilon)), count)
+        elif isinstance(one, L2LaplaceDpEvent | ProductLaplaceDpEvent):
+            self._add_on_length(one, rate, count)
+        else:
+            self.unknown.add(_name(part))
+
+    def _add_on_length(self, one: L2LaplaceDpEvent | ProductLaplaceDpEvent, rate: float, count: int) -> None:
+        """Add exponential noise on a sum bounded in length; in one dimension it is the ordinary Laplace mechanism."""
+        if isinstance(one, ProductLaplaceDpEvent):
+            if len(one.scales) != len(one.counts):
+                raise ArgumentError(f"{len(one.scales)} scales need as many counts, got {len(one.counts)}.")
+            if self._hides(rate, min(one.scales)):
+                # coordinates under infinite noise reveal nothing
+                told = [(b, n) for b, n in zip(one.scales, one.counts, strict=True) if not math.isinf(b)]
+                scales, counts = tuple(b for b, _ in told), tuple(n for _, n in told)
+                self._add_other(SampledProductLaplace(rate=rate, scales=scales, counts=counts), count)
+            return
+        multiplier = float(one.noise_multiplier)
+        if not self._hides(rate, multiplier):
+            return
+        if one.num_coordinates == 1:
+            self._add_other(SampledLaplace(rate=rate, noise_multiplier=multiplier / math.sqrt(2)), count)
+        else:
+            dimension = one.num_coordinates
+            self._add_other(SampledRadialLaplace(rate=rate, noise_multiplier=multiplier, dimension=dimension), count)
+
+    def _add_truncated(self, part: DpEvent, count: int) -> None:
+        rate, multiplier = float(part.sampling_probability), float(part.noise_multiplier)
+        if not self._hides(rate, multiplier):
+            return
+        if part.truncated_batch_size >= part.dataset_size:
+            self._add_gaussian(rate, multiplier, count)
+            return
+        mechanism = TruncatedGaussian(
+            dataset_size=part.dataset_size,
+            rate=rate,
+            max_batch_size=part.truncated_batch_size,
+            noise_multiplier=multiplier,
+        )
+        self._add_other(mechanism, count)
+
+    def _add_fixed_size(self, part: DpEvent, count: int) -> None:
+        if part.sample_size > part.source_dataset_size:
+            raise ArgumentError(f"A sample of {part.sample_size} cannot be drawn from {part.source_dataset_size}.")
+        multiplier = _fused(list(flatten(part.event)))
+        if multiplier is None:
+            self.unknown.add(_name(part))
+        elif self._hides(1.0, multiplier):
+            if part.sample_size == part.source_dataset_size:
+                self._add_gaussian(1.0, multiplier, count)
+            else:
+                rate = part.sample_size / part.source_dataset_size
+                self._add_other(FixedSizeGaussian(rate=rate, noise_multiplier=multiplier), count)
+
+    def _add_selection(self, part: DpEvent, count: int) -> None:
+        mean = checks.positive("repeat_and_select.mean", part.mean)
+        if mean < 1:
+            raise ArgumentError(f"repeat_and_select.mean must be at least 1, got {mean!r}.")
+        one_run = read_releases(part.event)
+        if one_run.unknown or one_run.total_variation:
+            self.unknown.add(_name(part))
+        elif one_run.nothing_hidden:
+            self.nothing_hidden = True
+        elif not one_run.is_empty:
+            self.selections.append((Selection(one_run=one_run, mean=mean, shape=float(part.shape)), count))
+
+
+def read_releases(event: DpEvent) -> Releases:
+    """Sort an event into releases.
+
+    Edge cases: sampling rate 0 and infinite noise vanish; rate 1 counts as no sampling; zero noise sets
+    ``nothing_hidden``; NaN and values out of range raise ``ArgumentError``.
+    """
+    sorter = _Sorter()
+    for part, count in flatten(event):
+        sorter.add(part, count)
+    return Releases(
+        signal_to_noise=math.sqrt(sorter.precision),
+        sampled=tuple(
+            SampledGaussian(rate=rate, noise_multiplier=multiplier, num_steps=count)
+            for (rate, multiplier), count in sorted(sorter.sampled.items())
+        ),
+        nothing_hidden=sorter.nothing_hidden or math.isinf(sorter.precision),
+        unknown=tuple(sorted(sorter.unknown)),
+        others=tuple(sorter.others.items()),
+        selections=tuple(sorter.selections),
+        total_variation=min(1.0, sorter.total_variation),
+    )
+
+
+def _fused(inner: list[tuple[DpEvent, int]]) -> float | None:
+    """Return the multiplier of several Gaussian releases on one and the same sample: one joint release; else None."""
+    if not all(isinstance(event, dp_event.GaussianDpEvent) for event, _ in inner):
+        return None
+    return fuse_gaussians([event.noise_multiplier / math.sqrt(count) for event, count in inner])
+
+
+def _name(part: DpEvent) -> str:
+    if isinstance(part, dp_event.PoissonSampledDpEvent | dp_event.SampledWithoutReplacementDpEvent):
+        return f"{type(part).__name__} of {type(part.event).__name__}"
+    return type(part).__name__

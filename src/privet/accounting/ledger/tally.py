@@ -1,0 +1,418 @@
+"""What a sequence of ledger rows adds up to. The writer and every reader use this one piece of code.
+
+A tally takes whole lines in order. It refuses the first one that does not continue the chain, and it never looks at a
+file: the same code checks a ledger on disk, one in memory and one on a simulated disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from binascii import hexlify
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, assert_never
+
+from privet import checks
+from privet.accounting.ledger.changes import Changed, Unexplained
+from privet.accounting.ledger.evidence import Settled, Tried, Vouched
+from privet.accounting.ledger.rows import (
+    MAX_ROW_BYTES,
+    NO_ROW_SHA256,
+    Closed,
+    CodedEvent,
+    Completed,
+    Created,
+    Entry,
+    Mismatched,
+    Reserved,
+    Row,
+    RowFields,
+    RowMaker,
+    Voided,
+    body_of,
+    encode_row,
+    read_entry,
+    split_row,
+)
+from privet.errors import ArgumentError, LedgerCorrupt, LedgerMismatch
+from privet.mechanism.events import DpEvent, compose, same_event
+
+_DIGEST_BYTES = 32
+_MAX_REMEMBERED_BODIES = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerHead:
+    """The name of one moment in the life of a ledger: a row number and the SHA-256 of that row's line.
+
+    A checkpoint carries the head it was written under. A ledger that does not contain it was rolled back or belongs to
+    another run.
+    """
+
+    seq: int
+    sha256: str
+
+    def __post_init__(self) -> None:
+        checks.count("seq", self.seq, minimum=0)
+        is_text = isinstance(self.sha256, str)
+        if not is_text or len(self.sha256) != 64 or not set(self.sha256) <= set("0123456789abcdef"):
+            raise ArgumentError(f"sha256 must be 64 lower-case hex digits, got {self.sha256!r}.")
+
+
+class Tally:
+    """The running state of a chain of rows: the head, what is charged, and what its last writer may still give back."""
+
+    def __init__(self) -> None:
+        self.plan_hash = b""
+        self.plan: Mapping[str, Any] = {}
+        self.is_seeded = False
+        self.run = ""
+        self.tried: tuple[str, ...] = ()
+        self.vouched: tuple[str, ...] = ()
+        self._assumed: tuple[str, ...] = ()
+        self.is_complete = False
+        self.num_rows = 0
+        self.num_bytes = 0
+        self.num_voids = 0
+        self.num_mismatches = 0
+        self.public_changes: list[Changed] = []
+        self.unexplained: list[Unexplained] = []
+        self._digests = bytearray()
+        self._events: dict[bytes, DpEvent] = {}
+        self._charged: dict[bytes, int] = {}
+        self._writer = b""
+        self._writer_closed = False
+        self._earlier_writers: set[bytes] = set()
+        self._returnable: dict[bytes, int] = {}
+        self._remembered: dict[bytes, RowMaker] = {}
+
+    @property
+    def head(self) -> LedgerHead:
+        """The newest row."""
+        return LedgerHead(seq=self.num_rows - 1, sha256=self._prev().decode())
+
+    @property
+    def charged(self) -> list[tuple[DpEvent, int]]:
+        """Every charged event with its number of rounds, in the order in which each was first charged."""
+        return [(self._events[key], rounds) for key, rounds in self._charged.items() if rounds > 0]
+
+    @property
+    def charged_rounds(self) -> int:
+        """How many rounds are charged in all."""
+        return sum(self._charged.values())
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the first row says that a guarantee rests on, and what the user changed, each change once."""
+        return self._assumed + tuple(dict.fromkeys(change.assumption for change in self.public_changes)) + self.vouched
+
+    @property
+    def why_not_private(self) -> tuple[str, ...]:
+        """Why no promise is made for what these rows charge, besides a seed."""
+        return tuple(change.why_not_private for change in self.unexplained[:1])
+
+    def contains(self, head: LedgerHead) -> bool:
+        """Say whether the row named by ``head`` is one of these rows."""
+        if head.seq >= self.num_rows:
+            return False
+        start = head.seq * _DIGEST_BYTES
+        return bytes(self._digests[start : start + _DIGEST_BYTES]).hex() == head.sha256
+
+    def next_line(self, entry: Entry, *, plan_hash: bytes, process: bytes) -> bytes:
+        """Return the line that would continue this chain. Changes nothing."""
+        return encode_row(entry, self._fields(process, plan_hash))
+
+    def take(self, line: bytes) -> None:
+        """Check that a line continues the chain, and add up what it says; raise ``LedgerCorrupt`` if it does not."""
+        known = self._remembered.get(body_of(line))
+        # A million rows hold a handful of different bodies. A row whose body is known is checked by writing it again.
+        if known is not None and not self._writer_closed and known.line(self._fields(self._writer)) == line:
+            assert isinstance(known.entry, Reserved)
+            self._add_reserved(known.entry)
+        else:
+            self._take_with_care(line)
+        self._digests += hashlib.sha256(line).digest()
+        self.num_rows += 1
+        # Last, because an interrupt before this line leaves a length that no longer fits the file: the next append is
+        # then refused instead of breaking the chain.
+        self.num_bytes += len(line)
+
+    def _take_with_care(self, line: bytes) -> None:
+        parts = split_row(line)
+        if parts is None:
+            raise LedgerCorrupt(
+                f"Row {self.num_rows} of the ledger is damaged: it is not a row, or its checksum is wrong."
+            )
+        kind, body, fields = parts
+        self._check_chain(fields)
+        self._check_writer(fields.process)
+        entry = read_entry(kind, body, seq=self.num_rows)
+        self._add(entry, fields, line)
+        if isinstance(entry, Reserved):
+            if len(self._remembered) >= _MAX_REMEMBERED_BODIES:
+                self._remembered.clear()
+            self._remembered[body] = RowMaker(entry)
+
+    def take_all(self, reader: BinaryIO) -> bool:
+        """Take every row of a file; return whether an unfinished row lies at its end.
+
+        Guarantee: only bytes that were never acknowledged are left out. A row is acknowledged when its newline is
+        durable, so an unfinished row has none: it is the beginning of a row, perhaps followed by zeros where the
+        length of the file reached the disk before its contents did. A whole row followed by anything else is damage.
+        Edge cases: a file without one complete row is refused, because a ledger appears under its name only after its
+        first row is durable.
+        """
+        tail = b""
+        while line := reader.readline(MAX_ROW_BYTES + 1):
+            if line[-1:] != b"\n" and len(line) <= MAX_ROW_BYTES:
+                tail = line
+                break
+            self.take(line)
+        if self.num_rows == 0:
+            raise LedgerCorrupt("The ledger holds no complete row: it was emptied or damaged.")
+        written = tail.rstrip(b"\0")
+        complete = written[: written.rfind(b"}") + 1]
+        if complete != written and split_row(complete + b"\n") is not None:
+            raise LedgerCorrupt(f"Row {self.num_rows} of the ledger is damaged: its last byte was changed.")
+        return bool(tail)
+
+    def verify(self, segments: Sequence[tuple[DpEvent, int]]) -> None:
+        """Raise ``LedgerMismatch`` unless everything charged is in the plan, at most as often as planned. Pure."""
+        if self.num_mismatches:
+            raise LedgerMismatch(
+                f"{self.num_mismatches} rounds ran as something else than was planned. "
+                "The guarantee of the plan does not hold; the one computed from the ledger does."
+            )
+        if self.unexplained:
+            raise LedgerMismatch(f"Nothing is promised for this run: {self.unexplained[0].why_not_private}.")
+        planned = _Allowance(segments)
+        for event, rounds in self.charged:
+            planned.spend(event, rounds)
+
+    def _fields(self, process: bytes, plan_hash: bytes | None = None) -> RowFields:
+        return RowFields(plan_hash or self.plan_hash, self._prev(), process, self.num_rows)
+
+    def _prev(self) -> bytes:
+        return hexlify(self._digests[-_DIGEST_BYTES:]) if self.num_rows else NO_ROW_SHA256.encode()
+
+    def _check_chain(self, fields: RowFields) -> None:
+        seq = self.num_rows
+        if fields.seq != seq:
+            raise LedgerCorrupt(f"Row {seq} of the ledger is numbered {fields.seq}: rows were removed or reordered.")
+        if fields.prev != self._prev():
+            raise LedgerCorrupt(f"Row {seq} of the ledger does not follow from the row before it: the chain is broken.")
+        if seq and fields.plan_hash != self.plan_hash:
+            raise LedgerCorrupt(f"Row {seq} of the ledger was written for another plan than the first row.")
+
+    def _check_writer(self, process: bytes) -> None:
+        if process == self._writer:
+            if self._writer_closed:
+                raise LedgerCorrupt(f"Row {self.num_rows} of the ledger follows the closing row of its own process.")
+            return
+        if process in self._earlier_writers:
+            raise LedgerCorrupt(f"Row {self.num_rows} of the ledger is by a process that another had already replaced.")
+
+    def _add(self, entry: Row, fields: RowFields, line: bytes) -> None:
+        if isinstance(entry, Created) != (self.num_rows == 0):
+            raise LedgerCorrupt(
+                f"Row {self.num_rows} of the ledger: the creating row must be the first and only the first."
+            )
+        if fields.process != self._writer:
+            self._earlier_writers.add(self._writer)
+            self._writer = fields.process
+            self._writer_closed = False
+            # Rounds of a writer that vanished may have been released, so nobody can give them back any more.
+            self._returnable.clear()
+        self._add_up(entry, fields, line)
+
+    def _add_reserved(self, entry: Reserved) -> None:
+        self.is_complete = False  # whatever is charged afterwards belongs to another end than the one that was told
+        key, rounds = entry.coded.key, entry.count
+        self._charge(entry.coded, rounds)
+        self._returnable[key] = self._returnable.get(key, 0) + rounds
+
+    def _add_up(self, entry: Row, fields: RowFields, line: bytes) -> None:
+        match entry:
+            case Reserved():
+                self._add_reserved(entry)
+            case Created():
+                # runs of format 1 have no name of their own, but a first row like no other
+                self.run = entry.run or hashlib.sha256(line).hexdigest()[:32]
+                self.plan, self.plan_hash, self.is_seeded = entry.plan, fields.plan_hash, entry.is_seeded
+                self._assumed = entry.assumptions
+            case Voided():
+                self._use(entry.coded, 1)
+                self.num_voids += 1
+                self.is_complete = False
+            case Mismatched():
+                self._use(entry.reserved, 1)
+                self._charge(entry.facts, 1)
+                self.num_mismatches += 1
+                self.is_complete = False
+            case Changed():
+                self.public_changes.append(entry)
+            case Unexplained():
+                self.unexplained.append(entry)
+                self.is_complete = False
+            case Tried():
+                self.tried = tuple(dict.fromkeys((*self.tried, entry.reason)))
+            case Settled():
+                self.tried = tuple(reason for reason in self.tried if reason != entry.reason)
+            case Vouched():
+                self.vouched = tuple(dict.fromkeys((*self.vouched, entry.assumption)))
+            case Completed():
+                # a bound on the end of a run is about steps alone, so a change among them takes it away
+                self.is_complete = not self.public_changes and not self.unexplained
+            case Closed():
+                for part in entry.returned:
+                    self._use(part.coded, part.count)
+                    self._charged[part.coded.key] -= part.count
+                self._writer_closed = True
+            case _:
+                assert_never(entry)
+
+    def _charge(self, coded: CodedEvent, rounds: int) -> None:
+        self._events.setdefault(coded.key, coded.event)
+        self._charged[coded.key] = self._charged.get(coded.key, 0) + rounds
+
+    def _use(self, coded: CodedEvent, rounds: int) -> None:
+        left = self._returnable.get(coded.key, 0) - rounds
+        if left < 0:
+            raise LedgerCorrupt(f"Row {self.num_rows} of the ledger uses or gives back more rounds than were reserved.")
+        self._returnable[coded.key] = left
+
+
+class Told(ABC):
+    """What rows say, the same words for a ledger that is held and for one that is looked at."""
+
+    @property
+    @abstractmethod
+    def _told(self) -> Tally:
+        """The rows that speak."""
+
+    @property
+    def run(self) -> str:
+        """The word that names the run, from its first row."""
+        return self._told.run
+
+    @property
+    def plan_hash(self) -> str:
+        """The hash of the plan that every row names."""
+        return self._told.plan_hash.decode()
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether the first row says that the user chose the seed of the random streams: the run is not private."""
+        return self._told.is_seeded
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What rows say that the guarantee rests on besides the plan: the first one, and those of public changes."""
+        return self._told.assumptions
+
+    @property
+    def why_not_private(self) -> tuple[str, ...]:
+        """Why nothing is promised for what was charged, besides a seed."""
+        return self._told.why_not_private
+
+    @property
+    def tried(self) -> tuple[str, ...]:
+        """Why experiments, and no proof, say that examples were kept apart; empty where it was proven."""
+        return self._told.tried
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a row says that the plan was carried out to its end, and nothing was charged after it."""
+        return self._told.is_complete
+
+    @property
+    def charged(self) -> list[tuple[DpEvent, int]]:
+        """Every charged event with its number of rounds, in the order in which each was first charged."""
+        return self._told.charged
+
+    @property
+    def charged_rounds(self) -> int:
+        """How many rounds are charged in all."""
+        return self._told.charged_rounds
+
+    @property
+    def event(self) -> DpEvent:
+        """Everything charged, as one event for an accountant."""
+        return compose(self._told.charged)
+
+    @property
+    def head(self) -> LedgerHead:
+        """The newest complete row, for a checkpoint to carry."""
+        return self._told.head
+
+    def contains(self, head: LedgerHead) -> bool:
+        """Say whether the row named by ``head`` is in this ledger; if not, it was rolled back or is another run's."""
+        return self._told.contains(head)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerView(Told):
+    """A ledger as it was when it was read. Looking at it changes nothing, neither here nor on disk."""
+
+    tally: Tally
+    has_unfinished_row: bool
+
+    @property
+    def _told(self) -> Tally:
+        return self.tally
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        """The public plan of the first row."""
+        return self.tally.plan
+
+    @property
+    def num_rows(self) -> int:
+        """How many complete rows there are."""
+        return self.tally.num_rows
+
+    @property
+    def num_voids(self) -> int:
+        """How many charged rounds were given up."""
+        return self.tally.num_voids
+
+    @property
+    def num_mismatches(self) -> int:
+        """How many rounds ran as something else than was reserved."""
+        return self.tally.num_mismatches
+
+    def verify(self, segments: Sequence[tuple[DpEvent, int]]) -> None:
+        """Raise ``LedgerMismatch`` unless everything charged is in the plan, at most as often as planned."""
+        self.tally.verify(segments)
+
+
+class _Allowance:
+    """How many rounds of each event a plan still allows."""
+
+    def __init__(self, segments: Sequence[tuple[DpEvent, int]]) -> None:
+        self._left: list[tuple[DpEvent, int]] = []
+        for event, rounds in segments:
+            self._grow(event, checks.count("count", rounds, minimum=0))
+
+    def _grow(self, event: DpEvent, rounds: int) -> None:
+        place = self._find(event)
+        if place is None:
+            self._left.append((event, rounds))
+        else:
+            self._left[place] = (event, self._left[place][1] + rounds)
+
+    def _find(self, event: DpEvent) -> int | None:
+        return next((i for i, (planned, _) in enumerate(self._left) if same_event(planned, event)), None)
+
+    def spend(self, event: DpEvent, rounds: int) -> None:
+        place = self._find(event)
+        if place is None:
+            raise LedgerMismatch(f"{rounds} rounds of {event} were charged, and the plan has no such round.")
+        planned, left = self._left[place]
+        if rounds > left:
+            raise LedgerMismatch(
+                f"{rounds} rounds of {event} were charged, and the plan allows {left}. "
+                "Rounds repeated after an interruption count again: compute the guarantee from the ledger."
+            )
+        self._left[place] = (planned, left - rounds)

@@ -1,0 +1,313 @@
+"""Units from second moments of gradients that are public, or were released before.
+
+Let ``s`` be the mean square of each coordinate of one example's gradient. Clipping in units ``u`` cuts off little as
+long as ``sum s / u^2`` is small, and the noise of a coordinate is proportional to ``u``. The rules below have the least
+noise at ``sum s / u^2 = 1``:
+
+* least total variance, ``sum v u^2`` with weights ``v``: ``u^2 = sqrt(s / v) * sum sqrt(s v)``. With weights of one it
+  is AdaClip (Pichapati et al. 2019). Where the curvature of the loss follows ``s``, as it does near a good fit,
+  weighing by curvature gives equal units again: plain noise is right for plain steps.
+* least weighted absolute noise, ``sum w u``: ``u = sqrt(S) * (s / w)^(1/3)``, ``S = sum (w^2 s)^(1/3)``. This is the
+  rule of Xiang et al. (2019) for noise that hurts the model least, valid because clipping shares its units.
+* units for preconditioned steps: ``u^2`` proportional to ``s``. Noise is equal where steps are, which is what helps on
+  badly scaled features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privet import checks
+from privet.errors import ArgumentError
+from privet.mechanism.geometry import MAX_RATIO, Factored
+from privet.mechanism.layout import Layout
+
+Array = NDArray[np.float64]
+
+# Second moments below this share of the mean are noise, or could be.
+DEFAULT_FLOOR = 0.02
+
+
+def floored(moments: Array, floor: float = DEFAULT_FLOOR) -> Array:
+    """Return second moments of which none is below ``floor`` times their mean.
+
+    Edge cases: negative ones, as noise makes them, are raised; all zero or not finite is refused.
+    """
+    values = np.asarray(moments, dtype=np.float64)
+    share = checks.positive("floor", floor)
+    mean = float(np.maximum(values, 0.0).mean()) if values.size else math.nan
+    if not (math.isfinite(mean) and mean > 0 and np.isfinite(values).all()):
+        raise ArgumentError(
+            "Second moments must be finite and not all zero: they say how large gradients are in each coordinate."
+        )
+    return np.asarray(np.maximum(values, share * mean))
+
+
+def least_variance_units(moments: Array, weights: Array | None = None) -> Array:
+    """Return the units with the least ``sum weight * unit^2``; equal weights by default."""
+    weight = np.ones_like(moments) if weights is None else _positive(weights, moments)
+    return np.asarray(np.sqrt(np.sqrt(moments / weight) * np.sqrt(moments * weight).sum()))
+
+
+def least_absolute_units(moments: Array, weights: Array) -> Array:
+    """Return the units with the least ``sum weight * unit``."""
+    weight = _positive(weights, moments)
+    return np.asarray(math.sqrt(float(np.cbrt(weight * weight * moments).sum())) * np.cbrt(moments / weight))
+
+
+def preconditioning_units(moments: Array) -> Array:
+    """Return units whose squares are proportional to the second moments, for ``EllipticalGaussian`` with power 1."""
+    return np.asarray(np.sqrt(moments * len(moments)))
+
+
+def _positive(weights: Array, like: Array) -> Array:
+    values = np.asarray(weights, dtype=np.float64)
+    if values.shape != like.shape or not np.isfinite(values).all() or not (values > 0).all():
+        raise ArgumentError(f"weights must be {len(like)} positive finite numbers, one per coordinate.")
+    return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class AxisMoments:
+    """Sums of second moments over the rows and over the columns of one parameter.
+
+    Attributes:
+        rows: One per index of the first axis.
+        columns: One per index of the second axis; empty for vectors.
+    """
+
+    rows: Array
+    columns: Array
+
+
+def axis_sizes(layout: Layout) -> list[tuple[int, int]]:
+    """Return how many rows and columns each parameter has; vectors and scalars have no columns."""
+    return [(shape[0] if shape else 1, shape[1] if len(shape) > 1 else 0) for shape in layout.shapes]
+
+
+def factored_geometry(layout: Layout, moments: Sequence[AxisMoments], *, power: float, floor: float) -> Factored:
+    """Return units that follow row and column sums of second moments, with a mean square of one.
+
+    Args:
+        layout: Of the model.
+        moments: One entry per parameter.
+        power: The units are the second moments to this power: 1/4 for the least variance of plain steps, 1/2 for steps
+            that are preconditioned with power 1.
+        floor: Rows, columns and parameters whose mean square is below this share of the mean over their like are
+            raised to it.
+
+    A matrix of second moments is taken for the product of its row and column sums over its total, the best guess from
+    the sums alone.
+    """
+    exponent = checks.positive("power", power)
+    means = [float(np.maximum(part.rows, 0).sum()) / size for part, size in zip(moments, layout.sizes, strict=True)]
+    levels = floored(np.array(means), floor)
+    rows, columns = [], []
+    for part, level in zip(moments, levels, strict=True):
+        rows.append((level**exponent) * _relative(part.rows, floor) ** exponent)
+        columns.append(_relative(part.columns, floor) ** exponent if len(part.columns) else np.ones(1))
+    squares = sum(
+        float((r * r).mean()) * float((c * c).mean()) * size
+        for r, c, size in zip(rows, columns, layout.sizes, strict=True)
+    )
+    scale = math.sqrt(layout.num_coordinates / squares)
+    rows = _within_ratio([scale * part for part in rows], columns)
+    return Factored(
+        rows=tuple(tuple(part.tolist()) for part in rows), columns=tuple(tuple(part.tolist()) for part in columns)
+    )
+
+
+def _relative(sums: Array, floor: float) -> Array:
+    if not (np.asarray(sums) > 0).any():
+        return np.ones(len(sums))  # nothing is known: all alike
+    values = floored(sums, floor)
+    return np.asarray(values / values.mean())
+
+
+def _within_ratio(rows: list[Array], columns: list[Array]) -> list[Array]:
+    most = max(float(r.max() * c.max()) for r, c in zip(rows, columns, strict=True))
+    least = most / MAX_RATIO * 1.01
+    return [np.maximum(r, least / float(c.min())) for r, c in zip(rows, columns, strict=True)]
+
+
+@dataclass(kw_only=True)
+class History:
+    """Second moments of the mean gradient from noisy gradients that were released anyway: post-processing, free.
+
+    What is seen is mostly noise. Its known variance is taken out, and what is left counts only above a few standard
+    errors of that variance: without this floor, units follow the noise and training gets worse. The squared mean
+    gradient is not the mean squared gradient, so this is the weakest of the sources.
+
+    Attributes:
+        layout: Of the model.
+        decay: Of the running mean of squares.
+        floor_errors: How many standard errors of the noise a row must exceed.
+    """
+
+    layout: Layout
+    decay: float = 0.98
+    floor_errors: float = 2.0
+    _moments: list[AxisMoments] | None = None
+    _noise: list[tuple[float, float]] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse decays outside (0, 1)."""
+        self.decay = checks.probability("decay", self.decay)
+        self.floor_errors = checks.non_negative("floor_errors", self.floor_errors)
+
+    def note(self, gradient: Array, noise_std: Array | float) -> None:
+        """Take in one released gradient, as a flat vector, and the standard deviation of its noise."""
+        squares = np.square(np.asarray(gradient, dtype=np.float64))
+        variances = np.broadcast_to(np.square(np.asarray(noise_std, dtype=np.float64)), squares.shape)
+        if squares.shape != (self.layout.num_coordinates,):
+            raise ArgumentError(f"A gradient has {self.layout.num_coordinates} coordinates, got shape {squares.shape}.")
+        seen = axis_moments(self.layout, squares - variances)
+        old = self._moments
+        self._moments = (
+            seen
+            if old is None
+            else [
+                AxisMoments(
+                    rows=self.decay * was.rows + (1 - self.decay) * now.rows,
+                    columns=self.decay * was.columns + (1 - self.decay) * now.columns,
+                )
+                for was, now in zip(old, seen, strict=True)
+            ]
+        )
+        self._noise = [(float(variances[where].mean()), float(size)) for where, size in self._places()]
+
+    def state(self) -> dict[str, tuple[float, ...]]:
+        """Return what was learned, as plain numbers: moments of rows and columns, and each parameter's noise."""
+        moments = [] if self._moments is None else [part for one in self._moments for part in (one.rows, one.columns)]
+        return {
+            "moments": tuple(value for part in moments for value in part.tolist()),
+            "noise": tuple(variance for variance, _ in self._noise or ()),
+        }
+
+    def restore(self, state: Mapping[str, tuple[float, ...]]) -> None:
+        """Go on from a state of the same layout."""
+        if not state["moments"]:
+            self._moments = self._noise = None
+            return
+        values, at, found = np.array(state["moments"]), 0, []
+        for rows, columns in axis_sizes(self.layout):
+            found.append(AxisMoments(rows=values[at : at + rows], columns=values[at + rows : at + rows + columns]))
+            at += rows + columns
+        self._moments = found
+        self._noise = [(one, float(size)) for one, size in zip(state["noise"], self.layout.sizes, strict=True)]
+
+    def _places(self) -> list[tuple[slice, int]]:
+        return list(zip(self.layout.slices, self.layout.sizes, strict=True))
+
+    def geometry(self, *, power: float, floor: float = DEFAULT_FLOOR) -> Factored:
+        """Return units from what rises above the noise; rows that do not are treated alike.
+
+        Raises:
+            ArgumentError: if nothing was noted yet.
+        """
+        if self._moments is None or self._noise is None:
+            raise ArgumentError("No released gradient was noted yet, so nothing is known about units.")
+        spread = self.floor_errors * math.sqrt(2 * (1 - self.decay) / (1 + self.decay))
+        raised = []
+        for part, (variance, size) in zip(self._moments, self._noise, strict=True):
+            # the sum over a row of n squares has n times the variance of one; its error grows with the root of n
+            axes = [
+                np.maximum(sums, variance * spread * math.sqrt(size / len(sums))) if len(sums) else sums
+                for sums in (part.rows, part.columns)
+            ]
+            raised.append(AxisMoments(rows=axes[0], columns=axes[1]))
+        return factored_geometry(self.layout, raised, power=power, floor=floor)
+
+
+def axis_moments(layout: Layout, squares: Array) -> list[AxisMoments]:
+    """Sum a flat vector over rows and over columns of every parameter."""
+    found = []
+    for where, shape in zip(layout.slices, layout.shapes, strict=True):
+        values = squares[where].reshape(shape if shape else (1,))
+        columns = values.reshape(shape[0], shape[1], -1).sum((0, 2)) if len(shape) > 1 else np.zeros(0)
+        found.append(AxisMoments(rows=values.reshape(len(values), -1).sum(1), columns=columns))
+    return found
+
+
+def num_axis_sums(layout: Layout) -> int:
+    """Return how many rows and columns all parameters have together."""
+    return sum(rows + columns for rows, columns in axis_sizes(layout))
+
+
+def split_axis_sums(layout: Layout, sums: Array) -> list[AxisMoments]:
+    """Cut a list of sums, parameter by parameter and rows before columns."""
+    found, at = [], 0
+    for num_rows, num_columns in axis_sizes(layout):
+        middle, end = at + num_rows, at + num_rows + num_columns
+        found.append(AxisMoments(rows=sums[at:middle], columns=sums[middle:end]))
+        at = end
+    return found
+
+
+def joined_axis_sums(moments: Sequence[AxisMoments]) -> Array:
+    """Put the sums of all parameters one after another, rows before columns."""
+    return np.concatenate([part for one in moments for part in (one.rows, one.columns)])
+
+
+def units_from_flat(layout: Layout, sums: Array, *, power: float, floor: float) -> Factored:
+    """Return the units that follow from a list of sums, every axis written out."""
+    found = factored_geometry(layout, split_axis_sums(layout, sums), power=power, floor=floor)
+    return plain_geometry(layout, flat_units(found))
+
+
+def plain_geometry(layout: Layout, values: Sequence[float] | None = None) -> Factored:
+    """Return units from a list of numbers as :func:`flat_units` writes it; all one by default."""
+    rows, columns, at = [], [], 0
+    given = None if values is None else list(values)
+    for num_rows, num_columns in axis_sizes(layout):
+        width = max(1, num_columns)
+        part = [1.0] * (num_rows + width) if given is None else given[at : at + num_rows + width]
+        rows.append(tuple(part[:num_rows]))
+        columns.append(tuple(part[num_rows:]))
+        at += num_rows + width
+    return Factored(rows=tuple(rows), columns=tuple(columns))
+
+
+def flat_units(geometry: Factored) -> tuple[float, ...]:
+    """Write units as one list, parameter by parameter and rows before columns."""
+    pairs = zip(geometry.rows, geometry.columns, strict=True)
+    return tuple(value for rows, columns in pairs for part in (rows, columns) for value in part)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SquareMoments:
+    """Positive sums of squares that were measured in units.
+
+    Attributes:
+        layout: Of the model.
+        geometry: The units, every axis written out.
+        sums: Over rows and columns of all parameters.
+    """
+
+    layout: Layout
+    geometry: Factored
+    sums: Array
+
+    def plain(self) -> Array:
+        """Return the sums as they would be in plain units, if squares were products of their rows and columns."""
+        found = []
+        for part, rows, columns in zip(
+            split_axis_sums(self.layout, self.sums), self.geometry.rows, self.geometry.columns, strict=True
+        ):
+            across, along = np.square(np.array(rows)), np.square(np.array(columns))
+            if not len(part.columns):
+                found.append(AxisMoments(rows=part.rows * across * along, columns=part.columns))
+                continue
+            by_rows, by_columns = part.rows * across, part.columns * along
+            found.append(
+                AxisMoments(
+                    rows=by_rows * by_columns.sum() / part.columns.sum(),
+                    columns=by_columns * by_rows.sum() / part.rows.sum(),
+                )
+            )
+        return joined_axis_sums(found)
