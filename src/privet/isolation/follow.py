@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from privet.isolation.again import Hooks, Repeatable, is_faithful, is_of_checkpoint
 from privet.isolation.asking import READING, SHARING, writes
-from privet.isolation.lines import is_asked_by_torch, is_within, user_line
+from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within, user_line
 from privet.isolation.place import Cause, Fault, Place, Verdict
 from privet.isolation.programs import Fresh, Kind, Known
 from privet.isolation.programs import Programs as Programs
@@ -42,6 +42,7 @@ from privet.isolation.tracer import Trace, Tracer, tracer
 _SHIFT = 24
 _MOST_RESULTS = 1 << _SHIFT
 _FOLLOWERS = itertools.count(1)
+_VERSION = "_privet_version"  # how often a result had been written to when it was made
 _CONSTANT, _CONSTANTS = "_privet_constant", itertools.count(1)
 _hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
@@ -158,7 +159,7 @@ class Follower:
                     value = values[index]
                     if getattr(value, attribute, 0) - first != number or isinstance(value.grad_fn, BackwardCFunction):
                         break
-                    if version >= 0 and value._version != version:
+                    if version >= 0 and value._version - getattr(value, _VERSION, 0) != version:
                         break
                 else:
                     for index, kind, name in given:
@@ -279,6 +280,8 @@ class Follower:
             self._repeatable.note_results(outputs)
         for output in outputs:
             setattr(output, self._attribute, self._number + self._num_made)
+            # relative, since what shares the memory of a weight shares its count, too
+            setattr(output, _VERSION, -1 if output.is_inference() else output._version)
             self._num_made += 1
             if self._candidate is None:
                 self._made_after.append(self._num_calls)
@@ -306,6 +309,8 @@ class Follower:
 
     def note_node(self) -> None:
         """Note that the user asks for a node of the graph, on which hooks may be put that nobody sees."""
+        if is_asked_by_privet():  # by another session, whose batch is open at the same time
+            return
         if not is_asked_by_torch() or is_within(_GRAPH):
             self._sees_all, self._asks_for_nodes = False, True
 
@@ -345,7 +350,7 @@ class Follower:
             if node is not None and self.tracer is not None:
                 self.places[node, tensor.output_nr] = self.tracer.verdict(tensor)
             kind = self._note_node(node, tensor) if isinstance(node, BackwardCFunction) else None
-            return (RESULT, type(tensor), number, kind, version_of(tensor))
+            return (RESULT, type(tensor), number, kind, _writes_since(tensor))
         if self.tracer is not None and self.tracer.verdict(tensor) is not None:
             self._sees_all = self._sees_all and self._place_of(tensor) is not None
         return (GIVEN, type(tensor), self._number_of(tensor))
@@ -506,6 +511,12 @@ class Follower:
 def version_of(tensor: Tensor) -> int:
     """Return how often a tensor was written to; -1 where torch does not count."""
     return -1 if tensor.is_inference() else tensor._version
+
+
+def _writes_since(tensor: Tensor) -> int:
+    """Return how often a result was written to after the call that made it; -1 where torch does not count."""
+    version = version_of(tensor)
+    return version if version < 0 else version - getattr(tensor, _VERSION, 0)
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:

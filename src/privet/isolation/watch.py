@@ -20,6 +20,8 @@ from privet.isolation.tracer import Trace
 _LONGEST = 200
 
 
+UNFOLLOWED = "no program read examples in another thread or with torch's modes switched off, where nobody can follow it"
+"""What every guarantee of a session assumes of the programs that it ran."""
 _OTHER_NUMBERS = "floats or constants that it uses depend on how many examples are in the batch"
 ONE_SIZE = "the program met batches of one size only"
 
@@ -97,6 +99,10 @@ class Watch:
     _families: dict[Kind, Family] = field(default_factory=dict)
     _tried: dict[str, None] = field(default_factory=dict)
     _waived: dict[str, None] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Watch:
+        """A copy of a model whose engine is hooked to it brings no session of its own."""
+        return self
 
     @property
     def tried(self) -> tuple[str, ...]:
@@ -204,8 +210,9 @@ class Watch:
             read = refused[0]
             raise UnsupportedModel(
                 f"The program reads numbers of the examples into Python ({read.operation} at {read.line}). What Python "
-                "does with them cannot be followed: it may choose or scale the losses of other examples. Keep them in "
-                "torch (torch.where instead of if), leave the line out, or, if no loss depends on it, say so: "
+                "does with them cannot be followed: it may choose or scale the losses of other examples. Read metrics "
+                "after the line that computes the losses, which is allowed; keep other numbers in torch (torch.where "
+                "instead of if), leave the line out, or, if no loss depends on it, say so: "
                 "privatize(..., waive=[Waiver(check=Check.READS, because='...')])."
             )
 
@@ -223,6 +230,8 @@ class Watch:
                 self._wait(family, proof, None, size)
         elif family.awaits_numbers and family.step == self.step and family.num_examples != size:
             family.is_compared = agree(family.numbers, proof.numbers, family.base)
+            if not family.is_compared:  # by chance, or for its size: the same draws will tell
+                self._wait(family, proof, None, size)
 
     def _wait(self, family: Family, proof: Proof, trace: Trace | None, size: int) -> None:
         family.is_compared, family.step, family.numbers, family.num_examples = False, self.step, proof.numbers, size

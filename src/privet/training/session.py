@@ -31,7 +31,7 @@ from privet.errors import (
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.support import check_model
-from privet.isolation.watch import Waiver, Watch
+from privet.isolation.watch import UNFOLLOWED, Waiver, Watch
 from privet.mechanism.layout import Layout
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
@@ -206,7 +206,7 @@ class Session:
                 self._folder.restore(self)
             self._iterates.check_start(self.ledger.charged_rounds)
             self._weights = WeightWatch(self.model, self.optimizer, found=self._note_unexplained_change)
-            self._unseen = self._weights.assumptions
+            self._unseen = (*self._weights.assumptions, UNFOLLOWED)
             self._guard = StepGuard(self.optimizer, held=self._weights.held)
             undo.callback(self._guard.close)
             self._trained = ParameterGuard(lambda: self._weights.parameters, self.optimizer)
