@@ -17,6 +17,7 @@ from privet.errors import UnsupportedModel
 from privet.training.session import privatize
 from privet.training.step import Step
 from tests.isolation.hostile import HOSTILE, LARGE, LAST, LATE, NUM_RECORDS, Hostile
+from tests.isolation.hostile_late import LATELY
 from tests.isolation.hostile_operations import OPERATIONS
 from tests.isolation.mixer import CLASSES, WIDTH, Scene, network
 from tests.training.tools import full_batch
@@ -81,6 +82,12 @@ def sums_of(program: Hostile, way: Callable[[Step, Losses], None], data: TensorD
             step.update()
         guarantee = session.guarantee()
     return sums, not guarantee.tried
+
+
+def test_there_are_many_different_hostile_programs() -> None:
+    assert len({program.name for program in HOSTILE}) == len(HOSTILE)
+    assert len(OPERATIONS) >= 70
+    assert len(LATELY) >= 20
 
 
 @pytest.mark.parametrize(("program", "way"), cases())

@@ -77,14 +77,6 @@ HOLDING = (
         f"{_HELD}::test_norms_that_are_measured_too_short_are_caught_by_the_trial",
     ),
     one(
-        "factors-may-depend-on-others",
-        "a rule that looks at the whole batch lets one example change what all others add",
-        _HOLDING,
-        "    if alone and not torch.allclose(",
-        "    if not alone and not torch.allclose(",
-        f"{_HELD}::test_a_rule_whose_factors_depend_on_other_examples_is_refused",
-    ),
-    one(
         "party-trusts-its-rule",
         "a party's update is as long as its clipping rule lets it be",
         "federated/sums.py",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -74,7 +74,7 @@ class Entry:
 
     call: Call
     mutated: tuple[int, ...] = ()  # serial numbers of the specs that it wrote to
-    constant: bytes | None = None  # the numbers of a tensor that was made by Python
+    constant: bytes | OnDevice | None = None  # the numbers of a tensor that was made by Python
     line: str = ""  # where it was asked for
 
 
@@ -85,7 +85,7 @@ class Trace:
     num_examples: int
     entries: list[Entry] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
-    constants: dict[int, bytes] = field(default_factory=dict)  # small public tensors made elsewhere
+    constants: dict[int, bytes | OnDevice] = field(default_factory=dict)  # small public tensors made elsewhere
     doubt: Cause | None = None  # a call of foreign code, which may do more with the examples than compute its results
     losses: int | None = None  # the serial number of the losses
     memory_of_losses: int = -1  # the memory they lie in
@@ -197,6 +197,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._written.knows(found)
         return found
 
+    supports_higher_order_operators = True  # they are refused in words of ours
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Tell torch not to import its compiler (seconds) for the first operation; see :func:`tracer`."""
@@ -209,6 +211,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._follow(func, args, kwargs or {})
 
     def _follow(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            raise UnsupportedModel(
+                f"The program hands functions to {func._name} ({user_line()}), which runs them where no rule "
+                "follows. Write the functions out: torch.where instead of torch.cond, a Python loop instead of "
+                "torch.while_loop or torch.scan, scaled_dot_product_attention with a mask instead of flex_attention."
+            )
         seen = [self._seen(arg) for arg in args]
         if func.namespace not in _TORCH and any(spec.verdict is not None for spec in specs_in(seen)):
             self.trace.doubt = self.trace.doubt or Cause(Fault.NO_RULE, name_of(func), "it has no rule", user_line())
@@ -261,7 +269,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._set(out, spec)
             self._written.knows(spec)
         constant = _constant(func, outs)
-        if constant is not None and _is_range(outs[0], constant):
+        if isinstance(constant, bytes) and _is_range(outs[0], constant):
             call.out_specs[0].iota = (0, 1)
         line, is_shown = asked()
         self.trace.is_hidden = self.trace.is_hidden or not is_shown
@@ -428,7 +436,7 @@ def _tensors(value: Any) -> list[Tensor]:
     return []
 
 
-def _constant(func: OpOverload, outs: Sequence[Tensor]) -> bytes | None:
+def _constant(func: OpOverload, outs: Sequence[Tensor]) -> bytes | OnDevice | None:
     """Return the numbers of a tensor that Python made: they may count the examples."""
     return _numbers(outs[0]) if name_of(func) in ("lift_fresh", "lift_fresh_copy") else None
 
@@ -441,11 +449,31 @@ def _is_range(tensor: Tensor, numbers: bytes) -> bool:
     )
 
 
-def _numbers(tensor: Tensor) -> bytes | None:
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.numel() > _SMALL_CONSTANT:
+class OnDevice:
+    """Numbers that lie on a device; read back only where two traces are compared, once for each program."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, tensor: Tensor) -> None:
+        """Keep a copy, without waiting for the device."""
+        self._numbers = tensor.detach().clone()
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the numbers are the same, bit by bit where they are not numbers."""
+        if not isinstance(other, OnDevice) or self._numbers.shape != other._numbers.shape:
+            return False
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            pairs = [numbers.contiguous().view(-1).view(torch.uint8) for numbers in (self._numbers, other._numbers)]
+            return torch.equal(*pairs)
+
+
+def _numbers(tensor: Tensor) -> bytes | OnDevice | None:
+    if tensor.layout is not torch.strided or tensor.numel() > _SMALL_CONSTANT or tensor.device.type == "meta":
         return None
     try:
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # these are not the program's
+            if tensor.device.type != "cpu":
+                return OnDevice(tensor)
             return bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
     except (RuntimeError, NotImplementedError, TypeError):  # inside transforms of functions tensors have no numbers
         return None

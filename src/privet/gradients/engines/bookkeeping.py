@@ -254,6 +254,13 @@ class RunningBookKeeping:
     def _proven_axes(self, proof: Proof, recording: Recording) -> Sequence[ExampleAxis]:
         if recording.batch_size == 1:
             return single_example_axes(recording)
+        for use, place in zip(recording.uses, proof.uses, strict=True):
+            if isinstance(place, Place) and place.num != recording.batch_size:
+                raise UnsupportedModel(
+                    f"Operation '{use.name}' meets {place.num} of the {recording.batch_size} examples of a physical "
+                    "batch: the program calls the model for some of them at a time, as a Python loop over examples "
+                    "does. Call it on the whole batch, or train with physical_batch_size=1."
+                )
         return tuple(axis_of(place) for place in proof.uses if isinstance(place, Place))
 
     def _tried_axes(
