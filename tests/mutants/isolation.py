@@ -297,14 +297,6 @@ ISOLATION = (
         _hostile("gradient_written_in_a_hook"),
     ),
     one(
-        "scripted-programs-remembered",
-        "code that shows no calls may do something else at a later step",
-        "isolation/follow.py",
-        " or self.tracer.trace.is_hidden:",
-        ":",
-        _hostile("scripted_result_that_changes"),
-    ),
-    one(
         "hidden-writes-not-noticed",
         "code that shows no calls may begin to write into tensors",
         "isolation/follow.py",
