@@ -81,11 +81,12 @@ contracts: $(VENV)/.stamp-dev
 unit: $(VENV)/.stamp-dev
 	$(PYTEST) -n $(WORKERS) -m "not slow"
 
-# Folders whose tests take seconds and hold the laws on which a guarantee rests.
-QUICK := tests/contract tests/mechanism tests/accounting tests/gradients tests/isolation tests/training \
-	--ignore tests/training/test_estimator.py --ignore tests/training/test_several_processes.py \
-	$(wildcard tests/test_[c-p]*.py) tests/test_repository.py tests/test_wheel.py \
-	--ignore tests/test_docs.py --ignore tests/test_examples.py
+# Tests that take seconds and hold the laws on which a guarantee rests; a few that take long come with `make test` only.
+LATER := contract/test_engines accounting/test_mechanisms accounting/test_random_plans training/test_estimator \
+	training/test_several_processes
+QUICK := $(addprefix tests/,contract mechanism accounting gradients isolation training) \
+	$(addprefix tests/test_,$(addsuffix .py,checks formats names plan platforms repository wheel)) \
+	$(LATER:%=--ignore tests/%.py)
 
 quick: $(VENV)/.stamp-dev
 	$(PYTEST) -n $(WORKERS) -m "not slow" $(QUICK)

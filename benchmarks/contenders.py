@@ -25,9 +25,9 @@ from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sums import ClippedSum
-from privet.training.ending import Endings
 from privet.training.randomness import Streams
 from privet.training.replay import Compiled, CudaGraph, Eager, Launch
+from privet.training.updates import Updates
 
 
 class Role(Enum):
@@ -270,7 +270,9 @@ class RunningPrivet:
         self._losses = self._compute_losses  # one object: a recording belongs to one function
         dtype = torch.promote_types(self._parameters[0].dtype, torch.float32)
         self._flat = torch.zeros(self._layout.num_coordinates, device=self._device, dtype=dtype)
-        self._endings = Endings(
+        noise = Gaussian(noise_multiplier=settings.noise_multiplier)
+        self._noise = noise.start(self._layout, has_mask=False)
+        self._updates = Updates(
             source=Streams.new(self._device, seed=settings.seed).noise,
             parameters=self._parameters,
             memory=torch.zeros_like(self._flat),
@@ -282,8 +284,7 @@ class RunningPrivet:
 
     def step(self, parts: Sequence[Batch]) -> None:
         """Clip and sum every part, add noise once, write the gradients, update."""
-        noise = Gaussian(noise_multiplier=self._settings.noise_multiplier)
-        self._endings.begin(noise, self._sum(parts)).apply(keep=None)
+        self._updates.add_noise(self._noise, self._sum(parts)).apply(keep=None)
 
     def _compute_losses(self, inputs: Tensor, labels: Tensor) -> Tensor:
         with self._settings.precision(self._device):

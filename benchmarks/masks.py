@@ -35,11 +35,12 @@ from privet.mechanism.mask_rates import Constant
 from privet.mechanism.masking import Mask, NoMask, RandomMask
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch
-from privet.models.dp_cnn import dp_cnn
+from privet.models.convolutional import dp_cnn
 from privet.plan import Plan
+from privet.training.performance import Performance
 from privet.training.randomness import Streams
-from privet.training.session import Session, privatize
-from privet.training.step import Step
+from privet.training.session import Session, Step
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 
 _WARM_UP = 3
@@ -114,7 +115,7 @@ def _session(size: Size, mask: Mask, device: torch.device, steps: int) -> Sessio
         unit=Unit.RECORD,
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    return privatize(model, optimizer, data, plan, physical_batch_size=batch, seed=0)
+    return privatize(model, optimizer, data, plan, performance=Performance(physical_batch_size=batch), seed=0)
 
 
 def _parts(size: Size, device: torch.device) -> dict[str, Callable[[], None]]:

@@ -191,6 +191,58 @@ class LanguageModel(nn.Module):
         return self.head(self.norm(self.blocks(states)))  # type: ignore[no-any-return]
 
 
+class EncoderBlock(nn.Module):
+    """Post-norm attention with a padding mask and dropout, in BERT's separate projections."""
+
+    def __init__(self, width: int, *, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.attention_norm, self.feed_forward_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Attend to tokens that are no padding, then transform each position."""
+        query, key, value = (self._heads(part(states)) for part in (self.query, self.key, self.value))
+        attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        attended = self.out(attended.transpose(1, 2).flatten(2))
+        states = self.attention_norm(states + self.dropout(attended))
+        return self.feed_forward_norm(states + self.dropout(self.narrow(functional.gelu(self.widen(states)))))  # type: ignore[no-any-return]
+
+    def _heads(self, states: Tensor) -> Tensor:
+        return states.view(*states.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+
+class Bert(nn.Module):
+    """The shapes and operations of BERT-base with a classifier: 109.48M parameters."""
+
+    def __init__(
+        self,
+        *,
+        width: int = 768,
+        num_heads: int = 12,
+        num_blocks: int = 12,
+        vocabulary: int = 30522,
+        max_length: int = 512,
+        num_classes: int = 2,
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions, self.kinds = nn.Embedding(max_length, width), nn.Embedding(2, width)
+        self.norm, self.dropout = nn.LayerNorm(width), nn.Dropout(0.1)
+        self.blocks = nn.ModuleList([EncoderBlock(width, num_heads=num_heads) for _ in range(num_blocks)])
+        self.pooler, self.head = nn.Linear(width, width), nn.Linear(width, num_classes)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Classify by the first token; id 0 is padding."""
+        states = self.tokens(ids) + self.positions(_position_ids(ids)) + self.kinds(torch.zeros_like(ids))
+        states, mask = self.dropout(self.norm(states)), (ids != 0)[:, None, None, :]
+        for block in self.blocks:
+            states = block(states, mask)
+        return self.head(self.dropout(torch.tanh(self.pooler(states[:, 0]))))  # type: ignore[no-any-return]
+
+
 class SequenceClassifier(nn.Module):
     """Embedding, one LSTM, mean over time, linear. The defaults have 1.12M parameters."""
 

@@ -1,110 +1,172 @@
-"""What it costs to prove a new program and to recognise a known one.
+"""What isolation costs: recognising known programs, the second line of first steps, and the watch over the weights.
 
-    python -m benchmarks.recognition --models gpt2,vit_s --rounds 15 --json-file runs/recognition.json
+    python -m benchmarks.recognition --models gpt2,vit_s,bert --rounds 60 --json-file runs/recognition.json
 
-The first step of a model is proven; its time is taken beside that of a second step. Later steps are done in turn with
-the follower that recognises them and with one that looks at nothing and takes the program for the last one, so that
-what recognition costs is their difference in one process.
+Known steps are done in turns with the follower that recognises them and with one that looks at nothing and takes the
+program for the last one: what recognition costs is their difference in one process, with an interval. The first steps
+of a session are compared with plain steps, and the watch over the weights with whole steps.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import click
 import torch
-from torch import Tensor
 
 from benchmarks.contenders import OURS, Settings
 from benchmarks.machine import Precision, environment
 from benchmarks.measure import make
-from benchmarks.models import WORKLOADS, Scale
+from benchmarks.models import WORKLOADS, Scale, Size, Tokens
+from benchmarks.networks import Bert
+from benchmarks.pairs import paired
+from benchmarks.second_line import first_steps
+from benchmarks.watching import share_of_watch
 from privet.gradients.capture import capture
 from privet.isolation.follow import Follower, Proof
 
 _BOOK_KEEPING = next(contender for contender in OURS if contender.name == "privet_bookkeeping")
+_BERT = {
+    Scale.ACCELERATOR: Size(
+        build=Bert, data=Tokens(length=128, vocabulary=30522, num_classes=2), batch_size=64
+    ),
+    Scale.PROCESSOR: Size(build=Bert, data=Tokens(length=128, vocabulary=30522, num_classes=2), batch_size=8),
+    Scale.TINY: Size(
+        build=lambda: Bert(width=24, num_heads=3, num_blocks=2, vocabulary=37, max_length=12),
+        data=Tokens(length=12, vocabulary=37, num_classes=2),
+        batch_size=5,
+    ),
+}  # fmt: skip
+_SIZES = {name: workload.sizes for name, workload in WORKLOADS.items()} | {"bert": _BERT}
 
 
 class _Blind(Follower):
     """Takes every program for the one that ran last."""
 
-    def before(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def before(self, *args: Any) -> Any:
         """Look at nothing; return the note of the call that is expected."""
         assert self._candidate is not None
         self._num_calls += 1
         return self._candidate.notes[self._num_calls - 1]
 
-    def after(self, outputs: Sequence[Tensor]) -> None:
+    def after(self, *args: Any) -> None:
         """Number nothing."""
 
-    def prove(self, losses: Tensor) -> Proof:
+    def use(self, *args: Any) -> None:
+        """Note nothing."""
+
+    def prove(self, *args: Any) -> Proof:
         """Say what was found about the last program."""
         assert self._candidate is not None
         return Proof(self._whole(), self._candidate.uses, (), None, (), self._candidate)
 
 
-def measure(model_name: str, device: torch.device, scale: Scale, rounds: int) -> dict[str, Any]:
-    """Return seconds of a first and a second step, and of known steps with and without recognition."""
-    size = WORKLOADS[model_name].sizes[scale]
+def recognition(size: Size, device: torch.device, *, rounds: int) -> dict[str, Any]:
+    """Return seconds of known steps with and without recognition, and the follower's time per call of torch."""
     model, batch = make(size, size.batch_size, device=device, seed=0)
-    precision = Precision.TF32 if device.type == "cuda" else Precision.FP32
-    times: dict[str, list[float]] = {"recognised": [], "blind": []}
-    with precision.applied():
-        running = _BOOK_KEEPING.setup(copy.deepcopy(model), Settings(logical_batch=size.batch_size))
-        first, second = (_seconds(running, batch, device) for _ in range(2))
-        for _ in range(3):
+    running = _BOOK_KEEPING.setup(copy.deepcopy(model), Settings(logical_batch=size.batch_size))
+
+    def known() -> None:
+        running.step([batch])
+
+    def blind() -> None:
+        with mock.patch.object(capture, "Follower", _Blind):
             running.step([batch])
-        for _ in range(rounds):
-            times["recognised"].append(_seconds(running, batch, device))
-            with mock.patch.object(capture, "Follower", _Blind):
-                times["blind"].append(_seconds(running, batch, device))
-    known, blind = (statistics.median(times[name]) for name in ("recognised", "blind"))
-    pairs = zip(times["recognised"], times["blind"], strict=True)
-    share = statistics.median(one - other for one, other in pairs) / known
+
+    for _ in range(6):
+        known()
+        blind()
+    found = paired(known, blind, device, rounds=rounds)
+    with _timed(("before", "after", "use", "prove")) as times:
+        for _ in range(10):
+            known()
+    num_calls = len(times["before"]) // 10
     return {
-        "model": model_name, "batch": size.batch_size, "first": first, "second": second, "recognised": known,
-        "blind": blind, "share": share,
+        "recognised": found.one, "blind": found.other, "share": found.share, "rounds": rounds,
+        "calls": num_calls, "nanoseconds_per_call": 1e9 * sum(map(sum, times.values())) / 10 / num_calls,
     }  # fmt: skip
 
 
-def _seconds(running: Any, batch: Any, device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    running.step([batch])
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start
+@contextmanager
+def _timed(names: tuple[str, ...]) -> Iterator[dict[str, list[float]]]:
+    """Time methods of the follower within ordinary steps; the clock itself is part of what is found."""
+    times: dict[str, list[float]] = {name: [] for name in names}
+    originals = {name: getattr(Follower, name) for name in names}
+
+    def timed(original: Callable[..., Any], found: list[float]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            start = time.perf_counter()
+            result = original(*args)
+            found.append(time.perf_counter() - start)
+            return result
+
+        return call
+
+    for name, original in originals.items():
+        setattr(Follower, name, timed(original, times[name]))
+    try:
+        yield times
+    finally:
+        for name, original in originals.items():
+            setattr(Follower, name, original)
+
+
+def measure(name: str, device: torch.device, scale: Scale, *, rounds: int, steps: int) -> dict[str, Any]:
+    """Return all costs of one model."""
+    size = _SIZES[name][scale]
+    precision = Precision.TF32 if device.type == "cuda" else Precision.FP32
+    with precision.applied():
+        return {
+            "model": name, "batch": size.batch_size,
+            "recognition": recognition(size, device, rounds=rounds),
+            "first_steps": first_steps(size, device, num_steps=5),
+            "watch": share_of_watch(size, device, num_steps=steps),
+        }  # fmt: skip
+
+
+def _told(row: dict[str, Any]) -> str:
+    """Return a few lines for people."""
+    known, first = row["recognition"], row["first_steps"]
+    share = known["share"]
+    told = f"{share['median']:.2%} of a step ({share['low']:.2%} to {share['high']:.2%}), {1e3 * known['blind']:.1f} ms"
+    lines = [f"{row['model']}: recognition {told}, {known['calls']} calls of {known['nanoseconds_per_call']:.0f} ns"]
+    for step in first["steps"]:
+        parts = ", ".join(
+            f"{name} {part['plain_steps']:.1f} ({part['passes']} passes, {part['rows']} rows)"
+            for name, part in step["parts"].items()
+        )
+        lines.append(f"  accumulate of step {step['step']}: {step['plain_steps']:.1f} plain steps: {parts}")
+    watch = row["watch"]
+    lines.append(f"  watch: {watch['usual']:.2%} of usual steps, {watch['whole']:.2%} of those with a whole look")
+    return "\n".join(lines)
 
 
 @click.command()
-@click.option("--models", default="gpt2,vit_s", show_default=True, help="Workloads, separated by commas.")
-@click.option("--rounds", default=15, show_default=True)
+@click.option("--models", default="gpt2,vit_s,bert", show_default=True, help="Workloads, separated by commas.")
+@click.option("--rounds", default=60, show_default=True, help="Pairs of known steps.")
+@click.option("--steps", default=20, show_default=True, help="Steps in which the watch over the weights is timed.")
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda or auto.")
+@click.option("--scale", type=click.Choice([scale.value for scale in Scale]), help="Default: what the device is for.")
 @click.option("--json-file", type=click.Path(path_type=Path), help="Where to keep the rows.")
-def main(models: str, rounds: int, json_file: Path | None) -> None:
-    """Measure and print one line for each model."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    scale = Scale.ACCELERATOR if device.type == "cuda" else Scale.PROCESSOR
+def main(models: str, rounds: int, steps: int, device: str, scale: str | None, json_file: Path | None) -> None:
+    """Measure every model and print what it costs."""
+    where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    size = Scale(scale) if scale else Scale.ACCELERATOR if where.type == "cuda" else Scale.PROCESSOR
     rows = []
     for name in models.split(","):
-        row = measure(name, device, scale, rounds)
-        rows.append(row)
-        click.echo(
-            f"{name}: first {row['first']:.2f} s, second {row['second']:.3f} s, known {1e3 * row['recognised']:.1f} ms,"
-            f" blind {1e3 * row['blind']:.1f} ms, recognition {100 * row['share']:.2f} %"
-        )
-    if json_file is not None:
-        json_file.write_text(
-            json.dumps({"machine": environment(device, num_threads=torch.get_num_threads()), "rows": rows}, indent=1),
-            encoding="utf-8",
-        )
+        rows.append(measure(name, where, size, rounds=rounds, steps=steps))
+        click.echo(_told(rows[-1]))
+        if json_file is not None:
+            about = environment(where, num_threads=torch.get_num_threads())
+            json_file.parent.mkdir(parents=True, exist_ok=True)
+            json_file.write_text(json.dumps({"machine": about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def main() -> None:
         {"params": list(model.head.parameters()), "lr": 1e-2},
     ]
     optimizer = pv.DPAdamW(groups)
-    session = pv.privatize(model, optimizer, train, plan, physical_batch_size=64)
+    session = pv.privatize(model, optimizer, train, plan, performance=pv.Performance(physical_batch_size=64))
     with session:
         for step in session.steps():
             step.accumulate(

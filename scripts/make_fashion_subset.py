@@ -4,8 +4,8 @@
 
 DATA_FOLDER holds FashionMNIST/raw/*-ubyte.gz. From the training file 1,000 images of each class are chosen, from the
 test file 200 of each; the chosen images keep their official order. An image is chosen by the SHA-256 of its split,
-class and position (privet.datasets.drawing), so the choice is the same everywhere. The printed checksums are those of
-the unpacked files, as privet/datasets/images.py lists them: how a file is packed depends on the version of xz.
+class and position (privet.datasets.fixed_draw), so the choice is the same everywhere. The printed checksums are those
+of the unpacked files, as privet/datasets/images.py lists them: how a file is packed depends on the version of xz.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from privet.datasets.drawing import fixed_sample
 from privet.datasets.files import locate
+from privet.datasets.fixed_draw import fixed_sample
 from privet.datasets.images import FASHION_MNIST_FILES
 from privet.datasets.readers import read_idx
 

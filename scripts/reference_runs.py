@@ -171,7 +171,15 @@ def trained(plan: pv.Plan, *, engine: Any, walks: bool = False, adam: bool = Fal
     def losses(inputs: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(model(inputs), labels, reduction="none")
 
-    session = pv.privatize(model, optimizer, records(), plan, physical_batch_size=16, engine=engine, seed=11, **options)
+    session = pv.privatize(
+        model,
+        optimizer,
+        records(),
+        plan,
+        performance=pv.Performance(physical_batch_size=16, engine=engine),
+        seed=11,
+        **options,
+    )
     with session:
         for step in session.steps():
             if walks:
@@ -192,7 +200,14 @@ def resumed(plan: pv.Plan) -> str:
         for stops in (3, None):
             optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
             session = pv.privatize(
-                model, optimizer, records(), plan, physical_batch_size=16, seed=11, folder=folder, checkpoint_every=1
+                model,
+                optimizer,
+                records(),
+                plan,
+                performance=pv.Performance(physical_batch_size=16),
+                seed=11,
+                folder=folder,
+                checkpoint_every=1,
             )
             with session:
                 for number, step in enumerate(session.steps(), 1):

@@ -27,7 +27,7 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
 from privet.runs.ledger_check import check_ledger
-from privet.runs.recipe_files import load_recipe
+from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.runner import train
 from privet.training.checkpoint import load_checkpoint
 from privet.vocabulary import Release

@@ -22,13 +22,14 @@ _WHERE = {
     "Guarantee": "privet.accounting.guarantee",
     "Ledger": "privet.accounting.ledger",
     "OneItemPerPerson": "privet.training.units",
+    "Performance": "privet.training.performance",
     "Plan": "privet.plan",
     "Poisson": "privet.mechanism.sampling",
     "preflight": "privet.training.preflight",
     "PrivateClassifier": "privet.training.estimator",
     "PrivateNormalisation": "privet.training.normalisation",
     "PrivateRegressor": "privet.training.estimator",
-    "privatize": "privet.training.session",
+    "privatize": "privet.training.start",
     "PrivetError": "privet.errors",
     "Release": "privet.vocabulary",
     "replace_batchnorm": "privet.gradients.engines.support",
@@ -202,10 +203,11 @@ if TYPE_CHECKING:
     from privet.training.normalisation import PrivateNormalisation as PrivateNormalisation
     from privet.training.optimizers import DPAdam as DPAdam
     from privet.training.optimizers import DPAdamW as DPAdamW
+    from privet.training.performance import Performance as Performance
     from privet.training.physical_batch import suggest_physical_batch as suggest_physical_batch
     from privet.training.preflight import preflight as preflight
     from privet.training.session import Session as Session
-    from privet.training.session import privatize as privatize
+    from privet.training.start import privatize as privatize
     from privet.training.telemetry import Unprotected as Unprotected
     from privet.training.units import OneItemPerPerson as OneItemPerPerson
     from privet.vocabulary import Adjacency as Adjacency

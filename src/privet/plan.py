@@ -8,14 +8,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from privet import checks
-from privet.accounting.calibration import calibrate_noise, epsilon_table, spent_epsilon
+from privet.accounting.calibration import calibrate_noise
 from privet.accounting.charges import Charges
+from privet.accounting.composition import Composition, EveryIterate
 from privet.accounting.guarantee import SEEDED, Guarantee, guarantee, rests_on
-from privet.accounting.hidden_state import ACCOUNTANT, LastIterate, proven_last_iterate
+from privet.accounting.hidden_state import proven_last_iterate
 from privet.errors import ArgumentError, PlanError, RecipeError
 from privet.mechanism import codec
 from privet.mechanism.clipping import Clipping, Threshold
-from privet.mechanism.events import compose, same_event
 from privet.mechanism.fingerprint import fingerprint
 from privet.mechanism.former_fingerprint import former_fingerprint
 from privet.mechanism.grouping import Grouping, OneGroup
@@ -141,12 +141,13 @@ class Plan:
                 "descent was given, but release=EVERY_ITERATE shows all iterates, so that contraction hides nothing. "
                 "Remove descent, or set release=Release.LAST_ITERATE."
             )
-        self._last_iterate  # noqa: B018 (refuses pieces without a proof)
+        self.composition  # noqa: B018 (refuses pieces without a proof)
 
     @cached_property
-    def _last_iterate(self) -> LastIterate | None:
+    def composition(self) -> Composition:
+        """The proof of what the rounds cost together."""
         if self.release is Release.EVERY_ITERATE:
-            return None
+            return EveryIterate()
         return proven_last_iterate(
             sampling=self.sampling,
             clipping=self.clipping,
@@ -180,23 +181,16 @@ class Plan:
     @property
     def event(self) -> DpEvent:
         """What the whole run costs."""
-        return self._event_after(self.num_rounds)
-
-    def _event_after(self, rounds: int) -> DpEvent:
-        # the noise says how much it is, or that it is not calibrated yet
-        release = self.round_event
-        if self._last_iterate is None:
-            return compose(((release, rounds),))
-        return self._last_iterate.equivalent(release.noise_multiplier, rounds)
+        return self.composition.event(self.round_event, self.num_rounds)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What must hold of a run for the guarantee to be about it."""
-        return (self.descent.assumptions if self.descent is not None else ()) + self._assumptions_of_rounds
+        return self._assumptions_of(self.composition)
 
-    @property
-    def _assumptions_of_rounds(self) -> tuple[str, ...]:
+    def _assumptions_of(self, composition: Composition) -> tuple[str, ...]:
         return (
+            *composition.assumptions,
             *self.sampling.assumptions,
             "sampled indices and noise are secret and drawn from generators seeded by the operating system",
             f"noise is treated as an ideal real-valued {(self.noise.family or NoiseFamily.GAUSSIAN).value}",
@@ -206,7 +200,7 @@ class Plan:
 
     @cached_property
     def _guarantee(self) -> Guarantee:
-        return self._account(self.event, self.release, self.assumptions, ())
+        return self._account(self.composition, self.event, (), ())
 
     def guarantee(self) -> Guarantee:
         """Account the plan. No data is needed, and the answer is the same before and after training."""
@@ -214,7 +208,7 @@ class Plan:
 
     def spent_event(self, ledger: Charges) -> DpEvent:
         """Return what a run with this ledger reveals; see :meth:`account`."""
-        return self.event if self._hides_iterates(ledger) else compose(ledger.charged)
+        return self._covering(ledger).charged(ledger, self.round_event)
 
     def account(self, ledger: Charges, *, assumptions: tuple[str, ...] = ()) -> Guarantee:
         """Account what a ledger says was charged under this plan: the one way from a ledger to a figure.
@@ -224,30 +218,22 @@ class Plan:
             assumptions: What must hold besides what plan and ledger say: facts about the process that asks.
 
         Guarantee:
-            The proof about the last iterate is used only for a run whose ledger says that it came to its planned end,
-            with nothing but its planned rounds. Any other run may have ended at a moment that depends on the data, so
-            all its iterates are charged, and the guarantee says ``Release.EVERY_ITERATE``.
-        Edge cases: a ledger that does not say how its run ended is one of a run that broke off.
+            A ledger that the plan's own composition does not cover is charged for every iterate, which is never too
+            little, and the guarantee says ``Release.EVERY_ITERATE``.
         """
-        hides = self._hides_iterates(ledger)
-        found = self._account(
-            self.event if hides else compose(ledger.charged),
-            self.release if hides else Release.EVERY_ITERATE,
-            (self.assumptions if hides else self._assumptions_of_rounds) + ledger.assumptions + assumptions,
-            ((SEEDED,) if ledger.is_seeded else ()) + ledger.why_not_private,
-        )
-        return replace(found, tried=ledger.tried)
+        covering = self._covering(ledger)
+        reasons = ((SEEDED,) if ledger.is_seeded else ()) + ledger.why_not_private
+        event = covering.charged(ledger, self.round_event)
+        return replace(self._account(covering, event, ledger.assumptions + assumptions, reasons), tried=ledger.tried)
+
+    def _covering(self, ledger: Charges) -> Composition:
+        is_covered = self.composition.covers(ledger, self.round_event, self.num_rounds)
+        return self.composition if is_covered else EveryIterate()
 
     def is_finished(self, ledger: Charges) -> bool:
         """Whether a run with this ledger used up the plan and, where only its end is released, came to that end."""
         is_used_up = ledger.charged_rounds >= self.num_rounds
-        return is_used_up and (ledger.is_complete or self.release is Release.EVERY_ITERATE)
-
-    def _hides_iterates(self, ledger: Charges) -> bool:
-        if self._last_iterate is None or not ledger.is_complete or len(ledger.charged) != 1:
-            return False
-        event, rounds = ledger.charged[0]
-        return rounds == self.num_rounds and same_event(event, self.round_event)
+        return is_used_up and (ledger.is_complete or not self.composition.needs_the_end)
 
     @property
     def not_private_because(self) -> tuple[str, ...]:
@@ -261,21 +247,18 @@ class Plan:
         return self.clipping.not_private_because is None
 
     def _account(
-        self, event: DpEvent, released: Release, assumptions: tuple[str, ...], reasons: tuple[str, ...]
+        self, composition: Composition, event: DpEvent, assumptions: tuple[str, ...], reasons: tuple[str, ...]
     ) -> Guarantee:
         found = guarantee(
             event,
             delta=self.delta,
             adjacency=self.adjacency,
             unit=self.unit,
-            released=released,
-            assumptions=assumptions,
+            released=composition.released,
+            assumptions=self._assumptions_of(composition) + assumptions,
             not_private_because=self.not_private_because + reasons,
         )
-        if released is Release.EVERY_ITERATE:
-            return found
-        # the equivalent Gaussian is exact about itself, but only an upper bound on the last iterate
-        return replace(found, accountant=ACCOUNTANT, lower=None)
+        return composition.stated(found)
 
     def calibrated(self, *, epsilon: float) -> Self:
         """Return this plan with the least noise that keeps epsilon at or below the target.
@@ -299,15 +282,8 @@ class Plan:
 
         When only the last iterate is released, a row says what a plan of so many rounds would cost.
         """
-        if self._last_iterate is not None:
-            return self._last_iterate_table
-        return epsilon_table(self.round_event, self.num_rounds, delta=self.delta, adjacency=self.adjacency)
-
-    @property
-    def _last_iterate_table(self) -> list[tuple[int, float]]:
-        rows = sorted({max(1, round(self.num_rounds * part / 24)) for part in range(1, 25)})
-        spent = [spent_epsilon(self._event_after(row), delta=self.delta, adjacency=self.adjacency) for row in rows]
-        return [(0, 0.0), *zip(rows, spent, strict=True)]
+        table = self.composition.epsilon_table
+        return table(self.round_event, self.num_rounds, delta=self.delta, adjacency=self.adjacency)
 
     def to_dict(self) -> dict[str, Any]:
         """Write the plan as plain values that JSON and TOML can hold."""

@@ -15,7 +15,7 @@ from privet.attacks.membership import (
     loss_threshold,
     train_shadows,
 )
-from privet.attacks.verdict import AttackLimit, MembershipReport, membership_report
+from privet.attacks.membership_verdict import AttackLimit, MembershipReport, membership_report
 from privet.errors import ArgumentError, DataError
 from privet.training.predictions import Predictions
 from privet.vocabulary import Adjacency

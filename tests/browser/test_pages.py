@@ -17,7 +17,7 @@ import pytest
 
 from privet.reports.comparison import write_comparison
 from privet.reports.content import gather
-from privet.reports.report import write_report
+from privet.reports.run_report import write_report
 from tests.browser.chromium import Browser, find_browser, opened, running
 from tests.browser.missing import AXE
 from tests.reports.conftest import MakeRun, make_run  # noqa: F401 (a fixture is found by its name)

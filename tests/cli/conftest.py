@@ -59,7 +59,7 @@ def ask(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> A
 
 @pytest.fixture(scope="session")
 def tiny_recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from privet.runs.recipe_files import load_recipe
+    from privet.runs.recipes.recipe_files import load_recipe
 
     path = tmp_path_factory.mktemp("recipes") / "tiny.toml"
     path.write_text(load_recipe("demo", TINY).to_toml())
@@ -69,7 +69,7 @@ def tiny_recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def finished_run(tiny_recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that tests read and must not change."""
-    from privet.runs.recipe_files import load_recipe
+    from privet.runs.recipes.recipe_files import load_recipe
     from privet.runs.runner import train
 
     folder = tmp_path_factory.mktemp("runs") / "finished"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from privet.cli.evaluate import _measure_row
-from privet.runs.results import Measure
+from privet.runs.measures import Measure
 from tests.cli.conftest import Ask
 
 

@@ -42,7 +42,7 @@ def test_a_recipe_without_a_proof_is_refused_with_the_reason(ask: Ask, override:
 def test_planning_the_last_model_loads_no_torch() -> None:
     program = (
         "import sys\n"
-        "from privet.runs.recipe_files import load_recipe\n"
+        "from privet.runs.recipes.recipe_files import load_recipe\n"
         "load_recipe('mnist_convex').plan().guarantee()\n"
         "assert 'torch' not in sys.modules\n"
     )

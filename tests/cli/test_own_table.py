@@ -63,7 +63,7 @@ def _records(count: int, change: Callable[[int, list[str]], list[str]] = lambda 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recipe, its files and its finished run, which tests read and must not change."""
-    from privet.runs.recipe_files import load_recipe
+    from privet.runs.recipes.recipe_files import load_recipe
     from privet.runs.runner import train
 
     folder = tmp_path_factory.mktemp("own")

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from privet.datasets.declared_table import DeclaredTable
 from privet.datasets.encoding import declared_ranges
-from privet.datasets.new_records import read_new_records
+from privet.datasets.own.declared_table import DeclaredTable
+from privet.datasets.own.new_records import read_new_records
 from privet.datasets.tables import CategoryColumn, CsvSchema, read_csv
-from privet.runs.predicting import model_of, predict_new
+from privet.runs.prediction import model_of, predict_new
 from privet.runs.resuming import stored_recipe
 from privet.runs.run_files import RunFiles
 from tests.cli.conftest import FEW_STEPS, SCHEMA, Ask

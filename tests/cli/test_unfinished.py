@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from privet.runs.ledger_check import check_ledger, lost_words, steps_in_checkpoint
-from privet.runs.recipe_files import load_recipe
+from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.runner import train
 from tests.cli.conftest import TINY, Ask
 
@@ -38,9 +38,9 @@ def test_an_unfinished_run_is_measured_and_said_to_be_unfinished(ask: Ask, stopp
 
 
 def test_the_command_that_is_told_resumes_the_run(ask: Ask, stopped: Path) -> None:
-    told = ask("evaluate", stopped).err.split("To go on with the run: privet ")[1].strip()
+    said = ask("evaluate", stopped).err.split("To resume the run: privet ")[1].strip()
     early = (stopped / "checkpoint.safetensors").read_bytes()
-    answer = ask(*shlex.split(told), "--quiet")
+    answer = ask(*shlex.split(said), "--quiet")
     assert answer.code == 0, answer.err
     after = ask("evaluate", stopped, "--json")
     assert json.loads(after.out)["is_finished"] is True

@@ -23,7 +23,7 @@ from privet.errors import (
     RecipeError,
 )
 from privet.runs.progress import Silent, StepUpdate
-from privet.runs.recipe_files import load_recipe, packaged_recipes
+from privet.runs.recipes.recipe_files import load_recipe, packaged_recipes
 from tests.accounting.ledgers import done
 from tests.cli.conftest import TINY, Ask
 
@@ -246,14 +246,14 @@ def test_the_doctor_finds_a_rule_for_every_layer_of_our_models(ask: Ask, name: s
 def test_the_doctor_names_layers_that_mix_examples_and_their_remedy(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch import nn
 
-    from privet.runs import examination
+    from privet.runs import model_check
     from privet.runs.model_cost import RandomNumbers
 
     sick = nn.Sequential(nn.Flatten(), nn.Linear(784, 4), nn.BatchNorm1d(4), nn.Linear(4, 10))
     inputs = RandomNumbers(shape=(1, 28, 28))
-    found = examination.examine_model("sick", sick, inputs)
+    found = model_check.examine_model("sick", sick, inputs)
     assert not found.can_be_trained
-    monkeypatch.setattr(examination, "examine", lambda *_, **__: found)
+    monkeypatch.setattr(model_check, "examine", lambda *_, **__: found)
     answer = ask("doctor", "sick")
     assert answer.code == 1
     assert "mixes the examples" in answer.out

@@ -26,7 +26,7 @@ from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 from privet.training import release as release_module
 from privet.training.geometry import release_geometry
 from privet.training.normalisation import PrivateNormalisation
-from privet.training.session import privatize
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 from tests.accounting.ledgers import done, step
 from tests.federated.conftest import RECORDS, Federation, agreement_of, plan_of

@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from privet.datasets.csv_records import CsvFormat, cells_of, csv_records
-from privet.datasets.declared_table import DeclaredTable
-from privet.datasets.new_records import read_new_records
-from privet.datasets.own_table import load_declared_table
+from privet.datasets.own.declared_table import DeclaredTable
+from privet.datasets.own.new_records import read_new_records
+from privet.datasets.own.own_table import load_declared_table
 from privet.datasets.tables import CategoryColumn, NumberColumn, read_header, read_public_cells
 from privet.errors import ArgumentError, DataError
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from privet.datasets import KNOWN_DATASETS, DatasetInfo, Normalisation, describe
-from privet.datasets.catalogue import LOADERS
+from privet.datasets.known import loader_of
 from privet.errors import ArgumentError, DataError
 
 
@@ -24,7 +24,9 @@ def test_facts_are_known_without_importing_torch() -> None:
 
 
 def test_every_known_data_set_can_be_loaded_and_no_other() -> None:
-    assert set(LOADERS) == set(KNOWN_DATASETS)
+    assert all(callable(loader_of(name)) for name in KNOWN_DATASETS)
+    with pytest.raises(KeyError):
+        loader_of("of_no_name")
 
 
 @pytest.mark.parametrize("info", KNOWN_DATASETS.values(), ids=list(KNOWN_DATASETS))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.io import savemat
 
 from privet.datasets import describe, load
-from privet.datasets.folder import DataFolder
+from privet.datasets.data_folder import DataFolder
 from privet.datasets.svhn import SVHN_FILES, load_svhn, read_svhn_mat
 from privet.errors import DataError
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privet.effects import fairness
-from privet.effects.calibration import reliability
+from privet.effects.confidence import reliability
 from privet.effects.fairness import Attribute, check_attribute, decision_disparity, fairness_report, long_tail
 from privet.effects.groups import DecisionDisparity, FairnessReport
 from privet.errors import ArgumentError, DataError, DependencyError

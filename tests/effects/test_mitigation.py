@@ -45,7 +45,8 @@ def test_every_loss_is_multiplied_by_the_weight_of_its_own_group() -> None:
 
 @pytest.mark.parametrize("count", [1, 8])
 def test_a_weighted_training_has_the_guarantee_of_the_plain_one_and_no_gradient_beyond_the_bound(count: int) -> None:
-    from privet.training.session import privatize
+    from privet.training.performance import Performance
+    from privet.training.start import privatize
 
     inputs, labels = 100 * torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
     plan = _plan(Poisson(rate=1.0, steps=1, expected_batch_size=1.0))
@@ -61,7 +62,14 @@ def test_a_weighted_training_has_the_guarantee_of_the_plain_one_and_no_gradient_
     before = torch.cat([value.detach().flatten().clone() for value in model.parameters()])
     weighted = group_weighted(lambda x, y: _losses(model(x), y), lambda x, y: y, (1.0, 1e6))
     data = torch.utils.data.TensorDataset(inputs[-count:], labels[-count:])
-    session = privatize(model, torch.optim.SGD(model.parameters(), lr=1.0), data, quiet, physical_batch_size=8, seed=0)
+    session = privatize(
+        model,
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        data,
+        quiet,
+        performance=Performance(physical_batch_size=8),
+        seed=0,
+    )
     with session:
         for step in session.steps():
             step.accumulate(weighted)

@@ -17,7 +17,7 @@ from privet.datasets.synthetic import striped_images
 from privet.effects.radii import RobustnessReport, WeightGrowth, noise_walk_length, wilson_interval
 from privet.effects.robustness import Euclidean, LargestChange, Norm, ProjectedGradient, robustness_curve, weight_length
 from privet.errors import ArgumentError, DataError
-from privet.models.mlp import mlp
+from privet.models.dense import mlp
 
 NORMS = [LargestChange(), Euclidean()]
 IDS = ["largest", "euclidean"]

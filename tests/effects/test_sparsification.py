@@ -37,7 +37,8 @@ from privet.mechanism.masking import Mask, NoMask, RandomMask
 from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
-from privet.training.session import privatize
+from privet.training.performance import Performance
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 
 TERMS = ConvergenceTerms(
@@ -234,7 +235,7 @@ def accuracy(
         unit=Unit.RECORD,
     )
     descent = optimizer(model.parameters(), lr=learning_rate)
-    with privatize(model, descent, data, plan, seed=seed, physical_batch_size=512) as session:
+    with privatize(model, descent, data, plan, seed=seed, performance=Performance(physical_batch_size=512)) as session:
         for step in session.steps():
             step.accumulate(lambda inputs, labels: cross_entropy(model(inputs), labels))
             step.update()

@@ -20,7 +20,7 @@ from privet.federated.messages import Answer, Outcome
 from privet.federated.party import Party, Replica
 from privet.mechanism.mask_rates import Constant
 from privet.mechanism.masking import RandomMask
-from privet.training.session import privatize
+from privet.training.start import privatize
 from privet.vocabulary import Unit
 from tests.accounting.ledgers import done
 from tests.federated.conftest import (

@@ -29,7 +29,8 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
 from privet.training.checkpoint import load_checkpoint
-from privet.training.session import privatize
+from privet.training.performance import Performance
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 
 ROUNDS = 150
@@ -56,7 +57,7 @@ def train(folder: Path) -> None:
         SGD(model.parameters(), lr=0.1, momentum=0.9),
         dataset,
         plan,
-        physical_batch_size=8,
+        performance=Performance(physical_batch_size=8),
         folder=folder / "run",
         checkpoint_every=3,
     )

@@ -26,15 +26,15 @@ import torch
 from torch import nn
 
 from privet.accounting.ledger import Ledger, LedgerHead
-from privet.datasets.declared_images import DeclaredImages
-from privet.datasets.own_images import decode_image
+from privet.datasets.own.declared_images import DeclaredImages
+from privet.datasets.own.own_images import decode_image
 from privet.datasets.readers import ArrayDeclaration, read_cifar10_bin, read_idx, read_npz
 from privet.datasets.tables import CsvSchema, NumberColumn, read_csv
 from privet.errors import PrivetError
 from privet.plan import Plan
-from privet.reports.long_tail import read_long_tail
+from privet.reports.long_tail_pictures import read_long_tail
 from privet.runs import runner
-from privet.runs.recipe_files import load_recipe
+from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.run_files import RunFiles, read_json, read_lines
 from privet.runs.user_models import build_referenced
 from privet.training.checkpoint import load_checkpoint, save_checkpoint

@@ -43,7 +43,8 @@ from privet.mechanism.truncated import TruncatedPoisson
 from privet.plan import Plan
 from privet.runs import building, runner
 from privet.training.averaging import ExponentialAverage
-from privet.training.session import privatize
+from privet.training.performance import Performance
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency
 from tests.training.tools import examples, full_batch, losses_of, network, plan_of, poisson
 
@@ -175,7 +176,7 @@ def train(folder: Path, data: tuple[Tensor, Tensor], plan: Plan, *, accumulates:
             plan,
             folder=folder,
             checkpoint_every=2,
-            physical_batch_size=2,
+            performance=Performance(physical_batch_size=2),
             averaging=ExponentialAverage() if accumulates else None,
         )
         with session:

@@ -254,8 +254,12 @@ def _warped() -> Built:
     )
 
     def loss(batch: Batch) -> Tensor:
-        grid = functional.affine_grid(model["pose"](batch["x"]).view(-1, 2, 3), (len(batch["x"]), 3, 8, 8))
-        return class_loss(model["head"](functional.grid_sample(batch["x"], grid).flatten(1)), batch["y"])
+        grid = functional.affine_grid(
+            model["pose"](batch["x"]).view(-1, 2, 3), (len(batch["x"]), 3, 8, 8), align_corners=False
+        )
+        return class_loss(
+            model["head"](functional.grid_sample(batch["x"], grid, align_corners=False).flatten(1)), batch["y"]
+        )
 
     return _of_images(model, loss)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from privet.models.adapters import add_adapters
-from privet.models.catalogue import MODELS
+from privet.models.named_models import MODELS
 from tests.isolation.architecture import (
     CLASSES,
     Architecture,

@@ -14,8 +14,9 @@ from torch.optim import SGD
 from torch.utils.data import TensorDataset
 
 from privet.errors import UnsupportedModel
-from privet.training.session import privatize
-from privet.training.step import Step
+from privet.training.performance import Performance
+from privet.training.session import Step
+from privet.training.start import privatize
 from tests.isolation.hostile import HOSTILE, LARGE, LAST, LATE, NUM_RECORDS, Hostile
 from tests.isolation.hostile_late import LATELY
 from tests.isolation.hostile_operations import OPERATIONS
@@ -73,12 +74,12 @@ def sums_of(program: Hostile, way: Callable[[Step, Losses], None], data: TensorD
     torch.manual_seed(0)
     scene, sums = Scene(model=network(), memory={"data": data}), []
     optimizer, plan = SGD(scene.model.parameters(), lr=0.0), full_batch(LATE + 3)
-    with privatize(scene.model, optimizer, data, plan, physical_batch_size=16) as session:
+    with privatize(scene.model, optimizer, data, plan, performance=Performance(physical_batch_size=16)) as session:
         for step in session.steps():
             scene.step = step.index
             torch.manual_seed(100 + step.index)
             way(step, partial(program.program, scene))
-            sums.append(step._sum.flat.double())
+            sums.append(step._clipped.flat.double())
             step.update()
         guarantee = session.guarantee()
     return sums, not guarantee.tried

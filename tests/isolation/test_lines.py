@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import privet
 from privet.errors import UnsupportedModel
-from privet.training.session import privatize
+from privet.training.start import privatize
 from tests.training.tools import examples, full_batch, network, plain_sgd, take_steps
 
 _SOURCE = """

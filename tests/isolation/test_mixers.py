@@ -16,8 +16,9 @@ from privet.errors import UnsupportedModel, WeightsChanged
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
-from privet.training.session import privatize
-from privet.training.step import Step
+from privet.training.performance import Performance
+from privet.training.session import Step
+from privet.training.start import privatize
 from tests.isolation.mixer import CLASSES, NUM_EXAMPLES, WIDTH, Mixer, Scene
 from tests.isolation.mixers import MIXERS
 from tests.isolation.mixers_layers import sequences
@@ -57,7 +58,11 @@ def train(
     plan, optimizer = full_batch(mixer.starts + 2), plain_sgd(scene.model)
     try:
         with privatize(
-            scene.model, optimizer, mixer.data(), plan, physical_batch_size=NUM_EXAMPLES, engine=engine
+            scene.model,
+            optimizer,
+            mixer.data(),
+            plan,
+            performance=Performance(physical_batch_size=NUM_EXAMPLES, engine=engine),
         ) as session:
             for step in session.steps():
                 scene.step = step.index

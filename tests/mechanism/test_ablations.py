@@ -16,7 +16,7 @@ from privet.mechanism.epoch_sampling import Shuffle
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson, Sampling
 from privet.plan import Plan
-from privet.training.session import privatize
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 from tests.training.tools import examples, flat_gradient, losses_of, network, plain_sgd, run
 

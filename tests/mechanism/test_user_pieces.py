@@ -81,3 +81,18 @@ def test_a_sampler_that_lacks_a_member_is_refused_by_name(missing: str) -> None:
 def test_something_that_is_no_piece_at_all_gets_no_list_of_members() -> None:
     with pytest.raises(PlanError, match=r"sampling must be a Sampling piece, got 3[.]$"):
         replace(PLAN, sampling=3)  # type: ignore[arg-type]
+
+
+def test_a_piece_that_changes_what_it_inherits_does_not_inherit_what_was_proven_of_it() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Other(Gaussian):
+        def add(self, clipped: Any, source: Any) -> Any:
+            return super().add(clipped, source)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Softer(Threshold):
+        def factors(self, norms: Any, bounds: tuple[float, ...]) -> Any:
+            return super().factors(norms, bounds) / 2
+
+    assert (Gaussian().is_spherical, Gaussian().is_recordable, Threshold(norm=2.0).threshold) == (True, True, 2.0)
+    assert (Other().is_spherical, Other().is_recordable, Softer(norm=2.0).threshold) == (False, False, None)

@@ -295,13 +295,14 @@ CLIPPING = (
     one(
         "mask-drawn-anew-inside-a-step",
         "physical batches of one step use different masks",
-        "training/step.py",
-        "            batch = fetch(session._dataset, part, session._collate, session._device)\n",
-        "            batch = fetch(session._dataset, part, session._collate, session._device)\n"
-        "            far = self.index + 10**6 + int(part[0])\n"
-        "            again = session._mask.begin(far, session._streams.masks, self._sum.flat)\n"
-        "            self._kept = self._sum.kept = again\n"
-        "            self._sum.keep = None if again is None else again.coordinates\n",
+        "training/summing.py",
+        "            batch = fetch(how.dataset, part, how.collate, how.device)\n",
+        "            batch = fetch(how.dataset, part, how.collate, how.device)\n"
+        "            again = self._clipped.kept\n"
+        "            if again is not None:\n"
+        "                again = type(again).of(again.weights.roll(int(part[0]) + 1))\n"
+        "            self._clipped.kept = again\n"
+        "            self._clipped.keep = None if again is None else again.coordinates\n",
         "tests/training/test_masks.py::test_how_a_logical_batch_is_cut_changes_neither_mask_nor_sum",
     ),
     one(
@@ -332,15 +333,15 @@ CLIPPING = (
         "one-order-for-all-batches",
         "examples that are sorted by their data get the gradients of others",
         "gradients/engines/bookkeeping.py",
-        "or trial.asleep or moves:",
-        "or trial.asleep:",
+        "or trial.silent or moves:",
+        "or trial.silent:",
         "tests/training/test_later_programs.py::test_rows_that_are_sorted_by_their_data_are_looked_at_in_every_batch[walked]",
     ),
     one(
         "a-sleeping-model-passes",
         "a head of zeros hides that examples mix, and the trial is never repeated",
         "gradients/engines/bookkeeping.py",
-        "or trial.asleep or moves:",
+        "or trial.silent or moves:",
         "or moves:",
         "tests/training/test_later_programs.py::test_a_head_of_zeros_does_not_pass_a_trial_for_good",
     ),
@@ -356,8 +357,8 @@ CLIPPING = (
         "later-programs-are-not-told-apart",
         "a term that mixes examples and begins later is never looked at",
         "gradients/engines/bookkeeping.py",
-        "signature = (tuple(recording.program), lying)",
-        "signature = ((), lying)",
+        "signature = (tuple(recording.program), outputs)",
+        "signature = ((), outputs)",
         "tests/training/test_later_programs.py::test_a_term_that_no_rule_knows_and_that_begins_later_is_refused_by_trial",
     ),
     one(

@@ -155,8 +155,8 @@ CONTRACTS = (
     one(
         "learned-threshold-counts-an-example-twice",
         "what was counted before memory ran out is counted again",
-        "training/step.py",
-        "            session._clipping.begin(self.index, self._sum.flat)\n",
+        "training/summing.py",
+        "            how.clipping.begin(self._index, self._clipped.flat)\n",
         "",
         _RESTART,
     ),

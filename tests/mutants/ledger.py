@@ -7,7 +7,7 @@ from tests.mutants.mutant import Edit, Mutant, one
 _LEDGER = "accounting/ledger/ledger.py"
 _STORE = "accounting/ledger/store.py"
 _TALLY = "accounting/ledger/tally.py"
-_SESSION = "training/session.py"
+_PREPARED = "training/prepared.py"
 _CRASH = "tests/accounting/test_ledger_crash.py::test_charged_is_at_least_released_after_every_two_power_losses"
 _DAMAGE = "tests/accounting/test_ledger_damage.py"
 
@@ -226,7 +226,7 @@ LEDGER = (
         breaks="the exact number of records is written to the ledger",
         edits=(
             Edit(
-                file=_SESSION,
+                file=_PREPARED,
                 old="else folder.open_ledger(plan, is_seeded=seed is not None)",
                 new="else folder.open_ledger(plan, len(dataset), is_seeded=seed is not None)",
             ),
@@ -246,9 +246,9 @@ LEDGER = (
     one(
         "private-batch-size-in-the-checkpoint",
         "the number of records drawn in the last step is saved beside the model",
-        "training/step.py",
-        "session._position, session.steps_taken = self.index + 1, session.steps_taken + 1",
-        "session._position, session.steps_taken = self.index + 1, session.steps_taken + len(self._indices)",
+        "training/session.py",
+        "state.position, state.steps_taken = self.index + 1, state.steps_taken + 1",
+        "state.position, state.steps_taken = self.index + 1, state.steps_taken + len(self._batch)",
         "tests/training/test_release.py::"
         "test_steps_are_counted_alike_whatever_they_hold_in_the_session_and_in_its_checkpoint",
     ),

@@ -10,16 +10,16 @@ _CALL = "add_normal(clipped.flat, std=std, source=source, keep=clipped.keep, kep
 _COUNT = "tests/mechanism/test_changing_clipping.py"
 _PLAIN = "        source.add_normal(flat, std)\n        return"
 _STREAM = "training/randomness.py"
-_STEP = "training/step.py"
-_ENDING = "training/ending.py"
+_STEP = "training/session.py"
+_UPDATES = "training/updates.py"
 _RELEASE = "tests/training/test_release.py"
-_ENDINGS = "tests/training/test_ending.py"
+_UPDATES_TESTS = "tests/training/test_updates.py"
 _DEVICE = "training/device_noise.py"
 _DEVICES = "tests/training/test_device_noise.py"
 _BEFORE_NOISE = Edit(
     file=_STEP,
-    old="        session._iterates.before_step()\n",
-    new="        session._iterates.before_step()\n        clean = self._sum.flat.clone()\n",
+    old="        self._batch.check_complete()\n",
+    new="        self._batch.check_complete()\n        clean = self._clipped.flat.clone()\n",
 )
 
 
@@ -48,10 +48,10 @@ NOISE = (
             _BEFORE_NOISE,
             Edit(
                 file=_STEP,
-                old="        ending = noisy.value\n",
-                new="        ending = noisy.value\n"
-                "        parts = max(1, -(-len(self._indices) // session.physical_batch_size))\n"
-                "        ending.private.flat.sub_(clean).div_(parts).add_(clean)\n",
+                old="        self._done = noisy.done\n",
+                new="        self._done = noisy.done\n"
+                "        parts = max(1, -(-len(self._batch) // run.physical_batch_size))\n"
+                "        noisy.value.private.flat.sub_(clean).div_(parts).add_(clean)\n",
             ),
         ),
         killed_by=(_RELEASE + "::test_engine_and_physical_batch_size_change_neither_the_result_nor_the_charge",),
@@ -228,10 +228,10 @@ NOISE = (
             _BEFORE_NOISE,
             Edit(
                 file=_STEP,
-                old="session._mask.watch(ending.private, kept=self._kept)",
-                new="noisy, ending.private.flat = ending.private.flat, clean\n"
-                "        session._mask.watch(ending.private, kept=self._kept)\n"
-                "        ending.private.flat = noisy",
+                old="run.mask.watch(noisy.value.private, kept=self.kept)",
+                new="flat, noisy.value.private.flat = noisy.value.private.flat, clean\n"
+                "        run.mask.watch(noisy.value.private, kept=self.kept)\n"
+                "        noisy.value.private.flat = flat",
             ),
         ),
         killed_by=("tests/training/test_masks.py::test_a_ranking_depends_on_released_sums_alone",),
@@ -239,50 +239,50 @@ NOISE = (
     one(
         "recorded-noise-of-another-plan",
         "a recording is replayed whatever noise is asked for, and charged as what was asked",
-        _ENDING,
-        "recorded = self._recorded.get(key)",
-        "recorded = next(iter(self._recorded.values()), None)",
-        _ENDINGS + "::test_a_recording_is_replayed_for_its_own_noise_alone",
+        _UPDATES,
+        "return self._recorded.get(key) or",
+        "return next(iter(self._recorded.values()), None) or",
+        _UPDATES_TESTS + "::test_a_recording_is_replayed_for_its_own_noise_alone",
     ),
     one(
         "recordings-blind-to-noise",
         "noise of one size is recorded and replayed where another is due",
-        _ENDING,
+        _UPDATES,
         "else (noise.noise, total.sensitivity, total.flat.data_ptr(), settings)",
         "else (total.sensitivity, total.flat.data_ptr(), settings)",
-        _ENDINGS + "::test_another_noise_bound_rate_or_memory_never_meets_an_old_recording",
+        _UPDATES_TESTS + "::test_another_noise_bound_rate_or_memory_never_meets_an_old_recording",
     ),
     one(
         "recordings-blind-to-the-bound",
         "noise for one bound is replayed after the bound has grown",
-        _ENDING,
+        _UPDATES,
         "else (noise.noise, total.sensitivity, total.flat.data_ptr(), settings)",
         "else (noise.noise, total.flat.data_ptr(), settings)",
-        _ENDINGS + "::test_another_noise_bound_rate_or_memory_never_meets_an_old_recording",
+        _UPDATES_TESTS + "::test_another_noise_bound_rate_or_memory_never_meets_an_old_recording",
     ),
     one(
         "recorded-noise-of-any-size",
         "a recording that draws less than it is charged for is used",
-        _ENDING,
+        _UPDATES,
         "if std is not None and not abs(float((newest / std).square().mean()) - 1.0) <= slack + 1e-3:",
         "if std is not None and abs(float((newest / std).square().mean()) - 1.0) > 1e9:",
-        _ENDINGS + "::test_draws_of_the_wrong_size_or_drawn_twice_are_refused",
+        _UPDATES_TESTS + "::test_draws_of_the_wrong_size_or_drawn_twice_are_refused",
     ),
     one(
         "recorded-noise-drawn-once",
         "a recording that repeats its noise at every replay is used",
-        _ENDING,
+        _UPDATES,
         ".double().mean() > 0.5):",
         ".double().mean() > 1.5):",
-        _ENDINGS + "::test_draws_of_the_wrong_size_or_drawn_twice_are_refused",
+        _UPDATES_TESTS + "::test_draws_of_the_wrong_size_or_drawn_twice_are_refused",
     ),
     one(
         "any-optimizer-recorded",
         "a recording freezes what an optimizer works out anew, and hooks that guard it run once",
-        _ENDING,
+        _UPDATES,
         "is_plain = type(optimizer) is SGD and noise.noise.is_recordable",
         "is_plain = isinstance(optimizer, Optimizer) and noise.noise.is_recordable",
-        _ENDINGS + "::test_only_plain_sgd_is_ever_recorded",
+        _UPDATES_TESTS + "::test_only_plain_sgd_is_ever_recorded",
     ),
     one(
         "device-counter-stands-still",

@@ -123,7 +123,7 @@ RECORDS: tuple[Mutant, ...] = (
     one(
         "recipe-of-any-unit",
         "a recipe may promise something to persons whom nothing names",
-        "runs/recipe.py",
+        "runs/recipes/recipe.py",
         "if unit is None or unit in (*known, *allowed):",
         "if True:",
         _OWN_DATA + "::test_persons_are_promised_nothing_by_a_table_that_does_not_know_them",
@@ -131,7 +131,7 @@ RECORDS: tuple[Mutant, ...] = (
     one(
         "several-records-of-a-person-unseen",
         "the noise of one record is promised to a person who has several",
-        "datasets/declared_table.py",
+        "datasets/own/declared_table.py",
         "if persons is None or (all(persons) and len(set(persons)) == len(persons)):",
         "if True:",
         _OWN_DATA + "::test_persons_with_several_records_are_not_promised_what_one_record_is",

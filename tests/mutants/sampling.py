@@ -10,7 +10,7 @@ _POISSON = "tests/contract/test_samplers.py::test_poisson_sampling_follows_the_l
 _CHARGED = "tests/contract/test_samplers.py::test_a_round_is_charged_as_declared"
 _EPOCHS = "mechanism/epoch_sampling.py"
 _TRUNCATED = "mechanism/truncated.py"
-_STEP = "training/step.py"
+_SUMMING = "training/summing.py"
 _SESSION = "training/session.py"
 _WALK = "            for place, indices in enumerate(batches):\n"
 
@@ -92,11 +92,11 @@ SAMPLING = (
         "every-round-run-twice",
         "two steps are taken for every one that is charged",
         _SESSION,
-        "            batches = sampling.round_batches(len(self._dataset), self._streams.sampling)\n",
+        "            batches = sampling.round_batches(len(run.dataset), run.streams.sampling)\n",
         "            batches = [\n"
         "                part\n"
         "                for _ in range(2)\n"
-        "                for part in sampling.round_batches(len(self._dataset), self._streams.sampling)\n"
+        "                for part in sampling.round_batches(len(run.dataset), run.streams.sampling)\n"
         "            ]\n",
         "tests/training/test_release.py::test_every_release_has_its_charged_round_and_every_round_its_release",
     ),
@@ -111,19 +111,19 @@ SAMPLING = (
     one(
         "divided-by-the-real-batch",
         "the size of the noise reveals how many records were drawn",
-        _STEP,
-        "            ending.apply(keep=self._sum.keep)",
-        "            session._endings.divisor = float(max(1, len(self._indices)))\n"
-        "            ending.apply(keep=self._sum.keep)",
+        _SESSION,
+        "            noisy.value.apply(keep=self._clipped.keep)",
+        "            run.updates.divisor = float(max(1, len(self._batch)))\n"
+        "            noisy.value.apply(keep=self._clipped.keep)",
         "tests/training/test_release.py::test_the_size_of_the_data_set_changes_no_constant",
         "tests/training/test_release.py::test_one_more_record_moves_a_release_at_most_the_bound_over_the_public_size",
     ),
     one(
         "divided-by-rate-times-size",
         "the size of the noise reveals how many records there are",
-        _SESSION,
+        "training/prepared.py",
         "divisor=self.plan.sampling.expected_batch_size,",
-        "divisor=self.plan.sampling.expected_batch_size / 8 * len(self._dataset),",
+        "divisor=self.plan.sampling.expected_batch_size / 8 * len(self.dataset),",
         "tests/training/test_release.py::test_the_size_of_the_data_set_changes_no_constant",
         "tests/training/test_release.py::test_a_record_without_a_gradient_leaves_an_update_bit_for_bit_the_same",
     ),
@@ -138,9 +138,9 @@ SAMPLING = (
     one(
         "half-a-sum-kept-when-memory-runs-out",
         "examples summed before a device ran out of memory are added again",
-        _STEP,
-        "            self._sum.clear()\n            session._clipping.begin",
-        "            session._clipping.begin",
+        _SUMMING,
+        "            self._clipped.clear()\n            how.clipping.begin",
+        "            how.clipping.begin",
         "tests/training/test_memory.py",
     ),
     one(

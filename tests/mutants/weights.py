@@ -8,7 +8,7 @@ _WATCH = "training/weights.py"
 _PRINTS = "training/fingerprints.py"
 _FOLLOWING = "training/following.py"
 _SESSION = "training/session.py"
-_STEP = "training/step.py"
+_GUARDS = "training/guards.py"
 _TALLY = "accounting/ledger/tally.py"
 _FOUND = "tests/training/test_weights.py::test_a_change_between_two_steps_is_refused_and_nothing_is_promised"
 _HOOK = "tests/training/test_following.py::test_a_hook_that_uses_gradients_without_noise_is_refused"
@@ -45,7 +45,7 @@ WEIGHTS: tuple[Mutant, ...] = (
         "door-beside-hidden-iterates",
         "weights are changed inside a chain whose proof knows steps alone",
         _SESSION,
-        "        self._iterates.check_public_change()\n",
+        "        for notify in self._events.before_public_change:\n            notify()\n",
         "",
         "tests/training/test_last_iterate.py::test_not_even_a_public_change_may_stand_beside_the_steps",
     ),
@@ -95,9 +95,9 @@ WEIGHTS: tuple[Mutant, ...] = (
     one(
         "bits-compared-at-the-first-step-only",
         "what is written through .data at a later step leaves with the model",
-        _STEP,
-        "        session._weights.look(waits=_is_watched(session.steps_taken))",
-        "        if session.steps_taken == 0:\n            session._weights.look(waits=True)",
+        _GUARDS,
+        "        self.weights.look(waits=self._is_deep)",
+        "        if self._num_updates == 0:\n            self.weights.look(waits=True)",
         "tests/training/test_weights.py::test_a_forward_pass_that_writes_through_data_at_a_later_step_is_refused",
     ),
     one(
@@ -135,8 +135,8 @@ WEIGHTS: tuple[Mutant, ...] = (
     one(
         "no-look-at-the-exit",
         "a session in which a trainer's own optimizer does all the training promises epsilon 0",
-        _SESSION,
-        "            if not self._weights.is_broken:\n                self._weights.look(waits=True)\n        except",
+        _GUARDS,
+        "            if not self.weights.is_broken:\n                self.weights.look(waits=True)\n        except",
         "            pass\n        except",
         "tests/training/test_weights.py::"
         "test_a_session_in_which_another_optimizer_does_all_the_training_promises_nothing",
@@ -145,15 +145,15 @@ WEIGHTS: tuple[Mutant, ...] = (
         "no-look-before-a-guarantee",
         "a guarantee is given for weights that something else has trained",
         _SESSION,
-        "        if self._is_open and not self._weights.is_broken:",
+        "        if self._is_open and not self._run.guard.weights.is_broken:",
         "        if self._entered is None:",
         "tests/training/test_weights.py::test_a_guarantee_that_is_asked_for_within_the_session_looks_first",
     ),
     one(
         "change-not-in-the-ledger",
         "whoever reads the folder takes the run for private",
-        _SESSION,
-        "        self.ledger.note_unexplained_change(step=self.steps_taken)",
+        "training/prepared.py",
+        "        self.ledger.note_unexplained_change(step=self.state.steps_taken)",
         "        return",
         "tests/training/test_weights.py::test_the_ledger_keeps_it_and_whoever_reads_it_is_told",
     ),
@@ -217,7 +217,7 @@ WEIGHTS: tuple[Mutant, ...] = (
     one(
         "gradients-taken-after-the-optimizer-was-told",
         "an optimizer swaps gradients without noise in before it is followed",
-        "training/ending.py",
+        "training/updates.py",
         "        with self.opened(written):",
         "        with self.opened([parameter.grad for parameter in self.parameters if parameter.grad is not None]):",
         "tests/training/test_following.py::test_gradients_that_an_optimizer_swaps_when_told_of_the_noise_are_refused",

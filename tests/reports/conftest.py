@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from privet.runs.recipe_files import load_recipe
+from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.runner import train
 
 TINY = (

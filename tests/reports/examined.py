@@ -11,9 +11,9 @@ import torch
 
 from privet.attacks.audit_claim import AuditFinding
 from privet.attacks.membership import MembershipScores
-from privet.attacks.rebuilt import Mean, RebuiltFigures, RebuiltReport
-from privet.attacks.verdict import AttackLimit, membership_report
-from privet.effects.calibration import calibration_report
+from privet.attacks.membership_verdict import AttackLimit, membership_report
+from privet.attacks.reconstruction.result import Mean, RebuiltFigures, RebuiltReport
+from privet.effects.confidence import calibration_report
 from privet.effects.fairness import Attribute, fairness_report
 from privet.effects.groups import DecisionDisparity, FairnessReport, SourceRow
 from privet.effects.radii import RadiusPoint, RobustnessReport, wilson_interval

@@ -18,7 +18,7 @@ from privet.reports.certificate_page import JSON_NAME, PAGE_NAME, render_page, w
 from privet.vocabulary import Adjacency
 from tests.reports.certificates import plan_of, spend
 from tests.reports.conftest import MakeRun
-from tests.reports.test_report import HOSTILE, Page, assert_loads_and_runs_nothing
+from tests.reports.test_run_report import HOSTILE, Page, assert_loads_and_runs_nothing
 from tests.scripts.test_verify_certificate import HOLDS, VERIFIER
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from privet.attacks.verdict import NEVER_TRAINED
+from privet.attacks.membership_verdict import NEVER_TRAINED
 from privet.errors import ArgumentError, CheckpointError
 from privet.reports.audits import read_audit
 from privet.reports.baseline import baseline_rows, group_prices, unequal_terms
@@ -20,12 +20,12 @@ from privet.reports.comparison import (
 from privet.reports.content import RunContent, gather
 from privet.reports.differences import Figure, shown_numbers
 from privet.reports.facets import Facet, facets_of
-from privet.reports.report import render, stamps
-from privet.runs.recipe import Recipe
+from privet.reports.run_report import render, stamps
+from privet.runs.recipes.recipe import Recipe
 from privet.runs.run_files import RunFiles
 from tests.reports.conftest import MakeRun
 from tests.reports.examined import examined
-from tests.reports.test_report import Page
+from tests.reports.test_run_report import Page
 
 Runs = tuple[RunContent, RunContent]
 

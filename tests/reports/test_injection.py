@@ -10,10 +10,10 @@ import pytest
 
 from privet.reports.comparison import render_comparison
 from privet.reports.content import gather
-from privet.reports.report import render
+from privet.reports.run_report import render
 from tests.reports.conftest import MakeRun
 from tests.reports.examined import examined
-from tests.reports.test_report import HOSTILE, Page
+from tests.reports.test_run_report import HOSTILE, Page
 
 CORPUS = " ".join(
     (

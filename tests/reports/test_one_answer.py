@@ -33,7 +33,8 @@ from privet.reports.certificate_page import write_certificate
 from privet.reports.content import gather
 from privet.runs.ledger_check import check_ledger
 from privet.runs.project import total_of_runs
-from privet.training.session import Session, privatize
+from privet.training.session import Session
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Release, Unit
 from tests.scripts.test_verify_certificate import HOLDS, VERIFIER, WRONG
 

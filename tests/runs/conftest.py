@@ -9,8 +9,8 @@ import pytest
 from privet.datasets import Split, load
 from privet.plan import Plan
 from privet.runs import building
-from privet.runs.recipe import PrivacySettings, Recipe
-from privet.runs.recipe_files import load_recipe
+from privet.runs.recipes.recipe import PrivacySettings, Recipe
+from privet.runs.recipes.recipe_files import load_recipe
 
 TINY = (
     "model=logistic_regression",

@@ -9,8 +9,8 @@ import pytest
 
 from privet.errors import RecipeError
 from privet.runs.ledger_check import check_ledger
-from privet.runs.recipe import Recipe
-from privet.runs.recipe_files import load_recipe
+from privet.runs.recipes.recipe import Recipe
+from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.runner import train
 from privet.vocabulary import Release
 

@@ -15,10 +15,10 @@ from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import RecipeError
 from privet.runs import building, pretraining
+from privet.runs.evaluation.pretraining_shift import examine_pretraining
 from privet.runs.pretraining import starting_model
-from privet.runs.pretraining_examination import examine_pretraining
-from privet.runs.recipe import Recipe
-from privet.runs.recipe_files import load_recipe
+from privet.runs.recipes.recipe import Recipe
+from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.runner import evaluate, train
 
 CPU = torch.device("cpu")

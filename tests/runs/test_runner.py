@@ -27,9 +27,9 @@ from privet.errors import (
     RecipeError,
 )
 from privet.runs.ledger_check import check_ledger
+from privet.runs.measures import CurvePoint
 from privet.runs.progress import Silent, StepUpdate, epsilon_after
-from privet.runs.recipe import Recipe
-from privet.runs.results import CurvePoint
+from privet.runs.recipes.recipe import Recipe
 from privet.runs.runner import evaluate, train
 
 MakeRecipe = Callable[..., Recipe]

@@ -14,8 +14,8 @@ from privet.mechanism.epoch_sampling import Shuffle
 from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
 from privet.runs import runner
-from privet.runs.recipe import Recipe
-from privet.runs.recipe_files import load_recipe
+from privet.runs.recipes.recipe import Recipe
+from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.run_files import RunFiles
 from privet.runs.spending import Spending
 from privet.vocabulary import Adjacency

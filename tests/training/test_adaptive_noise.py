@@ -36,8 +36,10 @@ from privet.mechanism.second_moments import num_axis_sums
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.sums import ClippedSum
 from privet.plan import Plan
+from privet.training.performance import Performance
 from privet.training.replay import CudaGraph
-from privet.training.session import Session, privatize
+from privet.training.session import Session
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 
 SCALES = torch.tensor([0.05, 0.3, 1.0, 3.0])
@@ -91,15 +93,15 @@ def squares_of(engine: object, data: list[tuple[Tensor, Tensor]], model: nn.Modu
         SGD(model.parameters(), lr=0.0),
         data,
         plan,
-        physical_batch_size=7,
+        performance=Performance(physical_batch_size=7, engine=engine),
         seed=0,
-        engine=engine,  # type: ignore[arg-type]
+        # type: ignore[arg-type]
     )
     with session:
         for step in session.steps():
             step.accumulate(lambda x, y: functional.cross_entropy(model(x), y, reduction="none"))
-            assert step._sum.squares is not None
-            found.append(step._sum.squares.clone())
+            assert step._clipped.squares is not None
+            found.append(step._clipped.squares.clone())
             step.update()
     return found[0]
 
@@ -222,9 +224,11 @@ def test_units_follow_badly_scaled_features(learning: ReleasedSquares | PastGrad
         sampling=Poisson(rate=0.25, steps=30, expected_batch_size=1000),
     )
     data = list(zip(features, labels, strict=True))
-    with privatize(model, SGD(model.parameters(), lr=0.02), data, plan, physical_batch_size=2000, seed=0) as session:
+    with privatize(
+        model, SGD(model.parameters(), lr=0.02), data, plan, performance=Performance(physical_batch_size=2000), seed=0
+    ) as session:
         train(session)
-        run = session._noise
+        run = session._run.state.noise
     assert isinstance(run, AdaptiveGaussianRun)
     columns = np.array(run.learning.geometry.columns[0])
     assert columns.argmax() == 3
@@ -249,10 +253,10 @@ def test_a_resumed_run_goes_on_from_the_units_it_had_learned(
 
     with session() as first:
         train(first, stop_after=3)
-        kept, units = first._noise.state(), first._noise.begin(3, torch.zeros(1)).frame
+        kept, units = first._run.state.noise.state(), first._run.state.noise.begin(3, torch.zeros(1)).frame
     with session() as again:
-        assert again._noise.state() == kept
-        found = again._noise.begin(3, torch.zeros(1)).frame
+        assert again._run.state.noise.state() == kept
+        found = again._run.state.noise.begin(3, torch.zeros(1)).frame
         assert found is not None
         assert units is not None
         assert found.geometry == units.geometry
@@ -278,7 +282,13 @@ def test_what_cannot_learn_units_is_refused() -> None:
     with pytest.raises(PlanError, match="NoMask"):
         privatize(model, SGD(model.parameters(), lr=0.1), data, masked)
     with pytest.raises(PlanError, match="Eager"):
-        privatize(model, SGD(model.parameters(), lr=0.1), data, plan_with(SQUARES), launch=CudaGraph())
+        privatize(
+            model,
+            SGD(model.parameters(), lr=0.1),
+            data,
+            plan_with(SQUARES),
+            performance=Performance(launch=CudaGraph()),
+        )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from privet.gradients.engines.engine import Clipper, Engine
 from privet.gradients.engines.functional import Functional
 from privet.gradients.forms.per_example import PerExample
 from privet.training.augmentation import ShiftAndFlip, Views, mean_over_views
-from privet.training.session import privatize
+from privet.training.performance import Performance
+from privet.training.start import privatize
 from tests.gradients.reference import trainable
 from tests.training.tools import flat_gradient, full_batch
 
@@ -50,7 +51,9 @@ def clipped_sum(views: Views, engine: Engine, physical_batch_size: int, *, scale
     model = convolutions()
     plan = full_batch(1, norm=NORM, noise_multiplier=1e-13)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    with privatize(model, optimizer, views, plan, engine=engine, physical_batch_size=physical_batch_size) as session:
+    with privatize(
+        model, optimizer, views, plan, performance=Performance(engine=engine, physical_batch_size=physical_batch_size)
+    ) as session:
         for step in session.steps():
             step.accumulate(
                 mean_over_views(lambda x, y: scale * functional.cross_entropy(model(x), y, reduction="none"))
@@ -142,7 +145,7 @@ def test_a_loss_that_mixes_the_views_of_two_records_is_refused() -> None:
     for engine in (BookKeeping(), Functional()):
         model = convolutions()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with privatize(model, optimizer, views, full_batch(1), engine=engine) as session:
+        with privatize(model, optimizer, views, full_batch(1), performance=Performance(engine=engine)) as session:
             step = next(session.steps())
             for inputs, labels in step.microbatches():
                 losses = functional.cross_entropy(

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from privet.errors import ArgumentError, CheckpointError, LoopError
 from privet.training.averaging import ExponentialAverage
-from privet.training.session import Session, privatize
+from privet.training.session import Session
+from privet.training.start import privatize
 from tests.training.tools import examples, flat, full_batch, network, plain_sgd, run, walk
 
 

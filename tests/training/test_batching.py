@@ -17,7 +17,8 @@ from torch.utils.data import default_collate
 
 from privet.errors import DataError
 from privet.training.batching import fetch, split, tensors_of
-from privet.training.session import privatize
+from privet.training.performance import Performance
+from privet.training.start import privatize
 from tests.training.tools import CPU, examples, flat, full_batch, losses_of, network, plain_sgd, poisson, run
 
 
@@ -44,7 +45,12 @@ def test_taking_many_at_once_equals_taking_one_by_one(physical_batch_size: int) 
     by_items, at_once, data = network(), network(), Batched()
     for model, dataset in ((by_items, examples()), (at_once, data)):
         session = privatize(
-            model, plain_sgd(model), dataset, poisson(6), physical_batch_size=physical_batch_size, seed=1
+            model,
+            plain_sgd(model),
+            dataset,
+            poisson(6),
+            performance=Performance(physical_batch_size=physical_batch_size),
+            seed=1,
         )
         with session:
             run(session, model)

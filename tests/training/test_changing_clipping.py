@@ -15,7 +15,8 @@ from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
 from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, PerSampleAdaptive, Threshold
 from privet.mechanism.grouping import PerLayer
 from privet.plan import Plan
-from privet.training.session import Session, privatize
+from privet.training.session import Session
+from privet.training.start import privatize
 from tests.training.tools import (
     examples,
     flat,
@@ -106,7 +107,7 @@ def test_the_noise_follows_the_learned_threshold(monkeypatch: pytest.MonkeyPatch
     asked: list[float] = []
     session, model = session_of(replace(full_batch(5), clipping=ADAPTIVE))
     with session:
-        source = session._streams.noise
+        source = session._run.streams.noise
         add = type(source).add_normal
 
         def noted(self: object, vector: Tensor, std: float) -> None:
@@ -125,7 +126,7 @@ def test_a_resumed_run_goes_on_from_the_threshold_it_had_learned(tmp_path: Path)
     session, model = session_of(plan, folder=tmp_path)
     with session:
         bounds_of(session, model, at_most=4)
-        learned = session._clipping.state()["bounds"]
+        learned = session._run.state.clipping.state()["bounds"]
     again, model = session_of(plan, folder=tmp_path)
     with again:
         assert bounds_of(again, model)[0] == learned != (0.05,)
@@ -148,7 +149,7 @@ def test_a_checkpoint_tells_no_more_of_a_threshold_than_its_value(tmp_path: Path
         run(session, model)
     with safe_open(tmp_path / "checkpoint.safetensors", framework="pt") as file:
         facts = json.loads(file.metadata()["privet"])
-    assert facts["clipping"] == {"bounds": list(session._clipping.state()["bounds"])}
+    assert facts["clipping"] == {"bounds": list(session._run.state.clipping.state()["bounds"])}
 
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["flat", "layerwise"])

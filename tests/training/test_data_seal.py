@@ -19,7 +19,7 @@ from privet.durable import state_folder
 from privet.errors import CheckpointError, DataError, LedgerMismatch
 from privet.training.augmentation import ShiftAndFlip, Views
 from privet.training.data_seal import DataSeal
-from privet.training.session import privatize
+from privet.training.start import privatize
 from tests.training.tools import Watched, examples, full_batch, network, plain_sgd, poisson, run
 
 

@@ -13,7 +13,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from privet.errors import LoopError, WeightsChanged
 from privet.training.optimizers import DPAdam
-from privet.training.session import Session, privatize
+from privet.training.session import Session
+from privet.training.start import privatize
 from tests.training.tools import Counting, examples, flat, full_batch, losses_of, network, plain_sgd, run, walk
 
 Raw = dict[nn.Parameter, Tensor]

@@ -12,7 +12,7 @@ import torch
 
 from privet.accounting.ledger import Ledger
 from privet.errors import CheckpointError, LedgerWriteError
-from privet.training.session import privatize
+from privet.training.start import privatize
 from tests.training.tools import Counting, Watched, examples, flat, full_batch, network, plain_sgd, run
 
 LEDGER = "ledger.jsonl"

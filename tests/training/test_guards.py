@@ -10,8 +10,9 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, Weighte
 
 from privet.errors import ArgumentError, DataError, LoopError, PlanError, UnsupportedModel
 from privet.training.guards import check_optimizer
-from privet.training.session import privatize
-from privet.training.step import Step
+from privet.training.performance import Performance
+from privet.training.session import Step
+from privet.training.start import privatize
 from tests.training.tools import (
     examples,
     flat,
@@ -52,7 +53,7 @@ def test_data_that_cannot_be_sampled_by_index_is_refused_with_advice(dataset: ob
 def test_a_physical_batch_size_that_is_no_count_is_refused(size: object) -> None:
     model = network()
     with pytest.raises(ArgumentError, match="physical_batch_size"):
-        privatize(model, plain_sgd(model), examples(), full_batch(), physical_batch_size=size)  # type: ignore[arg-type]
+        privatize(model, plain_sgd(model), examples(), full_batch(), performance=Performance(physical_batch_size=size))  # type: ignore[arg-type]
 
 
 def test_an_optimizer_for_sparse_gradients_is_refused() -> None:
@@ -169,7 +170,7 @@ def test_the_optimizer_is_free_again_when_entering_fails() -> None:
 
     model = network()
     optimizer = plain_sgd(model)
-    session = privatize(model, optimizer, examples(), full_batch(), engine=Failing())  # type: ignore[arg-type]
+    session = privatize(model, optimizer, examples(), full_batch(), performance=Performance(engine=Failing()))  # type: ignore[arg-type]
     with pytest.raises(UnsupportedModel, match="not today"), session:
         pass
     assert not optimizer._optimizer_step_pre_hooks
@@ -202,7 +203,9 @@ def test_no_gradient_is_there_before_the_first_update() -> None:
 def test_a_gradient_never_holds_a_sum_without_noise() -> None:
     """After the first update a gradient is set; what the next step sums up must not show through it."""
     model = network()
-    with privatize(model, plain_sgd(model), examples(), full_batch(), physical_batch_size=3) as session:
+    with privatize(
+        model, plain_sgd(model), examples(), full_batch(), performance=Performance(physical_batch_size=3)
+    ) as session:
         run(session, model, at_most=1)
         released = flat_gradient(model).clone()
         for step in session.steps():
@@ -269,7 +272,9 @@ def test_a_second_forward_pass_that_changes_a_buffer_is_refused() -> None:
             model.learns = False
         step.update()
 
-    session = privatize(model, plain_sgd(model), examples(), full_batch(), physical_batch_size=4)
+    session = privatize(
+        model, plain_sgd(model), examples(), full_batch(), performance=Performance(physical_batch_size=4)
+    )
     with pytest.raises(UnsupportedModel, match="average"):
         take_steps(session, look_again)
 

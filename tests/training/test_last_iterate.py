@@ -27,8 +27,8 @@ from privet.plan import Plan
 from privet.runs.ledger_check import check_ledger
 from privet.training.averaging import ExponentialAverage
 from privet.training.checkpoint import load_checkpoint
-from privet.training.session import Session, privatize
-from privet.training.step import Step
+from privet.training.session import Session, Step
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Release, Unit
 
 RATE, RIDGE = 0.5, 1e-2

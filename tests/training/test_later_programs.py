@@ -14,8 +14,9 @@ from torch.utils.data import TensorDataset
 
 from privet.errors import LoopError, UnsupportedModel, WeightsChanged
 from privet.isolation.watch import Check, Waiver
-from privet.training.session import privatize
-from privet.training.step import Step
+from privet.training.performance import Performance
+from privet.training.session import Step
+from privet.training.start import privatize
 from tests.gradients.zoo import HardGate, SelfConditioned
 from tests.training.tools import examples, full_batch, losses_of, network, plain_sgd
 
@@ -46,7 +47,9 @@ def train(
     waive: Sequence[Waiver] = (),
 ) -> None:
     plan, optimizer = full_batch(num_steps), plain_sgd(model)
-    with privatize(model, optimizer, data, plan, physical_batch_size=size, waive=waive) as session:
+    with privatize(
+        model, optimizer, data, plan, performance=Performance(physical_batch_size=size), waive=waive
+    ) as session:
         for step in session.steps():
             before(step.index)
             way(step, losses)
@@ -275,7 +278,13 @@ def test_examples_that_come_second_may_not_mix_either(centres: bool, num_steps: 
         # batches whose rows are steps of time cannot be made up
         vouched = [Waiver(check=Check.EXPERIMENTS, because="the trial on real batches does")]
         with privatize(
-            model, plain_sgd(model), data, plan, physical_batch_size=4, collate=collate, waive=vouched
+            model,
+            plain_sgd(model),
+            data,
+            plan,
+            performance=Performance(physical_batch_size=4),
+            collate=collate,
+            waive=vouched,
         ) as session:
             for step in session.steps():
                 way(step, losses)
@@ -302,7 +311,9 @@ def test_a_model_that_skips_layers_at_random_is_proven_and_its_steps_are_soon_do
             hidden = layer(hidden).tanh() if torch.rand(()) < 0.5 else hidden + 0.01 * layer(hidden)
         return functional.cross_entropy(head(hidden), labels, reduction="none")
 
-    with privatize(model, plain_sgd(model), examples(), full_batch(14), physical_batch_size=8) as session:
+    with privatize(
+        model, plain_sgd(model), examples(), full_batch(14), performance=Performance(physical_batch_size=8)
+    ) as session:
         for step in session.steps():
             before = len(calls)
             way(step, losses)

@@ -11,8 +11,9 @@ from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 
 from privet.errors import LedgerError, LoopError, LossError, PrivetError
-from privet.training.session import Session, privatize
-from privet.training.step import Step
+from privet.training.performance import Performance
+from privet.training.session import Session, Step
+from privet.training.start import privatize
 from tests.training.tools import (
     Watched,
     examples,
@@ -30,7 +31,13 @@ from tests.training.tools import (
 
 def begin(model: nn.Module, *, steps: int = 3, physical_batch_size: int = 3) -> Session:
     """Three physical batches a step: 3, 3 and 2 examples."""
-    return privatize(model, plain_sgd(model), examples(), full_batch(steps), physical_batch_size=physical_batch_size)
+    return privatize(
+        model,
+        plain_sgd(model),
+        examples(),
+        full_batch(steps),
+        performance=Performance(physical_batch_size=physical_batch_size),
+    )
 
 
 def backward_twice(step: Step, model: nn.Module) -> None:
@@ -168,7 +175,9 @@ def test_an_update_after_the_data_failed_half_way_is_refused(way: str) -> None:
         step.update()
 
     with pytest.raises(LoopError):
-        take_steps(privatize(model, plain_sgd(model), data, full_batch(), physical_batch_size=3), body)
+        take_steps(
+            privatize(model, plain_sgd(model), data, full_batch(), performance=Performance(physical_batch_size=3)), body
+        )
     assert torch.equal(flat(model), before)
 
 

@@ -16,8 +16,9 @@ from privet.mechanism.masking import FrozenMask, Mask, NoMask, RandomMask
 from privet.mechanism.release_masks import RankedMask
 from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
+from privet.training.performance import Performance
 from privet.training.replay import Compiled
-from privet.training.session import privatize
+from privet.training.start import privatize
 from privet.vocabulary import Release
 from tests.training.tools import (
     examples,
@@ -44,7 +45,12 @@ each_mask = pytest.mark.parametrize("mask", MASKS, ids=repr)
 def trained(plan: Plan, *, physical_batch_size: int = 256) -> Tensor:
     model = network()
     with privatize(
-        model, plain_sgd(model), examples(), plan, seed=7, physical_batch_size=physical_batch_size
+        model,
+        plain_sgd(model),
+        examples(),
+        plan,
+        seed=7,
+        performance=Performance(physical_batch_size=physical_batch_size),
     ) as session:
         run(session, model)
     return flat(model)
@@ -64,7 +70,9 @@ def test_a_rate_of_zero_is_training_without_a_mask_bit_for_bit(mask: Mask) -> No
 def test_masked_coordinates_get_neither_signal_nor_noise_and_all_others_get_both(mask: Mask) -> None:
     model, plan = network(), replace(full_batch(steps=8), mask=mask)
     masked_steps = 0
-    with privatize(model, plain_sgd(model), examples(), plan, physical_batch_size=3) as session:
+    with privatize(
+        model, plain_sgd(model), examples(), plan, performance=Performance(physical_batch_size=3)
+    ) as session:
         for step in session.steps():
             before = flat(model)
             walk(step, model)
@@ -97,7 +105,9 @@ def test_one_mask_serves_a_whole_step_also_when_memory_runs_out(mask: Mask) -> N
             raise torch.OutOfMemoryError("pretended")
         return losses_of(model)(inputs, labels)
 
-    with privatize(model, plain_sgd(model), examples(), plan, physical_batch_size=4) as session:
+    with privatize(
+        model, plain_sgd(model), examples(), plan, performance=Performance(physical_batch_size=4)
+    ) as session:
         for step in session.steps():
             before = step.kept
             step.accumulate(failing)
@@ -182,7 +192,7 @@ def test_recordings_give_way_to_a_mask_of_rows(caplog: pytest.LogCaptureFixture)
     losses = losses_of(model)
     with (
         caplog.at_level(logging.WARNING, logger="privet"),
-        privatize(model, plain_sgd(model), examples(), plan, launch=Compiled()) as session,
+        privatize(model, plain_sgd(model), examples(), plan, performance=Performance(launch=Compiled())) as session,
     ):
         for step in session.steps():
             step.accumulate(losses)

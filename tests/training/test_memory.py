@@ -18,7 +18,9 @@ from privet.mechanism.changing_clipping import AdaptiveQuantile
 from privet.mechanism.mask_rates import Constant
 from privet.mechanism.release_masks import RankedMask
 from privet.plan import Plan
-from privet.training.session import Session, privatize
+from privet.training.performance import Performance
+from privet.training.session import Session
+from privet.training.start import privatize
 from privet.training.telemetry import Unprotected
 from tests.training.tools import Watched, examples, flat, full_batch, losses_of, network, plain_sgd, poisson
 
@@ -53,7 +55,14 @@ def undisturbed(plan: Plan, seed: int) -> Tensor:
 @pytest.mark.parametrize(("size", "room", "left"), [(8, 4, 4), (8, 1, 1), (7, 2, 2), (256, 3, 2)])
 def test_a_step_short_of_memory_gives_the_same_result(engine: Engine, size: int, room: int, left: int) -> None:
     model, plan = network(), poisson(5, rate=0.8)  # the first batch is cut in two: later ones are short of memory too
-    session = privatize(model, plain_sgd(model), examples(), plan, physical_batch_size=size, engine=engine, seed=11)
+    session = privatize(
+        model,
+        plain_sgd(model),
+        examples(),
+        plan,
+        performance=Performance(physical_batch_size=size, engine=engine),
+        seed=11,
+    )
     train(session, short_of_memory(model, room=room))
     assert torch.allclose(flat(model), undisturbed(plan, 11), rtol=0, atol=1e-6)
     assert session.ledger.charged_rounds == 5
@@ -64,7 +73,9 @@ def test_a_step_short_of_memory_reads_the_same_examples_again() -> None:
     model, calm = network(), network()
     disturbed_data, calm_data = Watched(examples()), Watched(examples())
     train(
-        privatize(model, plain_sgd(model), disturbed_data, poisson(1), physical_batch_size=8, seed=3),
+        privatize(
+            model, plain_sgd(model), disturbed_data, poisson(1), performance=Performance(physical_batch_size=8), seed=3
+        ),
         short_of_memory(model, room=2),
     )
     train(privatize(calm, plain_sgd(calm), calm_data, poisson(1), seed=3), losses_of(calm))
@@ -111,13 +122,12 @@ def test_what_was_summed_or_counted_before_memory_ran_out_is_forgotten(plan: Pla
             plain_sgd(model),
             Watched(examples(), short),
             plan,
-            physical_batch_size=size,
+            performance=Performance(physical_batch_size=size, engine=engine),
             telemetry=told.append,
-            engine=engine,
             seed=2,
         )
         train(session, losses_of(model))
-        learned = [*session._clipping.state().values(), *session._noise.state().values()]
+        learned = [*session._run.state.clipping.state().values(), *session._run.state.noise.state().values()]
         return flat(model), [number for values in learned for number in values], told, session
 
     short = ShortOnce(after=8)
@@ -134,9 +144,11 @@ def test_what_was_summed_or_counted_before_memory_ran_out_is_forgotten(plan: Pla
 
 def test_a_half_added_physical_batch_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     model = network()
-    session = privatize(model, plain_sgd(model), examples(), poisson(5), physical_batch_size=4, seed=11)
+    session = privatize(
+        model, plain_sgd(model), examples(), poisson(5), performance=Performance(physical_batch_size=4), seed=11
+    )
     with session:
-        whole = session._engine.add_clipped
+        whole = session._run.engine.add_clipped
         calls = 0
 
         def failing(losses: Tensor, rule: object, into: object) -> Tensor:
@@ -147,7 +159,7 @@ def test_a_half_added_physical_batch_is_forgotten(monkeypatch: pytest.MonkeyPatc
                 raise torch.OutOfMemoryError("artificial, after the sum was changed")
             return norms
 
-        monkeypatch.setattr(session._engine, "add_clipped", failing)
+        monkeypatch.setattr(session._run.engine, "add_clipped", failing)
         for step in session.steps():
             step.accumulate(losses_of(model))
             step.update()

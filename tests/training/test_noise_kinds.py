@@ -22,7 +22,8 @@ from privet.mechanism.sampling import Poisson
 from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
 from privet.plan import Plan
 from privet.training.optimizers import DPAdam
-from privet.training.session import privatize
+from privet.training.performance import Performance
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 
 SIZE = 4 * 5 + 5 + 5 * 3 + 3
@@ -62,7 +63,9 @@ def test_a_session_charges_what_its_plan_announced(name: str) -> None:
     plan = replace(PLAN, noise=KINDS[name])
     model, data = model_and_data()
     before = torch.cat([value.detach().reshape(-1).clone() for value in model.parameters()])
-    with privatize(model, SGD(model.parameters(), lr=0.1), data, plan, physical_batch_size=5, seed=0) as session:
+    with privatize(
+        model, SGD(model.parameters(), lr=0.1), data, plan, performance=Performance(physical_batch_size=5), seed=0
+    ) as session:
         for step in session.steps():
             step.accumulate(lambda x, y: functional.cross_entropy(model(x), y, reduction="none"))
             step.update()
@@ -86,7 +89,9 @@ def test_optimizers_that_need_one_noise_size_refuse_shaped_noise() -> None:
     plan = replace(PLAN, noise=KINDS["elliptical"])
 
     def train() -> None:
-        with privatize(model, DPAdam(model.parameters()), data, plan, physical_batch_size=32, seed=0) as session:
+        with privatize(
+            model, DPAdam(model.parameters()), data, plan, performance=Performance(physical_batch_size=32), seed=0
+        ) as session:
             for step in session.steps():
                 step.accumulate(lambda x, y: functional.cross_entropy(model(x), y, reduction="none"))
                 step.update()

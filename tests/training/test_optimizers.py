@@ -20,7 +20,7 @@ from privet.mechanism.changing_clipping import AdaptiveQuantile
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import PrivateSum
 from privet.training.optimizers import DPAdam, DPAdamW, NoiseAware, tell_noise
-from privet.training.session import privatize
+from privet.training.start import privatize
 from tests.training.tools import examples, flat, full_batch, network, poisson, run, walk
 
 Make = Callable[[Iterable[nn.Parameter]], Optimizer]

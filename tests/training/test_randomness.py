@@ -14,7 +14,7 @@ from torch import Tensor
 from privet.errors import ArgumentError, LoopError, PrivetError
 from privet.plan import Plan
 from privet.training.randomness import HostNoise, KeystreamNoise, Streams
-from privet.training.session import privatize
+from privet.training.start import privatize
 from tests.training.tools import (
     CPU,
     Watched,

@@ -22,9 +22,10 @@ from privet.mechanism.sampling import FullBatch, Poisson
 from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 from privet.plan import Plan
 from privet.training.checkpoint import load_checkpoint
+from privet.training.performance import Performance
 from privet.training.randomness import Streams
-from privet.training.session import privatize
-from privet.training.step import Step
+from privet.training.session import Step
+from privet.training.start import privatize
 from tests.gradients.reference import loop_clipped_sum
 from tests.training.tools import (
     CPU,
@@ -99,7 +100,9 @@ def test_a_release_is_the_clipped_sum_plus_noise_over_the_public_size() -> None:
         return functional.cross_entropy(module(typed[index]), labels[index], reduction="none")
 
     expected = loop_clipped_sum(model, loss, torch.arange(8), plan.clipping) + noise_of(9, 0.3 * 0.5, 1)[0]
-    with privatize(model, plain_sgd(model), examples(), plan, physical_batch_size=3, seed=9) as session:
+    with privatize(
+        model, plain_sgd(model), examples(), plan, performance=Performance(physical_batch_size=3), seed=9
+    ) as session:
         run(session, model)
     assert torch.allclose(flat_gradient(model).double(), expected / 8.0, rtol=0, atol=1e-6)
 
@@ -192,7 +195,12 @@ def test_a_record_without_a_gradient_leaves_an_update_bit_for_bit_the_same(place
             tensors = [torch.cat([a[:place], b, a[place:]]) for a, b in zip(tensors, extra, strict=True)]
         model = network()
         session = privatize(
-            model, plain_sgd(model), TensorDataset(*tensors), full_batch(), physical_batch_size=1, seed=4
+            model,
+            plain_sgd(model),
+            TensorDataset(*tensors),
+            full_batch(),
+            performance=Performance(physical_batch_size=1),
+            seed=4,
         )
         with session:
             for step in session.steps():
@@ -225,7 +233,12 @@ def test_engine_and_physical_batch_size_change_neither_the_result_nor_the_charge
     with privatize(expected, plain_sgd(expected), examples(), plan, seed=6) as reference:
         run(reference, expected)
     session = privatize(
-        model, plain_sgd(model), examples(), plan, engine=engine, physical_batch_size=physical_batch_size, seed=6
+        model,
+        plain_sgd(model),
+        examples(),
+        plan,
+        performance=Performance(engine=engine, physical_batch_size=physical_batch_size),
+        seed=6,
     )
     with session:
         run(session, model)

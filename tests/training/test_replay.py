@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from privet import Adjacency, Gaussian, Plan, Poisson, Threshold, Unit, privatize
+from privet import Adjacency, Gaussian, Performance, Plan, Poisson, Threshold, Unit, privatize
 from privet.errors import ArgumentError
 from privet.gradients.capture.marks import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
@@ -24,7 +24,7 @@ from privet.mechanism.mask_rates import GradualCooling
 from privet.mechanism.masking import RandomMask
 from privet.mechanism.sums import ClippedSum
 from privet.training.recording import Outcome, Recorder, zeros_like
-from privet.training.replay import Compiled, CudaGraph, Eager, Launch, Openly, Replay, _can_record_graphs
+from privet.training.replay import Compiled, CudaGraph, Eager, EagerLauncher, Launch, Replay, _can_record_graphs
 
 EXAMPLES, WIDTH, CLASSES = 96, 6, 3
 
@@ -61,7 +61,14 @@ def _trained(launch: Launch | None, device: str = "cpu", plan: Plan | None = Non
     def losses(inputs: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(model(inputs), labels, reduction="none")
 
-    session = privatize(model, optimizer, _data(device), plan or _plan(), physical_batch_size=9, seed=3, launch=launch)
+    session = privatize(
+        model,
+        optimizer,
+        _data(device),
+        plan or _plan(),
+        performance=Performance(physical_batch_size=9, launch=launch or Eager()),
+        seed=3,
+    )
     with session:
         for step in session.steps():
             step.accumulate(losses)
@@ -86,6 +93,8 @@ class _Plain:
 
 
 class _PlainLaunch:
+    replays = True
+
     def __init__(self, recorder: Recorder, *, warm_up: int = 1, max_recordings: int = 4) -> None:
         self.recorder, self.warm_up, self.max_recordings = recorder, warm_up, max_recordings
 
@@ -235,7 +244,14 @@ def test_a_new_loss_function_at_every_step_is_never_answered_with_an_old_recordi
     def trained(launch: Launch | None) -> dict[str, Tensor]:
         model = _model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-        with privatize(model, optimizer, _data(), _plan(30), physical_batch_size=50, seed=3, launch=launch) as session:
+        with privatize(
+            model,
+            optimizer,
+            _data(),
+            _plan(30),
+            performance=Performance(physical_batch_size=50, launch=launch or Eager()),
+            seed=3,
+        ) as session:
             for step in session.steps():
                 weight = 1.0 + step.index
                 step.accumulate(
@@ -260,7 +276,7 @@ def test_graphs_on_a_processor_and_engines_without_replay_fall_back_and_say_so(
         model = _model()
         layout = Layout.of([(name, tuple(value.shape)) for name, value in model.named_parameters()], OneGroup())
         running = Functional().start(model, list(model.parameters()), layout)
-        assert isinstance(Compiled().start(running, torch.device("cpu")), Openly)
+        assert isinstance(Compiled().start(running, torch.device("cpu")), EagerLauncher)
         running.close()
     assert "the model is on cpu" in caplog.text
     assert "RunningFunctional cannot be replayed" in caplog.text
@@ -315,7 +331,9 @@ def test_a_loop_over_microbatches_says_once_that_nothing_is_recorded(caplog: pyt
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     with (
         caplog.at_level(logging.WARNING, logger="privet"),
-        privatize(model, optimizer, _data(), _plan(), seed=3, launch=_PlainLaunch(recorder)) as session,
+        privatize(
+            model, optimizer, _data(), _plan(), seed=3, performance=Performance(launch=_PlainLaunch(recorder))
+        ) as session,
     ):
         for step in session.steps():
             for inputs, labels in step.microbatches():

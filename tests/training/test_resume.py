@@ -14,8 +14,8 @@ from torch.optim import SGD, Adam
 from privet.accounting.ledger import Ledger
 from privet.errors import CheckpointError, LedgerBusy, LedgerCorrupt, LedgerError, LedgerMismatch
 from privet.plan import Plan
-from privet.training.session import Session, privatize
-from privet.training.step import Step
+from privet.training.session import Session, Step
+from privet.training.start import privatize
 from tests.training.tools import examples, flat, full_batch, losses_of, network, plain_sgd, run, take_steps, walk
 
 LEDGER, CHECKPOINT = "ledger.jsonl", "checkpoint.safetensors"

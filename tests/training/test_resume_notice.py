@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from privet.accounting.ledger import Ledger
-from privet.training.session import Session, privatize
+from privet.training.session import Session
+from privet.training.start import privatize
 from tests.training.tools import examples, full_batch, network, plain_sgd, shuffle, walk
 
 

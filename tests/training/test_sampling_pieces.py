@@ -8,7 +8,7 @@ from privet.errors import DataError
 from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.sampling import FixedSize, Sampling
 from privet.mechanism.truncated import TruncatedPoisson, Truncation
-from privet.training.session import privatize
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency
 from tests.training.tools import Counting, Watched, examples, network, plain_sgd, plan_of, run
 

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from privet.errors import ArgumentError
 from privet.training.schedules import CosineDecay, LearningRate, LinearDecay, Schedule, StepDecay
-from privet.training.session import privatize
+from privet.training.start import privatize
 from tests.training.tools import examples, full_batch, network, run, walk
 
 SCHEDULES: list[Schedule] = [

@@ -22,7 +22,7 @@ from privet.gradients.engines.support import check_model
 from privet.training.estimator import PrivateClassifier
 from privet.training.geometry import release_geometry
 from privet.training.normalisation import PrivateNormalisation
-from privet.training.session import privatize
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 from tests.training.tools import examples, losses_of, network, plain_sgd, poisson
 
@@ -125,7 +125,7 @@ import torch
 from torch import distributed, nn
 from privet.errors import LedgerError
 from tests.training.tools import examples, network, plain_sgd, poisson, run
-from privet.training.session import privatize
+from privet.training.start import privatize
 
 rank, store = int(sys.argv[1]), sys.argv[2]
 model = network()

@@ -12,8 +12,8 @@ from privet.accounting.ledger import Ledger
 from privet.errors import LedgerMismatch, LoopError, PlanError
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
-from privet.training.session import privatize
-from privet.training.step import Step
+from privet.training.session import Step
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency
 from tests.training.tools import Counting, Watched, examples, flat, network, plain_sgd, run, shuffle, take_steps, walk
 

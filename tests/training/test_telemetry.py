@@ -13,8 +13,9 @@ from privet.accounting.ledger import Ledger
 from privet.errors import ArgumentError
 from privet.mechanism.clipping import KeepOrDrop
 from privet.mechanism.noise import Gaussian
-from privet.training import step as step_module
-from privet.training.session import privatize
+from privet.training import telemetry as telemetry_module
+from privet.training.performance import Performance
+from privet.training.start import privatize
 from privet.training.telemetry import NORM_LEVELS, Unprotected, norm_quantiles
 from tests.training.tools import examples, flat, full_batch, losses_of, network, plain_sgd, poisson, run, walk
 
@@ -40,7 +41,7 @@ def test_the_receiver_is_told_what_a_loop_over_the_examples_finds(bound: float, 
         plain_sgd(model),
         examples(),
         full_batch(3, norm=bound),
-        physical_batch_size=physical_batch_size,
+        performance=Performance(physical_batch_size=physical_batch_size),
         telemetry=told.append,
     )
     with session:
@@ -88,7 +89,9 @@ def test_lengths_of_gradients_are_told_before_clipping_and_noise_beside_the_clip
         lengths.append(float(gradient.norm()))
         clipped = clipped + gradient * min(1.0, 1.2 / lengths[-1])
     plan = full_batch(1, norm=1.2)
-    with privatize(model, plain_sgd(model), examples(), plan, physical_batch_size=3, telemetry=told.append) as session:
+    with privatize(
+        model, plain_sgd(model), examples(), plan, performance=Performance(physical_batch_size=3), telemetry=told.append
+    ) as session:
         run(session, model)
     expected = torch.tensor(lengths).double().quantile(torch.tensor(NORM_LEVELS).double()).tolist()
     assert told[0].norm_quantiles == pytest.approx(expected, rel=1e-4)
@@ -110,7 +113,7 @@ def test_nothing_is_collected_unless_asked_for(monkeypatch: pytest.MonkeyPatch) 
     def refuse(**_: object) -> None:
         raise AssertionError("collected")
 
-    monkeypatch.setattr(step_module, "Unprotected", refuse)
+    monkeypatch.setattr(telemetry_module, "Unprotected", refuse)
     model = network()
     with privatize(model, plain_sgd(model), examples(), poisson(3)) as session:
         assert run(session, model) == 3

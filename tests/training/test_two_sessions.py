@@ -12,7 +12,9 @@ from privet.errors import LoopError
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
-from privet.training.session import Session, privatize
+from privet.training.performance import Performance
+from privet.training.session import Session
+from privet.training.start import privatize
 from tests.training.tools import examples, flat, full_batch, losses_of, network, plain_sgd, run, walk
 
 ENGINES = pytest.mark.parametrize("engine", [BookKeeping(), Functional()], ids=["book-keeping", "functional"])
@@ -20,7 +22,12 @@ ENGINES = pytest.mark.parametrize("engine", [BookKeeping(), Functional()], ids=[
 
 def begin(model: nn.Module, engine: Engine | None = None, *, seed: int = 1) -> Session:
     return privatize(
-        model, plain_sgd(model), examples(), full_batch(3), physical_batch_size=3, engine=engine, seed=seed
+        model,
+        plain_sgd(model),
+        examples(),
+        full_batch(3),
+        performance=Performance(physical_batch_size=3, engine=engine or BookKeeping()),
+        seed=seed,
     )
 
 

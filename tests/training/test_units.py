@@ -26,7 +26,7 @@ from privet.training.augmentation import Views
 from privet.training.batching import MapDataset
 from privet.training.data_seal import DataSeal
 from privet.training.estimator import PrivateClassifier
-from privet.training.session import privatize
+from privet.training.start import privatize
 from privet.training.units import OneItemPerPerson
 from privet.vocabulary import Adjacency, OneItem, Unit, one_item_of
 from tests.training.tools import examples, losses_of, network, plain_sgd, poisson, run

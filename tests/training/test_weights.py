@@ -19,8 +19,9 @@ from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
 from privet.runs.ledger_check import check_ledger
 from privet.training.estimator import PrivateClassifier
-from privet.training.session import Session, privatize
-from privet.training.step import Step
+from privet.training.performance import Performance
+from privet.training.session import Session, Step
+from privet.training.start import privatize
 from privet.training.weights import StateGuard, _Pending
 from privet.vocabulary import Adjacency, Unit
 from tests.training.tools import examples, full_batch, losses_of, network, plain_sgd, run, walk
@@ -57,9 +58,12 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
     return [value for value in model.parameters() if value.requires_grad]
 
 
-def begin(model: nn.Module, optimizer: Optimizer | None = None, *, steps: int = 7, **more: Any) -> Session:
+def begin(
+    model: nn.Module, optimizer: Optimizer | None = None, *, steps: int = 7, engine: Engine | None = None, **more: Any
+) -> Session:
     chosen = optimizer or SGD(trained(model), lr=0.5, momentum=0.9)
-    return privatize(model, chosen, examples(), full_batch(steps), physical_batch_size=5, **more)
+    performance = Performance(physical_batch_size=5, engine=engine or BookKeeping())
+    return privatize(model, chosen, examples(), full_batch(steps), performance=performance, **more)
 
 
 def by_another_optimizer(model: Net) -> None:

@@ -16,8 +16,7 @@ from privet.mechanism.epoch_sampling import Shuffle
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch, Poisson, Sampling
 from privet.plan import Plan
-from privet.training.session import Session
-from privet.training.step import Step
+from privet.training.session import Session, Step
 from privet.vocabulary import Adjacency, Unit
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from privet.errors import DataError
 from privet_research.pages.reconstruction_page import likeness_rows, reconstruction_page
 from privet_research.pages.study_pages import PAGES
 from privet_research.studies.reconstruction import encoded
-from tests.reports.test_report import Page
+from tests.reports.test_run_report import Page
 
 
 def rows() -> list[dict[str, Any]]:

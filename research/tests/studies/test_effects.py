@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.runs.test_side_effects import people
 
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import ArgumentError
-from privet.models.mlp import logistic_regression
+from privet.models.dense import logistic_regression
 from privet.runs.pretraining import turned
 from privet_research.studies import adult, attacked_arm, class_sizes, effects_training, padding, rotation
 from privet_research.studies.class_sizes import ClassSizeSettings, run_class_size_study
@@ -24,7 +25,6 @@ from privet_research.studies.effects_training import ArmTraining, train_arm, wit
 from privet_research.studies.laboratory import LabSettings, run_groups, run_phase_map
 from privet_research.studies.padding import cifar10_padding, mnist_padding, padded, run_padding_study
 from privet_research.studies.rotation import mnist_rotation, run_rotation_study
-from tests.runs.test_side_effects import people
 
 CPU = torch.device("cpu")
 Row = dict[str, Any]
@@ -172,7 +172,7 @@ def test_training_without_privacy_has_no_guarantee_and_learns(images: Split) -> 
 def test_the_adult_table_names_every_group_and_who_pays_most(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     pytest.importorskip("fairlearn")
     from privet.datasets.columns import ADULT
-    from privet.datasets.own_table import load_own_csv
+    from privet.datasets.own.own_table import load_own_csv
 
     made = load_own_csv(people(tmp_path / "own.csv", 120), ADULT, ADULT.normalisation())
     info = replace(ADULT, train_size=120, test_size=120)

@@ -15,7 +15,7 @@ from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.release_masks import ChosenMask
 from privet.mechanism.sampling import Poisson
-from privet.models.mlp import mlp
+from privet.models.dense import mlp
 from privet.plan import Plan
 from privet.training.predictions import predict
 from privet.vocabulary import Adjacency, Unit

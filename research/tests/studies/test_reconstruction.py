@@ -9,7 +9,7 @@ import torch
 
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.known import describe
-from privet.models.mlp import mlp
+from privet.models.dense import mlp
 from privet_research.studies import reconstruction
 from privet_research.studies.catalogue import STUDIES
 from privet_research.studies.reconstruction import (

@@ -11,7 +11,7 @@ from privet.datasets.sentences import TRAIN_SIZE, LabelledSentences
 from privet.errors import ArgumentError, DependencyError
 from privet.mechanism.events import same_event
 from privet.models import minilm
-from privet.models.token_states import TokenStates, encode
+from privet.models.token_states import TokenStates, encode_sentences
 from privet_research.studies import text
 from privet_research.studies.arms import LOCAL, MIXED, NON_PRIVATE, SCALED
 from privet_research.studies.text import QUICK, TextSettings
@@ -127,7 +127,7 @@ def test_frozen_and_trained_layers_together_are_the_whole_encoder() -> None:
     for num_layers in (0, 2, 6):
         upper = whole.upper(num_layers, 2)
         upper.head.weight.data.copy_(torch.eye(2, minilm.WIDTH))
-        found = encode(
+        found = encode_sentences(
             whole, whole.lower(6 - num_layers), data.sentences, data.labels, torch.device("cpu"), batch_size=2
         )
         assert found.lengths.tolist() == sorted(len(row) for row in tokens)

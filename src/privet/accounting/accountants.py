@@ -66,7 +66,6 @@ class ExactGaussian:
     name: str = field(default="exact Gaussian", init=False)
 
     def supports(self, event: DpEvent, adjacency: Adjacency) -> str | None:
-        """See ``Accountant``."""
         releases = _read(event, adjacency)
         refusal = _refusal(releases, adjacency)
         if refusal is None and not releases.nothing_hidden:
@@ -77,18 +76,15 @@ class ExactGaussian:
         return refusal
 
     def curve(self, event: DpEvent, adjacency: Adjacency) -> PrivacyCurve:
-        """See ``Accountant``."""
         _refuse(self.supports(event, adjacency))
         releases = _read(event, adjacency)
         mu = np.inf if releases.nothing_hidden else _factor(adjacency) * releases.signal_to_noise
         return surcharged(GaussianCurve(total_mu=float(mu)), releases.total_variation)
 
     def epsilon(self, event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
-        """See ``Accountant``."""
         return self.curve(event, adjacency).epsilon(delta)
 
     def delta(self, event: DpEvent, *, epsilon: float, adjacency: Adjacency) -> float:
-        """See ``Accountant``."""
         return _delta_at(self.curve(event, adjacency), epsilon)
 
 
@@ -103,7 +99,6 @@ class ExactPure:
     name: str = field(default="exact pure composition", init=False)
 
     def supports(self, event: DpEvent, adjacency: Adjacency) -> str | None:
-        """See ``Accountant``."""
         releases = _read(event, adjacency)
         if releases.nothing_hidden or releases.signal_to_noise or releases.sampled or releases.selections:
             return "Only pure releases have this closed form."
@@ -114,7 +109,6 @@ class ExactPure:
         return _refusal(releases, adjacency)
 
     def curve(self, event: DpEvent, adjacency: Adjacency) -> PrivacyCurve:
-        """See ``Accountant``."""
         _refuse(self.supports(event, adjacency))
         releases = _read(event, adjacency)
         mechanism, count = releases.others[0]
@@ -124,11 +118,9 @@ class ExactPure:
         return surcharged(drawn, releases.total_variation)
 
     def epsilon(self, event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
-        """See ``Accountant``."""
         return self.curve(event, adjacency).epsilon(delta)
 
     def delta(self, event: DpEvent, *, epsilon: float, adjacency: Adjacency) -> float:
-        """See ``Accountant``."""
         return _delta_at(self.curve(event, adjacency), epsilon)
 
 
@@ -180,7 +172,6 @@ class PLD:
         return [(parts, plan_grid(parts, self.coarsest_spacing)) for parts in _directions(releases, adjacency)]
 
     def curve(self, event: DpEvent, adjacency: Adjacency) -> PrivacyCurve:
-        """See ``Accountant``."""
         releases = _read(event, adjacency)
         _refuse(_refusal(releases, adjacency))
         plans = self._plans(releases, adjacency)
@@ -192,11 +183,9 @@ class PLD:
         return surcharged(drawn, releases.total_variation)
 
     def epsilon(self, event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
-        """See ``Accountant``."""
         return self.curve(event, adjacency).epsilon(delta)
 
     def delta(self, event: DpEvent, *, epsilon: float, adjacency: Adjacency) -> float:
-        """See ``Accountant``."""
         return _delta_at(self.curve(event, adjacency), epsilon)
 
 
@@ -211,11 +200,9 @@ class RDP:
     name: str = field(default="RDP", init=False)
 
     def supports(self, event: DpEvent, adjacency: Adjacency) -> str | None:
-        """See ``Accountant``."""
         return _refusal(_read(event, adjacency), adjacency)
 
     def curve(self, event: DpEvent, adjacency: Adjacency) -> PrivacyCurve:
-        """See ``Accountant``."""
         _refuse(self.supports(event, adjacency))
         releases = _read(event, adjacency)
         if releases.is_empty or releases.nothing_hidden:
@@ -227,11 +214,9 @@ class RDP:
         return surcharged(drawn, releases.total_variation)
 
     def epsilon(self, event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
-        """See ``Accountant``."""
         return self.curve(event, adjacency).epsilon(delta)
 
     def delta(self, event: DpEvent, *, epsilon: float, adjacency: Adjacency) -> float:
-        """See ``Accountant``."""
         return _delta_at(self.curve(event, adjacency), epsilon)
 
 

@@ -43,7 +43,6 @@ class Waste:
     padding: float
 
     def to_dict(self) -> dict[str, str | float]:
-        """Return plain values."""
         return asdict(self)
 
 

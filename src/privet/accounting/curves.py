@@ -49,11 +49,9 @@ class GaussianCurve:
     accountant: str = "exact Gaussian"
 
     def epsilon(self, delta: float) -> float:
-        """See ``PrivacyCurve``."""
         return gaussian_dp.gdp_epsilon(self.total_mu, delta)
 
     def deltas(self, epsilons: Array) -> Array:
-        """See ``PrivacyCurve``."""
         return gaussian_dp.gdp_deltas(self.total_mu, checked(epsilons))
 
     def mu(self, delta: float) -> float | None:
@@ -106,7 +104,6 @@ class RenyiCurve:
         return finite_or_infinite(max(0.0, float(bounds.min())))
 
     def deltas(self, epsilons: Array) -> Array:
-        """See ``PrivacyCurve``."""
         at = checked(epsilons)[:, None]
         a, r = self.orders, np.maximum(self.divergences, _SMALLEST_DIVERGENCE)
         with np.errstate(invalid="ignore"):

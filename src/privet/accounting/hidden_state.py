@@ -18,28 +18,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from dp_accounting import dp_event
 from numpy.typing import NDArray
 
 from privet import checks
+from privet.accounting.calibration import spent_epsilon
+from privet.accounting.charges import Charges
 from privet.accounting.gaussian_dp import gdp_delta, gdp_epsilon
+from privet.accounting.guarantee import Guarantee
 from privet.errors import ArgumentError, PlanError
 from privet.mechanism.clipping import Clipping
+from privet.mechanism.events import same_event
 from privet.mechanism.grouping import Grouping
 from privet.mechanism.masking import Mask
 from privet.mechanism.noise import Noise, NoiseFamily
 from privet.mechanism.sampling import Sampling
 from privet.mechanism.strong_convexity import StronglyConvexDescent
-from privet.vocabulary import Adjacency
+from privet.vocabulary import Adjacency, Release
 
 Array = NDArray[np.float64]
 # Squares of weights below this underflow; what happened at such steps has been forgotten to 140 digits.
 _FORGOTTEN = 1e-140
 _SEARCH_STEPS = 200
-ACCOUNTANT = "hidden state"
 _INSTEAD = "Use Release.EVERY_ITERATE, which is always covered."
 _ROUNDING = 1e-9
 
@@ -278,7 +281,7 @@ def _tangent(hull: list[int], path: _Path, start: tuple[float, float]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class LastIterate:
-    """A run whose last iterate has a proof.
+    """A run of which only the last iterate is released: the composition of its rounds by contraction.
 
     Attributes:
         batches: Disjoint batches per epoch; 1 when every step uses all records.
@@ -288,7 +291,19 @@ class LastIterate:
     batches: int
     descent: StronglyConvexDescent
 
-    def equivalent(self, noise_multiplier: float, epochs: int) -> dp_event.DpEvent:
+    @property
+    def released(self) -> Release:
+        return Release.LAST_ITERATE
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return self.descent.assumptions
+
+    @property
+    def needs_the_end(self) -> bool:
+        return True
+
+    def event(self, round_event: dp_event.DpEvent, rounds: int) -> dp_event.DpEvent:
         """Return the Gaussian release that reveals as much as the last iterate after this many epochs at most.
 
         Guarantee:
@@ -297,8 +312,34 @@ class LastIterate:
             sensitivity of the sum.
         Edge cases: one epoch costs what one release of its sum costs.
         """
-        ratio = cyclic_ratio(contraction=self.descent.contraction, batches=self.batches, epochs=epochs)
-        return dp_event.GaussianDpEvent(noise_multiplier / ratio)
+        ratio = cyclic_ratio(contraction=self.descent.contraction, batches=self.batches, epochs=rounds)
+        return dp_event.GaussianDpEvent(round_event.noise_multiplier / ratio)
+
+    def covers(self, ledger: Charges, round_event: dp_event.DpEvent, rounds: int) -> bool:
+        """Whether the run came to its planned end, with nothing but its planned rounds.
+
+        Any other run may have ended at a moment that depends on the data, so all its iterates are charged.
+        Edge cases: a ledger that does not say how its run ended is one of a run that broke off.
+        """
+        if not ledger.is_complete or len(ledger.charged) != 1:
+            return False
+        event, charged = ledger.charged[0]
+        return charged == rounds and same_event(event, round_event)
+
+    def charged(self, ledger: Charges, round_event: dp_event.DpEvent) -> dp_event.DpEvent:
+        return self.event(round_event, ledger.charged_rounds)
+
+    def stated(self, found: Guarantee) -> Guarantee:
+        """Name the proof: the release that a last iterate comes to is exact about itself, not about that iterate."""
+        return replace(found, accountant="hidden state", lower=None)
+
+    def epsilon_table(
+        self, round_event: dp_event.DpEvent, rounds: int, *, delta: float, adjacency: Adjacency
+    ) -> list[tuple[int, float]]:
+        """Return what plans of so many rounds would cost: before its end a run is not covered."""
+        rows = sorted({max(1, round(rounds * part / 24)) for part in range(1, 25)})
+        spent = [spent_epsilon(self.event(round_event, row), delta=delta, adjacency=adjacency) for row in rows]
+        return [(0, 0.0), *zip(rows, spent, strict=True)]
 
 
 def proven_last_iterate(

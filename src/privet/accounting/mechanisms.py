@@ -87,7 +87,6 @@ class TruncatedGaussian:
 
     @property
     def noise_ratio(self) -> float:
-        """See ``Mechanism``."""
         return self.noise_multiplier / 2
 
     def refusal(self, adjacency: Adjacency) -> None:
@@ -95,7 +94,6 @@ class TruncatedGaussian:
         return
 
     def losses(self, adjacency: Adjacency) -> tuple[Losses, Losses]:
-        """See ``Mechanism``."""
         removed, added = _sampled_pairs(self.rate, self.noise_multiplier, adjacency)
         weight = self.full_probability
         if weight == 0 or self.full_rate == 0:
@@ -107,7 +105,6 @@ class TruncatedGaussian:
         )
 
     def divergences(self, orders: Array, adjacency: Adjacency) -> Array:
-        """See ``Mechanism``."""
         replace = adjacency is Adjacency.REPLACE_ONE
         free = _sampled_divergences(orders, self.rate, self.noise_multiplier, replace=replace)
         weight = self.full_probability
@@ -128,7 +125,6 @@ class FixedSizeGaussian:
 
     @property
     def noise_ratio(self) -> float:
-        """See ``Mechanism``."""
         return self.noise_multiplier / 2
 
     def refusal(self, adjacency: Adjacency) -> str | None:
@@ -138,12 +134,10 @@ class FixedSizeGaussian:
         return "Samples of fixed size are accounted under Adjacency.REPLACE_ONE only."
 
     def losses(self, adjacency: Adjacency) -> tuple[Losses, Losses]:
-        """See ``Mechanism``."""
         pair = FixedSizeExchange(rate=self.rate, noise_multiplier=self.noise_multiplier)
         return pair, pair
 
     def divergences(self, orders: Array, adjacency: Adjacency) -> Array:
-        """See ``Mechanism``."""
         return renyi.fixed_size_divergences(orders, rate=self.rate, noise_multiplier=self.noise_multiplier)
 
 
@@ -156,7 +150,6 @@ class SampledLaplace:
 
     @property
     def noise_ratio(self) -> float:
-        """See ``Mechanism``."""
         return self.noise_multiplier
 
     def refusal(self, adjacency: Adjacency) -> str | None:
@@ -169,12 +162,10 @@ class SampledLaplace:
         )
 
     def losses(self, adjacency: Adjacency) -> tuple[Losses, Losses]:
-        """See ``Mechanism``."""
         removed = LaplaceRemoval(rate=self.rate, noise_multiplier=self.noise_multiplier)
         return removed, Mirrored(pair=removed)
 
     def divergences(self, orders: Array, adjacency: Adjacency) -> Array:
-        """See ``Mechanism``."""
         return renyi.laplace_divergences(orders, rate=self.rate, noise_multiplier=self.noise_multiplier)
 
 
@@ -187,7 +178,6 @@ class SampledPure:
 
     @property
     def noise_ratio(self) -> float:
-        """See ``Mechanism``."""
         return 1 / self.epsilon
 
     def refusal(self, adjacency: Adjacency) -> str | None:
@@ -202,12 +192,10 @@ class SampledPure:
         return PureRemoval(rate=self.rate, epsilon=factor * self.epsilon)
 
     def losses(self, adjacency: Adjacency) -> tuple[Losses, Losses]:
-        """See ``Mechanism``."""
         removed = self.pair(adjacency)
         return removed, Mirrored(pair=removed)
 
     def divergences(self, orders: Array, adjacency: Adjacency) -> Array:
-        """See ``Mechanism``."""
         pair = self.pair(adjacency)
         return renyi.pure_divergences(orders, rate=pair.rate, epsilon=pair.epsilon)
 

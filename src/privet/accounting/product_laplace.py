@@ -96,7 +96,6 @@ class SampledProductLaplace:
 
     @property
     def noise_ratio(self) -> float:
-        """See ``Mechanism``."""
         return min(self.scales)
 
     @property

@@ -57,7 +57,6 @@ class PureCurve:
         return np.array([max(_excess(present, absent, e), _excess(absent, present, e)) for e in at.tolist()])
 
     def epsilon(self, delta: float) -> float:
-        """See ``PrivacyCurve``."""
         delta = checks.probability("delta", delta)
         present, absent = self._log_probabilities()
 
@@ -76,7 +75,6 @@ class PureCurve:
         return high
 
     def mu(self, delta: float) -> float | None:
-        """See ``PrivacyCurve``."""
         return covering_mu(self, delta)
 
 

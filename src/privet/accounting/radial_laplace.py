@@ -167,7 +167,6 @@ class RadialRemoval:
         return np.asarray(np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + plain))
 
     def outcome(self, losses: Array) -> Array:
-        """See ``LossPair``."""
         # The loss depends on the plain one as that of a Gaussian pair of unit noise does.
         plain = Removal(rate=self.rate, noise_multiplier=1.0).outcome(losses) - 0.5
         sine = plain * self.scale
@@ -175,12 +174,10 @@ class RadialRemoval:
         return np.where(sine <= -1, -np.inf, np.where(sine >= 1, np.inf, inside))
 
     def upper_mass(self, left: Array, right: Array) -> Array:
-        """See ``LossPair``."""
         shifted = self._angle.mass(left, right)
         return shifted if self.rate == 1 else (1 - self.rate) * self.lower_mass(left, right) + self.rate * shifted
 
     def lower_mass(self, left: Array, right: Array) -> Array:
-        """See ``LossPair``."""
         return self._angle.mass(-np.asarray(right), -np.asarray(left))
 
     def ends(self, stds: float) -> tuple[float, float]:
@@ -209,7 +206,6 @@ class SampledRadialLaplace:
 
     @property
     def noise_ratio(self) -> float:
-        """See ``Mechanism``."""
         return self.noise_multiplier
 
     def refusal(self, adjacency: Adjacency) -> str | None:

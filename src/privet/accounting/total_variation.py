@@ -48,7 +48,6 @@ class SurchargedCurve:
         return float(grid[at]), float(sums[at])
 
     def epsilon(self, delta: float) -> float:
-        """See ``PrivacyCurve``."""
         delta = checks.probability("delta", delta)
         high, lowest = self._lowest()
         if lowest > delta:
@@ -62,13 +61,11 @@ class SurchargedCurve:
         return high
 
     def deltas(self, epsilons: Array) -> Array:
-        """See ``PrivacyCurve``."""
         at = checked(epsilons)
         turn, lowest = self._lowest()
         return np.where(at >= turn, lowest, self._sums(np.minimum(at, turn)))
 
     def mu(self, delta: float) -> float | None:
-        """See ``PrivacyCurve``."""
         return covering_mu(self, delta)
 
 

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from privet.attacks.membership import likelihood_ratio as likelihood_ratio
     from privet.attacks.membership import loss_threshold as loss_threshold
     from privet.attacks.membership import train_shadows as train_shadows
-    from privet.attacks.reconstruction import InvertingGradients as InvertingGradients
-    from privet.attacks.reconstruction import Reconstructions as Reconstructions
-    from privet.attacks.verdict import MembershipReport as MembershipReport
-    from privet.attacks.verdict import membership_report as membership_report
+    from privet.attacks.membership_verdict import MembershipReport as MembershipReport
+    from privet.attacks.membership_verdict import membership_report as membership_report
+    from privet.attacks.reconstruction.methods import InvertingGradients as InvertingGradients
+    from privet.attacks.reconstruction.methods import Reconstructions as Reconstructions
 else:
     __getattr__, __dir__ = lazily(
         __name__,
@@ -27,7 +27,7 @@ else:
                 "loss_threshold",
                 "train_shadows",
             ),
-            "privet.attacks.reconstruction": ("InvertingGradients", "Reconstructions"),
-            "privet.attacks.verdict": ("MembershipReport", "membership_report"),
+            "privet.attacks.reconstruction.methods": ("InvertingGradients", "Reconstructions"),
+            "privet.attacks.membership_verdict": ("MembershipReport", "membership_report"),
         },
     )

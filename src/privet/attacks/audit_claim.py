@@ -17,9 +17,8 @@ from privet.accounting.calibration import spent_epsilon
 from privet.accounting.curves import GaussianCurve
 from privet.accounting.profile import trade_off
 from privet.errors import ArgumentError, PlanError
-from privet.mechanism.events import DpEvent, compose
+from privet.mechanism.events import DpEvent
 from privet.plan import Plan
-from privet.vocabulary import Release
 
 Array = NDArray[np.float64]
 _DOUBLINGS = 7
@@ -51,7 +50,7 @@ class Claim:
         rounds = checks.count("num_rounds", self.num_rounds)
         if rounds > self.plan.num_rounds:
             raise PlanError(f"num_rounds is {rounds}, and the plan has {self.plan.num_rounds} rounds. Audit fewer.")
-        if rounds != self.plan.num_rounds and self.plan.release is Release.LAST_ITERATE:
+        if rounds != self.plan.num_rounds and self.plan.composition.needs_the_end:
             raise PlanError("A plan that releases the last iterate only claims nothing about part of its rounds.")
 
     @property
@@ -66,9 +65,7 @@ class Claim:
     def event(self, noise_multiplier: float) -> DpEvent:
         """Return what the rounds would cost with this multiplier."""
         plan = replace(self.plan, noise=self.plan.noise.with_multiplier(noise_multiplier))
-        if plan.release is Release.LAST_ITERATE:
-            return plan.event
-        return compose(((plan.round_event, self.num_rounds),))
+        return plan.composition.event(plan.round_event, self.num_rounds)
 
     def epsilon(self, noise_multiplier: float) -> float:
         """Return the epsilon of the rounds at the plan's delta."""

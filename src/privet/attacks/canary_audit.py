@@ -28,8 +28,9 @@ from privet.mechanism.layout import Layout
 from privet.mechanism.sampling import FullBatch
 from privet.plan import Plan
 from privet.training.guards import trainable_parameters
-from privet.training.session import privatize
-from privet.training.step import Step
+from privet.training.performance import Performance
+from privet.training.session import Step
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Release
 
 Array = NDArray[np.float64]
@@ -183,7 +184,7 @@ class _Bench:
             SGD(self._parameters, lr=0.0),
             self._records,
             self._plan,
-            physical_batch_size=audit.physical_batch_size,
+            performance=Performance(physical_batch_size=audit.physical_batch_size),
             seed=audit.seed,
         )
         total, was_seen = np.zeros(self.num_canaries), np.zeros(self.num_canaries, dtype=bool)

@@ -23,7 +23,8 @@ from privet.attacks.canaries import Losses
 from privet.attacks.canary_attacks import Attack
 from privet.errors import DataError, PlanError
 from privet.plan import Plan
-from privet.training.session import privatize
+from privet.training.performance import Performance
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Release
 
 Array = NDArray[np.float64]
@@ -101,7 +102,12 @@ class OneRunAudit:
         claims = [_claim_of(plan, attack) for attack in attacks]
         begun = [attack.start(model, losses, scored) for attack in attacks]
         session = privatize(
-            model, optimizer, dataset, plan, physical_batch_size=self.physical_batch_size, seed=self.seed
+            model,
+            optimizer,
+            dataset,
+            plan,
+            performance=Performance(physical_batch_size=self.physical_batch_size),
+            seed=self.seed,
         )
         with session:
             for step in session.steps():

@@ -8,8 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.console import BUDGET, OK, paragraphs, show_facts, show_heading, show_json
-from privet.cli.options import CONTEXT, adjacency_option, examples, json_option, unit_option
+from privet.cli.console import (
+    BUDGET,
+    CONTEXT,
+    OK,
+    adjacency_option,
+    examples,
+    json_option,
+    paragraphs,
+    show_facts,
+    show_heading,
+    show_json,
+    unit_option,
+)
 
 if TYPE_CHECKING:
     from privet.plan import Plan
@@ -18,9 +29,9 @@ if TYPE_CHECKING:
 
 # Word to (module, command): what can stand where RUN stands. A run of that name is written ./NAME.
 _PARTS = {
-    "event": ("privet.cli.account_event", "event"),
-    "accept": ("privet.cli.account_accept", "accept"),
-    "total": ("privet.cli.account_total", "total"),
+    "event": ("privet.cli.account_parts", "event"),
+    "accept": ("privet.cli.account_parts", "accept"),
+    "total": ("privet.cli.account_parts", "total"),
     "search": ("privet.cli.account_search", "search"),
     "waste": ("privet.cli.account_waste", "waste"),
     "batch": ("privet.cli.account_waste", "batch"),

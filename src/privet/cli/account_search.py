@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import click
 
-from privet.cli.console import OK, show_facts, show_heading, show_json
-from privet.cli.options import CONTEXT, adjacency_option, examples, json_option, unit_option
+from privet.cli.console import (
+    CONTEXT,
+    OK,
+    adjacency_option,
+    examples,
+    json_option,
+    show_facts,
+    show_heading,
+    show_json,
+    unit_option,
+)
 
 _SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": float("inf")}
 

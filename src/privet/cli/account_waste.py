@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import click
 
-from privet.cli.console import OK, show_facts, show_heading, show_json, show_table
-from privet.cli.options import CONTEXT, adjacency_option, examples, json_option
+from privet.cli.console import (
+    CONTEXT,
+    OK,
+    adjacency_option,
+    examples,
+    json_option,
+    show_facts,
+    show_heading,
+    show_json,
+    show_table,
+)
 
 _size_option = click.option("--dataset-size", type=int, required=True, help="Public number of records.")
 _physical_option = click.option("--physical", type=int, required=True, help="Slots of a physical batch.")

@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import BUDGET, OK, paragraphs, remark, show_json, show_table
-from privet.cli.options import CONTEXT, device_option, examples, json_option, set_option
+from privet.cli.console import (
+    BUDGET,
+    CONTEXT,
+    OK,
+    device_option,
+    examples,
+    json_option,
+    paragraphs,
+    remark,
+    set_option,
+    show_json,
+    show_table,
+)
 
 if TYPE_CHECKING:
     from privet.runs.auditing import AuditReport

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import click
 
-from privet.cli.console import BUDGET, OK, paragraphs, show_facts, show_heading, show_json
-from privet.cli.options import CONTEXT, examples, json_option, run_argument
+from privet.cli.console import (
+    BUDGET,
+    CONTEXT,
+    OK,
+    examples,
+    json_option,
+    paragraphs,
+    run_argument,
+    show_facts,
+    show_heading,
+    show_json,
+)
 
 
 @click.command(

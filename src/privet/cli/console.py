@@ -1,4 +1,4 @@
-"""What every verb shares: exit codes, error lines, tables and JSON."""
+"""Parts that the verbs share: exit codes, error lines, options, tables and JSON."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +17,41 @@ from privet.errors import BudgetExceeded, LedgerCorrupt, LedgerMismatch, PrivetE
 
 OK, FAILED, USAGE, BUDGET, INTERRUPTED = 0, 1, 2, 3, 130
 _USUAL_WIDTH, _LEAST_WIDTH = 80, 40
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a help page: examples of calls. The mark tells click to keep the lines as they are."""
+    return "\b\n" + "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
+
+
+recipe_argument = click.argument("recipe")
+run_argument = click.argument("run_folder", metavar="RUN", type=click.Path())
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+quick_option = click.option("--quick", is_flag=True, help="Use the recipe's small version.")
+set_option = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change one value of the recipe, such as privacy.epsilon=2. May be repeated; an empty value removes the key.",
+)
+device_option = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1 or mps.")
+adjacency_option = click.option(
+    "--adjacency",
+    type=click.Choice(["add_or_remove", "replace_one", "zero_out"]),
+    default="add_or_remove",
+    show_default=True,
+    help="Which two data sets must look alike.",
+)
+unit_option = click.option(
+    "--unit",
+    type=click.Choice(["record", "person"]),
+    default="record",
+    show_default=True,
+    help="What one item of the data stands for.",
+)
 
 
 def exit_code(error: PrivetError) -> int:
@@ -142,3 +178,23 @@ def paragraphs(text: str, *, indent: str = "  ", hang: str = "") -> str:
         break_on_hyphens=False,
         break_long_words=False,
     )
+
+
+def say_if_unfinished(run_folder: str) -> bool:
+    """Return whether a run is unfinished; if so, say on stderr which checkpoint is used and how to resume the run."""
+    from privet.runs.ledger_check import steps_in_checkpoint
+    from privet.runs.resuming import resuming_command, stored_plan, stored_recipe
+    from privet.runs.run_files import RunFiles
+
+    files = RunFiles(folder=Path(run_folder))
+    stored_recipe(files)  # refuses a folder without a recipe
+    if files.model.exists():
+        return False
+    steps = steps_in_checkpoint(files.checkpoint)
+    if steps is not None:
+        click.echo(
+            f"{run_folder} is not finished: its newest checkpoint, with {steps:,} of {stored_plan(files).num_steps:,} "
+            f"steps, stands for its model.\nTo resume the run: {resuming_command(files)}",
+            err=True,
+        )
+    return True

@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.console import FAILED, OK, show_facts, show_json, show_table
-from privet.cli.options import CONTEXT, device_option, examples, json_option, set_option
+from privet.cli.console import (
+    CONTEXT,
+    FAILED,
+    OK,
+    device_option,
+    examples,
+    json_option,
+    set_option,
+    show_facts,
+    show_json,
+    show_table,
+)
 
 if TYPE_CHECKING:
-    from privet.runs.examination import Examination, LayerFinding
+    from privet.runs.model_check import Examination, LayerFinding
     from privet.runs.model_cost import Inputs, ModelCost
 
 
@@ -68,21 +78,21 @@ def doctor(
     and the memory it keeps until the clipping factors are known. Exit code 1
     says that the network cannot be trained as it is.
     """
-    from privet.runs import examination
+    from privet.runs import model_check
     from privet.runs.user_models import is_reference
 
     if is_reference(model_or_recipe):
         if overrides:
             raise click.UsageError("--set changes recipes; a network of your own has none.")
         inputs = _inputs(input_shape, token_shape, vocabulary)
-        found = examination.examine_referenced(model_or_recipe, inputs, num_examples=batch_size, device=device)
+        found = model_check.examine_referenced(model_or_recipe, inputs, num_examples=batch_size, device=device)
         option = "--input-shape" if token_shape is None else "--token-shape and --vocabulary"
         remedy = f"Check {option}: one example without the batch, as the network takes it."
     else:
         if input_shape or token_shape or vocabulary:
             raise click.UsageError("Shapes are for a network of your own (file.py:function); this one has its own.")
         _refuse_own_loop(model_or_recipe)
-        found = examination.examine(model_or_recipe, overrides, num_examples=batch_size, device=device)
+        found = model_check.examine(model_or_recipe, overrides, num_examples=batch_size, device=device)
         remedy = "Choose a network that takes the examples of this data set."
     found = replace(found, failure=_in_words_of_the_command(found.failure, remedy))
     if as_json:

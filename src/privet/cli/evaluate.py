@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.console import remark, show_heading, show_json, show_table
-from privet.cli.options import CONTEXT, device_option, examples, json_option, run_argument
-from privet.cli.unfinished import say_if_unfinished
+from privet.cli.console import (
+    CONTEXT,
+    device_option,
+    examples,
+    json_option,
+    remark,
+    run_argument,
+    say_if_unfinished,
+    show_heading,
+    show_json,
+    show_table,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
     from privet.datasets.arrays import ArrayDataset
     from privet.effects.groups import FairnessReport
-    from privet.runs.results import Measure
+    from privet.runs.measures import Measure
 
 
 @click.command(
@@ -49,22 +60,7 @@ if TYPE_CHECKING:
     "kept in RUN.",
 )
 @json_option
-def evaluate(
-    run_folder: str,
-    device: str,
-    calibration: bool,
-    bins: int,
-    equal_mass: bool,
-    membership: bool,
-    groups: str | None,
-    long_tail: bool,
-    pretraining: bool,
-    public_data: str | None,
-    reconstruction: bool,
-    robustness: bool,
-    data: str | None,
-    as_json: bool,
-) -> None:
+def evaluate(**options: Any) -> None:
     """Measure the model of RUN on the test split of its data.
 
     A run that is not finished is measured at its newest checkpoint, and it is
@@ -75,47 +71,172 @@ def evaluate(
     the results of --calibration, --membership, --groups, --reconstruction and
     --robustness on RUN's own test split are kept in RUN for its report.
     """
-    from privet.runs.runner import evaluate as evaluate_run
-    from privet.runs.side_effects import examine_fairness, own_test_data
+    _Evaluation(**options).run()
 
-    if long_tail and data is not None:
-        raise click.UsageError("--long-tail shows records of the run's own test split, and cannot use --data.")
-    if reconstruction and data is not None:
-        raise click.UsageError("--reconstruction shows records of the run's own test split, and cannot use --data.")
-    if membership and data is not None:
-        raise click.UsageError("--membership compares the run's training and test data, and cannot use --data.")
-    if public_data is not None and not pretraining:
-        raise click.UsageError("--public-data names the data that --pretraining compares. Add --pretraining.")
-    is_unfinished = say_if_unfinished(run_folder)
-    test = None if data is None else own_test_data(run_folder, data)
-    # first: a wrong column or a missing package is told before anything is shown
-    fairness = None if groups is None else examine_fairness(run_folder, _columns(groups), device=device, test=test)
-    metrics = evaluate_run(run_folder, device=device, test=test)
-    found = {"is_finished": not is_unfinished, **metrics.to_dict()}
-    if not as_json:
-        rows = [_measure_row(measure) for measure in metrics.measures]
-        show_table(["on test data", "value", "95 % interval", "n"], rows, right=(1, 3))
-    if fairness is not None:
-        if not as_json:
-            _show_fairness(fairness)
-        found |= {"fairness": fairness.to_dict()}
-    if calibration:
+
+@dataclass(frozen=True, kw_only=True)
+class _Evaluation:
+    """One call of the verb: a field for every option, and a method for everything that can be asked for."""
+
+    run_folder: str
+    device: str
+    calibration: bool
+    bins: int
+    equal_mass: bool
+    membership: bool
+    groups: str | None
+    long_tail: bool
+    pretraining: bool
+    public_data: str | None
+    reconstruction: bool
+    robustness: bool
+    data: str | None
+    as_json: bool
+
+    def run(self) -> None:
+        from privet.runs.evaluation.groups_and_robustness import examine_fairness, own_test_data
+        from privet.runs.runner import evaluate as evaluate_run
+
+        self._check_options()
+        is_unfinished = say_if_unfinished(self.run_folder)
+        test = None if self.data is None else own_test_data(self.run_folder, self.data)
+        fairness = None
+        if self.groups is not None:
+            # First: a wrong column or a missing package is an error before anything is shown.
+            fairness = examine_fairness(self.run_folder, _columns(self.groups), device=self.device, test=test)
+        metrics = evaluate_run(self.run_folder, device=self.device, test=test)
+        found = {"is_finished": not is_unfinished, **metrics.to_dict()}
+        if not self.as_json:
+            rows = [_measure_row(measure) for measure in metrics.measures]
+            show_table(["on test data", "value", "95 % interval", "n"], rows, right=(1, 3))
+        if fairness is not None:
+            if not self.as_json:
+                _show_fairness(fairness)
+            found |= {"fairness": fairness.to_dict()}
         shown = [measure.name for measure in metrics.measures]
-        found |= {"calibration": _calibration(run_folder, device, bins, equal_mass, test, as_json, shown)}
-    if robustness:
-        found |= {"robustness": _robustness(run_folder, device, test, as_json)}
-    if long_tail:
-        found |= {"long_tail": _long_tail(run_folder, device)}
-    if reconstruction:
-        found |= {"reconstruction": _reconstruction(run_folder, device, as_json)}
-    if pretraining:
-        found |= {"pretraining": _pretraining(run_folder, public_data, test, as_json)}
-    if membership:
-        found |= {"membership": _membership(run_folder, device, as_json)}
-    if as_json:
-        show_json(found)
-    if data is None and (calibration or membership or groups is not None or robustness):
-        _say_what_is_kept(run_folder)
+        parts: dict[str, tuple[bool, Callable[[], object]]] = {
+            "calibration": (self.calibration, lambda: self._calibration(test, shown)),
+            "robustness": (self.robustness, lambda: self._robustness(test)),
+            "long_tail": (self.long_tail, self._long_tail),
+            "reconstruction": (self.reconstruction, self._reconstruction),
+            "pretraining": (self.pretraining, lambda: self._pretraining(test)),
+            "membership": (self.membership, self._membership),
+        }
+        found |= {name: measure() for name, (is_asked, measure) in parts.items() if is_asked}
+        if self.as_json:
+            show_json(found)
+        if self.data is None and (self.calibration or self.membership or self.groups is not None or self.robustness):
+            self._say_what_is_kept()
+
+    def _check_options(self) -> None:
+        if self.data is not None:
+            for is_asked, problem in (
+                (self.long_tail, "--long-tail shows records of the run's own test split"),
+                (self.reconstruction, "--reconstruction shows records of the run's own test split"),
+                (self.membership, "--membership compares the run's training and test data"),
+            ):
+                if is_asked:
+                    raise click.UsageError(f"{problem}, and cannot use --data.")
+        if self.public_data is not None and not self.pretraining:
+            raise click.UsageError("--public-data names the data that --pretraining compares. Add --pretraining.")
+
+    def _say_what_is_kept(self) -> None:
+        from pathlib import Path
+
+        from privet.runs.resuming import stored_recipe
+        from privet.runs.run_files import RunFiles
+
+        if not stored_recipe(RunFiles(folder=Path(self.run_folder))).is_public:
+            remark(
+                f"None of this is kept in {self.run_folder} or shown in its report: the data are private. If they are "
+                "public, say so in the recipe: data_is_public = true."
+            )
+
+    def _calibration(self, test: ArrayDataset | None, measured: Collection[str]) -> object:
+        from privet.effects.reliability import Binning
+        from privet.reports.confidence_rows import CONFIDENCE_HEADER, confidence_rows
+        from privet.runs.evaluation.confidence_and_membership import examine_calibration
+
+        binning = Binning.EQUAL_MASS if self.equal_mass else Binning.EQUAL_WIDTH
+        report = examine_calibration(
+            self.run_folder, device=self.device, num_bins=self.bins, binning=binning, test=test
+        )
+        if not self.as_json:
+            show_heading("Confidence")
+            show_table(CONFIDENCE_HEADER, confidence_rows(report, measured=measured), right=(1, 3))
+        return report.to_dict()
+
+    def _robustness(self, test: ArrayDataset | None) -> object:
+        from privet.reports.side_effect_rows import RADIUS_HEADER, growth_sentence, radius_rows
+        from privet.runs.evaluation.groups_and_robustness import examine_robustness
+
+        found = examine_robustness(self.run_folder, device=self.device, test=test)
+        if not self.as_json:
+            show_heading(f"Accuracy under attack: {found.report.norm}")
+            show_table(RADIUS_HEADER, radius_rows(found.report), right=(0, 1, 3))
+            if found.growth is not None:
+                show_heading(growth_sentence(found.growth))
+        return found.to_dict()
+
+    def _long_tail(self) -> object:
+        from privet.reports.long_tail_pictures import write_long_tail
+        from privet.runs.evaluation.long_tail import examine_long_tail
+
+        found = examine_long_tail(self.run_folder, device=self.device)
+        path = write_long_tail(self.run_folder, found)
+        click.echo(f"Pictures of lowest and highest loss: {path}", err=True)
+        return {
+            "easiest_losses": found.easiest_losses,
+            "hardest_losses": found.hardest_losses,
+            "num_right_among_hardest": found.num_right_among_hardest,
+        }
+
+    def _reconstruction(self) -> object:
+        from privet.reports.reconstruction_rows import REBUILT_HEADER, rebuilt_rows, write_rebuilt
+        from privet.runs.evaluation.run_reconstruction import examine_reconstruction
+
+        found = examine_reconstruction(self.run_folder, device=self.device)
+        path = write_rebuilt(self.run_folder, found)
+        if not self.as_json:
+            show_heading("Pictures rebuilt from gradients")
+            show_table(REBUILT_HEADER, rebuilt_rows(found.report), right=(2, 4))
+        click.echo(f"Originals and rebuilt pictures: {path}", err=True)
+        return found.report.to_dict()
+
+    def _pretraining(self, test: ArrayDataset | None) -> object:
+        from privet.reports.side_effect_rows import SHIFT_HEADER, shift_rows, shift_warning
+        from privet.runs.evaluation.pretraining_shift import examine_pretraining
+
+        shift = examine_pretraining(self.run_folder, public=self.public_data, test=test)
+        if not self.as_json:
+            show_heading("Features of the public data beside those of the run's")
+            show_table(SHIFT_HEADER, shift_rows(shift), right=(1, 2))
+        warning = shift_warning(shift)
+        if warning is not None:
+            remark(f"warning: {warning}")
+        return shift.to_dict()
+
+    def _membership(self) -> object:
+        from privet.reports.confidence_rows import membership_rows
+        from privet.runs.evaluation.confidence_and_membership import examine_membership
+
+        reports = examine_membership(self.run_folder, device=self.device)
+        if not self.as_json:
+            show_heading("Membership attacks (members + others), beside what the guarantee allows at most")
+            for report in reports:
+                show_heading(f"{report.attack} ({report.num_members:,} + {report.num_non_members:,})")
+                rows = [
+                    [
+                        row.measure,
+                        row.value,
+                        row.interval.partition(" (")[0],
+                        row.limit,
+                        "EXCEEDED" if row.exceeds else "ok" if row.has_limit else "no limit",
+                    ]
+                    for row in membership_rows(report)
+                ]
+                show_table(["measure", "achieved", "95 % interval", "at most", ""], rows, right=(1, 3))
+        return [report.to_dict() for report in reports]
 
 
 def _measure_row(measure: Measure) -> list[str]:
@@ -127,46 +248,19 @@ def _measure_row(measure: Measure) -> list[str]:
 
 
 def _columns(groups: str) -> list[str]:
-    """Return the columns to compare. Classes are compared in any case, and have no column to read groups from."""
+    """Return the columns to compare. Classes are always compared, and are not groups of a column."""
     return [word.strip() for word in groups.split(",") if word.strip() not in {"", "class"}]
 
 
-def _say_what_is_kept(run_folder: str) -> None:
-    from pathlib import Path
-
-    from privet.runs.resuming import stored_recipe
-    from privet.runs.run_files import RunFiles
-
-    if not stored_recipe(RunFiles(folder=Path(run_folder))).is_public:
-        remark(
-            f"None of this is kept in {run_folder} or shown in its report: the data are private. If they are public, "
-            "say so in the recipe: data_is_public = true."
-        )
-
-
-def _calibration(
-    run_folder: str,
-    device: str,
-    bins: int,
-    equal_mass: bool,
-    test: ArrayDataset | None,
-    as_json: bool,
-    measured: Collection[str],
-) -> object:
-    from privet.effects.reliability import Binning
-    from privet.reports.examination import CONFIDENCE_HEADER, confidence_rows
-    from privet.runs.examining import examine_calibration
-
-    binning = Binning.EQUAL_MASS if equal_mass else Binning.EQUAL_WIDTH
-    report = examine_calibration(run_folder, device=device, num_bins=bins, binning=binning, test=test)
-    if not as_json:
-        show_heading("Confidence")
-        show_table(CONFIDENCE_HEADER, confidence_rows(report, measured=measured), right=(1, 3))
-    return report.to_dict()
-
-
 def _show_fairness(report: FairnessReport) -> None:
-    from privet.reports.side_effects import GAP_HEADER, GROUP_HEADER, SOURCE_HEADER, gap_rows, group_rows, source_rows
+    from privet.reports.side_effect_rows import (
+        GAP_HEADER,
+        GROUP_HEADER,
+        SOURCE_HEADER,
+        gap_rows,
+        group_rows,
+        source_rows,
+    )
 
     for attribute in report.attributes:
         show_heading(f"By {attribute.attribute}")
@@ -174,82 +268,5 @@ def _show_fairness(report: FairnessReport) -> None:
     show_heading("Gaps between groups")
     show_table(GAP_HEADER, gap_rows(report), right=(1, 3))
     if report.sources:
-        show_heading("Where theory expects gaps from: factors on the loss against the best group")
+        show_heading("Expected sources of gaps: factors on the loss against the best group")
         show_table(SOURCE_HEADER, source_rows(report), right=(2, 3, 4, 5))
-
-
-def _robustness(run_folder: str, device: str, test: ArrayDataset | None, as_json: bool) -> object:
-    from privet.reports.side_effects import RADIUS_HEADER, growth_sentence, radius_rows
-    from privet.runs.side_effects import examine_robustness
-
-    found = examine_robustness(run_folder, device=device, test=test)
-    if not as_json:
-        show_heading(f"Accuracy under attack: {found.report.norm}")
-        show_table(RADIUS_HEADER, radius_rows(found.report), right=(0, 1, 3))
-        if found.growth is not None:
-            show_heading(growth_sentence(found.growth))
-    return found.to_dict()
-
-
-def _long_tail(run_folder: str, device: str) -> object:
-    from privet.reports.long_tail import write_long_tail
-    from privet.runs.long_tail import examine_long_tail
-
-    found = examine_long_tail(run_folder, device=device)
-    path = write_long_tail(run_folder, found)
-    click.echo(f"Pictures of lowest and highest loss: {path}", err=True)
-    return {
-        "easiest_losses": found.easiest_losses,
-        "hardest_losses": found.hardest_losses,
-        "num_right_among_hardest": found.num_right_among_hardest,
-    }
-
-
-def _reconstruction(run_folder: str, device: str, as_json: bool) -> object:
-    from privet.reports.rebuilt import REBUILT_HEADER, rebuilt_rows, write_rebuilt
-    from privet.runs.rebuilding import examine_reconstruction
-
-    found = examine_reconstruction(run_folder, device=device)
-    path = write_rebuilt(run_folder, found)
-    if not as_json:
-        show_heading("Pictures rebuilt from gradients")
-        show_table(REBUILT_HEADER, rebuilt_rows(found.report), right=(2, 4))
-    click.echo(f"Pictures and what was rebuilt of them: {path}", err=True)
-    return found.report.to_dict()
-
-
-def _pretraining(run_folder: str, public: str | None, test: ArrayDataset | None, as_json: bool) -> object:
-    from privet.reports.side_effects import SHIFT_HEADER, shift_rows, shift_warning
-    from privet.runs.pretraining_examination import examine_pretraining
-
-    shift = examine_pretraining(run_folder, public=public, test=test)
-    if not as_json:
-        show_heading("Features of the public data beside those of the run's")
-        show_table(SHIFT_HEADER, shift_rows(shift), right=(1, 2))
-    warning = shift_warning(shift)
-    if warning is not None:
-        remark(f"warning: {warning}")
-    return shift.to_dict()
-
-
-def _membership(run_folder: str, device: str, as_json: bool) -> object:
-    from privet.reports.examination import membership_rows
-    from privet.runs.examining import examine_membership
-
-    reports = examine_membership(run_folder, device=device)
-    if not as_json:
-        show_heading("Membership attacks (members + others), beside what the guarantee allows at most")
-        for report in reports:
-            show_heading(f"{report.attack} ({report.num_members:,} + {report.num_non_members:,})")
-            rows = [
-                [
-                    row.measure,
-                    row.value,
-                    row.interval.partition(" (")[0],
-                    row.limit,
-                    "EXCEEDED" if row.exceeds else "ok" if row.has_limit else "no limit",
-                ]
-                for row in membership_rows(report)
-            ]
-            show_table(["measure", "achieved", "95 % interval", "at most", ""], rows, right=(1, 3))
-    return [report.to_dict() for report in reports]

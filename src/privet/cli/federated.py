@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import remark, show_facts
-from privet.cli.options import CONTEXT, examples
+from privet.cli.console import CONTEXT, examples, remark, show_facts
 
 if TYPE_CHECKING:
     from privet.federated.wire import Traffic
@@ -66,7 +65,7 @@ def federated(recipe: str, output: str, network: bool, rate: float | None, round
 
 def _measured(name: str, value: float, num_examples: int) -> str:
     """Return a figure with what it rests on; a share of right answers has its interval too."""
-    from privet.runs.results import share
+    from privet.runs.measures import share
 
     if name != "accuracy":
         return f"{value:.4f} (n = {num_examples:,})"

@@ -17,8 +17,8 @@ from privet import __version__
 
 # Verb to (module, command, help line). The help lines live here so that `privet --help` loads no verb.
 _VERBS: Mapping[str, tuple[str, str, str]] = {
-    "init": ("privet.cli.init", "init", "Print a recipe to begin your own with."),
-    "plan": ("privet.cli.plan", "plan", "Say what a recipe guarantees, before any data is read."),
+    "init": ("privet.cli.recipes", "init", "Print a recipe to begin your own with."),
+    "plan": ("privet.cli.planning", "plan", "Say what a recipe guarantees, before any data is read."),
     "train": ("privet.cli.train", "train", "Run a recipe, or go on with a run."),
     "evaluate": ("privet.cli.evaluate", "evaluate", "Measure a run's model on test data."),
     "predict": ("privet.cli.predict", "predict", "Let a run's model decide on new records."),

@@ -7,9 +7,7 @@ import io
 
 import click
 
-from privet.cli.console import remark
-from privet.cli.options import CONTEXT, device_option, examples, run_argument
-from privet.cli.unfinished import say_if_unfinished
+from privet.cli.console import CONTEXT, device_option, examples, remark, run_argument, say_if_unfinished
 
 
 @click.command(
@@ -34,7 +32,7 @@ def predict(run_folder: str, data: str, output: str | None, device: str) -> None
     The guarantee for the training records holds however often a model is asked.
     The records in DATA are not protected by it.
     """
-    from privet.runs.predicting import predict_new
+    from privet.runs.prediction import predict_new
 
     say_if_unfinished(run_folder)
     found = predict_new(run_folder, data, device=device)

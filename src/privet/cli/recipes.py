@@ -1,4 +1,4 @@
-"""``privet recipes``: the recipes that come with the package."""
+"""``privet recipes`` and ``privet init``: recipes that come with the package, and templates for one's own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
-from privet.cli.console import show_json, show_table
-from privet.cli.options import CONTEXT, examples, json_option
+from privet.cli.console import CONTEXT, examples, json_option, show_json, show_table
+
+# The help must not load the module that reads recipes; a test compares this with the files.
+TEMPLATES = ("tabular", "images", "text", "demo")
 
 
 @click.group(context_settings=CONTEXT, epilog=examples("privet recipes copy demo mine.toml"))
@@ -19,7 +21,7 @@ def recipes() -> None:
 @json_option
 def ls(as_json: bool) -> None:
     """List all recipes."""
-    from privet.runs.recipe_files import load_recipe, packaged_recipes
+    from privet.runs.recipes.recipe_files import load_recipe, packaged_recipes
 
     found = {name: load_recipe(name) for name in packaged_recipes()}
     if as_json:
@@ -51,7 +53,7 @@ def ls(as_json: bool) -> None:
 @click.argument("name")
 def show(name: str) -> None:
     """Print a recipe."""
-    from privet.runs.recipe_files import recipe_text
+    from privet.runs.recipes.recipe_files import recipe_text
 
     click.echo(recipe_text(name), nl=False)
 
@@ -62,7 +64,7 @@ def show(name: str) -> None:
 def copy(name: str, path: str) -> None:
     """Copy the recipe NAME to the new file PATH, to change it there."""
     from privet.errors import RecipeError
-    from privet.runs.recipe_files import recipe_text
+    from privet.runs.recipes.recipe_files import recipe_text
 
     text = recipe_text(name)
     try:
@@ -73,3 +75,19 @@ def copy(name: str, path: str) -> None:
     except OSError as error:
         raise RecipeError(f"{path} cannot be written: {error.strerror}.") from None
     click.echo(path)
+
+
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples("privet init tabular > recipe.toml", "privet plan recipe.toml"),
+)
+@click.argument("kind", type=click.Choice(TEMPLATES), default="tabular")
+def init(kind: str) -> None:
+    """Print a recipe with a word on every value, to change and keep.
+
+    tabular and images are for data of your own; text and demo use data that
+    privet knows by name. Every one of them can be planned as it stands.
+    """
+    from privet.runs.recipes.recipe_files import recipe_templates
+
+    click.echo(recipe_templates()[kind], nl=False)

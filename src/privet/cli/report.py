@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import BUDGET, OK, show_json
-from privet.cli.options import CONTEXT, examples, json_option
+from privet.cli.console import BUDGET, CONTEXT, OK, examples, json_option, show_json
 
 if TYPE_CHECKING:
     from privet.reports.content import RunContent
@@ -44,7 +43,7 @@ def report(run_folders: tuple[str, ...], output: str | None, baseline: str | Non
     written all the same and says so.
     """
     from privet.reports.content import gather
-    from privet.reports.report import write_report
+    from privet.reports.run_report import write_report
 
     if len(run_folders) > 1 and baseline is not None:
         raise click.UsageError("--baseline is for the report of one run. Name it as the first of several runs instead.")

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import INTERRUPTED, OK, fitted, remark, show_facts
-from privet.cli.options import CONTEXT, examples, quick_option, recipe_argument, set_option
-from privet.cli.own_data import OwnData, is_own_data, own_data_options
+from privet.cli.console import (
+    CONTEXT,
+    INTERRUPTED,
+    OK,
+    examples,
+    fitted,
+    quick_option,
+    recipe_argument,
+    remark,
+    set_option,
+    show_facts,
+)
+from privet.cli.train_own_data import OwnData, is_own_data, own_data_options
 
 if TYPE_CHECKING:
     from privet.accounting.guarantee import Guarantee
     from privet.runs.progress import Progress
-    from privet.runs.recipe import Recipe
+    from privet.runs.recipes.recipe import Recipe
     from privet.runs.runner import RunOutcome
 
 
@@ -68,7 +81,7 @@ def train(
     same command resumes (exit code 130).
     """
     chosen = [*overrides, *([] if device is None else [f'training.device="{device}"'])]
-    # The recipe first: a mistake in it is told at once, not after the seconds that torch takes to load.
+    # The recipe first: a mistake in it is reported at once, before torch is loaded.
     loaded = _loaded(recipe, chosen, quick=quick)
     if without_privacy:
         is_chosen = any(override.startswith("training.optimizer") for override in overrides)
@@ -78,14 +91,13 @@ def train(
             remark(f"warning: {warning}")
     folder = output or _default_folder(recipe)
     if without_privacy and not is_chosen and max_epsilon is None:
-        loaded = _with_open_rate(loaded, folder, quiet=quiet)
-    from privet.cli.stopping import stopping_on_signals
+        loaded = _with_tuned_learning_rate(loaded, folder, quiet=quiet)
     from privet.runs.run_files import RunFiles
     from privet.runs.runner import train as run_recipe
 
     was_finished = RunFiles(folder=Path(folder)).model.exists()
 
-    with stopping_on_signals() as should_stop:
+    with _stopping_on_signals() as should_stop:
         outcome = run_recipe(
             loaded,
             folder,
@@ -102,14 +114,14 @@ def train(
     return OK if outcome.is_finished else INTERRUPTED
 
 
-def _with_open_rate(recipe: Recipe, folder: str, *, quiet: bool) -> Recipe:
-    from privet.runs.open_rate import with_open_rate
+def _with_tuned_learning_rate(recipe: Recipe, folder: str, *, quiet: bool) -> Recipe:
+    from privet.runs.baseline_learning_rate import with_tuned_learning_rate
     from privet.runs.run_files import RunFiles
 
     files = RunFiles(folder=Path(folder))
     if not quiet and not files.is_run:
         remark("Trying a few learning rates for the run without privacy; this may take as long as the run itself.")
-    found = with_open_rate(recipe, files)
+    found = with_tuned_learning_rate(recipe, files)
     if not quiet:
         rate = found.training.optimizer.learning_rate
         remark(f"learning rate {rate:.3g}, the best of a few on a tenth of the training records")
@@ -121,7 +133,7 @@ def _say(what: str, guarantee: Guarantee) -> None:
 
 
 def _loaded(name_or_path: str, overrides: Sequence[str], *, quick: bool) -> Recipe:
-    from privet.runs.recipe_files import load_recipe, packaged_recipes
+    from privet.runs.recipes.recipe_files import load_recipe, packaged_recipes
 
     own = OwnData.given(click.get_current_context())
     if is_own_data(name_or_path) and name_or_path not in packaged_recipes():
@@ -183,3 +195,25 @@ def _print(outcome: RunOutcome, folder: str, *, is_public: bool, has_test_data: 
         remark(f"Next: privet report {folder}")
     else:
         remark("Interrupted: the run is not finished. The same command resumes the run.")
+
+
+@contextmanager
+def _stopping_on_signals() -> Iterator[Callable[[], bool]]:
+    """Note Ctrl-C and SIGTERM within the block; the yielded function says whether one came.
+
+    A second signal raises ``KeyboardInterrupt`` at once: the session then gives the step up, which stays charged.
+    """
+    came = [0]
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came[0] += 1
+        if came[0] > 1:
+            raise KeyboardInterrupt
+        click.echo("\nstopping after this step; once more to give the step up", err=True)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: came[0] > 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

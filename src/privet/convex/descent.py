@@ -11,6 +11,7 @@ from torch.optim import SGD
 from privet import checks
 from privet.accounting.guarantee import Guarantee
 from privet.errors import ArgumentError
+from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.epoch_sampling import Cyclic
@@ -19,8 +20,9 @@ from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.plan import Plan
 from privet.training.batching import MapDataset
 from privet.training.last_iterate import ProvenLoss
+from privet.training.performance import Performance
 from privet.training.replay import fastest_for
-from privet.training.session import privatize
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Release, Unit
 
 
@@ -96,10 +98,12 @@ class NoisyCGD:
             SGD(model.parameters(), lr=self.learning_rate, weight_decay=self.ridge),
             dataset,
             plan,
-            physical_batch_size=self.batch_size if physical_batch_size is None else physical_batch_size,
+            performance=Performance(
+                engine=engine or BookKeeping(),
+                launch=fastest_for(next(model.parameters()).device),
+                physical_batch_size=physical_batch_size or self.batch_size,
+            ),
             folder=folder,
-            engine=engine,
-            launch=fastest_for(next(model.parameters()).device),
             seed=seed,
         )
         # the session has refused models without one

@@ -12,11 +12,11 @@ from privet._lazy import lazily
 if TYPE_CHECKING:
     from privet.datasets.arrays import ArrayDataset as ArrayDataset
     from privet.datasets.arrays import Split as Split
-    from privet.datasets.catalogue import load as load
     from privet.datasets.info import DatasetInfo as DatasetInfo
     from privet.datasets.info import Normalisation as Normalisation
     from privet.datasets.known import KNOWN_DATASETS as KNOWN_DATASETS
     from privet.datasets.known import describe as describe
+    from privet.datasets.known import load as load
     from privet.datasets.readers import ArrayDeclaration as ArrayDeclaration
     from privet.datasets.readers import read_cifar10_bin as read_cifar10_bin
     from privet.datasets.readers import read_idx as read_idx
@@ -34,9 +34,8 @@ else:
         __name__,
         {
             "privet.datasets.arrays": ("ArrayDataset", "Split"),
-            "privet.datasets.catalogue": ("load",),
             "privet.datasets.info": ("DatasetInfo", "Normalisation"),
-            "privet.datasets.known": ("KNOWN_DATASETS", "describe"),
+            "privet.datasets.known": ("KNOWN_DATASETS", "describe", "load"),
             "privet.datasets.readers": ("ArrayDeclaration", "read_cifar10_bin", "read_idx", "read_npz"),
             "privet.datasets.sentences": ("LabelledSentences", "load_sst2"),
             "privet.datasets.synthetic": ("gaussian_blobs", "striped_images"),

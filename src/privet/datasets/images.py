@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from privet.datasets.arrays import ArrayDataset, Split
-from privet.datasets.folder import DataFile, DataFolder
+from privet.datasets.data_folder import DataFile, DataFolder
 from privet.datasets.info import DatasetInfo, Normalisation
 from privet.datasets.readers import read_cifar10_bin, read_idx
 

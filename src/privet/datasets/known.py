@@ -1,15 +1,25 @@
-"""The data sets this library knows by name: their public facts, as constants."""
+"""The data sets that privet knows by name: their public facts as constants, and the function that reads each.
+
+Facts are known without torch; readers are imported when a data set is loaded.
+"""
 
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
 
 from privet.datasets.columns import ADULT, CALIFORNIA_HOUSING, WINE_RED
 from privet.datasets.info import AS_STORED, DatasetInfo, Normalisation
 from privet.errors import DataError
+
+if TYPE_CHECKING:
+    from privet.datasets.arrays import Split
+    from privet.datasets.data_folder import DataFolder
 
 # Stored bytes become numbers from 0 to 1 before any normalisation, so for images this one has nothing left to do.
 _UNIT_INTERVAL = Normalisation(name="unit_interval", shift=(0.0,), scale=(1.0,), bounds=(0.0, 1.0))
@@ -129,6 +139,21 @@ _INFOS = (
     ),
 )
 
+# Who reads each: a function of a module of this package.
+_LOADERS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "mnist": ("images", "load_mnist"),
+        "fashion_mnist": ("images", "load_fashion_mnist"),
+        "fashion_mnist_small": ("images", "load_fashion_mnist_small"),
+        "cifar10": ("images", "load_cifar10"),
+        "svhn": ("svhn", "load_svhn"),
+        "california_housing": ("tabular", "load_california_housing"),
+        "wine_red": ("tabular", "load_wine_red"),
+        "adult": ("tabular", "load_adult"),
+        "sst2": ("tokens", "load_sst2_tokens"),
+    }
+)
+
 # Scattering features of images, by the name of the images: 81 channels per colour, a quarter of the pixels a side.
 SCATTERED: Mapping[str, str] = MappingProxyType(
     {name: f"{name}_scattering" for name in ("mnist", "fashion_mnist", "fashion_mnist_small", "cifar10", "svhn")}
@@ -157,3 +182,57 @@ def describe(name: str) -> DatasetInfo:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise DataError(f"There is no data set {name!r}.{hint} Known data sets: {', '.join(KNOWN_DATASETS)}.")
     return info
+
+
+class Loader(Protocol):
+    """Reads one data set."""
+
+    def __call__(self, info: DatasetInfo, normalisation: Normalisation, folder: DataFolder, /) -> Split:
+        """Return both parts of the data set, normalised."""
+        ...
+
+
+def loader_of(name: str) -> Loader:
+    """Return the function that reads a known data set."""
+    for images, features in SCATTERED.items():
+        if name == features:
+            from privet.datasets.scattering import scattered
+
+            return scattered(describe(images), loader_of(images))
+    module, function = _LOADERS[name]
+    loader: Loader = getattr(import_module(f"privet.datasets.{module}"), function)
+    return loader
+
+
+def load(
+    name: str,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    normalisation: str | None = None,
+    verify_checksums: bool = True,
+) -> Split:
+    """Load a known data set.
+
+    Args:
+        name: one of ``KNOWN_DATASETS``; ``fashion_mnist_small`` comes with the package and needs no files. Names that
+            end in ``_scattering`` are scattering features of images; they need ``privet[scattering]``, and are kept in
+            the folder named by PRIVET_CACHE, if there is one.
+        root: folder with the official files; None takes the environment variable PRIVET_DATA. It holds ``MNIST/raw``,
+            ``FashionMNIST/raw``, ``cifar-10-batches-bin``, ``SVHN`` and ``tabular``.
+        normalisation: one of the data set's ``info.normalisations``; None takes the first, numbers from 0 to 1.
+        verify_checksums: refuse files that are not the published ones, byte for byte. Switch it off to read files you
+            changed on purpose.
+
+    Returns:
+        Training and test examples as float32 features, with class numbers (int64) or targets (float32, one column per
+        output), and the public facts about them.
+
+    Raises:
+        DataError: no such data set, no data folder, a missing file, or a file that is not what it should be.
+        ArgumentError: the data set has no such normalisation.
+    """
+    from privet.datasets.data_folder import DataFolder
+
+    info = describe(name)
+    chosen = info.normalisation(normalisation)
+    return loader_of(name)(info, chosen, DataFolder.chosen(root, verify_checksums=verify_checksums))

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from privet import checks
 from privet.datasets.arrays import Split
+from privet.datasets.data_folder import DataFolder
 from privet.datasets.feature_cache import FeatureCache
-from privet.datasets.folder import DataFolder
 from privet.datasets.info import DatasetInfo, Normalisation
 from privet.errors import ArgumentError, DependencyError
 

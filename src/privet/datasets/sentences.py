@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from privet.datasets.data_folder import DataFile, DataFolder
 from privet.datasets.files import check_sha256, read_all
-from privet.datasets.folder import DataFile, DataFolder
 from privet.errors import DataError
 
 TRAIN_SIZE, DEV_SIZE = 67_349, 872

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from privet.datasets.arrays import ArrayDataset, Split
-from privet.datasets.folder import DataFile, DataFolder
+from privet.datasets.data_folder import DataFile, DataFolder
 from privet.datasets.info import DatasetInfo, Normalisation
 from privet.datasets.mat import read_mat
 from privet.errors import DataError

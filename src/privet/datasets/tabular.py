@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.columns import ADULT_FEATURES, CALIFORNIA_SCHEMA, WINE_SCHEMA, adult_schema
-from privet.datasets.drawing import fixed_sample
+from privet.datasets.data_folder import DataFile, DataFolder
 from privet.datasets.encoding import encode_columns
-from privet.datasets.folder import DataFile, DataFolder
+from privet.datasets.fixed_draw import fixed_sample
 from privet.datasets.info import DatasetInfo, Normalisation
 from privet.datasets.tables import CsvSchema, read_csv
 from privet.errors import DataError

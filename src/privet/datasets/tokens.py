@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from privet.datasets.arrays import ArrayDataset, Split
-from privet.datasets.folder import DataFolder
+from privet.datasets.data_folder import DataFolder
 from privet.datasets.info import DatasetInfo, Normalisation
 from privet.datasets.sentences import LabelledSentences, load_sst2
 from privet.errors import DependencyError

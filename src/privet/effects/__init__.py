@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from privet._lazy import lazily
 
 if TYPE_CHECKING:
-    from privet.effects.calibration import calibration_report as calibration_report
+    from privet.effects.confidence import calibration_report as calibration_report
     from privet.effects.fairness import Attribute as Attribute
     from privet.effects.fairness import decision_disparity as decision_disparity
     from privet.effects.fairness import fairness_report as fairness_report
@@ -31,7 +31,7 @@ else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
-            "privet.effects.calibration": ("calibration_report",),
+            "privet.effects.confidence": ("calibration_report",),
             "privet.effects.fairness": ("Attribute", "decision_disparity", "fairness_report"),
             "privet.effects.feature_to_noise": ("PatchCell", "PatchSetting"),
             "privet.effects.groups": ("FairnessReport",),

@@ -21,8 +21,9 @@ from torch.utils.data import TensorDataset
 from privet import checks
 from privet.accounting.guarantee import Guarantee
 from privet.plan import Plan
+from privet.training.performance import Performance
 from privet.training.predictions import Predictions
-from privet.training.session import privatize
+from privet.training.start import privatize
 
 _LOG_RANGE = (-5.0, 5.0)
 
@@ -87,7 +88,12 @@ def fit_temperature_privately(
     dataset = TensorDataset(features, torch.from_numpy(held_out.labels))
     rate = checks.positive("learning_rate", learning_rate)
     session = privatize(
-        scale, SGD(scale.parameters(), lr=rate), dataset, plan, physical_batch_size=len(dataset), seed=seed
+        scale,
+        SGD(scale.parameters(), lr=rate),
+        dataset,
+        plan,
+        performance=Performance(physical_batch_size=len(dataset)),
+        seed=seed,
     )
     with session:
         for step in session.steps():

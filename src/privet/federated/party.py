@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,25 +11,26 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from privet import checks
+from privet.accounting.ledger import Ledger
 from privet.errors import DataError, LedgerMismatch, PlanError
 from privet.federated.agreement import Agreement
 from privet.federated.contributions import ClientUpdates, ClippedSums, Sessions
 from privet.federated.coordinates import SharedCoordinates, layout_of, read_weights, write_weights
 from privet.federated.messages import Answer, Broadcast, Outcome, Values
-from privet.federated.sums import LossFunction, Records, clipped_sum, clipped_update
+from privet.federated.sums import LossFunction, PartySums, Records, clipped_update
 from privet.gradients.engines.bookkeeping import BookKeeping
-from privet.gradients.engines.engine import Engine, RunningEngine
+from privet.gradients.engines.engine import Engine
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.done import Done, done_clipping
 from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum
+from privet.plan import Plan
 from privet.training.batching import MapDataset, check_dataset
-from privet.training.folder import RunFolder
-from privet.training.guards import trainable_parameters
+from privet.training.folder import RunFolder, RunState
+from privet.training.performance import Performance
 from privet.training.randomness import Streams
 from privet.training.release import ChargedRelease, Noisy
-from privet.training.replay import Eager
-from privet.training.session import Session
+from privet.training.start import privatize
 from privet.training.units import check_unit
 from privet.vocabulary import Unit
 
@@ -62,6 +63,23 @@ class SumForCoordinator:
         """Add none here; report the bound that was kept and the noise that is owed."""
         done = done_clipping(self.clipped, owed=self.owed_noise_std, sampling=self.sampling)
         return Noisy(value=self.clipped.flat, done=done)
+
+
+@dataclass(frozen=True)
+class PartyFolder(RunFolder):
+    """The folder of a party, whose model is the federation's at the start of every round.
+
+    Attributes:
+        weights: The federation's model; None outside a session.
+    """
+
+    weights: Tensor | None = None
+
+    def restore(self, state: RunState, *, plan: Plan, ledger: Ledger, dataset: MapDataset) -> None:
+        """Restore the party's newest checkpoint, and put the federation's weights in the place of its own."""
+        super().restore(state, plan=plan, ledger=ledger, dataset=dataset)
+        if self.weights is not None:
+            write_weights(state.model, self.weights)
 
 
 class Party:
@@ -115,9 +133,10 @@ class Party:
         self._layout = layout_of(model, agreement)
         self._coordinates = SharedCoordinates(agreement, self._layout, next(model.parameters()).device)
         words = agreement.contribution.assumptions
-        self._folder = RunFolder(Path(folder), every=agreement.plan.num_steps, reserve_ahead=1, assumptions=words)
-        self._engine_choice: Engine = engine or BookKeeping()
-        self._running: RunningEngine | None = None
+        self._dataset = dataset
+        self._folder = PartyFolder(Path(folder), every=agreement.plan.num_steps, reserve_ahead=1, assumptions=words)
+        self._engine: Engine = engine or BookKeeping()
+        self._running: PartySums | None = None
         self._seed = seed if seed is None else checks.count("seed", seed, minimum=0)
 
     def answer(self, broadcast: Broadcast, replica: Replica | None) -> tuple[Answer, Replica | None]:
@@ -207,11 +226,12 @@ class Party:
     def _rule(self) -> ClippingRule:
         return self.agreement.plan.clipping.for_groups(self._layout.num_groups)
 
-    def _engine(self) -> RunningEngine:
-        # once for all rounds: an engine puts the network on trial when it sees it first, which takes a while
+    def _sums(self) -> PartySums:
         if self._running is None:
-            parameters = [parameter for _, parameter in trainable_parameters(self._model)]
-            self._running = self._engine_choice.start(self._model, parameters, self._layout)
+            device = next(self._model.parameters()).device
+            self._running = PartySums(
+                self._model, self._records, engine=self._engine, layout=self._layout, device=device
+            )
         return self._running
 
     def _sum(self, number: int) -> Values | None:
@@ -221,14 +241,13 @@ class Party:
                 return None
             with ChargedRelease[Tensor](ledger, plan.round_event) as release:
                 indices = next(plan.sampling.round_batches(len(self._records), self._streams(number).sampling))
-                found = clipped_sum(
-                    self._model,
-                    self._records,
+                found = self._sums().clipped_sum(
                     indices,
-                    engine=self._engine(),
-                    layout=self._layout,
                     rule=rule,
                     kept=self._coordinates.kept(number),
+                    noise=plan.noise,
+                    ledger=ledger,
+                    number=number,
                 )
                 sent = release.add_noise_and_compare(self._for_coordinator(found)).value
         return self._coordinates.gather(sent, number)
@@ -258,26 +277,18 @@ class Party:
 
     def _session(self, way: Sessions, broadcast: Broadcast, now: Replica) -> Answer:
         number, before = broadcast.round, now.weights
-        session = Session(
-            model=self._model,
-            optimizer=SGD([value for value in self._model.parameters() if value.requires_grad], lr=way.learning_rate),
-            dataset=self._records.dataset,
-            plan=self.agreement.plan,
-            physical_batch_size=self._records.physical_batch_size,
-            folder=self._folder,
-            engine=self._engine_choice,
-            launch=Eager(),
-            collate=None,
-            telemetry=None,
-            averaging=None,
-            waive=(),
+        session = privatize(
+            self._model,
+            SGD([value for value in self._model.parameters() if value.requires_grad], lr=way.learning_rate),
+            self._dataset,
+            self.agreement.plan,
+            performance=Performance(engine=self._engine, physical_batch_size=self._records.physical_batch_size),
+            # the session's own last weights are older than the federation's
+            folder=replace(self._folder, weights=before),
             seed=self._seed_of(number),
         )
         done: list[Done] = []
         with session:
-            # the session went back to its own last weights; the federation's are newer
-            with session._weights.changing():
-                write_weights(self._model, before)
             for step in session.steps(first=number * way.local_steps):
                 step.accumulate(self._records.losses)
                 step.update()

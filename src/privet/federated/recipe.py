@@ -24,9 +24,9 @@ from privet.federated.coordinator import Coordinator
 from privet.federated.party import Party
 from privet.mechanism.codec import decode_piece, suggestion
 from privet.runs.building import build_model, loss_function
-from privet.runs.recipe import Recipe
-from privet.runs.recipe_files import recipe_text
-from privet.runs.training_settings import SgdSettings
+from privet.runs.recipes.recipe import Recipe
+from privet.runs.recipes.recipe_files import recipe_text
+from privet.runs.recipes.training_settings import SgdSettings
 
 _KEYS = ("num_parties", "contribution", "max_records", "answer_s")
 _PACKAGED = Path(__file__).with_name("recipes")

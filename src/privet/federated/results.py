@@ -10,7 +10,7 @@ from typing import Any
 
 from privet.federated.coordinator import Coordinator
 from privet.federated.recipe import FederatedRecipe
-from privet.runs.evaluation import measure_model
+from privet.runs.model_measures import measure_model
 
 RECIPE_NAME, ROUNDS_NAME, RESULT_NAME = "federation.toml", "rounds.jsonl", "result.json"
 

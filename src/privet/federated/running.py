@@ -22,8 +22,9 @@ from privet.federated.results import (
 )
 from privet.federated.wire import Traffic
 from privet.runs.building import loss_function
-from privet.runs.evaluation import measure_model
-from privet.training.session import privatize
+from privet.runs.model_measures import measure_model
+from privet.training.performance import Performance
+from privet.training.start import privatize
 
 if TYPE_CHECKING:
     from privet.federated.apps import Context
@@ -62,7 +63,11 @@ def run_centrally(recipe: FederatedRecipe) -> dict[str, float]:
     losses = loss_function(recipe.recipe.info, model)
     optimizer = SGD(model.parameters(), lr=recipe.agreement.learning_rate)
     with privatize(
-        model, optimizer, split.train, recipe.agreement.plan, physical_batch_size=recipe.physical_batch_size
+        model,
+        optimizer,
+        split.train,
+        recipe.agreement.plan,
+        performance=Performance(physical_batch_size=recipe.physical_batch_size),
     ) as session:
         for step in session.steps():
             step.accumulate(losses)

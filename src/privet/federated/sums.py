@@ -10,17 +10,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from privet.accounting.ledger import Ledger
 from privet.federated.contributions import ClientUpdates
-from privet.gradients.capture.marks import mark_batch
-from privet.gradients.engines.engine import RunningEngine
+from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.holding import held_factors
-from privet.mechanism.clipping import ClippingRule
+from privet.isolation.watch import Watch
+from privet.mechanism.clipping import ClippingRule, FixedRun
 from privet.mechanism.granularity import Kept
 from privet.mechanism.layout import Layout
+from privet.mechanism.noise import Noise
 from privet.mechanism.sums import ClippedSum
-from privet.training.batching import MapDataset, fetch, split, tensors_of, with_gradients
-from privet.training.guards import trainable_parameters
-from privet.training.weights import StateGuard
+from privet.training.batching import MapDataset, fetch, split, tensors_held
+from privet.training.guards import EvidenceRecorder, LoopGuard, trainable_parameters
+from privet.training.observer import Events
+from privet.training.preflight import Preflight
+from privet.training.replay import EagerLauncher
+from privet.training.summing import Summation
 
 LossFunction = Callable[..., Tensor]
 
@@ -41,45 +46,82 @@ def _of(batch: object) -> Sequence[object]:
     return batch if isinstance(batch, tuple | list) else (batch,)
 
 
-def clipped_sum(
-    model: nn.Module,
-    records: Records,
-    indices: NDArray[np.int64],
-    *,
-    engine: RunningEngine,
-    layout: Layout,
-    rule: ClippingRule,
-    kept: Kept | None,
-) -> ClippedSum:
-    """Return the sum of the clipped gradients of some records. Secret.
+class PartySums:
+    """Forms the clipped sums of a party, in the way and under the guards of a training session.
 
-    Guarantee:
-        One record more or less moves the sum by at most ``rule.sensitivity``; masked coordinates are exactly zero. A
-        record whose gradient is not finite adds zero, and no records make a sum of zeros.
+    An engine tries the network when it meets it first, which takes a while, so one object serves all rounds.
     """
-    device = next(model.parameters()).device
-    total = ClippedSum(
-        flat=torch.zeros(layout.num_coordinates, device=device),
-        layout=layout,
-        sensitivity=rule.sensitivity,
-        keep=None if kept is None else kept.coordinates,
-        kept=kept,
-    )
-    state = StateGuard(model)
-    try:
-        for part in split(indices, records.physical_batch_size):
-            batch = fetch(records.dataset, part, None, device)
-            leaves: Sequence[Tensor] = ()
-            if engine.wants_input_gradients:
-                batch, leaves = with_gradients(batch, len(part))
-            mark_batch(tensors_of(batch))
-            engine.begin(len(part), leaves)
-            losses = records.losses(*_of(batch))
-            state.check()
-            engine.add_clipped(losses, rule, total)
-    finally:
-        engine.abandon()
-    return total
+
+    def __init__(
+        self, model: nn.Module, records: Records, *, engine: Engine, layout: Layout, device: torch.device
+    ) -> None:
+        """Attach an engine to the network."""
+        self._model, self._layout, self._device = model, layout, device
+        self._parameters = [parameter for _, parameter in trainable_parameters(model)]
+        self._watch = Watch()
+        for tensor in tensors_held(records.dataset):
+            self._watch.programs.write(tensor)
+        self._preflight = Preflight(model, self._watch)
+        self._engine = engine.start(model, self._parameters, layout, self._watch)
+        self._records = records
+
+    def clipped_sum(
+        self,
+        indices: NDArray[np.int64],
+        *,
+        rule: ClippingRule,
+        kept: Kept | None,
+        noise: Noise,
+        ledger: Ledger,
+        number: int,
+    ) -> ClippedSum:
+        """Return the sum of the clipped gradients of some records. Secret.
+
+        Args:
+            indices: The records.
+            rule: Clips them.
+            kept: The coordinates that take part; None for all.
+            noise: The piece that the coordinator adds noise with.
+            ledger: Learns what was tried instead of proven, and of weights that the forward pass changed.
+            number: The round's.
+
+        Guarantee:
+            One record more or less moves the sum by at most ``rule.sensitivity``; masked coordinates are exactly zero.
+            A record whose gradient is not finite adds zero, and no records make a sum of zeros.
+        """
+        total = ClippedSum(
+            flat=torch.zeros(self._layout.num_coordinates, device=self._device),
+            layout=self._layout,
+            sensitivity=rule.sensitivity,
+            keep=None if kept is None else kept.coordinates,
+            kept=kept,
+        )
+        optimizer = torch.optim.SGD(self._parameters, lr=0.0)  # never steps: a party moves its model by messages
+        guard = LoopGuard(self._model, optimizer, found=lambda: ledger.note_unexplained_change(step=number))
+        evidence = EvidenceRecorder(ledger=ledger, watch=self._watch, preflight=self._preflight)
+        events = Events.of([guard, evidence])
+        summation = Summation(
+            dataset=self._records.dataset,
+            collate=None,
+            device=self._device,
+            engine=self._engine,
+            launcher=EagerLauncher(),
+            watch=self._watch,
+            preflight=self._preflight,
+            clipping=FixedRun(rule=rule),
+            events=events,
+            physical_batch_size=self._records.physical_batch_size,
+            steps_taken=lambda: number,
+            cuts=False,  # a process may live for one round: its sums must not depend on what it has seen before
+        )
+        batch = summation.begin(indices, rule=rule, clipped=total, index=number)
+        try:
+            batch.accumulate(self._records.losses)
+            for notify in events.before_noise:
+                notify(total, noise)
+        finally:
+            guard.close()
+        return total
 
 
 def clipped_update(

@@ -402,6 +402,13 @@ class Follower:
     def prove(self, losses: Tensor) -> Proof:
         """End the forward pass and say what was found; a program without fault will be recognised."""
         self._losses = self._number_of_result(losses)
+        candidate = self._candidate
+        # the usual case: a known program from beginning to end, and nothing after its losses
+        if candidate is not None and self._num_calls == len(candidate.entries) and candidate.losses == self._losses:
+            is_same = candidate.node is type(losses.grad_fn) and not self._errors
+            if is_same and self._doubt() is None:
+                numbers = tuple(self._numbers)
+                return Proof(self._whole(), candidate.uses, (), None, candidate.kind, numbers, known=candidate)
         if self._candidate is not None:
             self._copy_from(self._candidate, num_calls=self._num_calls)
         end = len(self._entries) if self._losses is None else self._made_after[self._losses]

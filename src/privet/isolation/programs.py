@@ -161,6 +161,11 @@ class Proof:
     known: Known | None = None
 
     @property
+    def calls(self) -> Kind:
+        """The functions that were called."""
+        return self.kind[:-1]
+
+    @property
     def refused(self) -> Sequence[Read]:
         """The reads that no rule allows; what is read after the losses were made does not reach them."""
         made = self.trace.losses if self.trace is not None else None

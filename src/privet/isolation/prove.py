@@ -38,6 +38,7 @@ class Finding:
         sizes: The comparison with the same program on another number of examples.
         backward: What is not proven of code that the program brings for its backward pass.
         num_operations: How many operations were followed.
+        calls: The functions that were called, which tells kinds of programs apart.
     """
 
     losses: Verdict
@@ -45,6 +46,7 @@ class Finding:
     sizes: Comparison
     backward: Sequence[str]
     num_operations: int
+    calls: tuple[Callable[..., Any], ...]
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -108,6 +110,7 @@ def _compared(loss_function: LossFunction, batch: Any, resized: Any) -> Finding:
         sizes=compare(proof.trace, twin.trace),
         backward=backward,
         num_operations=len(proof.trace.entries),
+        calls=proof.calls,
     )
 
 

@@ -123,10 +123,14 @@ class Watch:
         """Whether any program was only tried."""
         return bool(self._tried)
 
+    def num_kinds_besides(self, calls: Kind) -> int:
+        """How many kinds of programs were met, besides that of some calls; batches of other sizes are of one kind."""
+        return sum(kind[:-1] != calls for kind in self._families) + len(self._tried)
+
     @property
-    def num_kinds(self) -> int:
-        """How many kinds of programs were met; batches of other sizes are of one kind."""
-        return len(self._families) + len(self._tried)
+    def has_met_none(self) -> bool:
+        """Whether no program of several examples was judged yet."""
+        return not self._families and not self._tried
 
     @property
     def waived(self) -> tuple[str, ...]:

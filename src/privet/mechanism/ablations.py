@@ -8,7 +8,7 @@ reports of a run made with these pieces say why.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from dp_accounting import NonPrivateDpEvent
 
@@ -40,9 +40,9 @@ class Unclipped(FixedClipping):
         """Refuse a unit that is not positive and finite."""
         object.__setattr__(self, "noise_unit", checks.positive("noise_unit", self.noise_unit))
 
-    @property
-    def not_private_because(self) -> str | None:
-        return "gradients are not clipped, so that one example may move the sum by any amount"
+    not_private_because: ClassVar[str | None] = (
+        "gradients are not clipped, so that one example may move the sum by any amount"
+    )
 
     def for_groups(self, num_groups: int) -> BoundRule:
         """Share the unit among the groups."""
@@ -74,34 +74,17 @@ class UnclippedRun(FixedRun):
 class NoNoise:
     """Clipping without noise: the clipped sum is used as it is (Zhu and Blaschko 2023, Algorithm 3). NOT PRIVATE."""
 
-    @property
-    def not_private_because(self) -> str | None:
-        return "no noise is added, so that the sum itself is released"
-
-    @property
-    def norm_kind(self) -> Norm:
-        """Any bound will do; the usual one is taken."""
-        return Norm.L2
+    not_private_because: ClassVar[str | None] = "no noise is added, so that the sum itself is released"
+    norm_kind: ClassVar[Norm] = Norm.L2
 
     @property
     def noise_multiplier(self) -> float | None:
         return None
 
-    @property
-    def family(self) -> NoiseFamily | None:
-        return None
-
-    @property
-    def is_spherical(self) -> bool:
-        return False
-
-    @property
-    def is_recordable(self) -> bool:
-        return False
-
-    @property
-    def is_fixed(self) -> bool:
-        return True
+    family: ClassVar[NoiseFamily | None] = None
+    is_spherical: ClassVar[bool] = False
+    is_recordable: ClassVar[bool] = False
+    is_fixed: ClassVar[bool] = True
 
     def event(self) -> DpEvent:
         """Return the event of a release that hides nothing."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -160,9 +160,7 @@ class AdaptiveGaussian(GaussianNoise):
         checks.positive("floor", self.floor)
         super().__post_init__()
 
-    @property
-    def is_fixed(self) -> bool:
-        return False
+    is_fixed: ClassVar[bool] = False
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
         """Refuse: units are learned, so there must be a run that remembers them."""

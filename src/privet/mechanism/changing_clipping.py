@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dp_accounting import GaussianDpEvent
 
@@ -65,9 +65,7 @@ class AdaptiveQuantile(Threshold):
             object.__setattr__(self, name, checks.positive(name, getattr(self, name)))
         object.__setattr__(self, "quantile", checks.probability("quantile", self.quantile))
 
-    @property
-    def is_fixed(self) -> bool:
-        return False
+    is_fixed: ClassVar[bool] = False
 
     @property
     def threshold(self) -> float | None:
@@ -216,17 +214,13 @@ class Scheduled:
     def norm_kind(self) -> Norm:
         return self.parts[0].norm_kind
 
-    @property
-    def is_fixed(self) -> bool:
-        return False
+    is_fixed: ClassVar[bool] = False
 
     @property
     def threshold(self) -> float | None:
         return None
 
-    @property
-    def not_private_because(self) -> str | None:
-        return None
+    not_private_because: ClassVar[str | None] = None
 
     def for_groups(self, num_groups: int) -> ClippingRule:
         """Return the rule of the first part."""

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from privet import checks
 from privet.errors import CheckpointError, PlanError
@@ -162,21 +162,14 @@ class FixedClipping(ABC):
         Guarantee: as in :meth:`ClippingRule.factors`, with one bound per group. An empty batch gives an empty result.
         """
 
-    @property
-    def norm_kind(self) -> Norm:
-        return Norm.L2
-
-    @property
-    def is_fixed(self) -> bool:
-        return True
+    norm_kind: ClassVar[Norm] = Norm.L2
+    is_fixed: ClassVar[bool] = True
 
     @property
     def threshold(self) -> float | None:
         return None
 
-    @property
-    def not_private_because(self) -> str | None:
-        return None
+    not_private_because: ClassVar[str | None] = None
 
     def for_groups(self, num_groups: int) -> BoundRule:
         """Give every group its bound."""
@@ -209,7 +202,8 @@ class Threshold(FixedClipping):
 
     @property
     def threshold(self) -> float | None:
-        return None if isinstance(self.norm, tuple) else self.norm
+        is_threshold = type(self).factors is Threshold.factors  # a subclass that scales otherwise is no threshold
+        return self.norm if is_threshold and not isinstance(self.norm, tuple) else None
 
     def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:
         """Return ``min(1, bound / norm)``, and 0 where the norm is not finite.

@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
 from dp_accounting import dp_event
@@ -377,6 +378,12 @@ def gaussian_event(bounds: Sequence[float], stds: Sequence[float]) -> dp_event.G
     Edge cases: a bound of zero reveals nothing whatever its noise; a positive bound without noise gives multiplier
     zero; negative, NaN, infinite bounds, no groups or unequal lengths raise ``ArgumentError``.
     """
+    return _gaussian_event(tuple(bounds), tuple(stds))
+
+
+# steps of one plan have the same bounds and noise, so most events are asked for again and again
+@lru_cache(maxsize=256)
+def _gaussian_event(bounds: tuple[float, ...], stds: tuple[float, ...]) -> dp_event.GaussianDpEvent:
     if len(bounds) != len(stds) or len(bounds) == 0:
         raise ArgumentError(f"Every group needs one bound and one std, got {len(bounds)} bounds and {len(stds)} stds.")
     ratios = []

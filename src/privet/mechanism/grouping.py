@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from privet.errors import ArgumentError, PlanError
 
@@ -32,9 +32,7 @@ def _number(names: Sequence[str], key: Callable[[str], str]) -> tuple[int, ...]:
 class OneGroup:
     """Flat clipping: one norm over all parameters."""
 
-    @property
-    def is_flat(self) -> bool:
-        return True
+    is_flat: ClassVar[bool] = True
 
     def groups_of(self, names: Sequence[str]) -> tuple[int, ...]:
         """Put everything into group 0."""
@@ -45,9 +43,7 @@ class OneGroup:
 class PerLayer:
     """One norm per module: a layer's weight and bias are clipped together."""
 
-    @property
-    def is_flat(self) -> bool:
-        return False
+    is_flat: ClassVar[bool] = False
 
     def groups_of(self, names: Sequence[str]) -> tuple[int, ...]:
         """Group by everything before the last dot of a parameter's name."""
@@ -58,9 +54,7 @@ class PerLayer:
 class PerParameter:
     """One norm per parameter tensor."""
 
-    @property
-    def is_flat(self) -> bool:
-        return False
+    is_flat: ClassVar[bool] = False
 
     def groups_of(self, names: Sequence[str]) -> tuple[int, ...]:
         """Give each tensor its own group."""
@@ -91,9 +85,7 @@ class ByName:
         if len(set(flat)) != len(flat):
             raise ArgumentError("parts names the same prefix twice; each prefix belongs to one group.")
 
-    @property
-    def is_flat(self) -> bool:
-        return False
+    is_flat: ClassVar[bool] = False
 
     def groups_of(self, names: Sequence[str]) -> tuple[int, ...]:
         """Match each parameter to the one part that names it; a parameter that fits none or several is refused."""

@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,9 +48,7 @@ def mean_coordinate(num_coordinates: int) -> float:
 class LaplaceNoise(MultipliedNoise):
     """Noise of density ``exp(-N(z) / scale)``, whose norm ``N`` is at most the plain length."""
 
-    @property
-    def family(self) -> NoiseFamily | None:
-        return NoiseFamily.LAPLACE
+    family: ClassVar[NoiseFamily | None] = NoiseFamily.LAPLACE
 
     @abstractmethod
     def mean_absolute(self) -> Array:

@@ -8,7 +8,7 @@ released before: then it is public, and free (their Theorem 3.1).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -77,13 +77,8 @@ class Mask(Protocol):
 class ConstantMask:
     """Answers of masks that follow from the plan and stay the same for the whole run."""
 
-    @property
-    def is_whole(self) -> bool:
-        return False
-
-    @property
-    def is_public(self) -> bool:
-        return True
+    is_whole: ClassVar[bool] = False
+    is_public: ClassVar[bool] = True
 
     @property
     def public_seed(self) -> int:
@@ -104,9 +99,7 @@ class Untold:
 class NoMask(ConstantMask):
     """Every coordinate takes part."""
 
-    @property
-    def is_whole(self) -> bool:
-        return True
+    is_whole: ClassVar[bool] = True
 
     @property
     def final_rate(self) -> float:
@@ -161,13 +154,8 @@ class RedrawnMask:
         if self.refresh_every is not None:
             object.__setattr__(self, "refresh_every", checks.count("refresh_every", self.refresh_every))
 
-    @property
-    def is_whole(self) -> bool:
-        return False
-
-    @property
-    def is_public(self) -> bool:
-        return False
+    is_whole: ClassVar[bool] = False
+    is_public: ClassVar[bool] = False
 
     @property
     def public_seed(self) -> int:
@@ -235,9 +223,7 @@ class SharedRandomMask(RedrawnMask):
         object.__setattr__(self, "seed", checks.count("seed", self.seed, minimum=0))
         super().__post_init__()
 
-    @property
-    def is_public(self) -> bool:
-        return True
+    is_public: ClassVar[bool] = True
 
     @property
     def public_seed(self) -> int:

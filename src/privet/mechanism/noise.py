@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,9 +188,7 @@ class MultipliedNoise(ABC):
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
         """See :meth:`Noise.add`."""
 
-    @property
-    def norm_kind(self) -> Norm:
-        return Norm.L2
+    norm_kind: ClassVar[Norm] = Norm.L2
 
     @property
     def is_spherical(self) -> bool:
@@ -200,21 +198,15 @@ class MultipliedNoise(ABC):
     def is_recordable(self) -> bool:
         return False
 
-    @property
-    def is_fixed(self) -> bool:
-        return True
-
-    @property
-    def not_private_because(self) -> str | None:
-        return None
+    is_fixed: ClassVar[bool] = True
+    not_private_because: ClassVar[str | None] = None
 
     @property
     def multiplier(self) -> float:
         """The multiplier; a piece that is not calibrated yet is refused."""
-        return calibrated_multiplier(type(self).__name__, self.noise_multiplier)
+        return self.noise_multiplier or calibrated_multiplier(type(self).__name__, None)
 
     def with_multiplier(self, noise_multiplier: float) -> Self:
-        """Return a copy with this multiplier."""
         return replace(self, noise_multiplier=noise_multiplier)
 
     def start(self, layout: Layout, *, has_mask: bool) -> NoiseRun:
@@ -238,9 +230,7 @@ class MultipliedNoise(ABC):
 class GaussianNoise(MultipliedNoise):
     """Normal noise, charged as the one Gaussian release of the same cost."""
 
-    @property
-    def family(self) -> NoiseFamily | None:
-        return NoiseFamily.GAUSSIAN
+    family: ClassVar[NoiseFamily | None] = NoiseFamily.GAUSSIAN
 
     def event(self) -> DpEvent:
         """Return the Gaussian mechanism at this multiplier."""
@@ -258,11 +248,12 @@ class Gaussian(GaussianNoise):
 
     @property
     def is_spherical(self) -> bool:
-        return True
+        """A subclass that adds other noise says for itself what it is."""
+        return type(self).add is Gaussian.add
 
     @property
     def is_recordable(self) -> bool:
-        return True
+        return self.is_spherical
 
     def mean_noise(self, layout: Layout, sensitivity: Sensitivity) -> Array:
         return np.full(layout.num_coordinates, HALF_NORMAL * self.multiplier * sensitivity.total)

@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 from dp_accounting import DpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent
@@ -129,13 +129,8 @@ class NothingDeclared:
     def declared_size(self) -> int | None:
         return None
 
-    @property
-    def has_exact_size(self) -> bool:
-        return False
-
-    @property
-    def has_independent_coins(self) -> bool:
-        return False
+    has_exact_size: ClassVar[bool] = False
+    has_independent_coins: ClassVar[bool] = False
 
     @property
     def fixed_batches(self) -> int | None:
@@ -210,9 +205,7 @@ class Poisson(RandomBatches):
     def inclusion(self) -> float:
         return self.rate
 
-    @property
-    def has_independent_coins(self) -> bool:
-        return True
+    has_independent_coins: ClassVar[bool] = True
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -256,10 +249,7 @@ class FullBatch(RandomBatches):
     def inclusion(self) -> float:
         return 1.0
 
-    @property
-    def has_independent_coins(self) -> bool:
-        """Coins that always say yes."""
-        return True
+    has_independent_coins: ClassVar[bool] = True
 
     @property
     def fixed_batches(self) -> int | None:
@@ -336,9 +326,7 @@ class FixedSize(RandomBatches):
     def declared_size(self) -> int | None:
         return self.dataset_size
 
-    @property
-    def has_exact_size(self) -> bool:
-        return True
+    has_exact_size: ClassVar[bool] = True
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privet import checks
-from privet.models.shapes import after_window, image_shape
+from privet.models.convolutional import after_window, image_shape
 
 _NUM_DIRECTIONS = 8  # four filters, each read with both signs
 _CELL = 4

@@ -53,7 +53,7 @@ class TokenStates:
 
 
 @torch.inference_mode()
-def encode(
+def encode_sentences(
     minilm: MiniLm,
     lower: LowerLayers,
     sentences: Sequence[str],

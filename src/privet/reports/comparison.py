@@ -16,7 +16,7 @@ from privet.reports.differences import Figure, difference, is_supported, shown_d
 from privet.reports.facets import Facet, facets_of
 from privet.reports.page import load_template
 from privet.reports.plots import BLUE, INK, ORANGE, Plot, draw_svg
-from privet.reports.report import stamps
+from privet.reports.run_report import stamps
 from privet.runs.run_files import write_whole
 
 if TYPE_CHECKING:

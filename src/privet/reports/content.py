@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from privet.accounting.guarantee import Guarantee
-from privet.attacks.rebuilt import RebuiltReport
-from privet.attacks.verdict import MembershipReport
+from privet.attacks.membership_verdict import MembershipReport
+from privet.attacks.reconstruction.result import RebuiltReport
 from privet.effects.groups import FairnessReport
 from privet.effects.radii import RobustnessReport, WeightGrowth
 from privet.effects.reliability import CalibrationReport
 from privet.errors import CheckpointError, PrivetError
 from privet.plan import Plan
 from privet.reports.audits import AuditRecord, read_audit
-from privet.reports.long_tail import read_long_tail, read_picture
-from privet.reports.rebuilt import read_rebuilt
+from privet.reports.long_tail_pictures import read_long_tail, read_picture
+from privet.reports.reconstruction_rows import read_rebuilt
 from privet.runs.ledger_check import LedgerCheck, check_ledger
-from privet.runs.recipe import Recipe
-from privet.runs.results import Metrics
+from privet.runs.measures import Metrics
+from privet.runs.recipes.recipe import Recipe
 from privet.runs.resuming import stored_plan, stored_recipe
 from privet.runs.run_files import RunFiles, read_json, read_lines, read_text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from privet.attacks.verdict import NEVER_TRAINED
+from privet.attacks.membership_verdict import NEVER_TRAINED
 from privet.effects.reliability import Interval
 from privet.reports.content import RunContent
 from privet.reports.differences import Figure

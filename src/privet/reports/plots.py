@@ -20,7 +20,7 @@ import numpy as np
 from privet.accounting.curves import SMALLEST_PLD_DELTA
 from privet.accounting.guarantee import privacy_profile
 from privet.mechanism.events import DpEvent
-from privet.runs.results import CurvePoint
+from privet.runs.measures import CurvePoint
 from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privet.accounting.guarantee import trade_off
-from privet.attacks.verdict import MembershipReport
+from privet.attacks.membership_verdict import MembershipReport
 from privet.mechanism.events import DpEvent
 from privet.reports.plots import BLUE, GREEN, INK, ORANGE, Plot, draw_svg, plain_powers
 from privet.vocabulary import Adjacency

@@ -21,8 +21,8 @@ from privet.datasets.info import DatasetInfo
 from privet.errors import RecipeError
 from privet.plan import Plan
 from privet.runs.building import build_model, build_optimizer, choose_device, loss_function, on_device
-from privet.runs.recipe import Recipe
-from privet.runs.recipe_files import load_recipe, packaged_recipes
+from privet.runs.recipes.recipe import Recipe
+from privet.runs.recipes.recipe_files import load_recipe, packaged_recipes
 from privet.runs.resuming import stored_plan, stored_recipe
 from privet.runs.run_files import RunFiles
 from privet.runs.user_models import build_referenced

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+from torch.utils import _pytree as pytree
 
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.datasets.info import DatasetInfo
-from privet.datasets.own_images import load_declared_images
-from privet.datasets.own_table import load_declared_table
+from privet.datasets.own.own_images import load_declared_images
+from privet.datasets.own.own_table import load_declared_table
 from privet.errors import DataError, RecipeError
 from privet.models import find_model
-from privet.runs.recipe import Recipe
-from privet.runs.training_settings import (
+from privet.plan import Plan
+from privet.runs.recipes.recipe import Recipe
+from privet.runs.recipes.training_settings import (
     AdamSettings,
     AdamWSettings,
     AugmentationSettings,
@@ -33,9 +37,10 @@ from privet.runs.training_settings import (
     TrainingSettings,
 )
 from privet.training.augmentation import ShiftAndFlip, Views
-from privet.training.batching import MapDataset
+from privet.training.batching import MapDataset, fetch
 from privet.training.last_iterate import ProvenLoss
 from privet.training.optimizers import DPAdam, DPAdamW
+from privet.training.physical_batch import suggest_physical_batch
 from privet.training.schedules import CosineDecay, LinearDecay, Schedule, StepDecay
 
 
@@ -196,3 +201,28 @@ def loss_function(info: DatasetInfo, model: nn.Module) -> Callable[[Tensor, Tens
 def on_device(dataset: ArrayDataset, device: torch.device) -> ArrayDataset:
     """Return the same examples on a device; small data sets live there for the whole run."""
     return dataset.to(device)
+
+
+def find_physical_batch_size(
+    model: nn.Module, losses: Callable[..., Tensor], dataset: MapDataset, plan: Plan, device: torch.device
+) -> int:
+    """Try sizes up to the expected logical batch on made-up examples of the data's shape.
+
+    One record is looked at for its shape; none of its values enters the trials. The model is left as it was.
+    """
+    shape_of = fetch(dataset, np.zeros(1, dtype=np.int64), None, device)
+    limit = max(1, math.ceil(plan.sampling.expected_batch_size))
+    was_training = model.training
+    model.train()
+    try:
+        return suggest_physical_batch(model, losses, pytree.tree_map_only(Tensor, _made_up, shape_of), limit=limit)
+    finally:
+        model.train(was_training)
+
+
+def _made_up(tensor: Tensor) -> Tensor:
+    """Return other values of the same shape and type: normal numbers, or zeros, which every label and id may be."""
+    if not tensor.is_floating_point():
+        return torch.zeros_like(tensor)
+    generator = torch.Generator(tensor.device).manual_seed(0)
+    return torch.randn(tensor.shape, dtype=tensor.dtype, device=tensor.device, generator=generator)

@@ -200,3 +200,21 @@ def _refuse_untold_seed(view: LedgerView, files: RunFiles) -> None:
             "The recipe names a seed, and the ledger does not say that the run was seeded: the recipe was changed, or "
             "the run is not private."
         )
+
+
+def finished_ledger(files: RunFiles, plan: Plan) -> LedgerCheck | None:
+    """Return the checked ledger of a finished run, or None where something is left to do.
+
+    Guarantee:
+        Nothing is written: the newest row of the ledger stays the one that certificates name.
+    Edge cases: a run that ended between its last step and its model, a ledger that disagrees with its plan, and a
+    missing checkpoint count as unfinished. Going on with such a run puts it right, or says what is wrong.
+
+    Raises:
+        LedgerError: the ledger's chain is broken.
+    """
+    if not files.model.exists() or not files.status.exists() or read_json(files.status).get("state") != "finished":
+        return None
+    found = check_ledger(files.folder)
+    agrees = found.mismatch is None and plan.is_named(found.plan_hash)
+    return found if agrees and found.is_finished and found.steps_kept is not None else None

@@ -12,8 +12,8 @@ from torch.optim import SGD
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset
 from privet.runs.building import build_model, loss_function, on_device
-from privet.runs.pretraining_settings import PretrainingSettings
-from privet.runs.recipe import Recipe
+from privet.runs.recipes.pretraining_settings import PretrainingSettings
+from privet.runs.recipes.recipe import Recipe
 
 
 def turned(images: Tensor, degrees: float) -> Tensor:

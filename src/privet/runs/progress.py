@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from privet.accounting.guarantee import Guarantee
-from privet.runs.results import CurvePoint
+from privet.runs.measures import CurvePoint
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from privet.accounting.composition import EveryIterate
 from privet.accounting.guarantee import Guarantee, guarantee
-from privet.accounting.hidden_state import ACCOUNTANT
 from privet.errors import ArgumentError
 from privet.mechanism.events import compose
 from privet.runs.ledger_check import LedgerCheck, check_ledger
@@ -83,17 +83,17 @@ def total_of_runs(paths: Sequence[Path], *, delta: float | None = None) -> Proje
 
 
 def _composed(checks: Sequence[LedgerCheck], delta: float) -> Guarantee:
-    hides_iterates = any(check.spent.released is Release.LAST_ITERATE for check in checks)
+    # Whoever may see every iterate of some runs and the last one of others is promised what holds for the last.
+    of_last = [check.plan.composition for check in checks if check.spent.released is Release.LAST_ITERATE]
+    composition = of_last[0] if of_last else EveryIterate()
     found = guarantee(
         compose([(check.event, 1) for check in checks]),
         delta=delta,
         adjacency=checks[0].plan.adjacency,
         unit=checks[0].plan.unit,
-        # Whoever may see every iterate of some runs and the last one of others is promised what holds for the last.
-        released=Release.LAST_ITERATE if hides_iterates else Release.EVERY_ITERATE,
+        released=composition.released,
         assumptions=(_SAME_DATA, *dict.fromkeys(word for check in checks for word in check.spent.assumptions)),
         not_private_because=tuple(dict.fromkeys(word for check in checks for word in check.spent.not_private_because)),
     )
     found = replace(found, tried=tuple(dict.fromkeys(word for check in checks for word in check.spent.tried)))
-    # the release that a last iterate comes to is exact about itself, but only an upper bound on that iterate
-    return replace(found, accountant=ACCOUNTANT, lower=None) if hides_iterates else found
+    return composition.stated(found)

@@ -9,8 +9,8 @@ from typing import Any
 from privet.accounting.guarantee import Guarantee
 from privet.errors import CheckpointError, LedgerMismatch, PrivetError, RecipeError
 from privet.plan import Plan
-from privet.runs.recipe import FREE_ON_RESUME, Recipe
-from privet.runs.recipe_files import load_recipe
+from privet.runs.recipes.recipe import FREE_ON_RESUME, Recipe
+from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.run_files import RunFiles, read_json, read_text, write_json, write_whole
 
 
@@ -28,6 +28,21 @@ def stored_recipe(files: RunFiles) -> Recipe:
         )
     read_text(files.recipe)  # refuses links and missing files in the words of a run folder
     return load_recipe(files.recipe)
+
+
+def classifier_recipe(files: RunFiles) -> Recipe:
+    """Return the recipe of a run whose model classifies.
+
+    Raises:
+        RecipeError: it predicts numbers.
+    """
+    recipe = stored_recipe(files)
+    if recipe.info.num_classes is None:
+        raise RecipeError(
+            f"{recipe.dataset} is a regression: it has no classes and no confidence to examine. "
+            "Measure its error with: privet evaluate RUN."
+        )
+    return recipe
 
 
 def stored_plan(files: RunFiles) -> Plan:

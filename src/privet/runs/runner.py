@@ -19,12 +19,12 @@ from privet.accounting.library_check import confirmed
 from privet.datasets.arrays import ArrayDataset, Split
 from privet.errors import BudgetExceeded, CheckpointError, LedgerMismatch, PrivetError
 from privet.plan import Plan
-from privet.runs.batch_size import find_physical_batch_size
 from privet.runs.building import (
     build_model,
     build_optimizer,
     build_schedule,
     choose_device,
+    find_physical_batch_size,
     load_data,
     load_tested,
     loss_function,
@@ -32,26 +32,26 @@ from privet.runs.building import (
     with_views,
 )
 from privet.runs.environment import describe_environment
-from privet.runs.evaluation import measure_model
-from privet.runs.finished import finished_ledger
-from privet.runs.ledger_check import LedgerCheck
+from privet.runs.ledger_check import LedgerCheck, finished_ledger
+from privet.runs.measures import CurvePoint, Metrics
+from privet.runs.model_measures import measure_model
 from privet.runs.pretraining import starting_model
 from privet.runs.progress import Progress, Several, Silent, StepUpdate
-from privet.runs.recipe import Recipe
-from privet.runs.results import CurvePoint, Metrics
+from privet.runs.recipes.recipe import Recipe
 from privet.runs.resuming import plan_of_run, resuming_command, stored_recipe, write_beginnings
 from privet.runs.run_files import RunFiles, read_json, write_json, write_whole
+from privet.runs.run_logs import StepLog, UnprotectedFile
 from privet.runs.spending import Spending
-from privet.runs.step_log import StepLog
-from privet.runs.unprotected_file import UnprotectedFile
 from privet.training.augmentation import mean_over_views
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import MapDataset
 from privet.training.checkpoint import load_checkpoint
 from privet.training.data_seal import DataSeal
+from privet.training.performance import Performance
 from privet.training.replay import fastest_for
 from privet.training.schedules import LearningRate
-from privet.training.session import Session, privatize
+from privet.training.session import Session
+from privet.training.start import privatize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ def train(
         shows_unprotected=unprotected or recipe.is_public,
         was_resumed=was_resumed,
     )
-    return run.carry_out(should_stop)
+    return run.run_to_end(should_stop)
 
 
 def evaluate(folder: str | Path, *, device: str = "auto", test: ArrayDataset | None = None) -> Metrics:
@@ -228,14 +228,14 @@ class _Run:
         self._notes = UnprotectedFile(files.unprotected) if shows_unprotected else None
         self._curve: list[CurvePoint] = []
 
-    def carry_out(self, should_stop: Callable[[], bool]) -> RunOutcome:
+    def run_to_end(self, should_stop: Callable[[], bool]) -> RunOutcome:
         dataset = with_views(self._train, self._recipe.training.augmentation)
         finished = finished_ledger(self._files, self._plan) if self._was_resumed else None
         if finished is not None and finished.spent.epsilon == self._promised.epsilon:
-            return self._ended_before(finished, dataset)
-        return self._go_on(dataset, should_stop)
+            return self._already_finished(finished, dataset)
+        return self._run_session(dataset, should_stop)
 
-    def _ended_before(self, ledger: LedgerCheck, dataset: MapDataset) -> RunOutcome:
+    def _already_finished(self, ledger: LedgerCheck, dataset: MapDataset) -> RunOutcome:
         DataSeal.of_run(self._files.ledger).check(dataset)
         _load_weights(self._model, self._files)
         self._curve = list(stored_curve(self._files))
@@ -252,17 +252,18 @@ class _Run:
             seconds=0.0,
         )
 
-    def _go_on(self, dataset: MapDataset, should_stop: Callable[[], bool]) -> RunOutcome:
+    def _run_session(self, dataset: MapDataset, should_stop: Callable[[], bool]) -> RunOutcome:
         settings = self._recipe.training
         session = privatize(
             self._model,
             build_optimizer(settings, self._model),
             dataset,
             self._plan,
-            physical_batch_size=self._physical_batch_size(dataset),
+            performance=Performance(
+                physical_batch_size=self._physical_batch_size(dataset), launch=fastest_for(self._device)
+            ),
             folder=self._files.folder,
             checkpoint_every=settings.checkpoint_every,
-            launch=fastest_for(self._device),
             telemetry=self._notes,
             averaging=None if settings.averaging is None else ExponentialAverage(decay=settings.averaging.decay),
             seed=settings.seed,
@@ -276,7 +277,7 @@ class _Run:
         try:
             # An interrupt is a clean end: the session has given up the step, written a checkpoint, closed the ledger.
             with suppress(KeyboardInterrupt):
-                self._walk(session, should_stop)
+                self._take_steps(session, should_stop)
             failed = False
         finally:
             self._progress.ended()
@@ -297,7 +298,7 @@ class _Run:
             return size
         return find_physical_batch_size(self._model, self._losses(), dataset, self._plan, self._device)
 
-    def _walk(self, session: Session, should_stop: Callable[[], bool]) -> None:
+    def _take_steps(self, session: Session, should_stop: Callable[[], bool]) -> None:
         self._progress.started(self._promised, step=session.steps_done, num_steps=self._plan.num_steps)
         settings = self._recipe.training
         every, losses = settings.evaluate_every, self._losses()
@@ -328,7 +329,7 @@ class _Run:
                 )
                 if every is not None and done % every == 0:
                     with self._released_weights(session):
-                        self._look(done, epsilon if spent is None else spent)
+                        self._measure_now(done, epsilon if spent is None else spent)
                 if should_stop():
                     break
 
@@ -336,7 +337,7 @@ class _Run:
         """The weights that the run is for: their average, if the recipe asks for one."""
         return nullcontext() if self._recipe.training.averaging is None else session.averaged()
 
-    def _look(self, done: int, epsilon: float) -> None:
+    def _measure_now(self, done: int, epsilon: float) -> None:
         measures = measure_model(self._model, self._test, self._recipe.info)
         if not measures:
             return

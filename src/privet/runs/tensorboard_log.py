@@ -10,8 +10,8 @@ from typing import Any
 
 from privet.accounting.guarantee import Guarantee
 from privet.errors import CheckpointError, RecipeError
+from privet.runs.measures import CurvePoint
 from privet.runs.progress import StepUpdate
-from privet.runs.results import CurvePoint
 
 
 class TensorBoardLog:

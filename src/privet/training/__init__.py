@@ -8,13 +8,13 @@ from privet._lazy import lazily
 
 if TYPE_CHECKING:
     from privet.training.session import Session as Session
-    from privet.training.session import privatize as privatize
-    from privet.training.step import Step as Step
+    from privet.training.session import Step as Step
+    from privet.training.start import privatize as privatize
 else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
-            "privet.training.session": ("Session", "privatize"),
-            "privet.training.step": ("Step",),
+            "privet.training.start": ("privatize",),
+            "privet.training.session": ("Session", "Step"),
         },
     )

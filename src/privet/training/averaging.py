@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 from privet import checks
 from privet.errors import CheckpointError, LoopError
+from privet.mechanism.noise import Noise
+from privet.mechanism.sums import ClippedSum
+from privet.training.observer import Observer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +39,13 @@ class ExponentialAverage:
         return RunningAverage(model, self.decay)
 
 
-class RunningAverage:
-    """The average of one model's weights during one run."""
+class RunningAverage(Observer):
+    """The average of one model's weights during one run.
+
+    Not torch's ``AveragedModel``: that one copies the whole model, frozen weights included, takes the first weights it
+    meets for the average instead of the initial ones, counts updates instead of steps of the plan (which differ after
+    a crash), and cannot be put into the model for a while.
+    """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         """Copy the present weights."""
@@ -46,10 +54,19 @@ class RunningAverage:
         self._average = {name: value.detach().clone() for name, value in self._weights.items()}
         self._is_applied = False
 
+    def before_noise(self, clipped: ClippedSum, noise: Noise) -> None:
+        self.check_not_applied()
+
+    def before_public_change(self) -> None:
+        self.check_not_applied()
+
     def check_not_applied(self) -> None:
         """Refuse to go on while the model holds the average instead of its own weights."""
         if self._is_applied:
             raise LoopError("The averaged weights are in the model. Leave the averaged() block before training on.")
+
+    def after_update(self, step: int, num_examples: int) -> None:
+        self.update(step)
 
     @torch.no_grad()
     def update(self, step: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privet.gradients.norms.kernel_building import build
+from privet.gradients.norms.kernel_warmup import build
 from privet.gradients.norms.kernels import Launch, beside
 
 _log = logging.getLogger("privet")

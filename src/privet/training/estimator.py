@@ -21,6 +21,7 @@ from torch.utils.data import TensorDataset
 
 from privet.accounting.guarantee import Guarantee
 from privet.errors import ArgumentError, DataError, LoopError
+from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.mechanism.clipping import Clipping, Threshold
 from privet.mechanism.noise import Gaussian
@@ -28,9 +29,10 @@ from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import MapDataset
-from privet.training.replay import Launch
+from privet.training.performance import Performance
+from privet.training.replay import Eager, Launch
 from privet.training.schedules import LearningRate, Schedule
-from privet.training.session import privatize
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -75,10 +77,10 @@ def fit_privately(
         optimizer,
         dataset,
         plan,
-        physical_batch_size=physical_batch_size,
+        performance=Performance(
+            engine=engine or BookKeeping(), launch=launch or Eager(), physical_batch_size=physical_batch_size
+        ),
         folder=folder,
-        engine=engine,
-        launch=launch,
         averaging=averaging,
         seed=seed,
     )

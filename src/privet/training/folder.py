@@ -3,24 +3,54 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from torch import nn
+from torch.optim import Optimizer
 
 from privet.accounting.ledger import Ledger
 from privet.accounting.ledger.heads import UserHeads
-from privet.errors import CheckpointError, LedgerError
+from privet.errors import CheckpointError, LedgerError, LedgerMismatch
+from privet.mechanism.clipping import ClippingRun
+from privet.mechanism.noise import NoiseRun
 from privet.plan import Plan
+from privet.training.averaging import RunningAverage
+from privet.training.batching import MapDataset
 from privet.training.checkpoint import load_checkpoint, save_checkpoint
 from privet.training.data_seal import DataSeal
-
-if TYPE_CHECKING:
-    from privet.training.session import Session
+from privet.training.guards import LoopGuard
+from privet.training.last_iterate import LastIterateChain
+from privet.training.observer import Observer
 
 _LOG = logging.getLogger("privet")
 
 LEDGER_NAME = "ledger.jsonl"
 CHECKPOINT_NAME = "checkpoint.safetensors"
+
+
+@dataclass(kw_only=True, eq=False)
+class RunState:
+    """All that a run carries from step to step besides its ledger: the content of a checkpoint.
+
+    Attributes:
+        model: Trained.
+        optimizer: Updates it.
+        clipping: The clipping piece at work.
+        noise: The noise piece at work.
+        average: The running average of the weights, if one is kept.
+        position: Which step of the plan comes next.
+        steps_taken: How many steps are in the model; fewer than ``position`` if some were lost with an earlier process.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+    clipping: ClippingRun
+    noise: NoiseRun
+    average: RunningAverage | None = None
+    position: int = 0
+    steps_taken: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,13 +113,12 @@ class RunFolder:
             heads=UserHeads(),
         )
 
-    def restore(self, session: Session) -> None:
+    def restore(self, state: RunState, *, plan: Plan, ledger: Ledger, dataset: MapDataset) -> None:
         """Load the newest intact checkpoint, if there is one and it belongs to this ledger.
 
-        What an earlier process charged after that checkpoint is lost; how much is said on the log, in public numbers.
+        Steps that an earlier process charged after that checkpoint are lost; how many is logged, in public numbers.
         """
-        ledger, plan = session.ledger, session.plan
-        DataSeal.of_run(self.ledger_path).check(session._dataset)
+        DataSeal.of_run(self.ledger_path).check(dataset)
         checkpoint = load_checkpoint(self.checkpoint_path)
         charged = ledger.charged_rounds * plan.sampling.steps_per_round
         if checkpoint is None:
@@ -106,29 +135,73 @@ class RunFolder:
                 f"The checkpoint in {self.path} names a ledger row that the ledger does not have: the ledger was "
                 "rolled back or belongs to another run. Restore the newest ledger; never an older one."
             )
-        checkpoint.restore(session.model, session.optimizer)
-        session._position, session.steps_taken = checkpoint.step, checkpoint.steps_taken
-        session._clipping.restore(checkpoint.clipping)
-        session._noise.restore(checkpoint.noise)
-        if session._average is not None:
-            session._average.restore(checkpoint.average)
+        checkpoint.restore(state.model, state.optimizer)
+        state.position, state.steps_taken = checkpoint.step, checkpoint.steps_taken
+        state.clipping.restore(checkpoint.clipping)
+        state.noise.restore(checkpoint.noise)
+        if state.average is not None:
+            state.average.restore(checkpoint.average)
         if checkpoint.step < plan.num_steps:
             _LOG.warning(
                 "Resuming %s from the checkpoint of step %d; %d steps charged after it are lost, %d steps are left.",
                 self.path, checkpoint.step, max(0, charged - checkpoint.step), plan.num_steps - charged,
             )  # fmt: skip
 
-    def checkpoint(self, session: Session) -> None:
-        """Write a checkpoint of the session as it stands."""
+    def checkpoint(self, state: RunState, ledger: Ledger) -> None:
+        """Write a checkpoint of the run as it stands."""
         save_checkpoint(
             self.checkpoint_path,
-            model=session.model,
-            optimizer=session.optimizer,
-            step=session._position,
-            steps_taken=session.steps_taken,
-            head=session.ledger.head,
-            plan_hash=session.ledger.plan_hash,
-            clipping=session._clipping.state(),
-            noise=session._noise.state(),
-            average={} if session._average is None else session._average.tensors(),
+            model=state.model,
+            optimizer=state.optimizer,
+            step=state.position,
+            steps_taken=state.steps_taken,
+            head=ledger.head,
+            plan_hash=ledger.plan_hash,
+            clipping=state.clipping.state(),
+            noise=state.noise.state(),
+            average={} if state.average is None else state.average.tensors(),
         )
+
+
+@dataclass(kw_only=True, eq=False)
+class Checkpoints(Observer):
+    """Writes checkpoints of a run into its folder, where they are due.
+
+    Attributes:
+        folder: The run's.
+        state: What is written.
+        ledger: The run's.
+        guard: Compares the weights before they are written.
+        chain: Decides where a run that hides its iterates may be taken up again; None for other runs.
+    """
+
+    folder: RunFolder
+    state: RunState
+    ledger: Ledger
+    guard: LoopGuard
+    chain: LastIterateChain | None
+
+    def is_due(self, steps_done: int) -> bool:
+        """Whether a checkpoint is written after so many steps."""
+        if self.chain is not None:
+            return self.chain.is_due(steps_done, self.folder.every)
+        return steps_done % self.folder.every == 0
+
+    def run_begins(self, charged_rounds: int) -> None:
+        # a run that breaks off in its first epoch goes on from the public beginning
+        if self.chain is not None and not charged_rounds:
+            self._write()
+
+    def step_ends(self, steps_done: int) -> None:
+        if self.is_due(steps_done):
+            self.guard.weights.look(waits=True)
+            self._write()
+
+    def run_ends(self, error: BaseException | None) -> None:
+        is_whole = self.chain is None or self.chain.may_checkpoint
+        if is_whole and not self.guard.weights.is_broken and not isinstance(error, LedgerMismatch):
+            with nullcontext() if error is None else suppress(Exception):
+                self._write()
+
+    def _write(self) -> None:
+        self.folder.checkpoint(self.state, self.ledger)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer, SparseAdam
 
-from privet.errors import LoopError, PlanError
+from privet.accounting.ledger import Ledger
+from privet.errors import LoopError, PlanError, UnsupportedModel, WeightsChanged
+from privet.isolation.watch import Watch
+from privet.mechanism.noise import Noise
+from privet.mechanism.sums import ClippedSum
 from privet.training.following import Following, strangers_in
+from privet.training.observer import Observer
+from privet.training.preflight import Preflight
+from privet.training.weights import WeightWatch
 
 
 def trainable_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -91,6 +98,88 @@ class StepGuard:
     def close(self) -> None:
         """Give the optimizer back."""
         self._handle.remove()
+
+
+class LoopGuard(Observer):
+    """Watches a model and its optimizer during a run: nothing but a private update may change what they hold.
+
+    Attributes:
+        weights: Compares what they hold with what the last update left.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, *, found: Callable[[], None]) -> None:
+        """Accept the present state.
+
+        Args:
+            model: Watched.
+            optimizer: Watched, and kept from stepping outside ``updating``.
+            found: Called once, before the first error of a change is raised.
+        """
+        self.weights = WeightWatch(model, optimizer, found=found)
+        self._steps = StepGuard(optimizer, held=self.weights.held)
+        self._trained = ParameterGuard(lambda: self.weights.parameters, optimizer)
+        self._num_updates = 0
+
+    def resume(self, steps_taken: int) -> None:
+        """Count from the steps that a checkpoint brought."""
+        self._num_updates = steps_taken
+
+    @property
+    def _is_deep(self) -> bool:
+        """Whether the bits of all weights are compared at this step: at powers of two, for it takes a pass."""
+        return self._num_updates & (self._num_updates - 1) == 0
+
+    def pass_begins(self) -> None:
+        self.weights.begin_step(looks_inside=self._is_deep)
+        self._trained.check()
+
+    def forward_ends(self) -> None:
+        self.weights.check_forward()
+
+    def before_noise(self, clipped: ClippedSum, noise: Noise) -> None:
+        self.weights.look(waits=self._is_deep)
+        self._trained.check()
+
+    def allow_step(self, gradients: Sequence[Tensor]) -> AbstractContextManager[None]:
+        """Let the optimizer step with these gradients for the length of a block; see :class:`StepGuard`."""
+        return self._steps.opened(gradients)
+
+    @contextmanager
+    def updating(self, *, is_kept: bool) -> Iterator[None]:
+        """Let a private update change the weights, and accept what it leaves.
+
+        Args:
+            is_kept: Whether the weights will be written to a checkpoint or are the last, so that all are compared.
+        """
+        with self.weights.updating(looks_everywhere=lambda: is_kept or self._is_deep):
+            yield
+            self._num_updates += 1
+
+    def last_look(self) -> WeightsChanged | UnsupportedModel | None:
+        """Compare the weights for the last time; return the error of a change, unless one was raised before."""
+        try:
+            if not self.weights.is_broken:
+                self.weights.look(waits=True)
+        except (WeightsChanged, UnsupportedModel) as found:
+            return found
+        return None
+
+    def close(self) -> None:
+        """Give the optimizer back."""
+        self._steps.close()
+
+
+class EvidenceRecorder(Observer):
+    """Writes into the ledger what was tried instead of proven, before gradients of such a program are used."""
+
+    def __init__(self, *, ledger: Ledger, watch: Watch, preflight: Preflight) -> None:
+        """Read from the watch and the pre-flight, write to the ledger."""
+        self._ledger, self._watch, self._preflight = ledger, watch, preflight
+
+    def before_noise(self, clipped: ClippedSum, noise: Noise) -> None:
+        self._preflight.check_held()
+        watch = self._watch
+        self._ledger.note_evidence(tried=watch.tried, settled=watch.settled, vouched=watch.waived)
 
 
 class ParameterGuard:

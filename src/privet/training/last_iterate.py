@@ -7,17 +7,22 @@ fall back to charging every iterate.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
+from privet.accounting.ledger import Ledger
 from privet.errors import LoopError, PlanError
+from privet.mechanism.noise import Noise
 from privet.mechanism.strong_convexity import StronglyConvexDescent
+from privet.mechanism.sums import ClippedSum
 from privet.plan import Plan
+from privet.training.observer import Observer
 
+_LOG = logging.getLogger("privet")
 _INSTEAD = "Use Release.EVERY_ITERATE for any other training."
 _ROUNDING = 1e-9
 
@@ -41,101 +46,8 @@ class ProvenLoss(Protocol):
         ...
 
 
-class Iterates(Protocol):
-    """What a session asks at the joints of its loop."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the weights stand at the end of a whole chain."""
-        ...
-
-    @property
-    def may_checkpoint(self) -> bool:
-        """Whether a run could be resumed from the weights as they stand."""
-        ...
-
-    def check_start(self, charged_rounds: int) -> None:
-        """Refuse a model, an optimizer or a resumed run that the plan does not describe."""
-        ...
-
-    def check_losses(self, loss_function: Callable[..., Tensor] | None) -> None:
-        """Refuse another loss than the plan's; None stands for a loop that computes losses itself."""
-        ...
-
-    def before_step(self) -> None:
-        """Refuse a step from other weights or with other settings than the chain's."""
-        ...
-
-    def after_step(self) -> None:
-        """Remember the weights as the chain left them."""
-        ...
-
-    def check_public_change(self) -> None:
-        """Refuse a change of the weights that is no step, where the chain allows none."""
-        ...
-
-    def walk_began(self) -> None:
-        """Note that a walk over the steps begins."""
-        ...
-
-    def round_began(self) -> None:
-        """Note that an epoch begins."""
-        ...
-
-    def round_ended(self) -> None:
-        """Note that an epoch is complete."""
-        ...
-
-    def walk_ended(self) -> None:
-        """Note that the plan is used up."""
-        ...
-
-    def is_due(self, steps_done: int, every: int) -> bool:
-        """Whether a checkpoint is due after this many steps."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeenIterates:
-    """Every iterate may be seen, so nothing is asked of their chain."""
-
-    is_complete: bool = True
-    may_checkpoint: bool = True
-
-    def check_start(self, charged_rounds: int) -> None:
-        """Accept everything."""
-
-    def check_losses(self, loss_function: Callable[..., Tensor] | None) -> None:
-        """Accept every loss."""
-
-    def before_step(self) -> None:
-        """Accept every step."""
-
-    def after_step(self) -> None:
-        """Remember nothing."""
-
-    def check_public_change(self) -> None:
-        """Accept every change."""
-
-    def walk_began(self) -> None:
-        """Remember nothing."""
-
-    def round_began(self) -> None:
-        """Remember nothing."""
-
-    def round_ended(self) -> None:
-        """Remember nothing."""
-
-    def walk_ended(self) -> None:
-        """Remember nothing."""
-
-    def is_due(self, steps_done: int, every: int) -> bool:
-        """At every multiple."""
-        return steps_done % every == 0
-
-
-class HiddenIterates:
-    """The chain of a plan that releases the last iterate.
+class LastIterateChain(Observer):
+    """The chain of steps of a plan that releases the last iterate.
 
     Guarantee:
         ``is_complete`` only if every step was taken by plain SGD with the plan's rate and ridge, on the model's own
@@ -150,6 +62,8 @@ class HiddenIterates:
         self._plan, self._descent, self._model, self._optimizer = plan, descent, model, optimizer
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._in_round = self._is_broken = self.is_complete = False
+        self._ledger: Ledger
+        self._compare_weights: Callable[[], None]
         self._seen: Sequence[tuple[int, int]] = ()
         self._losses = _proven(model, descent).losses
         check_descent_optimizer(optimizer, descent)
@@ -161,6 +75,10 @@ class HiddenIterates:
                 f"{plan.sampling.expected_batch_size:g}: the mean is then steeper than the proven smoothness. Use more "
                 "batches or a larger expected_batch_size."
             )
+
+    def bind(self, ledger: Ledger, compare_weights: Callable[[], None]) -> None:
+        """Take the run's ledger, and a function that refuses weights which no step left."""
+        self._ledger, self._compare_weights = ledger, compare_weights
 
     @property
     def may_checkpoint(self) -> bool:
@@ -181,9 +99,9 @@ class HiddenIterates:
                 "the last iterate follows a record through the same batches, so the run cannot be resumed: start anew "
                 "in another folder, or use a public partition (secret_partition=False)."
             )
-        self.after_step()
+        self._seen = self._now()
 
-    def check_losses(self, loss_function: Callable[..., Tensor] | None) -> None:
+    def loss_is_chosen(self, loss_function: Callable[..., Tensor] | None) -> None:
         """Accept the model's own ``losses`` only: the constants of the plan are about no other function."""
         if loss_function != self._losses:
             raise PlanError(
@@ -191,7 +109,7 @@ class HiddenIterates:
                 f"step.accumulate(model.losses) and step.update(), and compute no losses in the loop. {_INSTEAD}"
             )
 
-    def before_step(self) -> None:
+    def before_noise(self, clipped: ClippedSum, noise: Noise) -> None:
         """Refuse changed settings and changed weights."""
         check_descent_optimizer(self._optimizer, self._descent)
         if self._seen != self._now():
@@ -201,11 +119,11 @@ class HiddenIterates:
                 f"weights that the last one left: no averaging, no projection, no reset. {_INSTEAD}"
             )
 
-    def after_step(self) -> None:
+    def after_update(self, step: int, num_examples: int) -> None:
         """Remember where the weights are and how often torch saw them change."""
         self._seen = self._now()
 
-    def check_public_change(self) -> None:
+    def before_public_change(self) -> None:
         """Refuse it: the proof is about steps alone, and covers no iterate but the last one.
 
         Raises:
@@ -219,44 +137,60 @@ class HiddenIterates:
     def _now(self) -> Sequence[tuple[int, int]]:
         return [(parameter.data_ptr(), parameter._version) for parameter in self._parameters]
 
-    def walk_began(self) -> None:
+    def walk_begins(self) -> None:
         """A walk that was broken off inside an epoch cannot be continued as the same chain."""
         self._is_broken |= self._in_round
 
-    def round_began(self) -> None:
+    def round_begins(self) -> None:
         """From here to the end of the epoch the chain is not whole."""
         self._in_round, self.is_complete = True, False
 
-    def round_ended(self) -> None:
+    def round_ends(self) -> None:
         """The chain is whole again."""
         self._in_round = False
 
-    def walk_ended(self) -> None:
-        """The plan is used up."""
+    def walk_ends(self) -> None:
+        """The plan is used up: if the chain is whole, the ledger says so after a last comparison of the weights."""
         self.is_complete = not self._in_round and not self._is_broken
+        if self.is_complete:
+            self._compare_weights()
+            self._ledger.complete()
+
+    def run_ended(self) -> None:
+        """Warn of a run that broke off: the bound on the last iterate holds at the planned end only."""
+        plan, ledger = self._plan, self._ledger
+        if plan.is_finished(ledger) or not ledger.charged_rounds or ledger.why_not_private:
+            return
+        _LOG.warning(
+            "The run ended before its plan did, so the bound on the last model does not apply: as it stands the "
+            "model costs epsilon %.3f, and the plan promised %.3f at its end. Continue the run, or do not show it.",
+            plan.account(ledger).epsilon, plan.guarantee().epsilon,
+        )  # fmt: skip
 
     def is_due(self, steps_done: int, every: int) -> bool:
-        """At the end of the first epoch that passes a multiple."""
+        """Whether a checkpoint is due: at the end of the first epoch that passes a multiple."""
         length = self._plan.sampling.steps_per_round
         return steps_done % length == 0 and steps_done // every > (steps_done - length) // every
 
 
-def follow_iterates(
+def chain_of(
     plan: Plan, model: nn.Module, optimizer: Optimizer, num_examples: int, *, keeps_average: bool
-) -> Iterates:
-    """Return what a session must hold to under a plan.
+) -> LastIterateChain | None:
+    """Return the chain that a session must hold to; None for a plan whose iterates may all be seen.
 
     Raises:
         PlanError: a plan that hides iterates, with a model, an optimizer or options that its proof does not cover.
     """
     if plan.descent is None:
-        return SeenIterates()
+        return None
     if keeps_average:
         raise PlanError(
             "A moving average of the weights is made of all iterates, and Release.LAST_ITERATE covers the last one "
             f"only. Remove averaging. {_INSTEAD}"
         )
-    return HiddenIterates(plan=plan, descent=plan.descent, model=model, optimizer=optimizer, num_examples=num_examples)
+    return LastIterateChain(
+        plan=plan, descent=plan.descent, model=model, optimizer=optimizer, num_examples=num_examples
+    )
 
 
 def check_descent_optimizer(optimizer: Optimizer, descent: StronglyConvexDescent) -> None:

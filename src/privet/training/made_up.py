@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -50,6 +50,10 @@ class MadeUpBatches:
                 "Pass such a batch, or let the collate function return one."
             )
         return cls(like=pytree.tree_map_only(Tensor, _outline, batch), num_examples=num_examples)
+
+    def of_at_most(self, num_examples: int) -> MadeUpBatches:
+        """Return the same with no more examples than these."""
+        return replace(self, num_examples=min(num_examples, self.num_examples))
 
     @property
     def has_real_numbers(self) -> bool:

@@ -73,7 +73,8 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def _same(one: Tensor | None, other: Tensor | None) -> bool:
     if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
         return one is other
-    return torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
+    # what is not a number equals nothing, itself included, so it is replaced; rarely there is any
+    return torch.equal(one, other) or torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
 
 
 def _notes(model: nn.Module) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from privet.gradients.engines.trial import trials
 from privet.isolation.place import Cause, Fault
 from privet.isolation.prove import Finding, prove
 from privet.isolation.watch import Check, Watch, mixes
+from privet.training.agreeing import agree, gradients_agree
 from privet.training.batching import tensors_of
 from privet.training.equal_draws import EqualDraws
 from privet.training.limits import Limit, Limits
@@ -36,16 +37,10 @@ from privet.training.suspects import find_suspect
 
 # Losses that need probabilities, ordinary inputs, and inputs wild enough to wake what sleeps on ordinary ones.
 _RANGES = ((0.0, 1.0), (-2.0, 2.0), (-40.0, 40.0))
-# Rows of a batch do not know each other's values, so nothing but rounding may differ; another batch size may be
-# computed by another kernel. A device adds gradients up in no fixed order, which shows where one is the small
-# difference of large numbers, as that of a trained network is; and some of its kernels round factors to tf32.
-_SAME_SHAPE = {torch.float64: 1e-9, torch.float32: 1e-6}
-_OTHER_SHAPE = {torch.float64: 1e-8, torch.float32: 1e-4}
-_ADDED_UP_ON_DEVICE = {torch.float64: 1e-9, torch.float32: 1e-3}
-_OTHER_SHAPE_ON_DEVICE = {torch.float64: 1e-8, torch.float32: 2e-2}
-_HALF_PRECISION = 2e-2
 # So many kinds of programs are all tried.
 _FEW_KINDS = 4
+# Made-up examples of the experiments on any program, on one that rules have proven, and of the proof itself.
+_EXAMPLES, _EXAMPLES_OF_PROVEN, _EXAMPLES_OF_PROOF = 6, 3, 3
 FAILS_ON_MADE_UP = "The loss function fails on made-up examples"
 """How the error begins that says that a program ran on no made-up batch."""
 SHAPES_REMEDY = "Pass a batch of the shapes and types that the data set gives."
@@ -83,8 +78,10 @@ def preflight(model: nn.Module, loss_function: LossFunction, batch: Any, *, num_
     """
     check_model(model)
     made_up = MadeUpBatches.of(batch, num_examples=checks.count("num_examples", num_examples, minimum=2))
-    _stop_if_none_was_held(_experiment(model, loss_function, made_up))
-    finding = _proven(model, loss_function, made_up)
+    program, state = _Program(model=model, loss_function=loss_function), ModelState(model)
+    limits = _limits_of(program, made_up, state)
+    _stop_if_none_was_held(_experiment(program, replace(made_up, limits=limits), state, is_short=False))
+    finding = _proven(program, made_up, state)
     if finding is not None:
         _refuse(finding)
 
@@ -110,13 +107,12 @@ def _refuse(finding: Finding) -> None:
         raise mixes(cause)
 
 
-def _proven(model: nn.Module, loss_function: LossFunction, made_up: MadeUpBatches) -> Finding | None:
+def _proven(program: _Program, made_up: MadeUpBatches, state: ModelState) -> Finding | None:
     """Return what the rules say of the program on made-up examples; None if it fails on them."""
-    state = ModelState(model)
     batch = made_up.draw(*_RANGES[0], seed=1)
     try:
         with _repeatable(tensors_of(batch)[0].device, 0), torch.enable_grad():
-            return prove(lambda parts: _called(loss_function, parts), batch)
+            return prove(lambda parts: _called(program.loss_function, parts), batch)
     except PrivetError:
         raise
     except Exception:  # noqa: BLE001 (a user's program may raise anything on numbers it never meets)
@@ -132,7 +128,8 @@ def _called(loss_function: LossFunction, batch: Any) -> Tensor:
 class Preflight:
     """The pre-flights of one session: for every new kind of program, and at the first, second, fourth step and so on.
 
-    Programs that are proven by rule get a short one, a second line behind the rules; all others get every experiment.
+    Programs that are proven by rule get a short one, a second line behind the rules: three passes of three examples,
+    and one more where the program is new and takes whole numbers. All others get every experiment.
     """
 
     def __init__(self, model: nn.Module, watch: Watch) -> None:
@@ -140,6 +137,8 @@ class Preflight:
         self._model, self._watch = model, watch
         self._last_step, self._num_kinds = -1, -1
         self._is_proven = False
+        self._first_kind: tuple[Callable[..., Any], ...] = ()  # of the program that ran on the first made-up batch
+        self._limits: Mapping[int, Limit] | None = None
         self._failures: Sequence[Exception | None] = (None,)
 
     def before(self, batch: Any, loss_function: LossFunction, *, step: int, size: int, limit: int) -> None:
@@ -159,25 +158,36 @@ class Preflight:
         if limit == 1:  # nobody to mix with
             return
         # a model that skips layers at random is of a new kind at every step: then fewer and fewer of them are tried
-        kinds = self._watch.num_kinds
+        kinds = self._watch.num_kinds_besides(self._first_kind)
         is_new = kinds > self._num_kinds and (kinds <= _FEW_KINDS or kinds & (kinds - 1) == 0)
         is_turn = step != self._last_step and step & (step - 1) == 0
         if not (is_new or is_turn) or self._watch.has_waived(Check.EXPERIMENTS):
             return
         self._last_step = step
         try:
-            made_up = MadeUpBatches.of(batch, num_examples=max(2, min(6, limit)), size=size)
+            made_up = MadeUpBatches.of(batch, num_examples=max(2, min(_EXAMPLES, limit)), size=size)
+            program, state = _Program(model=self._model, loss_function=loss_function), ModelState(self._model)
             if self._num_kinds < 0:  # nothing of this session has run yet
-                finding = _proven(self._model, loss_function, made_up)
-                self._is_proven = finding is not None and finding.is_proven
-            self._num_kinds = self._watch.num_kinds
+                self._prove(program, made_up.of_at_most(_EXAMPLES_OF_PROOF), state)
+            if is_new:
+                self._limits = None
+            self._num_kinds = kinds
             self._is_proven = self._is_proven and not self._watch.has_tried
-            failures = _experiment(self._model, loss_function, made_up, is_short=self._is_proven)
+            if self._is_proven:
+                made_up = made_up.of_at_most(_EXAMPLES_OF_PROVEN)
+            if self._limits is None:
+                self._limits = _limits_of(program, made_up, state)
+            failures = _experiment(program, replace(made_up, limits=self._limits), state, is_short=self._is_proven)
         except LossError:
             return  # refused on the real batch as well, in the words of that place
         except DataError as error:
             failures = [error]
         self._failures = failures
+
+    def _prove(self, program: _Program, made_up: MadeUpBatches, state: ModelState) -> None:
+        finding = _proven(program, made_up, state)
+        self._is_proven = finding is not None and finding.is_proven
+        self._first_kind = () if finding is None else finding.calls
 
     def check_held(self) -> None:
         """Refuse to go on if no experiment could be held, once the program has run on real examples.
@@ -212,14 +222,11 @@ class Preflight:
 
 
 def _experiment(
-    model: nn.Module, loss_function: LossFunction, made_up: MadeUpBatches, *, is_short: bool = False
+    program: _Program, made_up: MadeUpBatches, state: ModelState, *, is_short: bool
 ) -> Sequence[Exception | None]:
     """Return for each range what the user's own code raised there, if anything."""
     failures: list[Exception | None] = []
-    state = ModelState(model)
-    program = _Program(model=model, loss_function=loss_function)
     try:
-        made_up = replace(made_up, limits=_limits_of(program, made_up))
         for low, high in _RANGES:
             experiment = _Experiment(program=program, made_up=made_up, low=low, high=high, state=state)
             failures.append(_failure_of(experiment.run_short if is_short else experiment.run))
@@ -232,15 +239,18 @@ def _experiment(
     return failures
 
 
-def _limits_of(program: _Program, made_up: MadeUpBatches) -> Mapping[int, Limit]:
+def _limits_of(program: _Program, made_up: MadeUpBatches, state: ModelState) -> Mapping[int, Limit]:
     """Return which whole numbers the program takes; nothing where it fails on zeros."""
     batch, limits = made_up.zeros(), Limits()
     for number, leaf in enumerate(pytree.tree_leaves(batch)):
         if not leaf.is_floating_point() and not leaf.is_complex():
             limits.follow(number, leaf)
     if limits.found:
-        with limits:
-            _failure_of(lambda: program.losses(batch))
+        try:
+            with limits:
+                _failure_of(lambda: program.losses(batch))
+        finally:
+            state.restore()
     return limits.found
 
 
@@ -274,13 +284,11 @@ class _Program:
             )
         return losses
 
-    def gradient(self, losses: Tensor, chosen: Tensor) -> Tensor:
+    def gradient(self, losses: Tensor, chosen: Tensor) -> Sequence[Tensor | None]:
         """Return the gradient of the chosen examples' losses, parameter after parameter."""
         parameters = [value for value in self.model.parameters() if value.requires_grad]
         total = losses[chosen.to(losses.device)].sum()
-        found: Sequence[Tensor | None] = torch.autograd.grad(total, parameters, allow_unused=True, retain_graph=True)
-        pairs = zip(found, parameters, strict=True)
-        return torch.cat([(torch.zeros_like(value) if part is None else part).reshape(-1) for part, value in pairs])
+        return torch.autograd.grad(total, parameters, allow_unused=True, retain_graph=True)
 
 
 def _described(losses: object) -> str:
@@ -331,7 +339,6 @@ class _Experiment:
         first = self.made_up.draw(self.low, self.high, seed=1)
         second = self.made_up.draw(self.low, self.high, seed=2, ignores=True)
         losses = self.program.losses(first)
-        self.state.check_unchanged()
         mine = torch.arange(self.made_up.num_examples) % 2 == 0
         found = self._losses_beside(first, second, losses.detach(), mine)
         self._gradients_agree(losses, found, mine)
@@ -340,7 +347,7 @@ class _Experiment:
 
     def _gradients_agree(self, losses: Tensor, found: Tensor, mine: Tensor) -> None:
         one, other = (self.program.gradient(values, mine) for values in (losses, found))
-        if not _agree(one, other, added_up=True):
+        if not gradients_agree(one, other):
             raise UnsupportedModel(
                 "The backward pass mixes the examples of a batch: other examples beside them changed the gradient "
                 "of those that stayed the same, though not their losses. Look for custom autograd functions and "
@@ -364,7 +371,7 @@ class _Experiment:
         """Exchange all examples but mine for strangers; return the losses if those of mine stayed the same."""
         mixed, where = joined(first, strangers, mine), mine.to(losses.device)
         found = self.program.losses(mixed)
-        if not _agree(losses[where], found.detach()[where]):
+        if not agree(losses[where], found.detach()[where]):
             suspect = find_suspect(self.program.model, self.program.losses, first, mixed, mine)
             raise UnsupportedModel(
                 f"{suspect} mixes the examples of a batch: other examples beside them changed the losses of those "
@@ -374,7 +381,7 @@ class _Experiment:
 
     def _nothing_is_remembered(self, first: Any, second: Any, losses: Tensor) -> None:
         self.program.losses(second)
-        if not _agree(losses, self.program.losses(first).detach()):
+        if not agree(losses, self.program.losses(first).detach()):
             raise UnsupportedModel(
                 f"{self.state.describe_changes()} remembers earlier batches: the same examples had other losses after "
                 "another batch. Remove caches, running averages, queues and states that are kept between forward "
@@ -387,42 +394,15 @@ class _Experiment:
         with EqualDraws():
             whole = self.program.losses(first)
             part = self.program.losses(part_of(first, fewer))
-            if not _agree(whole.detach()[:fewer], part.detach(), same_shape=False):
+            if not agree(whole.detach()[:fewer], part.detach(), same_shape=False):
                 raise UnsupportedModel(
                     "An example's loss depends on how many examples are in its batch: taking one away changed the "
                     f"losses of the others. {_CAUSES}"
                 )
             everyone = torch.ones(fewer, dtype=torch.bool)
             before, after = self.program.gradient(whole, staying), self.program.gradient(part, everyone)
-        if not _agree(before, after, same_shape=False, added_up=True):
+        if not gradients_agree(before, after, same_shape=False):
             raise UnsupportedModel(
                 "An example's gradient depends on how many examples are in its batch: taking one away changed the "
                 f"gradient of the others. {_CAUSES}"
             )
-
-
-def _tolerances(device: torch.device, *, same_shape: bool, added_up: bool) -> dict[torch.dtype, float]:
-    """How far two results may lie apart, as a share of the largest number, by their precision."""
-    if device.type == "cpu":
-        return _SAME_SHAPE if same_shape else _OTHER_SHAPE
-    if not same_shape:
-        return _OTHER_SHAPE_ON_DEVICE
-    return _ADDED_UP_ON_DEVICE if added_up else _SAME_SHAPE
-
-
-def _agree(one: Tensor, other: Tensor, *, same_shape: bool = True, added_up: bool = False) -> bool:
-    """Whether two results are the same up to rounding; what is not finite must be so in both.
-
-    Args:
-        one: Losses, or a gradient.
-        other: The same, found in another way.
-        same_shape: Whether both come from batches of one size.
-        added_up: Whether they are gradients, which are sums over examples and places.
-    """
-    tolerances = _tolerances(one.device, same_shape=same_shape, added_up=added_up)
-    tolerance = tolerances.get(one.dtype, _HALF_PRECISION)
-    if not torch.equal(one.isfinite(), other.isfinite()):
-        return False
-    finite = one.isfinite()
-    one, other = one[finite], other[finite]
-    return one.numel() == 0 or bool((one - other).abs().max() <= tolerance * one.abs().max())

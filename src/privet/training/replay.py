@@ -31,12 +31,17 @@ _log = logging.getLogger("privet")
 _PATIENCE = 8
 
 
-class Spoilt(RuntimeError):
-    """An example that is not a number got into a sum; the step must be summed again in the ordinary way."""
+class NotFinite(RuntimeError):
+    """A gradient that is not finite got into a sum; the step must be summed again, operation by operation."""
 
 
 class Launcher(Protocol):
     """Adds physical batches to a step's sum in its own way, or leaves them to the ordinary one."""
+
+    @property
+    def replays(self) -> bool:
+        """Whether batches may be recorded and replayed; ``add`` is not called otherwise."""
+        ...
 
     @property
     def uses_graphs(self) -> bool:
@@ -46,23 +51,28 @@ class Launcher(Protocol):
     def add(
         self, batch: Any, size: int, limit: int, loss_function: LossFunction, rule: ClippingRule, into: ClippedSum
     ) -> Outcome | None:
-        """Add a batch of ``size`` examples, at most ``limit``, to ``into``; None if it must be done in the open.
+        """Add a batch of ``size`` examples, at most ``limit``, to ``into``; None if it must run operation by operation.
 
         Guarantee:
             As :meth:`privet.gradients.engines.engine.RunningEngine.add_clipped`. A refused batch leaves no trace.
 
         Raises:
-            Spoilt: if ``into`` must be thrown away.
+            NotFinite: if ``into`` must be thrown away.
         """
         ...
 
-    def was_passed_over(self) -> None:
-        """Take note that a batch was handed out for a loop of the user's own, where nothing can be recorded."""
+    def refuse_manual_loop(self) -> None:
+        """Warn that the user's loop runs over ``step.microbatches()``, where nothing can be recorded."""
         ...
 
 
 class Launch(Protocol):
     """A choice of how steps are launched: a performance knob, never part of a plan."""
+
+    @property
+    def replays(self) -> bool:
+        """Whether steps may be recorded and replayed, so that their units must not change from step to step."""
+        ...
 
     def start(self, engine: RunningEngine, device: torch.device) -> Launcher:
         """Bind to a running engine."""
@@ -73,25 +83,31 @@ class Launch(Protocol):
 class Eager:
     """Every operation is launched by itself."""
 
-    def start(self, engine: RunningEngine, device: torch.device) -> Openly:
+    @property
+    def replays(self) -> bool:
+        """Nothing is recorded."""
+        return False
+
+    def start(self, engine: RunningEngine, device: torch.device) -> EagerLauncher:
         """There is nothing to bind."""
-        return Openly()
+        return EagerLauncher()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Openly:
+class EagerLauncher:
     """:class:`Eager`, running."""
 
+    replays: bool = False
     uses_graphs: bool = False
 
     def add(
         self, batch: Any, size: int, limit: int, loss_function: LossFunction, rule: ClippingRule, into: ClippedSum
     ) -> None:
-        """Leave every batch to the ordinary way."""
+        """Leave every batch to the engine."""
         return
 
-    def was_passed_over(self) -> None:
-        """Nothing was promised."""
+    def refuse_manual_loop(self) -> None:
+        """There is nothing to warn of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +119,7 @@ class CudaGraph:
     ``step.accumulate`` one function that does the same at every step; another function is recorded anew.
 
     Attributes:
-        warm_up: Physical batches done in the open before one is recorded, so that every choice has been made.
+        warm_up: Physical batches that run eagerly before one is recorded, so that every choice has been made.
         max_recordings: How many recordings a session may make before it gives up: each holds memory of its own.
     """
 
@@ -114,9 +130,14 @@ class CudaGraph:
         """Refuse counts below one: the first batch of a program is its trial and cannot be recorded."""
         _check_counts(self)
 
+    @property
+    def replays(self) -> bool:
+        """Batches are recorded."""
+        return True
+
     def start(self, engine: RunningEngine, device: torch.device) -> Launcher:
-        """Bind, or say why not and stay with the ordinary way."""
-        return _replay(engine, Graph(), self) if _can_record_graphs(device) else Openly()
+        """Bind, or log why not and stay eager."""
+        return _replay(engine, Graph(), self) if _can_record_graphs(device) else EagerLauncher()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +148,7 @@ class Compiled:
 
     Attributes:
         graph: Also replay the compiled program as a CUDA graph.
-        warm_up: Physical batches done in the open before one is recorded.
+        warm_up: Physical batches that run eagerly before one is recorded.
         max_recordings: How many recordings a session may make before it gives up.
     """
 
@@ -139,8 +160,13 @@ class Compiled:
         """Refuse counts below one."""
         _check_counts(self)
 
+    @property
+    def replays(self) -> bool:
+        """Batches are recorded."""
+        return True
+
     def start(self, engine: RunningEngine, device: torch.device) -> Launcher:
-        """Bind, or say why not and stay with the ordinary way."""
+        """Bind, or log why not and stay eager."""
         return _replay(engine, Compile(graph=self.graph and _can_record_graphs(device)), self)
 
 
@@ -178,7 +204,7 @@ def _check_counts(choice: CudaGraph | Compiled) -> None:
 def _replay(engine: RunningEngine, recorder: Recorder, choice: CudaGraph | Compiled) -> Launcher:
     if not isinstance(engine, ReplayableEngine):
         _log.warning("Nothing is recorded: %s cannot be replayed.", type(engine).__name__)
-        return Openly()
+        return EagerLauncher()
     if recorder.makes_graphs:
         engine.expect_replays()
     return Replay(engine=engine, recorder=recorder, warm_up=choice.warm_up, max_recordings=choice.max_recordings)
@@ -216,7 +242,7 @@ class _Recording:
         if size < limit:
             outcome = Outcome(*(tensor[:size] for tensor in outcome))
         if self.needs_check() and not math.isfinite(float(outcome.norms.sum())):
-            raise Spoilt
+            raise NotFinite
         return outcome
 
 
@@ -233,6 +259,11 @@ class Replay:
     _held: list[LossFunction] = field(default_factory=list)
     _has_given_up: bool = False
     _num_not_tried: int = 0
+
+    @property
+    def replays(self) -> bool:
+        """Batches are recorded."""
+        return True
 
     @property
     def uses_graphs(self) -> bool:
@@ -261,8 +292,8 @@ class Replay:
             return outcome
         return recording.replay(leaves, size, into.keep)
 
-    def was_passed_over(self) -> None:
-        """Say once that only ``step.accumulate`` records."""
+    def refuse_manual_loop(self) -> None:
+        """Log once that only ``step.accumulate`` records."""
         if not self._has_given_up:
             self._give_up("only step.accumulate(loss_function) can record, not a loop over step.microbatches()")
 
@@ -336,7 +367,7 @@ class Replay:
             recording = _Recording(run=run, leaves=leaves, present=present, needs_check=lambda: needs_check, keep=keep)
             outcome = recording.replay(given, size, into.keep)
             _check(into.flat - before, into.layout, program, present, leaves)
-        except Spoilt:
+        except NotFinite:
             into.flat.copy_(before)  # not the program's fault: another batch will be recorded
             return None
         except NotTried:

@@ -102,8 +102,9 @@ def _course(progress: float, warm_up: float) -> tuple[float, float]:
 class LearningRate:
     """Sets an optimizer's learning rates before each step. Make it before entering the session.
 
-    Torch's own schedulers work as well; this one is a function of the step's number, so a resumed run goes on where it
-    was without having saved anything.
+    Torch's own schedulers work as well. They count their calls, so their state must be saved and restored, and a run
+    that lost steps to a crash would end with the wrong rate. This one is a function of the step's number, and a resumed
+    run goes on where it was without having saved anything.
 
     Example:
         >>> import torch, privet as pv

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from privet.mechanism.noise import Noise, spherical_gaussian_multiplier
+from privet.training.observer import Observer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from privet.mechanism.clipping import ClippingRule
     from privet.mechanism.sums import ClippedSum
 
 # From the shortest to the longest gradient of a batch, in tenths.
@@ -51,6 +53,42 @@ class Unprotected:
 
 
 Receiver = Callable[[Unprotected], None]
+
+
+class Telemetry(Observer):
+    """Collects the figures of each step for one receiver. Nobody else sees them."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        """Hand the figures of each step to ``receiver``."""
+        self._receiver = receiver
+        self.sum_restarts()
+
+    def sum_restarts(self) -> None:
+        self._loss_sum, self._clipped = 0.0, 0
+        self._norms: list[Tensor] = []
+        self._noise_to_signal: float | None = None
+
+    def batch_added(self, losses: Tensor, norms: Tensor, rule: ClippingRule) -> None:
+        self._loss_sum += float(losses.detach().sum())
+        # the factor of a vanishing gradient is the rule's scale; an example with a smaller one is clipped or dropped
+        scale = rule.factors(norms.new_zeros(1, norms.shape[1]))
+        self._clipped += int((rule.factors(norms) < scale).any(1).sum())
+        self._norms.append(norms.detach().square().sum(1).sqrt())
+
+    def before_noise(self, clipped: ClippedSum, noise: Noise) -> None:
+        self._noise_to_signal = noise_to_signal(noise, clipped)
+
+    def after_update(self, step: int, num_examples: int) -> None:
+        figures = Unprotected(
+            step=step,
+            mean_loss=self._loss_sum / num_examples if num_examples else None,
+            clipped_share=self._clipped / num_examples if num_examples else None,
+            batch_size=num_examples,
+            norm_quantiles=norm_quantiles(self._norms),
+            noise_to_signal=self._noise_to_signal,
+        )
+        self.sum_restarts()
+        self._receiver(figures)
 
 
 def norm_quantiles(norms: Sequence[Tensor]) -> tuple[float, ...] | None:

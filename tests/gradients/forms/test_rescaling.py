@@ -20,7 +20,8 @@ from privet.mechanism.layout import Layout
 from privet.mechanism.sampling import FullBatch
 from privet.mechanism.shaped_noise import EllipticalGaussian
 from privet.plan import Plan
-from privet.training.session import privatize
+from privet.training.performance import Performance
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 
 
@@ -109,7 +110,9 @@ def test_shaped_clipping_is_clipping_of_gradients_written_out(name: str, kind: s
     truth = expected(model, x, labels, frame, bounds)
     dataset = list(zip(x, labels, strict=True))
     optimizer = SGD(model.parameters(), lr=0.0)
-    with privatize(model, optimizer, dataset, plan, physical_batch_size=4, engine=engine, seed=1) as session:
+    with privatize(
+        model, optimizer, dataset, plan, performance=Performance(physical_batch_size=4, engine=engine), seed=1
+    ) as session:
         for step in session.steps():
             for some, wanted in step.microbatches():
                 step.backward(functional.cross_entropy(model(some), wanted, reduction="none"))

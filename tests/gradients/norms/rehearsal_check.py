@@ -10,8 +10,7 @@ from privet.gradients.capture.marks import mark_batch
 from privet.gradients.capture.recorded import Recording
 from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
 from privet.gradients.norms import kernels, timing
-from privet.gradients.norms.kernel_building import _kind
-from privet.gradients.norms.kernel_rehearsal import launches_of
+from privet.gradients.norms.kernel_warmup import _kind, launches_of
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout

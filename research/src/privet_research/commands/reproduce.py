@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import FAILED, OK, paragraphs, remark, show_heading, show_table
-from privet.cli.options import CONTEXT, device_option, examples
+from privet.cli.console import (
+    CONTEXT,
+    FAILED,
+    OK,
+    device_option,
+    examples,
+    paragraphs,
+    remark,
+    show_heading,
+    show_table,
+)
 
 if TYPE_CHECKING:
     from privet_research.reproduction.running import Choices, Reproduction

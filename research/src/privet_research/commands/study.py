@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.console import remark, show_table
-from privet.cli.options import CONTEXT, device_option, examples
+from privet.cli.console import CONTEXT, device_option, examples, remark, show_table
 
 if TYPE_CHECKING:
     from privet_research.studies.parts import StudyFiles

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privet import __version__
-from privet.attacks.rebuilt import Mean
+from privet.attacks.reconstruction.result import Mean
 from privet.errors import DataError
 from privet.reports.page import load_template
 from privet_research.pages.study_pictures import PICTURES

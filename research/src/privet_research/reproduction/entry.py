@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from privet.errors import ArgumentError, RecipeError
 from privet.mechanism.codec import suggestion
-from privet.runs.training_settings import Count, NotNegative, Table
+from privet.runs.recipes.training_settings import Count, NotNegative, Table
 
 Fact = str | int | float | bool
 # By key the value that a row must have, or a list of values of which it must have one.

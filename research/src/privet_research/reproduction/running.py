@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from privet.datasets.folder import ROOT_VARIABLE
+from privet.datasets.data_folder import ROOT_VARIABLE
 from privet.errors import DataError
 from privet.runs.run_files import read_json, write_json, write_whole
 from privet_research.reproduction.entry import Entry, Profile

@@ -15,9 +15,9 @@ from torch import nn
 
 from privet.datasets import load
 from privet.effects.fairness import decision_disparity, fairness_report
-from privet.models.mlp import mlp_64_64
+from privet.models.dense import mlp_64_64
 from privet.runs.building import on_device
-from privet.runs.side_effects import group_attribute
+from privet.runs.evaluation.groups_and_robustness import group_attribute
 from privet.training.predictions import predict
 from privet_research.studies.effects_training import ArmTraining, train_arm, with_best_rate
 

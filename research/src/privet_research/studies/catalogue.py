@@ -67,7 +67,7 @@ def cifar10_settings() -> ClippingSettings:
 
 def clusters_settings() -> ClippingSettings:
     """Return a made-up task with wrong labels, on which clipping by a threshold is over-confident."""
-    from privet.models.mlp import mlp
+    from privet.models.dense import mlp
     from privet_research.studies.clipping import ClippingSettings
     from privet_research.studies.clusters import clustered_classes
 

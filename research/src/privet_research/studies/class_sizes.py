@@ -16,7 +16,7 @@ import torch
 
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset
-from privet.models.lenet import lenet5
+from privet.models.convolutional import lenet5
 from privet.runs.building import on_device
 from privet_research.studies.attacked_arm import attacked_row
 from privet_research.studies.effects_training import ArmTraining, best_rate

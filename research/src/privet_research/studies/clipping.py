@@ -21,9 +21,9 @@ from torch.nn import functional
 from torch.optim import SGD
 
 from privet.attacks.membership import loss_threshold
-from privet.attacks.verdict import AttackLimit, membership_report
+from privet.attacks.membership_verdict import AttackLimit, membership_report
 from privet.datasets.arrays import ArrayDataset, Split
-from privet.effects.calibration import reliability
+from privet.effects.confidence import reliability
 from privet.effects.reliability import Binning
 from privet.effects.temperature import fit_temperature
 from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, Threshold

@@ -19,13 +19,14 @@ from torch.nn import functional
 from torch.optim import SGD
 
 from privet.datasets.arrays import ArrayDataset
-from privet.effects.calibration import reliability
+from privet.effects.confidence import reliability
 from privet.mechanism.clipping import Clipping, KeepOrDrop, Threshold
 from privet.mechanism.grouping import Grouping, OneGroup, PerParameter
 from privet.runs.building import on_device
+from privet.training.performance import Performance
 from privet.training.predictions import predict
 from privet.training.replay import fastest_for
-from privet.training.session import privatize
+from privet.training.start import privatize
 from privet_research.studies.clipping import ClippingSettings
 
 Row = dict[str, Any]
@@ -210,8 +211,7 @@ def _private_course(
         train,
         plan,
         # Poisson batches rarely exceed their mean by a quarter, so that a step is one pass
-        physical_batch_size=settings.clipping.batch_size * 5 // 4,
-        launch=fastest_for(device),
+        performance=Performance(physical_batch_size=settings.clipping.batch_size * 5 // 4, launch=fastest_for(device)),
         seed=seed,
     )
     with session:

@@ -16,7 +16,7 @@ from torch import Tensor
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset
 from privet.effects.feature_estimate import padding_ratio
-from privet.models.lenet import lenet5
+from privet.models.convolutional import lenet5
 from privet.runs.building import on_device
 from privet.training.predictions import predict
 from privet_research.studies.effects_training import ArmTraining, train_arm

@@ -28,7 +28,7 @@ from privet.errors import ArgumentError
 from privet.mechanism.masking import NoMask
 from privet.mechanism.release_masks import ChosenMask
 from privet.mechanism.sampling import Poisson
-from privet.models.lenet import lenet5
+from privet.models.convolutional import lenet5
 from privet.plan import Plan
 from privet.runs.building import on_device
 from privet.training.estimator import fit_privately

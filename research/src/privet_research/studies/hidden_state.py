@@ -33,13 +33,14 @@ from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.models.convex_relu import BoundedFeatures, ConvexRelu
-from privet.models.mlp import mlp
+from privet.models.dense import mlp
 from privet.plan import Plan
 from privet.runs.building import losses_of, on_device
-from privet.runs.evaluation import measure_model
+from privet.runs.model_measures import measure_model
 from privet.training.last_iterate import ProvenLoss
+from privet.training.performance import Performance
 from privet.training.replay import fastest_for
-from privet.training.session import privatize
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 
 # Far above the length of any image, so that features keep their lengths and clipping does all the bounding.
@@ -229,8 +230,10 @@ def _descend(model: nn.Module, plan: Plan, split: Split, *, rate: float, ridge: 
         split.train,
         plan,
         # Poisson batches rarely exceed their mean by this much, so that a step is one pass
-        physical_batch_size=math.ceil(1.25 * plan.sampling.expected_batch_size),
-        launch=fastest_for(next(model.parameters()).device),
+        performance=Performance(
+            physical_batch_size=math.ceil(1.25 * plan.sampling.expected_batch_size),
+            launch=fastest_for(next(model.parameters()).device),
+        ),
         seed=seed,
     )
 

@@ -27,7 +27,7 @@ from privet.mechanism.mask_rates import GradualCooling
 from privet.mechanism.masking import Mask, NoMask, RandomMask
 from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.release_masks import RankedMask
-from privet.models.catalogue import count_parameters
+from privet.models.named_models import count_parameters
 from privet.plan import Plan
 from privet_research.studies.sparsification_signs import digits, digits_model, digits_plan, losses, steps_of
 

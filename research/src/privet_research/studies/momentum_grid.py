@@ -22,7 +22,8 @@ from torch.optim import SGD, Adam, Optimizer
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.masking import NoMask
 from privet.mechanism.noise import Gaussian
-from privet.training.session import privatize
+from privet.training.performance import Performance
+from privet.training.start import privatize
 from privet_research.studies.sparsification_signs import digits, digits_model, digits_plan, losses
 
 Row = dict[str, Any]
@@ -94,7 +95,9 @@ def _train(model: nn.Module, train: Any, optimizer: Optimizer, norm: float, epoc
 
     noise = Gaussian(noise_multiplier=NOISE_MULTIPLIER)
     plan = digits_plan(clipping=Threshold(norm=norm), noise=noise, mask=NoMask(), epochs=epochs)
-    with privatize(model, optimizer, train, plan, physical_batch_size=512, seed=seed) as session:
+    with privatize(
+        model, optimizer, train, plan, performance=Performance(physical_batch_size=512), seed=seed
+    ) as session:
         for step in session.steps():
             step.accumulate(loss_of)
             step.update()

@@ -20,9 +20,8 @@ from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset
 from privet.effects.feature_estimate import padding_ratio
 from privet.errors import ArgumentError
-from privet.models.dp_cnn import dp_cnn
-from privet.models.lenet import lenet5
-from privet.models.small_vit import small_vit
+from privet.models.convolutional import dp_cnn, lenet5
+from privet.models.vision_transformer import small_vit
 from privet.runs.building import on_device
 from privet_research.studies.attacked_arm import attacked_row
 from privet_research.studies.effects_training import ArmTraining, with_best_rate

@@ -21,7 +21,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 from torch.nn import functional
 
-from privet.attacks.reconstruction import InvertingGradients, likeness
+from privet.attacks.reconstruction.methods import InvertingGradients, likeness
 from privet.datasets import load
 from privet.effects.sparsification import per_example_gradients
 from privet.models import dp_cnn

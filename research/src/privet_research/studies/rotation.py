@@ -21,8 +21,7 @@ from torch import nn
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset
 from privet.effects.feature_to_noise import pretraining_harms
-from privet.models.dp_cnn import dp_cnn
-from privet.models.lenet import lenet5
+from privet.models.convolutional import dp_cnn, lenet5
 from privet.runs.building import on_device
 from privet.runs.pretraining import turned
 from privet.training.predictions import predict

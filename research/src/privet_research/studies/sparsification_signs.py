@@ -32,8 +32,9 @@ from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
 from privet.runs.building import on_device
-from privet.training.session import privatize
-from privet.training.step import Step
+from privet.training.performance import Performance
+from privet.training.session import Step
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 from privet_research.studies.sparsification_table import Difference
 
@@ -134,7 +135,9 @@ def steps_of(model: nn.Module, train: ArrayDataset, plan: Plan, learning_rate: f
     def loss_of(features: Tensor, labels: Tensor) -> Tensor:
         return losses(model(features), labels)
 
-    with privatize(model, optimizer, train, plan, physical_batch_size=512, seed=seed) as session:
+    with privatize(
+        model, optimizer, train, plan, performance=Performance(physical_batch_size=512), seed=seed
+    ) as session:
         for step in session.steps():
             step.accumulate(loss_of)
             step.update()

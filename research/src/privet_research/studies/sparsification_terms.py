@@ -32,7 +32,7 @@ from privet.mechanism.masking import Mask, NoMask, RandomMask
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.release_masks import RankedMask
 from privet.models import dp_cnn
-from privet.models.catalogue import count_parameters
+from privet.models.named_models import count_parameters
 from privet_research.studies.sparsification_signs import digits, digits_model, digits_plan, losses, steps_of
 
 Row = dict[str, Any]

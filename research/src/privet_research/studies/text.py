@@ -23,7 +23,7 @@ from torch.nn import functional
 from torch.optim import AdamW, Optimizer
 
 from privet.datasets.sentences import TRAIN_SIZE, LabelledSentences, load_sst2
-from privet.effects.calibration import reliability
+from privet.effects.confidence import reliability
 from privet.errors import ArgumentError
 from privet.mechanism.changing_clipping import Scheduled
 from privet.mechanism.clipping import Clipping, KeepOrDrop, Threshold
@@ -31,14 +31,15 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.models.adapters import add_adapters
 from privet.models.minilm import NUM_LAYERS, MiniLm, UpperLayers
-from privet.models.token_states import TokenStates, encode
+from privet.models.token_states import TokenStates, encode_sentences
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.optimizers import DPAdamW
+from privet.training.performance import Performance
 from privet.training.predictions import Predictions
 from privet.training.replay import CudaGraph, Eager
 from privet.training.schedules import LearningRate, LinearDecay
-from privet.training.session import privatize
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 from privet_research.studies.arms import LOCAL, MIXED, NON_PRIVATE, SCALED
 from privet_research.studies.clipping import cross_fitted
@@ -200,7 +201,7 @@ def _states(settings: TextSettings, device: torch.device) -> tuple[TokenStates, 
     step = _LENGTH_STEP if device.type == "cuda" else 1
 
     def states(part: LabelledSentences) -> TokenStates:
-        return encode(minilm, lower, part.sentences, part.labels, device, length_step=step)
+        return encode_sentences(minilm, lower, part.sentences, part.labels, device, length_step=step)
 
     train = states(first_records(rest, settings.dataset_size))
     return train, states(held_out) if settings.num_held_out else None, states(dev)
@@ -257,8 +258,10 @@ def _train_privately(
         optimizer,
         train,
         plan,
-        physical_batch_size=settings.physical_batch_size if is_cuda else min(64, settings.physical_batch_size),
-        launch=CudaGraph(max_recordings=_MAX_RECORDINGS) if is_cuda and settings.recorded else Eager(),
+        performance=Performance(
+            physical_batch_size=settings.physical_batch_size if is_cuda else min(64, settings.physical_batch_size),
+            launch=CudaGraph(max_recordings=_MAX_RECORDINGS) if is_cuda and settings.recorded else Eager(),
+        ),
         averaging=ExponentialAverage(decay=decay) if decay else None,
         seed=seed,
     )

@@ -30,11 +30,12 @@ from privet.mechanism.sampling import Poisson
 from privet.models.oriented_edges import oriented_edges
 from privet.plan import Plan
 from privet.runs.building import on_device
-from privet.runs.evaluation import measure_model
+from privet.runs.model_measures import measure_model
 from privet.training.augmentation import ShiftAndFlip, Views, mean_over_views
 from privet.training.averaging import ExponentialAverage
+from privet.training.performance import Performance
 from privet.training.schedules import CosineDecay, LearningRate, LinearDecay
-from privet.training.session import privatize
+from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 from privet_research.studies.regression_table import half_width
 
@@ -116,7 +117,7 @@ def _accuracies(
             optimizer,
             Views(dataset=train, transform=course.transform, num_views=course.num_views),
             plan,
-            physical_batch_size=max(1, _AT_ONCE // course.num_views),
+            performance=Performance(physical_batch_size=max(1, _AT_ONCE // course.num_views)),
             averaging=ExponentialAverage(decay=_DECAY),
             seed=seed,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from privet.accounting.ledger.ledger import Ledger, LedgerHead, LedgerView, VoidReason
+from privet.accounting.ledger.ledger import Ledger
+from privet.accounting.ledger.rows import VoidReason
+from privet.accounting.ledger.tally import LedgerHead, LedgerView
 
 __all__ = ["Ledger", "LedgerHead", "LedgerView", "VoidReason"]

@@ -20,12 +20,14 @@ class AtHand:
 
     def __init__(self) -> None:
         self._runs: deque[tuple[CodedEvent, int]] = deque()
+        self._total = 0
 
     def __len__(self) -> int:
-        return sum(rounds for _, rounds in self._runs)
+        return self._total
 
     def add(self, coded: CodedEvent, rounds: int) -> None:
         """Put rounds behind those that are there."""
+        self._total += rounds
         if self._runs and self._runs[-1][0].key == coded.key:
             rounds += self._runs.pop()[1]
         self._runs.append((coded, rounds))
@@ -35,6 +37,7 @@ class AtHand:
         if not self._runs:
             return None
         coded, rounds = self._runs[0]
+        self._total -= 1
         if rounds == 1:
             self._runs.popleft()
         else:
@@ -49,6 +52,7 @@ class AtHand:
             totals[coded.key] = totals.get(coded.key, 0) + rounds
             events[coded.key] = coded
         self._runs.clear()
+        self._total = 0
         parts, room = [], MAX_ROW_BYTES // 2
         for key, rounds in totals.items():
             room -= len(key) + _RETURNED_PART_BYTES

@@ -41,12 +41,10 @@ class Changed:
         return f"the weights were changed after step {self.step} by: {self.reason}; this used no private data"
 
     def body(self) -> dict[str, Any]:
-        """Return the JSON form."""
         return {"reason": self.reason, "step": self.step}
 
     @classmethod
     def read(cls, body: dict[str, Any]) -> Changed:
-        """Read the JSON form back."""
         return cls(reason=body["reason"], step=body["step"])
 
 
@@ -67,10 +65,8 @@ class Unexplained:
         return f"its weights were changed after step {self.step} by something that was no private step"
 
     def body(self) -> dict[str, Any]:
-        """Return the JSON form."""
         return {"step": self.step}
 
     @classmethod
     def read(cls, body: dict[str, Any]) -> Unexplained:
-        """Read the JSON form back."""
         return cls(step=body["step"])

@@ -30,12 +30,10 @@ class _Reasoned:
         _checked(self.reason)
 
     def body(self) -> dict[str, Any]:
-        """Return the JSON form."""
         return {"reason": self.reason}
 
     @classmethod
     def read(cls, body: dict[str, Any]) -> Self:
-        """Read the JSON form back."""
         return cls(reason=body["reason"])
 
 
@@ -69,10 +67,8 @@ class Vouched:
         _checked(self.assumption)
 
     def body(self) -> dict[str, Any]:
-        """Return the JSON form."""
         return {"assumption": self.assumption}
 
     @classmethod
     def read(cls, body: dict[str, Any]) -> Vouched:
-        """Read the JSON form back."""
         return cls(assumption=body["assumption"])

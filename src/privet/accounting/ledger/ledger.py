@@ -26,8 +26,7 @@ Repeating rounds with the *same* noise would not be cheaper but ruinous: any sma
 The chain shows damage and any edit of a part. It cannot stop someone who may write the file from writing another whole
 one; the head kept in checkpoints and reports is what gives that away.
 
-What a row looks like is told in ``ledger_rows``, what rows add up to in ``ledger_tally``, how they reach the disk in
-``ledger_store``.
+The other files of this package: ``rows`` (their bytes), ``tally`` (their sum), ``store`` (how they reach the disk).
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ from privet.accounting.ledger.rows import (
     checked_plan_hash,
 )
 from privet.accounting.ledger.store import FileSystem, LedgerFile, PosixFileSystem, reading
-from privet.accounting.ledger.tally import LedgerHead, LedgerView, Tally, Told
+from privet.accounting.ledger.tally import LedgerView, Tally, Told
 from privet.errors import (
     ArgumentError,
     LedgerBusy,
@@ -74,8 +73,6 @@ from privet.mechanism.events import DpEvent, matches
 
 if TYPE_CHECKING:
     from privet.accounting.ledger.heads import Heads
-
-__all__ = ["Ledger", "LedgerHead", "LedgerView", "VoidReason"]
 
 
 class Ledger(Told):
@@ -95,6 +92,7 @@ class Ledger(Told):
         self._owner = os.getpid()
         self._guard = threading.RLock()
         self._at_hand = AtHand()
+        self._coded: CodedEvent | None = None  # the event that was reserved last, written once
         self._closed = False
         self._unrecorded_mismatch = False
 
@@ -207,12 +205,13 @@ class Ledger(Told):
         rounds = checks.count("count", count)
         if rounds > MAX_COUNT:
             raise ArgumentError(f"count must be at most 2**53, got {rounds}.")
-        coded = CodedEvent.of(event)
+        coded = self._coded if self._coded is not None and self._coded.event is event else CodedEvent.of(event)
         check_alone()
         self._check_usable()
         with self._guard:
             self._append(Reserved(coded=coded, count=rounds))
             self._at_hand.add(coded, rounds)
+            self._coded = coded
 
     def check(self, done: Done) -> None:
         """Use up one reserved round, and refuse its release unless what was done is what was reserved.

@@ -179,7 +179,6 @@ class Created:
 
     @classmethod
     def read(cls, body: Json) -> Created:
-        """Read the JSON form back."""
         form = checks.count("format", body["format"])
         if form > FORMAT:
             raise LedgerError(
@@ -206,12 +205,10 @@ class Reserved:
     count: int
 
     def body(self) -> Json:
-        """Return the JSON form."""
         return {"count": self.count, "event": self.coded.form}
 
     @classmethod
     def read(cls, body: Json) -> Reserved:
-        """Read the JSON form back."""
         return cls(coded=CodedEvent.read(body["event"]), count=checks.count("count", body["count"]))
 
 
@@ -224,12 +221,10 @@ class Mismatched:
     reserved: CodedEvent
 
     def body(self) -> Json:
-        """Return the JSON form."""
         return {"facts": self.facts.form, "reserved": self.reserved.form}
 
     @classmethod
     def read(cls, body: Json) -> Mismatched:
-        """Read the JSON form back."""
         return cls(facts=CodedEvent.read(body["facts"]), reserved=CodedEvent.read(body["reserved"]))
 
 
@@ -242,12 +237,10 @@ class Voided:
     reason: VoidReason
 
     def body(self) -> Json:
-        """Return the JSON form."""
         return {"event": self.coded.form, "reason": self.reason.value}
 
     @classmethod
     def read(cls, body: Json) -> Voided:
-        """Read the JSON form back."""
         return cls(coded=CodedEvent.read(body["event"]), reason=VoidReason(body["reason"]))
 
 
@@ -259,12 +252,10 @@ class Closed:
     returned: tuple[Reserved, ...]
 
     def body(self) -> Json:
-        """Return the JSON form."""
         return {"returned": [part.body() for part in self.returned]}
 
     @classmethod
     def read(cls, body: Json) -> Closed:
-        """Read the JSON form back."""
         return cls(returned=tuple(Reserved.read(part) for part in body["returned"]))
 
 
@@ -280,7 +271,6 @@ class Completed:
 
     @classmethod
     def read(cls, body: Json) -> Completed:
-        """Read the JSON form back."""
         return cls()
 
 

@@ -95,7 +95,6 @@ class Capture(TorchFunctionMode):
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def close(self) -> Recording:
-        """Stop watching. The mode may lie anywhere in torch's stack: two sessions may have physical batches open."""
         if self._stance is not None:
             self._stance.__exit__(None, None, None)
             self._stance = None
@@ -112,8 +111,9 @@ class Capture(TorchFunctionMode):
     def _free_slot(self) -> int:
         """Return the first slot that no other capture uses: two sessions may have physical batches open at once."""
         active = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-        taken = {mode._slot for mode in active if isinstance(mode, Capture)}
-        self._slot = next(slot for slot in itertools.count() if slot not in taken) if taken else 0
+        if active:
+            taken = {mode._slot for mode in active if isinstance(mode, Capture)}
+            self._slot = next(slot for slot in itertools.count() if slot not in taken)
         return self._slot
 
     def _place_of(self, tensor: Tensor) -> Verdict:
@@ -186,7 +186,7 @@ class Capture(TorchFunctionMode):
         use = Use(
             function=func, args=args, kwargs=kwargs, sources=[source for _, source in known.sources],
             output_shape=output.shape, output_dtype=output.dtype, edge=get_gradient_edge(output),
-            versions=[(args[place], args[place]._version) for place in known.inputs],
+            versions=[(args[place], args[place]._version) for place, _ in known.inputs],
         )  # fmt: skip
         use.listen(output)
         self.recording.uses.append(use)

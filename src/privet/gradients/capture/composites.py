@@ -1,4 +1,4 @@
-"""Composite operations of torch that are taken apart, and operations that copy a parameter for every example."""
+"""Composite operations of torch that are run in parts, and operations that copy a parameter for every example."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from privet.gradients.capture.recurrent_cells import CELLS
 
 
 def _decompose(function: Function) -> Function:
-    """Return a copy of a composite Python function that no longer hands itself to the mode as a whole."""
+    """Return a copy of a composite Python function whose parts, instead of itself, are handed to the mode."""
     assert isinstance(function, FunctionType), "only Python functions hand themselves over as a whole"
     names = {**function.__globals__, "has_torch_function": lambda *_: False}
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)

@@ -1,4 +1,4 @@
-"""Changes in place after and by operations on parameters.
+"""Keeps gradients right when tensors are changed in place, after and by operations on parameters.
 
 Autograd gives a view that is changed in place a new history through its base, past the node at which the capture waits
 for a gradient. An operation's output must therefore be no view of a tensor that the operation made itself; and where a
@@ -42,7 +42,7 @@ def with_own_history(output: Tensor, given: Sequence[Tensor]) -> Tensor:
 
 
 def apart_from_views(func: Function, args: tuple[Any, ...]) -> Function | None:
-    """Return the operation that forms the result of a write into a view beside it; None if ``func`` is none.
+    """Return the out-of-place form of an operation that writes into a view; None if ``func`` does not.
 
     Raises:
         UnsupportedModel: there is no such operation.

@@ -1,4 +1,4 @@
-"""Normalisations that hand out their statistics, so that nobody has to compute them a second time."""
+"""Runs normalisations such that their statistics are kept, so that their rules need not compute them again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def with_statistics(
         return run(*args, **kwargs) if kind == "cpu" and plain and run is _group_norm else None
     if not torch.is_autocast_enabled(kind):
         return run(*args, **kwargs)
-    # autocast runs normalisations in single precision, whatever they are given
+    # autocast runs normalisations in single precision for all inputs
     with torch.autocast(kind, enabled=False):
         return run(*map(_single, args), **{name: _single(value) for name, value in kwargs.items()})
 

@@ -114,12 +114,12 @@ class Observer:
             is_plain = len(uses) == 1 and not any(source.derived for source in sources)
             if not private or not is_plain or tensors_in(call.kwargs) or len(places) != len(tensors_in(call.args)):
                 return
-            inputs = [place for place, arg in enumerate(call.args) if is_batch(arg)]
-            tensors = [*(call.args[place] for place in inputs), result]
+            given = [(place, arg) for place, arg in enumerate(call.args) if is_batch(arg)]
+            inputs = [(place, (arg.shape, arg.dtype, arg.device)) for place, arg in given]
             use = KnownUse(
                 sources=[(places[id(source.tensor)], source) for source in sources],
                 inputs=inputs,
-                kinds=[(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors],
+                output=(result.shape, result.dtype, result.device),
             )
         call.known = KnownCall(is_private=private, use=use, is_half=recording.is_half, rearranges=recording.rearranges)
 
@@ -210,11 +210,11 @@ class Observer:
             self._record_use(Call(func, args, {}), sources, output)
 
     def _source_of(self, tensor: Tensor) -> Source | None:
-        """Return what a tensor is followed as, if it is a parameter or was computed from parameters alone."""
+        """Return the source of a tensor that is a parameter or was computed from parameters alone."""
         source = self._recording.tracked.get(id(tensor))
         if source is not None and (not source.derived or source.tensor._version == source.version):
             return source
-        # made by a custom function, or written in part: nothing but the graph says from what
+        # made by a custom function, or written in part: only the graph knows its parameters
         is_derived = source is not None or getattr(tensor, _DERIVED, False)
         if not is_derived or is_batch(tensor) or not tensor.requires_grad or tensor.is_leaf:
             return None
@@ -254,14 +254,14 @@ class Observer:
         return source.dim() == 3 and source.shape == (output.shape[0], 1, *output.shape[2:]) and output.shape[1] == size
 
     def _declare_if_public(self, source: Tensor, output: Tensor) -> None:
-        """Say that a table looked up at constants that were made in the shape of the examples has rows of theirs."""
+        """Declare one row per example for a table that is looked up at constants in the shape of the examples."""
         follower = self._recording.follower
         is_public = follower is not None and follower.tracer is not None and follower.verdict(output) is None
         if is_public and output.dim() and output.shape[0] == self._recording.batch_size:
             self._declare_rows(source, output)
 
     def _declare_rows(self, source: Tensor, output: Tensor) -> None:
-        """Say of copies of a parameter, one for each example, that they are the examples'."""
+        """Declare the place of the examples in copies of a parameter, one for each example."""
         if self._recording.follower is not None:
             size = self._recording.batch_size
             is_first = output.shape[0] == size and (source.dim() < output.dim() or source.shape[0] == 1)
@@ -269,7 +269,7 @@ class Observer:
             self._recording.follower.declare(output, single(0) if size == 1 else Place(axis, 1, 1, 0, size))
 
     def _declare_beside(self, used: Sequence[Tensor], output: Tensor, follower: Follower) -> None:
-        """Say where the examples lie in a parameter's product with public numbers, by the batch tensors beside it.
+        """Declare where the examples lie in a parameter's product with public numbers, by the batch tensors beside it.
 
         Public numbers may belong to any example. The rules then hold all later results to the place that is given here,
         so a wrong one is refused.

@@ -1,8 +1,8 @@
-"""Every trainable parameter that autograd reaches is accounted for: by noted uses, or the program is refused.
+"""Checks that recorded uses account for every trainable parameter that autograd reaches; refuses the program otherwise.
 
-A way to a parameter that the capture did not see (a custom autograd function, a compiled or scripted region) would lose
-a gradient in silence. For each new program the autograd graph is therefore walked from the losses. Values play no part:
-a gradient that is zero today is found as well.
+A path to a parameter that the capture did not see (a custom autograd function, a compiled or scripted region) would
+lose a gradient silently. For each new program the autograd graph is therefore walked from the losses. Values play no
+part: a gradient that is zero today is found as well.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class Reach:
 
     Attributes:
         roots: For each use, whether no other use lies behind it: a backward pass may stop there.
-        num_reached: How many uses the losses depend on; as many must be heard of in every backward pass.
+        num_reached: How many uses the losses depend on; every backward pass must reach as many.
     """
 
     roots: tuple[bool, ...]
     num_reached: int
 
     def apply(self, recording: Recording) -> None:
-        """Tell the uses of a recording of the same program where to stop."""
+        """Mark the uses of another recording of this program at which a backward pass may stop."""
         for use, is_root in zip(recording.uses, self.roots, strict=True):
             use.is_root = is_root
 
     def check_heard(self, recording: Recording, layout: Layout) -> None:
-        """Refuse a backward pass in which fewer uses were heard of than the losses depend on.
+        """Refuse a backward pass that reached fewer uses than the losses depend on.
 
         Raises:
             UnsupportedModel: naming the parameters whose gradients may be missing.
@@ -60,7 +60,7 @@ def reach_of(losses: Tensor, recording: Recording, parameters: Sequence[nn.Param
     """Walk the autograd graph behind the losses.
 
     Guarantee:
-        Every way from the losses to a trainable parameter leads through a noted use that accounts for it.
+        Every path from the losses to a trainable parameter leads through a recorded use that accounts for it.
 
     Raises:
         UnsupportedModel: naming the parameters for which that is not so.
@@ -78,7 +78,7 @@ def reach_of(losses: Tensor, recording: Recording, parameters: Sequence[nn.Param
 
 
 def check_parameter_hooks(parameters: Sequence[nn.Parameter], layout: Layout) -> None:
-    """Refuse hooks on parameters: autograd would call them with a sum over examples, and no engine forms that.
+    """Refuse hooks on parameters: autograd would call them with a sum over examples, which no engine forms.
 
     Raises:
         UnsupportedModel: naming the parameters.
@@ -140,17 +140,17 @@ class _Walk:
         self._children: dict[Node, list[Node]] = {}
 
     def run(self, start: Node) -> None:
-        """Visit every node between the losses and the leaves, jumping over what noted uses account for."""
+        """Visit every node between the losses and the leaves, except those that recorded uses account for."""
         queue = [start]
         while queue:
             node = queue.pop()
             if node is None or node in self._children:
                 continue
             self._children[node] = children = list(self._behind(node))
-            self._see_leaf(node)
+            self._note_leaf(node)
             queue.extend(children)
 
-    def _see_leaf(self, node: Node) -> None:
+    def _note_leaf(self, node: Node) -> None:
         place = self._place.get(id(getattr(node, "variable", None)))
         if place is not None:
             self.missed.add(place)
@@ -175,7 +175,7 @@ class _Walk:
                 yield use.node_before
 
     def _check_source(self, source: Source) -> None:
-        """See that what was computed from parameters was computed from no others than those it is known for."""
+        """Check that a derived tensor depends on no other parameters than its source says."""
         if not source.derived or id(source.tensor) in self._checked:
             return
         self._checked.add(id(source.tensor))
@@ -185,7 +185,7 @@ class _Walk:
                 self.missed.add(place)
 
     def roots(self) -> tuple[bool, ...]:
-        """Return for each use whether the walk came to no other use behind it."""
+        """Return for each use whether no other use lies behind it."""
         leads: dict[Node, bool] = {}
         for node in _postorder(self._children):
             leads[node] = any(leads.get(child, False) or child in self._uses for child in self._children[node])

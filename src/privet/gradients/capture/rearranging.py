@@ -1,8 +1,8 @@
-"""Operations that move rows about by what is in the data: where an example lies may then differ from batch to batch.
+"""Detects operations that permute rows by the data, so that the place of an example differs from batch to batch.
 
-A program is put on trial once, and what was found about its axes is kept. That would be wrong for a model that sorts
-its examples, computes, and sorts them back: the first batch may have come in order. Such programs are put on trial anew
-at every physical batch.
+The axes that a trial finds are kept for later batches of the same program. That would be wrong for a model that sorts
+its examples, computes, and sorts them back: the first batch may have come in order. Such programs are put on trial at
+every physical batch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def rearranges(
     batch_size: int,
     is_private: Callable[[object], bool],
 ) -> bool:
-    """Tell whether an operation picks, sorts or places rows of an axis that may hold the examples, led by their data.
+    """Tell whether an operation selects, sorts or places rows of a possible example axis by the examples' data.
 
     Args:
         func: The operation.
@@ -93,7 +93,7 @@ def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: 
 
 def _may_hold_examples(tensor: Tensor, axis: Any, batch_size: int) -> bool:
     if tensor.dim() == 0 or not isinstance(axis, int):
-        return True  # an axis that goes by another name: better one trial too many
+        return True  # the axis has a name instead of a number: a superfluous trial does no harm
     axis %= tensor.dim()
     size = int(tensor.shape[axis])
     return size == batch_size or (axis == 0 and size % batch_size == 0)
@@ -122,7 +122,7 @@ def _num_axes(part: Any) -> int:
 
 
 def _is_about_packing() -> bool:
-    """Whether torch's own code for packed sequences asks; looked up only for the few operations above."""
+    """Whether torch's code for packed sequences is the caller; checked only for the few operations above."""
     frame: FrameType | None = sys._getframe(2)
     for _ in range(_NUM_FRAMES):
         if frame is None:

@@ -1,4 +1,4 @@
-"""What a forward pass did with the parameters: every use of one, and what it was made of."""
+"""The recording of a forward pass: every use of a parameter, with its arguments."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from privet.gradients.capture.in_place import Function
 from privet.gradients.capture.views import Undo
 from privet.isolation.follow import Follower
 
+Kind = tuple[torch.Size, torch.dtype, torch.device]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
@@ -30,7 +32,7 @@ class Source:
 
     @property
     def intact(self) -> Source:
-        """The source itself, without the way back to what it was made from if a tensor on that was changed since."""
+        """The source, without its link to the tensor it was made from if a tensor on that path was changed since."""
         link = self.made_from
         while link is not None and link.derived:
             if link.tensor._version != link.version:
@@ -67,7 +69,7 @@ class Use:
     written: Tensor | None = None  # the argument that the operation changed in place
     node_before: Any = None  # the node of that argument before
     handle: RemovableHandle | None = None
-    is_heard: bool = False  # whether the last backward pass came by
+    is_heard: bool = False  # whether the last backward pass reached it
     number: int = -1  # among the uses of its forward pass
 
     @property
@@ -77,11 +79,10 @@ class Use:
 
     @property
     def name(self) -> str:
-        """The operation's name, for messages."""
         return getattr(self.function, "__name__", str(self.function))
 
     def listen(self, output: Tensor) -> None:
-        """Hear of the gradient that comes back to the output."""
+        """Receive the gradient of the output when a backward pass computes it."""
         self.handle = output.register_hook(self._hear)  # type: ignore[no-untyped-call]
 
     def _hear(self, gradient: Tensor | None) -> None:
@@ -90,7 +91,7 @@ class Use:
             self.receive(self)
 
     def release(self) -> None:
-        """Let go of every tensor."""
+        """Release every tensor."""
         self.args, self.kwargs, self.sources, self.versions = (), {}, (), ()
         self.out_grad = self.receive = self.edge = self.statistics = None
         self.written = self.node_before = self.handle = None
@@ -102,23 +103,23 @@ class KnownUse:
 
     Attributes:
         sources: The parameters, and which positional argument each of them was.
-        inputs: Which positional arguments were tensors of the batch.
-        kinds: Shape, type and device of those tensors, and of the output.
+        inputs: Which positional arguments were tensors of the batch, and the shape, type and device of each.
+        output: Shape, type and device of the output.
     """
 
     sources: Sequence[tuple[int, Source]]
-    inputs: Sequence[int]
-    kinds: Sequence[tuple[torch.Size, torch.dtype, torch.device]]
+    inputs: Sequence[tuple[int, Kind]]
+    output: Kind
 
     def fits(self, args: Sequence[Any], output: Tensor) -> bool:
         """Whether a call with these arguments and this output makes the same use."""
         for place, source in self.sources:
             if args[place] is not source.tensor:
                 return False
-        for tensor, kind in zip([*(args[place] for place in self.inputs), output], self.kinds, strict=True):
-            if (tensor.shape, tensor.dtype, tensor.device) != kind:
+        for place, kind in self.inputs:
+            if (args[place].shape, args[place].dtype, args[place].device) != kind:
                 return False
-        return output.requires_grad
+        return output.requires_grad and (output.shape, output.dtype, output.device) == self.output
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -142,7 +143,7 @@ class KnownCall:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Region:
-    """An operation that was run in parts: its rule accounts for its parameters wherever they act between its ends."""
+    """An operation that was run in parts: its rule accounts for its parameters between its inputs and outputs."""
 
     outputs: Sequence[Any]  # nodes
     inputs: Sequence[Tensor]
@@ -151,7 +152,7 @@ class Region:
 
 @dataclass(kw_only=True)
 class Recording:
-    """What one forward pass did with the parameters."""
+    """One forward pass: its uses of parameters, and what a trial must know about it."""
 
     batch_size: int
     uses: list[Use] = field(default_factory=list)
@@ -165,7 +166,7 @@ class Recording:
     packs: bool = False  # whether sequences were packed: rows per example then differ from batch to batch
 
     def release(self) -> None:
-        """Let go of everything: hooks and graph hold each other in a ring that nothing else would break."""
+        """Release every tensor: hooks and graph refer to each other in a cycle that nothing else breaks."""
         for use in self.uses:
             use.release()
         if self.follower is not None:
@@ -177,7 +178,7 @@ class Recording:
         self.made.clear()
 
     def held_bytes(self) -> int:
-        """Return the size of what the forward pass made and something still holds, if the capture followed memory."""
+        """Return the size of the forward pass's results that are still in use, if the capture followed memory."""
         own = {source.tensor.untyped_storage()._cdata for source in self.tracked.values()}
         return sum(size for key, (made, size) in self.made.items() if key not in own and not _is_gone(made))
 
@@ -194,7 +195,7 @@ def send_back(
     keep_graph: bool,
     receive: Callable[[Use], None] | None = None,
 ) -> Sequence[Tensor | None]:
-    """Send gradients to every noted output, and to ``inputs``; return the latter's."""
+    """Run a backward pass to every recorded output and to ``inputs``; return the gradients of ``inputs``."""
     edges = []
     for number, use in enumerate(recording.uses):
         use.out_grad, use.receive, use.is_heard, use.number = None, receive, False, number
@@ -205,5 +206,5 @@ def send_back(
     targets: Any = [*edges, *inputs]  # torch takes edges and tensors together, though its signature does not say so
     found: Sequence[Tensor | None] = torch.autograd.grad(loss, targets, retain_graph=keep_graph, allow_unused=True)
     for use in recording.uses:
-        use.receive = None  # a later look at the graph must not count these gradients again
+        use.receive = None  # a later backward pass must not count these gradients again
     return found[len(edges) :]

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN layers taken apart so that per-example gradients of their weights exist.
+"""Runs LSTM, GRU and RNN layers in parts, so that per-example gradients of their weights exist.
 
 Torch runs a whole stack of recurrent layers as one operation. Here the same stack is run layer by layer: the inputs'
 contribution to the gates of all time steps is one linear map, and the recurrence over those gates is one operation.
@@ -45,7 +45,7 @@ class Weights:
 
 
 class Cell(Protocol):
-    """What tells the kinds of recurrent layer apart."""
+    """A kind of recurrent layer."""
 
     @property
     def fused(self) -> Callable[..., Any]:
@@ -96,7 +96,6 @@ class Lstm:
     hidden_bias_inside: bool = False
 
     def loop(self, gates: Tensor, states: States, weights: Weights, sizes: Sequence[int]) -> tuple[Tensor, States]:
-        """Run step by step."""
         hidden, cell = LstmLoop.apply(gates, *states, weights.hidden, sizes)  # type: ignore[no-untyped-call]
         return hidden, (hidden[-1], cell)
 
@@ -110,7 +109,6 @@ class Gru:
     hidden_bias_inside: bool = True
 
     def loop(self, gates: Tensor, states: States, weights: Weights, sizes: Sequence[int]) -> tuple[Tensor, States]:
-        """Run step by step."""
         hidden = GruLoop.apply(gates, *states, weights.hidden, weights.hidden_bias, sizes)  # type: ignore[no-untyped-call]
         return hidden, (hidden[-1],)
 
@@ -125,7 +123,6 @@ class Rnn:
     hidden_bias_inside: bool = False
 
     def loop(self, gates: Tensor, states: States, weights: Weights, sizes: Sequence[int]) -> tuple[Tensor, States]:
-        """Run step by step."""
         hidden = RnnLoop.apply(gates, *states, weights.hidden, self.rectified, sizes)  # type: ignore[no-untyped-call]
         return hidden, (hidden[-1],)
 
@@ -136,7 +133,7 @@ def fused_recurrence(
     """Run torch's own kernel over gates that are known already: its input weight is the identity.
 
     The gradient of the kernel's input is then the gradient of the gates. One large product more than needed, but no
-    step of Python: the better way where launches are dear.
+    step of Python: faster where launches are expensive.
     """
     steps, batch, size = gates.shape
     zeros = gates.new_zeros(size)
@@ -161,8 +158,8 @@ def fused_recurrence(
 def looped_recurrence(
     cell: Cell, gates: Tensor, states: States, weights: Weights, sizes: Sequence[int]
 ) -> tuple[Tensor, States]:
-    """Run the steps in Python, as one node of the autograd graph: the better way where arithmetic is dear."""
-    # through a view, because autograd tells a running node whether its inputs are wanted only if they are no leaves
+    """Run the steps in Python, as one node of the autograd graph: faster where arithmetic is expensive."""
+    # through a view: autograd says whether gradients of an input are needed only if the input is no leaf
     hidden, bias = weights.hidden.view_as(weights.hidden), weights.hidden_bias
     weights = replace(weights, hidden=hidden, hidden_bias=None if bias is None else bias.view_as(bias))
     return cell.loop(gates, states, weights, sizes)
@@ -190,7 +187,7 @@ class Order:
         return tensor if self.sorted_from is None else tensor.index_select(1, self.sorted_from.argsort())
 
     def flipped(self, tensor: Tensor) -> Tensor:
-        """Turn the time of each row around within its own length; doing it twice changes nothing."""
+        """Reverse the time of each row within its own length; twice is the identity."""
         steps, batch = tensor.shape[:2]
         if self.sizes[-1] == batch:
             return tensor.flip(0)
@@ -310,7 +307,7 @@ def _refuse_checkpointing() -> None:
 
 
 def kept_inside(function: Callable[..., Any], result: Any) -> list[Tensor]:
-    """Return what recurrences behind the result of a recurrent operation keep for the backward pass."""
+    """Return the tensors that the recurrences of a recurrent operation keep for the backward pass."""
     if function not in COMPOSITES:
         return []
     found: list[Tensor] = []
@@ -328,8 +325,8 @@ def kept_inside(function: Callable[..., Any], result: Any) -> list[Tensor]:
 def remember_order(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
     """Note by which permutation sequences were sorted before they were packed.
 
-    A packed sequence reaches a recurrent layer sorted by length, and the operation is not told how. A sort that was not
-    noted cannot do harm: examples then seem to be mixed, and the model is refused.
+    A packed sequence reaches a recurrent layer sorted by length, without its permutation. A sort that was not noted
+    does no harm: examples then seem to be mixed, and the model is refused.
     """
     if function in _SELECTING:
         axis, index = _named(args, kwargs, "input", "dim", "index")[1:]

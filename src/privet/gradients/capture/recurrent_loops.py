@@ -45,7 +45,7 @@ def _is_wanted(node: Any) -> bool:
 def _hidden_weight_gradients(
     ctx: Any, place: int, gate_grads: Tensor, before: Tensor, *, with_bias: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The hidden weight's and bias's summed gradients, only where somebody asked autograd for them."""
+    """Return the summed gradients of the hidden weight and bias where autograd was asked for them."""
     found: list[Tensor | None] = [None, None]
     flat = gate_grads.flatten(0, 1)
     for offset in range(2 if with_bias else 1):
@@ -75,8 +75,8 @@ class LstmLoop(Function):
         """Run all steps, keeping the activated gates."""
         steps, batch, width = len(sizes), gates.shape[1], hidden.shape[1]
         states, cells = gates.new_empty(steps + 1, batch, width), gates.new_empty(steps + 1, batch, width)
-        # What the inputs contribute is nobody's but this recurrence's, and no gradient needs it: it becomes the gates.
-        # As data, because autograd would otherwise take it for another tensor than the one that was noted.
+        # Only this recurrence holds the inputs' contribution, and no gradient needs it: the gates overwrite its memory.
+        # Through .data, because autograd would take it for another tensor than the recorded one otherwise.
         active, across = gates.data, weight.t().contiguous()
         states[0], cells[0] = hidden, cell
         # Each step is computed in the same small memory: it stays in the cache, and its views are made once.

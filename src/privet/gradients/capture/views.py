@@ -1,4 +1,4 @@
-"""Copies and views of parameters: how gradients of such a tensor become those of what it was made from.
+"""Carries gradients of copies and views of a parameter back to the parameter.
 
 ``weight.t()``, ``weight.view(...)`` or ``weight.float()`` hold a parameter's own numbers in another arrangement. Their
 per-example gradients are rearranged without ever being written out. Whatever is not listed here is pulled back through

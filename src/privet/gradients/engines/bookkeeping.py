@@ -1,8 +1,8 @@
-"""The default engine: one forward, one backward without weight gradients, norms and sums from what was noted.
+"""The default engine: one forward, one backward without weight gradients, norms and sums from recorded factors.
 
 Autograd computes only what flows between layers. Each parameter's per-example norm and its clipped sum are then formed
 from the layer's inputs and output gradients (book-keeping; Bu et al. 2023), so nothing is computed twice and no
-per-example gradient is written out unless that is the cheapest way.
+per-example gradient is written out unless that is cheapest.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ from privet.gradients.capture.recorded import Recording, Source, Use, send_back,
 from privet.gradients.engines.engine import Clipper, Measurement, NewProgram, NotTried, Present, check_losses
 from privet.gradients.engines.holding import check_norms
 from privet.gradients.engines.support import quiet_vmap
-from privet.gradients.engines.trial import Trial, begun, check_sums, hold, single_example_axes, tolerance_of
+from privet.gradients.engines.trial import Trial, check_sums, new_trial, run_trial, single_example_axes, tolerance_of
 from privet.gradients.forms.joining import joined
 from privet.gradients.forms.per_example import Explicit, PerExample
 from privet.gradients.norms.budgets import Balanced, Budget
-from privet.gradients.norms.kernel_building import Building
-from privet.gradients.norms.kernel_rehearsal import launches_of
+from privet.gradients.norms.kernel_warmup import KernelWarmup, launches_of
 from privet.gradients.norms.planner import TRACEABLE, Planner
 from privet.gradients.rules.example_axis import ExampleAxis, FoldedAxis, axis_of, candidates
 from privet.gradients.rules.layer_rules import RULES, by_vmap
@@ -42,12 +41,12 @@ from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
 
 Signature = tuple[tuple[Function, ...], tuple[tuple[str, tuple[ExampleAxis, ...]], ...]]
-"""What tells programs apart: every operation on the examples, and how they may lie where parameters are used."""
+"""Distinguishes programs: every operation on the examples, and the possible example axes at each use of parameters."""
 
-# A program that is met again and again only while its examples are not handed out as leaves is tried so often.
+# Number of trials for a program whose examples never come as leaves.
 _TRIALS_WITHOUT_LEAVES = 2
-# A model with more programs than this (one that skips layers at random, say) always gets its examples as leaves; and of
-# so many the outcome is kept.
+# A model with more programs than the first number (one that skips layers at random, say) always gets its examples as
+# leaves; the findings of as many programs as the second are kept.
 _FEW_PROGRAMS, _MOST_PROGRAMS = 4, 1024
 
 
@@ -57,7 +56,7 @@ class BookKeeping:
 
     Attributes:
         rules: Rules by operation; extend a copy of ``RULES`` to teach the engine a new one.
-        memory: What speed may cost in memory.
+        memory: How much memory may be spent on speed.
     """
 
     rules: Mapping[Function, Rule] = field(default_factory=lambda: RULES)
@@ -66,7 +65,6 @@ class BookKeeping:
     def start(
         self, model: nn.Module, parameters: Sequence[nn.Parameter], layout: Layout, watch: Watch | None = None
     ) -> RunningBookKeeping:
-        """Bind to a model; the model itself is not touched."""
         planner = Planner(budget=self.memory)
         return RunningBookKeeping(
             model=model, rules=self.rules, parameters=parameters, layout=layout, planner=planner, watch=watch or Watch()
@@ -93,7 +91,7 @@ class RunningBookKeeping:
     _can_repeat: bool = False
     _met_new_program: bool = False
     _expansions: dict[int, bool] = field(default_factory=dict)
-    _building: Building | None = None
+    _warmup: KernelWarmup | None = None
 
     def __post_init__(self) -> None:
         self._sources = sources_of(self.parameters)
@@ -128,7 +126,6 @@ class RunningBookKeeping:
             recording.release()
 
     def close(self) -> None:
-        """Leave the capture mode if an error left it on."""
         self.abandon()
 
     def _finish(self) -> Recording | None:
@@ -198,27 +195,27 @@ class RunningBookKeeping:
         self, losses: Tensor, recording: Recording, proof: Proof, rule: ClippingRule, into: ClippedSum,
         present: Tensor | None,
     ) -> Present:  # fmt: skip
-        """Find out how gradients of this program are computed, compute them, and keep it for its next run."""
+        """Prepare the computation of this program's gradients, run it, and keep it for the program's next run."""
         assert recording.follower is not None, "every batch is followed"
         size, remembered = recording.batch_size, None
-        lying = tuple((use.name, candidates(use.output_shape, size)) for use in recording.uses)
-        signature = (tuple(recording.program), lying)
+        outputs = tuple((use.name, candidates(use.output_shape, size)) for use in recording.uses)
+        signature = (tuple(recording.program), outputs)
         reach = self._reach(losses, recording, signature)
         trial = None
-        if self._building is None and losses.is_cuda:  # the proof takes a while, too
-            self._building = Building(launches_of(recording, self.rules, self.planner), losses.device)
+        if self._warmup is None and losses.is_cuda:  # threads build while the proof runs
+            self._warmup = KernelWarmup(launches_of(recording, self.rules, self.planner), losses.device)
         if self.watch.judge(proof):
             axes = self._proven_axes(proof, recording)
             if proof.trace is not None:
-                trial = begun(losses, recording, self._inputs, [[axis] for axis in axes], self.layout)
+                trial = new_trial(losses, recording, self._inputs, [[axis] for axis in axes], self.layout)
         elif present is not None:
             raise NotTried("A program that is not proven must pass a trial before it can be replayed.")
         else:
             axes, trial, remembered = self._tried_axes(losses, recording, signature)
         if trial is not None and size > 1 and self.planner.plain_bytes is None:
             self.planner.plain_bytes = recording.held_bytes() / size
-        if self._building is not None:
-            self._building.wait()
+        if self._warmup is not None:
+            self._warmup.wait()
         prepared = Prepared(
             axes=axes,
             rules=[self.rules.get(use.function, by_vmap) for use in recording.uses],
@@ -266,17 +263,17 @@ class RunningBookKeeping:
     def _tried_axes(
         self, losses: Tensor, recording: Recording, signature: Signature
     ) -> tuple[Sequence[ExampleAxis], Trial | None, Signature | None]:
-        """Find by experiment how the examples lie in a program of which the rules cannot tell."""
+        """Find by experiment how the examples lie, in a program for which the isolation rules cannot say it."""
         if signature in self._axes:
             return self._axes[signature], None, None
         if self._can_repeat and not self._has_leaves and signature[0] not in self._programs:
             self._met_new_program = True
             raise NewProgram
-        trial = hold(losses, recording, self._inputs, self.layout)
+        trial = run_trial(losses, recording, self._inputs, self.layout)
         return trial.axes, trial, signature
 
     def _reach(self, losses: Tensor, recording: Recording, signature: Signature) -> Reach:
-        """Return what a program reaches; if it is new, see first that nothing of it is missed."""
+        """Return the reach of a program; if it is new, check first that every parameter is accounted for."""
         reach = self._reaches.get(signature)
         if reach is None:
             check_module_hooks(self.model)
@@ -287,11 +284,11 @@ class RunningBookKeeping:
         return reach
 
     def _remember(self, trial: Trial, recording: Recording, signature: Signature | None) -> None:
-        """Keep what was found about a program; what only a trial found, if it could have found everything.
+        """Keep the findings about a program; those of a trial only if it could have found everything.
 
         A program whose examples were not leaves may have mixed them before the first parameter. It is tried again with
-        the next batch, whose examples will be; where its kind never comes as leaves, two trials must do. A program that
-        is known, and only reads its examples in other ways because their number is another, needs no leaves.
+        the next batch, whose examples will be leaves; if they never are, two trials must do. A known program that
+        differs only because the number of examples differs needs no leaves.
         """
         assert recording.follower is not None, "every batch is followed"
         moves = recording.rearranges or (recording.packs and any(map(_is_folded, trial.axes)))
@@ -300,7 +297,7 @@ class RunningBookKeeping:
         if signature is None:
             recording.follower.remember()
             return
-        if not trial.is_unambiguous or trial.asleep or moves:
+        if not trial.is_unambiguous or trial.silent or moves:
             return
         if not self._has_leaves and signature[0] not in self._programs:
             self._met_new_program = True
@@ -313,10 +310,10 @@ class RunningBookKeeping:
             self._programs.add(signature[0])
 
     def _check_sums(self, trial: Trial, norms: Tensor, clipper: Clipper, into: ClippedSum, *, is_linear: bool) -> None:
-        """Compare with autograd, all examples clipped so that a huge one cannot drown the others in rounding.
+        """Compare with autograd, with all examples clipped: rounding of a huge one would hide the others.
 
-        A user's own code in the backward pass may do something else to a scaled gradient (clamp it, say), so it is
-        compared on the losses as they are.
+        User code in the backward pass may treat a scaled gradient differently (clamp it, say), so such programs are
+        compared on the unscaled losses.
         """
         sound = norms.isfinite().all(1) & trial.losses.detach().isfinite()
         factors = clipper.factors.amin(1)
@@ -396,7 +393,7 @@ class _Collector:
                     self._clipper.take(position, part)
                 else:
                     self._waiting.setdefault(position, []).append(part)
-        use.release()  # what the sum needs was noted; the rest of the layer's inputs can go
+        use.release()  # the clipper has what the sum needs; the rest of the layer's inputs is freed
 
     def finish(self) -> None:
         """Carry derived gradients back, and join the uses of every parameter that had several."""

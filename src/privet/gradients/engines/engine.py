@@ -1,4 +1,4 @@
-"""What every gradient engine does: turn per-example losses into a clipped sum.
+"""The protocol of gradient engines, and the clipper they share: from per-example losses to a clipped sum.
 
 An engine decides how norms and sums are computed, never what they are. Choosing another engine, another precision or
 another physical batch size cannot change a guarantee.
@@ -7,6 +7,7 @@ another physical batch size cannot change a guarantee.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -74,7 +75,7 @@ class RunningEngine(Protocol):
 
 
 class NewProgram(RuntimeError):
-    """A batch did what none had done before, and its examples were no leaves; nothing was added. Do it again."""
+    """The batch ran a new program and its examples were no leaves. Nothing was added; run the batch again."""
 
 
 class NotTried(LoopError):
@@ -97,7 +98,7 @@ class ReplayableEngine(RunningEngine, Protocol):
 
         Guarantee:
             As there; rows that are not ``present`` (boolean ``[batch]``) are padding and add exactly zero. Only if
-            ``needs_check`` is set, a norm that is not finite means that ``into`` is spoilt.
+            ``needs_check`` is set, a norm that is not finite means that ``into`` is corrupt.
 
         Raises:
             NotTried: if the program was not seen before by :meth:`add_clipped`, which puts it on trial.
@@ -191,9 +192,10 @@ class Clipper:
         self._into, self._planner = into, planner
         self._limit = self._POOLED_ON_PROCESSOR if into.flat.device.type == "cpu" else self._POOLED
         self._batch_size = batch_size
-        self._squares: list[list[Squares]] = [[] for _ in range(into.layout.num_groups)]
+        self._squares: defaultdict[int, list[Squares]] = defaultdict(list)  # by group
         self._kept: dict[int, PerExample] = {}
-        self._pool: dict[int, Tensor] = {}
+        self._small: defaultdict[int, dict[int, Tensor]] = defaultdict(dict)  # written-out gradients by group, position
+        self._pools: list[_Pool] = []
         self.factors = into.flat.new_zeros(batch_size, into.layout.num_groups)  # what finish() weighs examples by
         self.measured: dict[int, Measurement] = {}
 
@@ -204,7 +206,8 @@ class Clipper:
         if self._into.keep is not None:
             part = self._masked(position, part)
         if isinstance(part, Explicit) and part.gradients.numel() <= self._limit:
-            self._pool[position] = part.gradients.reshape(len(part), -1).to(self._into.flat.dtype)
+            rows_of = part.gradients.reshape(self._batch_size, -1).to(self._into.flat.dtype)
+            self._small[self._into.layout.groups[position]][position] = rows_of
             return
         rows = part if isinstance(part, SomeRows) else None
         part = part.part if isinstance(part, SomeRows) else part
@@ -234,8 +237,7 @@ class Clipper:
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the sum of all gradients taken, with these weights instead of the clipping factors. Private."""
         layout, total = self._into.layout, torch.zeros_like(self._into.flat)
-        parts = self._kept | {place: Explicit(gradients=rows) for place, rows in self._pool.items()}
-        for position, part in parts.items():
+        for position, part in self._parts().items():
             part.add_weighted_sum(weights, total[layout.slices[position]].view(layout.shapes[position]))
         return total
 
@@ -247,8 +249,7 @@ class Clipper:
             of the sum. Parameters that were never taken contribute zero.
         """
         layout = self._into.layout
-        pools = self._pools()
-        norms = torch.stack([self._total(squares) for squares in self._squares], 1).sqrt_()
+        norms = self._norms()
         self.factors = factors = self._factors(rule, norms)
         bad = self._bad(norms)
         if bad is not None:
@@ -256,15 +257,14 @@ class Clipper:
             if not self.needs_check:
                 # zero times NaN is NaN: the contributions themselves must go, not only their weights
                 self._kept = {position: part.without(bad) for position, part in self._kept.items()}
-                pools = [(positions, group, zero_rows(rows, bad)) for positions, group, rows in pools]
-                self._split(pools)
+                self._pools = [replace(pool, rows=zero_rows(pool.rows, bad)) for pool in self._pools]
         for position, part in self._kept.items():
             weights = factors[:, layout.groups[position]]
             part.add_weighted_sum(weights, self._into.part(position))
-        for positions, group, rows in pools:
-            sums = factors[:, group] @ rows
-            places = [self._into.part(position).view(-1) for position in positions]
-            torch._foreach_add_(places, torch.split(sums, [len(place) for place in places]))
+        for pool in self._pools:
+            sums = factors[:, pool.group] @ pool.rows
+            places = [self._into.part(position).view(-1) for position in pool.widths]
+            torch._foreach_add_(places, torch.split(sums, list(pool.widths.values())))
         if self._into.squares is not None:
             self._add_squares(factors, self._into.squares)
         self._planner.by_parameter = {position: found.choice for position, found in self.measured.items()}
@@ -278,18 +278,17 @@ class Clipper:
         return held_factors(rule, norms, self._into.sensitivity, self._into.layout.num_coordinates)
 
     def _add_squares(self, factors: Tensor, into: Tensor) -> None:
-        parts = self._kept | {place: Explicit(gradients=rows) for place, rows in self._pool.items()}
-        for position, part in parts.items():
+        for position, part in self._parts().items():
             weights = factors[:, self._into.layout.groups[position]]
             add_axis_squares(part, weights, position, self._into.layout, into)
 
     @property
     def needs_check(self) -> bool:
-        """Whether an example that is not finite would spoil the sum, because taking it out would cost too much."""
+        """Whether an example that is not finite would corrupt the sum, because removing it would cost too much."""
         return self._present is not None and sum(map(num_elements, self._kept.values())) > self._SELECTED
 
     def _bad(self, norms: Tensor) -> Tensor | None:
-        """Return which examples must not count, or None if all do. Asking the host costs a wait for the device."""
+        """Return the examples to leave out, or None if there are none. Asking on the host waits for the device."""
         if self._present is not None:
             # roots of finite squares are far from overflow, so their sum is finite if each of them is
             total = norms[:, 0] if norms.shape[1] == 1 else norms.sum(1)
@@ -298,23 +297,32 @@ class Clipper:
             return None
         return norms.isfinite().all(1).logical_not_()
 
-    def _total(self, squares: list[Squares]) -> Tensor:
-        return total_of(squares) if squares else self._into.flat.new_zeros(self._batch_size)
-
-    def _pools(self) -> list[tuple[list[int], int, Tensor]]:
-        """Join pooled gradients per group, adding their squared norms."""
-        pools: list[tuple[list[int], int, Tensor]] = []
+    def _norms(self) -> Tensor:
+        """Join the small gradients of each group into one matrix, and return the norms of all ``[batch, group]``."""
+        totals = []
         for group in range(self._into.layout.num_groups):
-            positions = [place for place in self._pool if self._into.layout.groups[place] == group]
-            if positions:
-                rows = torch.cat([self._pool[position] for position in positions], 1)
+            if small := self._small.pop(group, None):
+                rows = torch.cat(list(small.values()), 1)
                 self._squares[group].append(Squares(sums=square_sums(rows)))
-                pools.append((positions, group, rows))
-        self._split(pools)
-        return pools
+                widths = {position: part.shape[1] for position, part in small.items()}
+                self._pools.append(_Pool(group=group, widths=widths, rows=rows))
+            squares = self._squares.get(group)
+            totals.append(total_of(squares) if squares else self._into.flat.new_zeros(self._batch_size))
+        return torch.stack(totals, 1).sqrt_()
 
-    def _split(self, pools: list[tuple[list[int], int, Tensor]]) -> None:
-        """Make what was pooled parts of the joined matrices, so that nothing is held twice."""
-        for positions, _, rows in pools:
-            widths = [self._pool[position].shape[1] for position in positions]
-            self._pool.update(zip(positions, torch.split(rows, widths, 1), strict=True))
+    def _parts(self) -> dict[int, PerExample]:
+        """Return the gradients of every parameter, by position."""
+        parts = dict(self._kept)
+        for pool in self._pools:
+            rows = torch.split(pool.rows, list(pool.widths.values()), 1)
+            parts.update(zip(pool.widths, [Explicit(gradients=part) for part in rows], strict=True))
+        return parts
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Pool:
+    """Small written-out gradients of one group side by side: ``rows [batch, sum of widths]``, widths by position."""
+
+    group: int
+    widths: Mapping[int, int]
+    rows: Tensor

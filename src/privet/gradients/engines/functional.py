@@ -106,7 +106,6 @@ class RunningFunctional:
         self._inputs = ()
 
     def close(self) -> None:
-        """Remove the hook."""
         self.abandon()
         self._handle.remove()
 

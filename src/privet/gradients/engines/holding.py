@@ -1,4 +1,4 @@
-"""The one place where an example's part of a sum is held to the bound, and the trial of what it rests on.
+"""Limits every example's part of a sum to the declared bound, and checks the assumptions of that limit.
 
 A clipping rule declares a bound, noise is scaled to it and the ledger is charged from it. A rule that lets more through
 than it declares would break the guarantee in silence, so its factors are limited here, whatever it says.
@@ -44,7 +44,7 @@ def held_factors(rule: ClippingRule, norms: Tensor, sensitivity: Sensitivity, nu
     # a square below the smallest normal number may have been lost, in every coordinate
     shortest = math.sqrt(num_coordinates * torch.finfo(norms.dtype).tiny)
     limits = per_group(sensitivity.bounds, norms) / norms.clamp_min(shortest)
-    factors = _one_by_one(rule, norms.clone())  # what the rule writes into its argument must reach nobody
+    factors = _one_by_one(rule, norms.clone())  # a rule that writes into its argument must change nothing else
     return factors.minimum(limits).clamp_min(0.0).nan_to_num(nan=0.0, posinf=0.0).to(norms.dtype)
 
 
@@ -107,7 +107,7 @@ def check_norms(
         found = norms[place]
         truth = _norms_of(losses, place, parameters, layout, keep=keep, frame=frame).to(found.dtype)
         slack = relative * truth + absolute * torch.linalg.vector_norm(truth)
-        # one that is too long breaks nothing, and some are made longer on purpose where rounding may hide a part
+        # too long a norm breaks nothing, and some are raised on purpose where rounding may hide a part
         wrong &= set((truth - found > slack).nonzero().flatten().tolist())
         if not wrong:
             return

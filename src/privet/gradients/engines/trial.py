@@ -1,7 +1,7 @@
 """The trial of a new program: experiments on its first physical batch that show whether per-example gradients exist.
 
 Nothing is taken on trust. Examples must not reach each other's gradients, which is tested exactly: the gradient of the
-losses of some examples must be zero wherever the others live. And what the rules add up to must be what autograd finds.
+losses of some examples must be zero wherever the others lie. And per-example gradients must add up to autograd's.
 Both tests look at structure; one broken example (a loss that is not finite) is left out and proves nothing.
 """
 
@@ -25,8 +25,8 @@ from privet.gradients.rules.example_axis import ExampleAxis, FoldedAxis, WholeAx
 from privet.mechanism.geometry import Frame
 from privet.mechanism.layout import Layout
 
-# Rounding may separate two ways of adding up a gradient by this much of its length; and by a little of the length of
-# the whole gradient, since some gradients are zero but for rounding (a bias before a softmax).
+# Two computations of a gradient may differ by this share of its length, and by a small share of the length of the whole
+# gradient, since some gradients are zero except for rounding (a bias before a softmax).
 _TOLERANCE = {torch.float64: (1e-7, 1e-9), torch.float32: (2e-3, 1e-4)}
 _HALF_TOLERANCE = (5e-2, 5e-3)
 _LEAST_WEIGHT = 2.0**-20
@@ -34,19 +34,19 @@ _LEAST_WEIGHT = 2.0**-20
 
 @dataclass(kw_only=True, eq=False)
 class Trial:
-    """A trial under way: what has been found so far, and which set of examples is still to be left out.
+    """A running trial: its findings so far, and the set of examples that is still to be left out.
 
     Attributes:
         losses: One per example.
         uses: What the forward pass did with the parameters.
         ends: Where a backward pass may stop.
         inputs: The batch's tensors, as leaves that require gradients.
-        options: For each use, the ways in which examples may lie in its output that are left.
-        refusals: For each use, what to say if none is left.
+        options: For each use, the example axes of its output that are still possible.
+        refusals: For each use, the error if no axis remains.
         is_half: Whether parts of the program ran in half precision.
         is_clean: Whether every loss and gradient was finite.
-        asleep: The uses at which nothing but zeros arrived so far: of them nothing was found out.
-        left: The last set, if it can wait for a backward pass that is needed anyway; None if all sets were left out.
+        silent: The uses at which nothing but zeros arrived so far: of them nothing was found out.
+        pending: The last set, if it can wait for a backward pass that is needed anyway; None if no set is pending.
     """
 
     losses: Tensor
@@ -57,27 +57,29 @@ class Trial:
     refusals: Sequence[UnsupportedModel]
     is_half: bool = False
     is_clean: bool = True
-    asleep: set[int] = field(default_factory=set)
-    left: Tensor | None = None
-    _awake: set[int] = field(default_factory=set)
+    silent: set[int] = field(default_factory=set)
+    pending: Tensor | None = None
+    _heard: set[int] = field(default_factory=set)
 
     @property
     def axes(self) -> tuple[ExampleAxis, ...]:
-        """The likeliest reading of each output that is left."""
+        """The likeliest remaining example axis of each output."""
         return tuple(choices[0] for choices in self.options)
 
     @property
     def is_unambiguous(self) -> bool:
-        """Whether one reading of each output is left."""
+        """Whether one example axis remains for each output."""
         return all(len(choices) == 1 for choices in self.options)
 
     def halves(self) -> Iterator[Tensor]:
-        """Yield two parts of the batch; the first is what remains of it without the set that is left, if one is."""
-        first = torch.arange(len(self.losses), device=self.losses.device) % 2 == 0 if self.left is None else ~self.left
+        """Yield two complementary parts of the batch; the first leaves out the pending set, if there is one."""
+        absent = self.pending
+        even = torch.arange(len(self.losses), device=self.losses.device) % 2 == 0
+        first = even if absent is None else ~absent
         yield from (first, ~first)
 
     def leave_out(self, absent: Tensor) -> None:
-        """Run a backward pass without some examples and look at what comes back."""
+        """Run a backward pass without some examples and inspect the gradients that arrive."""
         present = ~absent & self.losses.detach().isfinite()
         if bool(present.any()):
             with torch.enable_grad():
@@ -96,7 +98,7 @@ class Trial:
         if not wanted:
             return ()
         for use, place in zip(self.uses, itertools.count()):
-            use.receive = functools.partial(self._see, place, absent)
+            use.receive = functools.partial(self._inspect, place, absent)
         try:
             found: Sequence[Tensor | None] = torch.autograd.grad(loss, wanted, retain_graph=True, allow_unused=True)
         finally:
@@ -105,30 +107,30 @@ class Trial:
         _check_inputs(found[len(targets) :], absent)
         return found[: len(targets)]
 
-    def _see(self, place: int, absent: Tensor, use: Use) -> None:
-        """Look at a gradient on its way, and let go of it: all of them at once would be much memory."""
+    def _inspect(self, place: int, absent: Tensor, use: Use) -> None:
+        """Inspect a gradient when it arrives, and release it: all of them together would take much memory."""
         gradient, use.out_grad = use.out_grad, None
         assert gradient is not None, "a use is looked at when its gradient has arrived"
         choices = self.options[place]
-        if place not in self._awake:
-            is_awake = bool(gradient.any())
-            (self._awake if is_awake else self.asleep).add(place)
-            self.asleep -= self._awake
+        if place not in self._heard:
+            is_heard = bool(gradient.any())
+            (self._heard if is_heard else self.silent).add(place)
+            self.silent -= self._heard
         self.is_half = self.is_half or gradient.dtype in HALF
         self.is_clean = self.is_clean and is_finite(gradient)
         choices[:] = [axis for axis in choices if fits(axis, gradient, absent)]
         if not choices:
             raise self.refusals[place]
 
-    def see_left(self) -> None:
-        """Leave the last set out too, if that was not done yet."""
-        if self.left is not None:
-            absent, self.left = self.left, None
+    def leave_out_pending(self) -> None:
+        """Leave out the pending set now."""
+        if self.pending is not None:
+            absent, self.pending = self.pending, None
             self.leave_out(absent)
 
 
 def single_example_axes(recording: Recording) -> tuple[ExampleAxis, ...]:
-    """With one example everything belongs to it, however it lies."""
+    """Return axes for a batch of one example, to which everything belongs."""
     return tuple(
         WholeAxis(axis=0) if use.output_shape[:1] == (1,) else FoldedAxis(examples_first=True) for use in recording.uses
     )
@@ -152,11 +154,11 @@ def trials(batch_size: int, device: torch.device) -> Iterator[Tensor]:
     yield from marks.to(device).unbind(1)
 
 
-def hold(losses: Tensor, recording: Recording, inputs: Sequence[Tensor], layout: Layout) -> Trial:
+def run_trial(losses: Tensor, recording: Recording, inputs: Sequence[Tensor], layout: Layout) -> Trial:
     """Put a program on trial.
 
-    The last set of examples waits for :func:`check_sums`, whose backward pass can leave it out as well as any other,
-    unless something is in doubt by then.
+    The last set stays pending for :func:`check_sums`, whose backward pass can leave it out at no extra cost, unless
+    something is in doubt by then.
 
     Args:
         losses: One per example.
@@ -168,19 +170,19 @@ def hold(losses: Tensor, recording: Recording, inputs: Sequence[Tensor], layout:
         UnsupportedModel: if examples mix.
     """
     options = [list(candidates(use.output_shape, recording.batch_size)) for use in recording.uses]
-    trial = begun(losses, recording, inputs, options, layout)
-    *sets, trial.left = trials(recording.batch_size, losses.device)
+    trial = new_trial(losses, recording, inputs, options, layout)
+    *sets, trial.pending = trials(recording.batch_size, losses.device)
     for absent in sets:
         trial.leave_out(absent)
     if not (trial.is_clean and trial.is_unambiguous):
-        trial.see_left()
+        trial.leave_out_pending()
     return trial
 
 
-def begun(
+def new_trial(
     losses: Tensor, recording: Recording, inputs: Sequence[Tensor], options: list[list[ExampleAxis]], layout: Layout
 ) -> Trial:
-    """Begin a trial with what is known of the axes; nothing was left out yet."""
+    """Return a trial with these possible axes, before any set of examples was left out."""
     return Trial(
         losses=losses,
         uses=list(recording.uses),
@@ -247,11 +249,11 @@ def check_sums(
     """Refuse a program whose per-example gradients do not add up to what autograd finds for the weighted losses.
 
     Two halves of the batch are compared; a fault of the program shows in both, the rounding of one wild example in one.
-    The trial ends here: where its last set of examples is left, the first half is the batch without it.
+    The trial ends here: if a set is pending, the first half is the batch without it.
 
     Args:
         weighted_sum: Gives the flat sum over examples of weight times gradient, from the rules.
-        trial: What :func:`hold` found.
+        trial: The findings of :func:`run_trial`.
         weights: One per example, zero for examples that are not finite.
         lengths: Length of each example's gradient, zero where the weight is.
         parameters: In the layout's order.
@@ -262,8 +264,8 @@ def check_sums(
     Raises:
         UnsupportedModel: naming the parameters that differ, or that have no part in the loss; or if examples mix.
     """
-    if not bool((weights > _LEAST_WEIGHT).all()):  # what reaches another example might vanish under such a weight
-        trial.see_left()
+    if not bool((weights > _LEAST_WEIGHT).all()):  # a smaller weight might hide influence on another
+        trial.leave_out_pending()
     wrong = set(layout.names)
     for half in trial.halves():
         chosen = weights * half
@@ -280,7 +282,7 @@ def check_sums(
             for name, where in zip(layout.names, layout.slices, strict=True)
             if bool((found[where] - truth[where]).norm() > relative * truth[where].norm() + slack)
         }
-        if not wrong:  # nothing can be wrong in both halves any more
+        if not wrong:  # no parameter can be wrong in both halves any more
             return
     if wrong and bool((weights > 0).any()):
         raise UnsupportedModel(
@@ -292,7 +294,7 @@ def check_sums(
 
 
 def tolerance_of(dtype: torch.dtype, *, is_half: bool) -> tuple[float, float]:
-    """Return what rounding may put between two ways to a gradient, as shares of its length and of the whole's."""
+    """Return how far rounding may move a gradient: as a share of its length, and of the whole gradient's length."""
     return _HALF_TOLERANCE if is_half else _TOLERANCE.get(dtype, _HALF_TOLERANCE)
 
 
@@ -300,13 +302,13 @@ def _autograd_sum(trial: Trial, weights: Tensor, parameters: Sequence[nn.Paramet
     losses, sound = trial.losses, weights > 0
     with torch.enable_grad():
         loss = (losses[sound] * weights[sound].to(losses.dtype)).sum()
-    if trial.left is None:
+    if trial.pending is None:
         gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
     else:
-        absent, trial.left = trial.left, None
+        absent, trial.pending = trial.pending, None
         gradients = trial.send_back(loss, parameters, absent)
     idle = sorted(name for name, gradient in zip(layout.names, gradients, strict=True) if gradient is None)
-    if idle and len(losses) > 1:  # one example alone may well leave parts of a model idle, such as experts
+    if idle and len(losses) > 1:  # a single example may leave parts of a model idle, such as experts
         raise UnsupportedModel(
             f"Parameters {idle} took no part in the loss, so training would only add noise to them. Freeze them with "
             "requires_grad_(False), or remove them."

@@ -1,10 +1,10 @@
-"""Per-example gradients under a mask, and the ways to measure their norms.
+"""Per-example gradients under a mask, and strategies that measure their norms.
 
 A mask of whole rows is a smaller layer: the masked rows of the output gradients are left out before anything is done
-with them, so they cost nothing. A mask of single coordinates changes the norm of every layer in its own way. For a
+with them, so they cost nothing. A mask of single coordinates changes the norm of each layer differently. For a
 linear map of one position it is one more matrix product, since the squares of an outer product are an outer product
 again: ``sum over o, i of g_o^2 M_oi a_i^2`` for output gradients ``g``, inputs ``a`` and mask ``M``. With several
-positions the terms no longer factor, and the gradients are written out, in whichever way is quickest for the layer.
+positions the terms no longer factor, and the gradients are written out by the strategy that is fastest for the layer.
 """
 
 from __future__ import annotations
@@ -56,15 +56,12 @@ class Masked:
 
     @property
     def shape_key(self) -> Hashable:
-        """That of the gradients without the mask."""
         return (type(self.part), self.part.shape_key)
 
     def __len__(self) -> int:
-        """Return the number of examples."""
         return len(self.part)
 
     def __getitem__(self, rows: slice) -> Masked:
-        """Return some examples."""
         return replace(self, part=self.part[rows])
 
     def in_full(self) -> Tensor:
@@ -74,14 +71,13 @@ class Masked:
     def add_weighted_sum(self, weights: Tensor, into: Tensor) -> None:
         """Add the sum and clear what is masked; masked coordinates of ``into`` are zero before and after."""
         self.part.add_weighted_sum(weights, into)
-        # a masked coordinate is not clipped, so its sum may overflow, and must be zero all the same
+        # a masked coordinate is not clipped, so its sum may overflow; it must be zero nevertheless
         if self.bits is None:
             into.nan_to_num_().mul_(self.keep)
         else:
             into.view(self.bits.dtype).bitwise_and_(self.bits)
 
     def without(self, bad: Tensor) -> Masked:
-        """Replace the gradients of the marked examples by zero."""
         return replace(self, part=self.part.without(bad))
 
 
@@ -103,7 +99,6 @@ class SomeRows:
 
     @property
     def shape_key(self) -> Hashable:
-        """That of the smaller parameter."""
         return (type(self.part), self.part.shape_key)
 
     @property
@@ -112,11 +107,9 @@ class SomeRows:
         return (self.shape, len(self.rows).bit_length(), self.geometry)
 
     def __len__(self) -> int:
-        """Return the number of examples."""
         return len(self.part)
 
     def __getitem__(self, rows: slice) -> SomeRows:
-        """Return some examples."""
         return replace(self, part=self.part[rows])
 
     def in_full(self) -> Tensor:
@@ -131,7 +124,6 @@ class SomeRows:
         into.index_add_(0, self.rows, some)
 
     def without(self, bad: Tensor) -> SomeRows:
-        """Replace the gradients of the marked examples by zero."""
         return replace(self, part=self.part.without(bad))
 
 
@@ -171,7 +163,7 @@ def _flags(rows: Tensor, number: int, part: Lookup | TiedTable) -> Tensor:
 
 
 def _rows_of_table(part: Lookup | TiedTable, flags: Tensor) -> PerExample:
-    """Clear the output gradients of masked rows: what is looked up costs by the look-up, not by the row."""
+    """Clear the output gradients of masked rows. A look-up costs the same however many rows the table keeps."""
     if isinstance(part, Lookup):
         return replace(part, out_grads=torch.where(flags[part.ids].unsqueeze(2), part.out_grads, 0))
     outer = replace(part.outer, out_grads=torch.where(flags, part.outer.out_grads, 0))
@@ -237,7 +229,6 @@ class Plainly:
     name: str = "plain"
 
     def fits(self, part: PerExample) -> bool:
-        """Always."""
         return True
 
     def write(self, part: PerExample) -> Tensor:
@@ -302,7 +293,6 @@ class MaskedWritten:
 
     @property
     def name(self) -> str:
-        """How they are written, and whether they are kept."""
         return f"masked {self.by.name}, {'store' if self.store else 'norm only'}"
 
     def fits(self, part: Masked) -> bool:
@@ -319,7 +309,7 @@ class MaskedWritten:
             written = self._written(part)
             return Squares(sums=square_sums(written)), Explicit(gradients=written)
         squares = in_pieces(part, parameter_size(part.part), lambda piece: square_sums(self._written(piece)))
-        # the sum is formed in another way than the norm, so leave the room that the norm without a mask would need
+        # sum and norm are formed by different operations, so the margin of the unmasked norm applies
         room = _room(part.part)
         return replace(room, sums=squares), part
 
@@ -338,4 +328,4 @@ MASKED: Sequence[Any] = (
     MaskedRankOne(),
     *(MaskedWritten(by=by, store=store) for by in (Plainly(), ByPatches(), ByKernel()) for store in (True, False)),
 )
-"""The ways to measure gradients under a mask of coordinates; where several fit, they are timed."""
+"""Strategies for gradients under a mask of coordinates; where several fit, they are timed."""

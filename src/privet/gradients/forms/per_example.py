@@ -1,8 +1,8 @@
-"""Per-example gradients of one parameter, in the form that is cheapest to keep.
+"""Forms of the per-example gradients of one parameter, each cheap to keep.
 
-A layer's gradient for one example is rarely worth writing down: for a linear layer it is an outer product of what went
-in and what came back. Each class here is one such form. It can write every example's gradient out, and add the weighted
-sum over examples to a buffer without doing so. How norms are measured is a matter of strategy
+A layer's gradient for one example is rarely worth writing out: for a linear layer it is an outer product of input and
+output gradient. Each class here is one such form. It can write every example's gradient out, and add the weighted
+sum over examples to a buffer without doing so. Strategies measure the norms
 (:mod:`privet.gradients.norms.strategies`).
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import mul
 from typing import Protocol
 
 import torch
@@ -19,9 +21,9 @@ from torch.nn import functional
 from privet.gradients.norms import kernels
 
 LONGEST_SUM = 1 << 12
-"""How many products a device may add up one after the other in single precision; see :func:`batched_product`."""
+"""How many products a device may add one after the other in single precision; see :func:`batched_product`."""
 
-# From so many elements on a kernel of our own is worth its launch.
+# From this many elements on a Triton kernel is worth its launch.
 _MANY = 1 << 20
 
 
@@ -111,8 +113,8 @@ def _one_product(left: Tensor, right: Tensor) -> Tensor:
     return torch.bmm(left, right, out_dtype=torch.float32) if is_half(left) else left @ right
 
 
-def _key(*tensors: Tensor) -> Hashable:
-    return tuple((tensor.shape[1:], tensor.dtype, tensor.device) for tensor in tensors)
+def _key(left: Tensor, right: Tensor) -> Hashable:
+    return (left.shape[1:], left.dtype, right.shape[1:], right.dtype, right.device)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -123,32 +125,29 @@ class Explicit:
 
     @property
     def shape_key(self) -> Hashable:
-        """Shape of one gradient."""
-        return _key(self.gradients)
+        return (self.gradients.shape[1:], self.gradients.dtype, self.gradients.device)
 
     def __len__(self) -> int:
-        """Return the number of examples."""
         return self.gradients.shape[0]
 
     def __getitem__(self, rows: slice) -> Explicit:
-        """Return some rows."""
         return Explicit(gradients=self.gradients[rows])
 
     def in_full(self) -> Tensor:
-        """Return the gradients as they are kept."""
         return self.gradients
 
     def add_weighted_sum(self, weights: Tensor, into: Tensor) -> None:
         """One matrix-vector product over memory as it lies; kernels store some gradients in another order."""
-        order = sorted(range(1, self.gradients.dim()), key=self.gradients.stride, reverse=True)
-        if order == list(range(1, self.gradients.dim())):
+        axes = range(1, self.gradients.dim())
+        order = sorted(axes, key=self.gradients.stride, reverse=True)
+        if order == list(axes):
             into.view(-1).addmv_(self.gradients.reshape(len(weights), -1).mT, weights)
             return
-        lying = self.gradients.permute(0, *order)
-        into.permute([axis - 1 for axis in order]).add_((weights @ lying.flatten(1)).view(lying.shape[1:]))
+        in_memory_order = self.gradients.permute(0, *order)
+        sums = weights @ in_memory_order.flatten(1)
+        into.unsqueeze(0).permute(0, *order).add_(sums.view(1, *in_memory_order.shape[1:]))
 
     def without(self, bad: Tensor) -> Explicit:
-        """Zero the marked rows."""
         return Explicit(gradients=zero_rows(self.gradients, bad))
 
 
@@ -190,15 +189,12 @@ class Outer:
 
     @property
     def shape_key(self) -> Hashable:
-        """Shapes of both factors."""
         return _key(self.inputs, self.out_grads)
 
     def __len__(self) -> int:
-        """Return the number of examples."""
         return self.inputs.shape[0]
 
     def __getitem__(self, rows: slice) -> Outer:
-        """Return some rows of both factors."""
         return replace(self, inputs=self.inputs[rows], out_grads=self.out_grads[rows])
 
     def products_of_out_grads(self) -> Tensor:
@@ -208,7 +204,6 @@ class Outer:
         return products_between(self.out_grads)
 
     def in_full(self) -> Tensor:
-        """One batched product."""
         gradients = batched_product(self.out_grads.mT, self.inputs)
         return gradients if self.shape is None else gradients.view(len(self), *self.shape)
 
@@ -229,7 +224,6 @@ class Outer:
             torch.addmm(matrix, left, right, out_dtype=torch.float32, out=matrix)
 
     def without(self, bad: Tensor) -> Outer:
-        """Zero both factors: zero times NaN would still be NaN."""
         return replace(self, inputs=zero_rows(self.inputs, bad), out_grads=zero_rows(self.out_grads, bad))
 
 
@@ -243,15 +237,12 @@ class Lookup:
 
     @property
     def shape_key(self) -> Hashable:
-        """Shapes of ids and gradients."""
         return _key(self.ids, self.out_grads)
 
     def __len__(self) -> int:
-        """Return the number of examples."""
         return self.ids.shape[0]
 
     def __getitem__(self, rows: slice) -> Lookup:
-        """Return some rows."""
         return Lookup(ids=self.ids[rows], out_grads=self.out_grads[rows], num_rows=self.num_rows)
 
     def in_full(self) -> Tensor:
@@ -265,7 +256,6 @@ class Lookup:
         into.index_add_(0, self.ids.flatten(), _scale(self.out_grads, weights).flatten(0, 1))
 
     def without(self, bad: Tensor) -> Lookup:
-        """Zero the output gradients of the marked examples."""
         return Lookup(ids=self.ids, out_grads=zero_rows(self.out_grads, bad), num_rows=self.num_rows)
 
 
@@ -283,15 +273,12 @@ class TiedTable:
 
     @property
     def shape_key(self) -> Hashable:
-        """Shapes of both uses."""
         return (self.lookup.shape_key, self.outer.shape_key)
 
     def __len__(self) -> int:
-        """Return the number of examples."""
         return len(self.lookup)
 
     def __getitem__(self, rows: slice) -> TiedTable:
-        """Return some rows of both uses."""
         return TiedTable(lookup=self.lookup[rows], outer=self.outer[rows])
 
     def in_full(self) -> Tensor:
@@ -300,12 +287,10 @@ class TiedTable:
         return table.scatter_add_(1, ids.unsqueeze(2).expand(-1, -1, table.shape[2]), self.lookup.out_grads)
 
     def add_weighted_sum(self, weights: Tensor, into: Tensor) -> None:
-        """Add one use after the other."""
         self.lookup.add_weighted_sum(weights, into)
         self.outer.add_weighted_sum(weights, into)
 
     def without(self, bad: Tensor) -> TiedTable:
-        """Zero both uses of the marked examples."""
         return TiedTable(lookup=self.lookup.without(bad), outer=self.outer.without(bad))
 
 
@@ -318,6 +303,11 @@ class ConvGeometry:
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+
+    @cached_property
+    def sides(self) -> list[int]:
+        """The padding as ``functional.pad`` takes it: both sides of each axis, the last axis first."""
+        return [amount for size in reversed(self.padding) for amount in (size, size)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -335,15 +325,12 @@ class Convolution:
 
     @property
     def shape_key(self) -> Hashable:
-        """Shapes of both factors and the geometry."""
         return (_key(self.inputs, self.out_grads), self.geometry)
 
     def __len__(self) -> int:
-        """Return the number of examples."""
         return self.inputs.shape[0]
 
     def __getitem__(self, rows: slice) -> Convolution:
-        """Return some rows of both factors."""
         return replace(self, inputs=self.inputs[rows], out_grads=self.out_grads[rows])
 
     def in_full(self) -> Tensor:
@@ -370,7 +357,6 @@ class Convolution:
         into += self._weight_gradient(self.inputs, scaled, self.geometry.groups, copies=1)
 
     def without(self, bad: Tensor) -> Convolution:
-        """Zero both factors of the marked examples."""
         return replace(self, inputs=zero_rows(self.inputs, bad), out_grads=zero_rows(self.out_grads, bad))
 
     def patches(self) -> Tensor:
@@ -380,11 +366,10 @@ class Convolution:
     def strided_patches(self) -> Tensor:
         """Return a view of the padded inputs as ``[channels, *kernel, batch, *positions]``."""
         geometry = self.geometry
-        sides = [amount for size in reversed(geometry.padding) for amount in (size, size)]
-        padded = functional.pad(self.inputs, sides).contiguous() if any(sides) else self.inputs.contiguous()
+        padded = functional.pad(self.inputs, geometry.sides) if any(geometry.padding) else self.inputs
+        padded = padded.contiguous()
         per_example, per_channel, *per_pixel = padded.stride()
-        by_tap = [gap * stride for gap, stride in zip(geometry.dilation, per_pixel, strict=True)]
-        by_position = [step * stride for step, stride in zip(geometry.stride, per_pixel, strict=True)]
+        by_tap, by_position = map(mul, geometry.dilation, per_pixel), map(mul, geometry.stride, per_pixel)
         return padded.as_strided(
             (*geometry.weight_shape[1:], len(self), *self.out_grads.shape[2:]),
             (per_channel, *by_tap, per_example, *by_position),
@@ -392,7 +377,7 @@ class Convolution:
 
     def _weight_gradient(self, inputs: Tensor, out_grads: Tensor, groups: int, *, copies: int) -> Tensor:
         geometry = self.geometry
-        if is_half(inputs):  # the library would round the sum over all examples, and one would move all others' digits
+        if is_half(inputs):  # cuDNN would round the sum over all examples: one would move the digits of others
             inputs, out_grads = inputs.float(), out_grads.float()
         out_channels, *rest = geometry.weight_shape
         weight = inputs.new_empty(()).expand(copies * out_channels, *rest)  # only its shape is read

@@ -1,6 +1,6 @@
 """Per-example gradients in the units of a geometry, without writing them out.
 
-The gradient of a linear map is an outer product of what came back and what went in. Dividing its rows and columns by
+The gradient of a linear map is an outer product of output gradient and input. Dividing its rows and columns by
 their units is dividing these two factors, after which norms and sums are taken as always: shaped clipping costs two
 small products.
 """

@@ -21,7 +21,7 @@ class Tried:
     """What one strategy cost on one shape.
 
     Attributes:
-        strategy: The way to measure norms.
+        strategy: The strategy that was timed.
         seconds: Time for norms and weighted sum; infinite if the strategy failed.
         kept_bytes: What it keeps until the factors are known.
         failure: Why it cannot be used, if so.

@@ -1,9 +1,10 @@
-"""Ways to measure the norms of a convolution's per-example weight gradients."""
+"""Strategies that measure the norms of a convolution's per-example weight gradients."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from operator import mul
 
 import torch
 from torch import Tensor
@@ -49,9 +50,9 @@ class GroupedNormOnly(NormOnly):
 
 # Beyond this many output channels a grouped convolution is at its best.
 _FEW_CHANNELS = 16
-# Lines of at most this many pixels take longer to find than to copy.
+# Copying a line of at most this many pixels is faster than computing its address.
 _SHORT_LINE = 8
-# So many numbers stay in a core's cache between the copy that writes and the product that reads them.
+# This many numbers stay in a core's cache between the copy that writes them and the product that reads them.
 _CACHED = 1 << 17
 _CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
@@ -87,7 +88,6 @@ class Unfolded:
 
     @property
     def name(self) -> str:
-        """The strategy behind it."""
         return f"unfold, {self.by.name}"
 
     def fits(self, part: Convolution) -> bool:
@@ -147,7 +147,7 @@ def _pixel_patches_of(part: Convolution) -> Outer:
 
 
 def _gradients_by_pixel(part: Convolution) -> Tensor:
-    """Write gradients out, channels last; patches of so few examples at a time that they stay in the cache."""
+    """Write gradients out, channels last, for as many examples at a time as have their patches in the cache."""
     patches, back = _strided_pixel_patches(part), part.out_grads.flatten(2)
     rows = max(1, min(len(part), _CACHED // max(1, math.prod(patches.shape[1:]))))
     scratch = patches.new_empty(rows, *patches.shape[1:])
@@ -164,12 +164,11 @@ def _gradients_by_pixel(part: Convolution) -> Tensor:
 def _strided_pixel_patches(part: Convolution) -> Tensor:
     """Return a view of the padded inputs as ``[batch, *positions, *kernel, channels]``."""
     geometry = part.geometry
-    sides = [0, 0, *(amount for size in reversed(geometry.padding) for amount in (size, size))]
     images = part.inputs.movedim(1, -1)
-    padded = (functional.pad(images, sides) if any(sides) else images).contiguous()
+    padded = functional.pad(images, [0, 0, *geometry.sides]) if any(geometry.padding) else images
+    padded = padded.contiguous()
     per_example, *per_pixel, per_channel = padded.stride()
-    by_position = [step * stride for step, stride in zip(geometry.stride, per_pixel, strict=True)]
-    by_tap = [gap * stride for gap, stride in zip(geometry.dilation, per_pixel, strict=True)]
+    by_position, by_tap = map(mul, geometry.stride, per_pixel), map(mul, geometry.dilation, per_pixel)
     positions, (_, channels, *kernel) = part.out_grads.shape[2:], geometry.weight_shape
     return padded.as_strided(
         (len(part), *positions, *kernel, channels), (per_example, *by_position, *by_tap, per_channel)
@@ -217,7 +216,6 @@ class PixelGram:
 
     @property
     def name(self) -> str:
-        """How the sum is formed is part of the choice."""
         return "pixel gram, patches" if self.sums_patches else "pixel gram"
 
     def fits(self, part: Convolution) -> bool:
@@ -304,7 +302,6 @@ class ConvKernel:
 
     @property
     def name(self) -> str:
-        """Whether gradients are stored."""
         return "conv kernel, store" if self.store else "conv kernel, norm only"
 
     def fits(self, part: Convolution) -> bool:
@@ -314,7 +311,6 @@ class ConvKernel:
         return not self.store or Store().fits(part)
 
     def measure(self, part: Convolution) -> tuple[Squares, PerExample]:
-        """Run the kernel."""
         geometry = part.geometry
         squares, stored = kernels.conv_square_norms(
             part.inputs,

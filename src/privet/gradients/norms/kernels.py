@@ -44,7 +44,7 @@ def _has_triton() -> bool:
 
 
 def is_traced() -> bool:
-    """Whether operations are being noted for a compiler."""
+    """Whether a compiler traces the present operations."""
     return get_proxy_mode() is not None
 
 
@@ -54,19 +54,19 @@ def available(tensor: Tensor) -> bool:
         return False
     if is_traced():  # a tracer does not see kernels: their results would become constants
         return False
-    if tensor.is_meta:  # it has no memory: only its shape counts, and only in a rehearsal
+    if tensor.is_meta:  # only its shape is known, and only a rehearsal uses it
         return _rehearsed.get() is not None
     return (tensor.is_cuda and _can_build()) or os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @functools.cache
 def _can_build() -> bool:
-    """Whether kernels can be built here: what triton asks for is there, or else one that is small can be.
+    """Whether kernels can be built here: triton finds a compiler and headers, or a small kernel builds all the same.
 
-    Some rules launch kernels without a second way at hand, so a machine without a compiler must be known beforehand.
+    Some rules launch kernels without an alternative, so this must be known before they run.
     """
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    # Debian's own interpreter has a default scheme whose folder of headers is empty; triton looks in the other one, too
+    # Debian's interpreter has a default scheme whose header folder is empty; triton looks into the other one as well
     schemes = {sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("prefix")}
     if compiler and any(Path(sysconfig.get_path("include", scheme), "Python.h").exists() for scheme in schemes):
         return True
@@ -84,7 +84,7 @@ def _can_build() -> bool:
 
 @contextmanager
 def rehearsal() -> Iterator[list[Launch]]:
-    """Launch nothing in this context, but note what would be launched; meant for tensors without memory."""
+    """Note launches in this context instead of carrying them out; meant for meta tensors."""
     noted: list[Launch] = []
     token = _rehearsed.set(noted)
     try:
@@ -94,7 +94,7 @@ def rehearsal() -> Iterator[list[Launch]]:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], arguments: Sequence[Any], settings: Mapping[str, Any]) -> None:
-    """Launch a kernel where its first argument lies, or note in a rehearsal that it would be launched."""
+    """Launch a kernel on the device of its first argument; in a rehearsal, note the launch instead."""
     noted = _rehearsed.get()
     if noted is not None:
         kinds = tuple(argument.dtype if isinstance(argument, Tensor) else argument for argument in arguments)
@@ -258,7 +258,7 @@ def row_affine_sums(inputs: Tensor, mean: Tensor, rstd: Tensor, out_grads: Tenso
     inputs, out_grads = inputs.contiguous(), out_grads.contiguous()
     batch, length, width = inputs.shape
     columns = _tiles(width, 128)
-    # few long examples: positions are shared out until there is work for the whole device; 32 go together at the least
+    # few long examples: positions are split until the whole device has work, at least 32 of them together
     num_stretches = max(1, min(_tiles(1024, batch * columns), _tiles(length, 32)))
     stretch = _tiles(_tiles(length, num_stretches), 32) * 32
     num_stretches = _tiles(length, stretch)

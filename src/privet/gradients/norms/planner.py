@@ -1,4 +1,4 @@
-"""Which way of measuring norms is best for a layer on this machine.
+"""Chooses the strategy that measures the norms of each layer on this machine.
 
 The planner tries the strategies that fit a layer's shape once, on the first physical batch, and keeps the fastest that
 a budget of memory allows. Nothing about the data enters the choice but its shape, and no choice changes a result beyond
@@ -38,7 +38,7 @@ from privet.gradients.norms.strategies import (
 )
 from privet.gradients.norms.timing import compared, is_on_processor, num_bytes
 
-# Products between positions are this many times less work than gradients written out: those are not even tried.
+# Gradients that take this many times the work of products between positions are not written out even to time them.
 _HOPELESS = 16
 
 STRATEGIES: Mapping[type, Sequence[Strategy]] = {
@@ -69,24 +69,24 @@ STRATEGIES: Mapping[type, Sequence[Strategy]] = {
         Unfolded(by=Gram(), keeps_convolution=True),
     ),
 }
-"""The ways to measure each form; where several fit, they are timed."""
+"""Strategies for each form; where several fit, they are timed."""
 
 TRACEABLE: Mapping[type, Sequence[Strategy]] = {
     form: tuple(strategy for strategy in strategies if not isinstance(strategy, GramKernel | ConvKernel))
     for form, strategies in STRATEGIES.items()
 }
-"""Those made of tensor operations alone."""
+"""Strategies made of tensor operations alone."""
 
 
 @dataclass(kw_only=True)
 class Choice:
-    """What was found about one shape, and what is used for it.
+    """The strategy that is used for one shape, and the measurements behind it.
 
     Attributes:
         strategy: The strategy in use.
         num_examples: Size of the physical batch that it was chosen for.
-        tried: What was measured; times and bytes are those of ``num_examples``. Where there was only one way its time
-            is NaN, unless the planner times all.
+        tried: The measurements; times and bytes are those of ``num_examples``. The time of a single candidate is NaN,
+            unless the planner times all.
         factor_bytes: Size of the factors of ``num_examples`` gradients.
         on_processor: Whether they lie in a processor's memory.
     """
@@ -99,7 +99,7 @@ class Choice:
     _fitting: Hashable = None
 
     def still_fits(self, part: PerExample, shape: Hashable) -> bool:
-        """Whether the strategy in use fits gradients of this shape; found out anew only if something differs."""
+        """Whether the strategy in use fits gradients of this shape; checked again only if something differs."""
         asked = (id(self.strategy), len(part), shape)
         if self._fitting != asked:
             self._fitting = asked if self.strategy.fits(part) else None
@@ -107,11 +107,11 @@ class Choice:
 
     @property
     def used(self) -> Tried:
-        """What was measured of the strategy in use."""
+        """The measurement of the strategy in use."""
         return next(each for each in self.tried if each.strategy == self.strategy)
 
     def per_example(self) -> Sequence[Tried]:
-        """Return what was measured, divided by the number of examples."""
+        """Return the measurements divided by the number of examples."""
         size = self.num_examples
         return [replace(each, seconds=each.seconds / size, kept_bytes=each.kept_bytes / size) for each in self.tried]
 
@@ -121,13 +121,13 @@ class Planner:
     """Chooses a strategy per layer shape by timing, once, within a budget of memory.
 
     Attributes:
-        strategies: The ways to measure each form.
-        budget: What time may cost in memory.
+        strategies: The candidates for each form.
+        budget: How much memory may be spent on speed.
         times_all: Time a strategy also where it is the only one, for a report.
         counts_launches: Whether launching counts on a device; it does not where recorded graphs are replayed.
-        plain_bytes: What plain training holds of one example when its backward pass begins; None takes the factors of
-            all layers for it.
-        by_parameter: What was used in the last physical batch, by the parameter's position in the layout.
+        plain_bytes: Memory per example that plain training holds when its backward pass begins; None estimates it by
+            the factors of all layers.
+        by_parameter: The choices of the last physical batch, by the parameter's position in the layout.
         predicted_peak: Memory predicted at the peak, over ``plain_bytes``; None before the first batch.
         revision: Changes whenever a choice may have changed.
         has_new: Whether shapes were met that :meth:`settle` has not seen.
@@ -164,12 +164,12 @@ class Planner:
         return choice
 
     def options(self, part: PerExample) -> Sequence[Strategy]:
-        """Return what fits a shape and is worth a try; at least one strategy."""
+        """Return the strategies that fit a shape and are worth timing; at least one."""
         options = _promising([strategy for strategy in self.strategies[type(part)] if strategy.fits(part)], part)
         return options[:1] if isinstance(options[0], RankOne) else options  # nothing is cheaper than two lengths
 
     def _examine(self, part: PerExample) -> Choice:
-        """Time what fits; until the whole batch is known, use what keeps no more than the factors."""
+        """Time the candidates; until the whole batch is known, use one that keeps no more than the factors."""
         options, factor_bytes = self.options(part), num_bytes(part)
         if len(options) == 1 and not self.times_all:
             tried = [Tried(strategy=options[0], seconds=math.nan, kept_bytes=factor_bytes)]
@@ -204,10 +204,10 @@ class Planner:
 
 
 def _promising(options: Sequence[Strategy], part: PerExample) -> Sequence[Strategy]:
-    """Leave out what writes gradients out where they are many times larger than what they are made of.
+    """Drop strategies that write gradients out where these are many times larger than their factors.
 
-    On a processor, leave out what writes them out and drops them where they can be kept: that is never faster, and
-    where it would be smaller so is something else. Every candidate delays the first step.
+    On a processor, also drop strategies that write gradients out without keeping them where they can be kept: they are
+    never faster, and another candidate takes less memory. Every candidate delays the first step.
     """
     if is_on_processor(part) and any(isinstance(strategy, Store) for strategy in options):
         kept = [strategy for strategy in options if not isinstance(strategy, NormOnly)]

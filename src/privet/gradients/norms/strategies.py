@@ -1,4 +1,4 @@
-"""Ways to measure the norm of each example's gradient. Every one is exact; they differ in time and memory only."""
+"""Strategies that measure the norm of each example's gradient. All are exact; they differ in time and memory only."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ MAX_STORED = 1 << 26
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Squares:
-    """Squared norms ``[batch]``, and what rounding may have taken from them.
+    """Squared norms ``[batch]``, and how much rounding may have taken from them.
 
-    When the terms of different positions cancel, what is left of them is rounding error, in the measured norm and in
-    the sum that is later added. A norm that comes out too small would let too much through.
+    When the terms of different positions cancel, rounding error remains, in the measured norm and in the sum that is
+    added later. A norm that comes out too small would let too much through.
 
     Attributes:
         sums: The squared norms as measured.
         sizes: The summed squares of the terms behind them; None where norm and sum are formed from the same numbers.
-        floor: Least share of ``sizes`` that can be told from rounding in full precision.
+        floor: Least share of ``sizes`` that is distinguishable from rounding in full precision.
         margin: Share of ``sizes`` that products of reduced precision (tf32) may have hidden; 0 without them.
     """
 
@@ -62,7 +62,7 @@ def hedged(sums: Tensor, sizes: Tensor, num_positions: int, factor: Tensor, *, c
 
 
 def _margin(factor: Tensor, convolves: bool) -> float:
-    """Return what reduced precision may hide, as a share of squares: twice its share of the norm."""
+    """Return the share of squares that reduced precision may hide: twice its share of the norm."""
     if is_half(factor):
         return 2.0**-6  # weighted factors are rounded to 8 bits
     reduced = torch.backends.cuda.matmul.allow_tf32 or (convolves and torch.backends.cudnn.allow_tf32)
@@ -101,7 +101,7 @@ class Strategy(Protocol):
         ...
 
     def measure(self, part: Any) -> tuple[Squares, PerExample]:
-        """Return squared norms and what to keep for the weighted sum."""
+        """Return squared norms, and the form to keep for the weighted sum."""
         ...
 
 
@@ -111,7 +111,7 @@ def sums_and_sizes(products: Tensor) -> Tensor:
 
 
 def in_pieces(part: PerExample, elements_per_example: int, measure: Callable[[Any], Tensor]) -> Tensor:
-    """Measure (to ``[..., batch]``) so many examples at a time that the scratch memory stays bounded."""
+    """Measure (to ``[..., batch]``) as many examples at a time as the scratch memory allows."""
     rows = max(1, _MAX_SCRATCH // max(1, elements_per_example))
     if len(part) <= rows:
         return measure(part)
@@ -140,11 +140,9 @@ class Written:
     name: str = "explicit"
 
     def fits(self, part: Explicit) -> bool:
-        """Always."""
         return True
 
     def measure(self, part: Explicit) -> tuple[Squares, PerExample]:
-        """Sum their squares."""
         return Squares(sums=square_sums(part.gradients)), part
 
 
@@ -159,7 +157,6 @@ class Store:
         return len(part) * parameter_size(part) <= MAX_STORED
 
     def measure(self, part: PerExample) -> tuple[Squares, PerExample]:
-        """Materialise and keep."""
         gradients = part.in_full()
         return Squares(sums=square_sums(gradients)), Explicit(gradients=gradients)
 
@@ -207,7 +204,7 @@ class RankOne:
         return part.inputs.shape[1] == 1
 
     def measure(self, part: Outer) -> tuple[Squares, PerExample]:
-        """Multiply the squared lengths, neither taken to be less than what squaring may have lost to underflow."""
+        """Multiply the squared lengths, each raised by what squaring may have lost to underflow."""
         tiny = 4 * torch.finfo(torch.promote_types(part.inputs.dtype, torch.float32)).tiny
         into = square_sums(part.inputs).add_(tiny * part.inputs.shape[2])
         squares = into.mul_(square_sums(part.out_grads).add_(tiny * part.out_grads.shape[2]))
@@ -227,7 +224,6 @@ class Gram:
 
     @property
     def name(self) -> str:
-        """The number of cuts is part of the choice."""
         return "gram" if self.halvings == 0 else f"gram cut {self.halvings}x"
 
     def fits(self, part: Outer) -> bool:
@@ -290,7 +286,6 @@ class RowSums:
     name: str = "row sums"
 
     def fits(self, part: Lookup) -> bool:
-        """Always."""
         return True
 
     def measure(self, part: Lookup) -> tuple[Squares, PerExample]:
@@ -351,7 +346,6 @@ class GramKernel:
 
     @property
     def name(self) -> str:
-        """The tile size is part of the choice."""
         return f"gram kernel {self.block}"
 
     def fits(self, part: Outer) -> bool:
@@ -360,7 +354,6 @@ class GramKernel:
         return is_short and kernels.available(part.inputs) and Gram().fits(part)
 
     def measure(self, part: Outer) -> tuple[Squares, PerExample]:
-        """Sum over pairs of positions."""
         found = kernels.gram_square_norms(part.inputs, part.out_grads, block=self.block)
         return hedged(found[0], found[1], part.inputs.shape[1], part.inputs), part
 

@@ -1,4 +1,4 @@
-"""What a strategy takes, in seconds and bytes, found by trying it on the gradients at hand."""
+"""Measures how many seconds and bytes a strategy takes, by running it on the gradients of the first batch."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from privet.gradients.forms.per_example import Explicit, Outer, PerExample
 from privet.gradients.norms.budgets import Tried
 from privet.gradients.norms.strategies import Strategy
 
-# On a processor a first try is made on this share of the physical batch.
+# On a processor the first run uses one of this many slices of the physical batch.
 _NUM_SLICES = 8
-# A try that takes longer than this is a good measurement by itself, and need not be repeated on the whole batch.
+# A run that takes longer than this is precise enough, and is not repeated on the whole batch.
 _LONG = 5e-3
-# What is this many times slower than another strategy at the first try is not tried again.
+# A strategy that is this many times slower than another in its first run is not run again.
 _HOPELESS = 3.0
 _REPEATS = 3
-# A device is kept busy for this many times what launching took, so that all is launched when it begins; at more cycles
-# in a second than any device has.
+# The device sleeps for this many times the launching time, so that everything is launched when it begins. The number of
+# cycles per second is higher than any device has.
 _HEAD_START, _CYCLES = 1.5, 3e9
 
 
 def num_bytes(part: PerExample) -> int:
-    """Return the memory that a form keeps, the forms it is made of included."""
+    """Return the memory that a form keeps, nested forms included."""
     total = 0
     for value in vars(part).values():
         if isinstance(value, Tensor):
@@ -38,7 +38,7 @@ def num_bytes(part: PerExample) -> int:
 
 
 def is_on_processor(part: PerExample) -> bool:
-    """Tell whether a form, or what it is made of, lies in a processor's memory."""
+    """Tell whether all tensors of a form lie in a processor's memory."""
     values = vars(part).values()
     nested = [value for value in values if hasattr(value, "add_weighted_sum")]
     tensors = [value for value in values if isinstance(value, Tensor)]
@@ -46,7 +46,7 @@ def is_on_processor(part: PerExample) -> bool:
 
 
 def compared(strategies: Sequence[Strategy], part: PerExample, *, counts_launches: bool = True) -> list[Tried]:
-    """Try all strategies; hopeless ones once on few examples, promising ones often enough to tell them apart.
+    """Time all strategies: slow ones once on few examples, promising ones often enough to rank them.
 
     Times and bytes are those of the whole batch; without ``counts_launches`` times on a device are those of its own
     work, as when a graph is replayed. A strategy that raises is recorded with its reason.
@@ -59,7 +59,7 @@ def compared(strategies: Sequence[Strategy], part: PerExample, *, counts_launche
     for strategy in strategies:
         try:
             tried.append(trier.first_try(strategy))
-        except Exception as error:  # whatever it is, another strategy gives the same sums
+        except Exception as error:  # another strategy gives the same sums
             reason = (str(error).strip().splitlines() or [""])[0]
             tried.append(
                 Tried(
@@ -86,8 +86,8 @@ class _Trier:
         self._weights = torch.ones(len(part), dtype=dtype, device=self._into.device)
         self._piece = part if self._into.is_cuda else part[: max(1, len(part) // _NUM_SLICES)]
         self._scale = len(part) / len(self._piece)
-        # What all strategies that keep the factors have in common. It is not in proportion to the examples either: a
-        # large weight is written once, for one example as for many.
+        # The time of the sum is common to all strategies that keep the factors. It does not grow in proportion to the
+        # examples either: a large weight is written once, for one example as for many.
         self._factor_sum = math.nan if self._piece is part else self._sum_seconds(part)
 
     def first_try(self, strategy: Strategy) -> Tried:
@@ -98,7 +98,7 @@ class _Trier:
         return Tried(strategy=strategy, seconds=seconds, kept_bytes=kept_bytes * self._scale)
 
     def tried_again(self, first: Tried) -> Tried:
-        """Repeat; the least time counts, for the rest is what other programs on the machine took."""
+        """Repeat and keep the least time: the rest is due to other programs on the machine."""
         if not self._into.is_cuda and first.seconds > _LONG * self._scale:
             return replace(first, seconds=min(first.seconds, self._on_piece(first.strategy)[0]))
         return replace(first, seconds=min(self._on_whole(first.strategy) for _ in range(_REPEATS)))
@@ -114,8 +114,8 @@ class _Trier:
         return norms + self._sum_seconds(kept) * self._scale, num_bytes(kept)
 
     def _on_whole(self, strategy: Strategy) -> float:
-        # several in a row on a device, or the time of launching would hide that of computing; and as many as weights
-        # share products that only the first of them forms, so that each is charged its part of that
+        # several in a row on a device, or launching time would hide computing time. Weights that share products form
+        # them once, so as many runs as weights charge each weight its part
         shared = self._part.shared if isinstance(self._part, Outer) else None
         in_a_row = 4 if self._into.is_cuda else 1 if shared is None else shared.num_weights
         start = self._now()
@@ -127,7 +127,7 @@ class _Trier:
         return seconds / in_a_row
 
     def _on_device(self, strategy: Strategy, in_a_row: int, launched: float) -> float:
-        """Time the device alone: it waits until everything is launched, and then has nothing to wait for."""
+        """Time the device alone: it sleeps until everything is launched, so launching adds nothing to its time."""
         begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         torch.cuda._sleep(int(_HEAD_START * launched * _CYCLES))  # type: ignore[no-untyped-call]
@@ -149,6 +149,6 @@ class _Trier:
     def _now(self) -> float:
         if self._into.is_cuda:
             torch.cuda.synchronize(self._into.device)
-        elif torch.get_num_threads() == 1:  # processor time is blind to neighbours, and right for a single thread
+        elif torch.get_num_threads() == 1:  # processor time excludes other processes, and is exact for one thread
             return time.process_time()
         return time.perf_counter()

@@ -1,8 +1,8 @@
-"""Which axis of a layer's output tells examples apart, found by experiment instead of assumed.
+"""The example axis of a layer's output, found by experiment instead of assumed.
 
 Attention layers compute with time first, some models fold time into the batch, and a layer that mixes examples has no
 such axis at all. All of this is decided by one exact test: the gradient of the losses of *some* examples must be
-exactly zero wherever the *other* examples live.
+exactly zero wherever the *other* examples lie.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from privet.isolation.place import Place
 
 
 class ExampleAxis(Protocol):
-    """A way in which examples lie in a tensor."""
+    """The place of the examples in a tensor."""
 
     def in_front(self, tensor: Tensor, batch_size: int) -> Tensor:
         """Return the tensor with the example axis first."""
@@ -59,7 +59,7 @@ class InnerAxis:
     after: int
 
     def in_front(self, tensor: Tensor, batch_size: int) -> Tensor:
-        """Unfold the axis and move the examples to the front; what was around them becomes one axis."""
+        """Unfold the axis and move the examples to the front; the lengths around them become one axis."""
         rows = tensor.movedim(self.axis, 0)
         rest = rows.shape[1:]
         return rows.reshape(self.before, batch_size, self.after, *rest).movedim(1, 0).flatten(1, 2)
@@ -67,7 +67,7 @@ class InnerAxis:
 
 @lru_cache(maxsize=4096)
 def axis_of(place: Place) -> ExampleAxis:
-    """Return how to bring examples to the front that lie where a proof says."""
+    """Return the example axis for the place that a proof found."""
     if place.before == place.after == 1:
         return WholeAxis(axis=place.axis)
     if place.axis == 0 and place.before == 1:
@@ -79,7 +79,7 @@ def axis_of(place: Place) -> ExampleAxis:
 
 @lru_cache(maxsize=4096)
 def candidates(shape: torch.Size, batch_size: int) -> tuple[ExampleAxis, ...]:
-    """Return every way in which ``batch_size`` examples can lie in a tensor of this shape, likeliest first."""
+    """Return every possible example axis of a tensor of this shape, likeliest first."""
     found: list[ExampleAxis] = [WholeAxis(axis=axis) for axis, size in enumerate(shape) if size == batch_size]
     if shape and shape[0] % batch_size == 0 and shape[0] != batch_size:
         found += [FoldedAxis(examples_first=True), FoldedAxis(examples_first=False)]
@@ -90,7 +90,7 @@ def fits(axis: ExampleAxis, gradient: Tensor | None, absent: Tensor) -> bool:
     """Tell whether the gradient of the present examples' losses is exactly zero at every absent example.
 
     Args:
-        axis: The way examples are supposed to lie.
+        axis: The supposed example axis.
         gradient: Gradient of the summed losses of the examples that are not ``absent``; None if it never arrived.
         absent: Boolean vector over examples.
     """
@@ -100,7 +100,7 @@ def fits(axis: ExampleAxis, gradient: Tensor | None, absent: Tensor) -> bool:
     found = rows[absent]
     if not bool(found.count_nonzero()):  # the usual case, in one pass
         return True
-    return not bool((found.ne(0) & found.isnan().logical_not()).any())  # zero times infinity says nothing
+    return not bool((found.ne(0) & found.isnan().logical_not()).any())  # zero times infinity proves nothing
 
 
 def is_finite(tensor: Tensor) -> bool:

@@ -8,6 +8,7 @@ tracked operand, that operand's per-example gradients in the cheapest exact form
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -31,8 +32,7 @@ from privet.gradients.rules.rule_tools import (
     Rule,
     by_position,
     exact,
-    factor_of,
-    input_factor,
+    factors_of,
     named_arguments,
     out_grad_of,
     rounded_like,
@@ -45,11 +45,11 @@ from privet.gradients.rules.rule_tools import (
 def linear(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """Weight: outer products. Bias: output gradients summed over positions."""
     given = named_arguments(use, "input", "weight", "bias")
-    out_grads = by_position(factor_of(use), axis, batch_size)
+    inputs, out_grads = factors_of(use, given["input"])
+    out_grads = by_position(out_grads, axis, batch_size)
     found: list[Operand] = []
     if weight := source_of(use, given["weight"]):
-        inputs = by_position(input_factor(given["input"], use), axis, batch_size)
-        found.append((weight, Outer(inputs=inputs, out_grads=out_grads)))
+        found.append((weight, Outer(inputs=by_position(inputs, axis, batch_size), out_grads=out_grads)))
     if bias := source_of(use, given.get("bias")):
         sums = exact(out_grads.squeeze(1)) if out_grads.shape[1] == 1 else summed(out_grads, 1)
         found.append((bias, Explicit(gradients=sums)))
@@ -59,10 +59,11 @@ def linear(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
 def convolution(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """Weight: correlation of input and output gradient per example. Bias: output gradients summed over positions."""
     given = named_arguments(use, "input", "weight", "bias", "stride", "padding", "dilation", "groups")
-    weight, out_grads = given["weight"], factor_of(use)
-    _check_example_axis(use, given)
-    inputs, padding = _padded(input_factor(given["input"], use), weight, given, weight.dim() - 2)
-    part = Convolution(inputs=inputs, out_grads=out_grads, geometry=_geometry(given, padding))
+    inputs, out_grads = factors_of(use, given["input"])
+    geometry, sides = _geometry_of(use, given)
+    if sides:  # "same" may pad one side more than the other, so it is done by hand
+        inputs = functional.pad(inputs, sides)
+    part = Convolution(inputs=inputs, out_grads=out_grads, geometry=geometry)
     return _convolution_operands(use, given, part, out_grads, axis, batch_size)
 
 
@@ -70,8 +71,7 @@ def transposed_convolution(use: Use, axis: ExampleAxis, batch_size: int) -> list
     """A convolution run backwards: its input and its output gradient have exchanged their roles."""
     given = named_arguments(use, "input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
     weight, out_grads = given["weight"], out_grad_of(use)
-    _check_example_axis(use, given)
-    geometry = _geometry(given, _per_dimension(given.get("padding", 0), weight.dim() - 2))
+    geometry, _ = _geometry_of(use, given)
     inputs, sides = rounded_like(given["input"], use), []
     for place in reversed(range(weight.dim() - 2)):
         # more output padding than a stride: the convolution would look at places that no input had
@@ -98,42 +98,42 @@ def _convolution_operands(
     return found
 
 
-def _check_example_axis(use: Use, given: Mapping[str, Any]) -> None:
-    if given["input"].dim() != given["weight"].dim():
+def _geometry_of(use: Use, given: Mapping[str, Any]) -> tuple[ConvGeometry, tuple[int, ...]]:
+    """Return a convolution's geometry, and by how much its input must be padded first."""
+    weight = given["weight"]
+    if given["input"].dim() != weight.dim():
         raise UnsupportedModel(
             f"A convolution ({use.name}) was called on an input without an example axis. Add one with unsqueeze(0)."
         )
+    options = [given.get("stride", 1), given.get("padding", 0), given.get("dilation", 1)]
+    for place, value in enumerate(options):
+        options[place] = tuple(value) if isinstance(value, list) else value
+    return _geometry(weight.shape, *options, given.get("groups", 1))
 
 
-def _geometry(given: Mapping[str, Any], padding: tuple[int, ...]) -> ConvGeometry:
-    weight = given["weight"]
-    return ConvGeometry(
-        weight_shape=tuple(weight.shape),
-        stride=_per_dimension(given.get("stride", 1), weight.dim() - 2),
-        padding=padding,
-        dilation=_per_dimension(given.get("dilation", 1), weight.dim() - 2),
-        groups=given.get("groups", 1),
+@lru_cache(maxsize=4096)
+def _geometry(
+    weight_shape: torch.Size, stride: Any, padding: Any, dilation: Any, groups: int
+) -> tuple[ConvGeometry, tuple[int, ...]]:
+    spatial, sides = len(weight_shape) - 2, list[int]()
+    dilation = _per_dimension(dilation, spatial)
+    if padding == "same":
+        for size, step in zip(reversed(weight_shape[2:]), reversed(dilation), strict=True):
+            total = step * (size - 1)
+            sides += [total // 2, total - total // 2]
+    geometry = ConvGeometry(
+        weight_shape=tuple(weight_shape),
+        stride=_per_dimension(stride, spatial),
+        padding=(0,) * spatial if isinstance(padding, str) else _per_dimension(padding, spatial),
+        dilation=dilation,
+        groups=groups,
     )
+    return geometry, tuple(sides)
 
 
 def _per_dimension(value: Any, spatial: int) -> tuple[int, ...]:
     items = (value,) if isinstance(value, int) else tuple(int(item) for item in value)
     return items * spatial if len(items) == 1 else items
-
-
-def _padded(inputs: Tensor, weight: Tensor, given: Mapping[str, Any], spatial: int) -> tuple[Tensor, tuple[int, ...]]:
-    padding = given.get("padding", 0)
-    if padding == "valid":
-        return inputs, (0,) * spatial
-    if padding != "same":
-        return inputs, _per_dimension(padding, spatial)
-    # "same" may pad one side more than the other, so it is done by hand
-    dilation = _per_dimension(given.get("dilation", 1), spatial)
-    sides: list[int] = []
-    for size, step in zip(reversed(weight.shape[2:]), reversed(dilation), strict=True):
-        total = step * (size - 1)
-        sides += [total // 2, total - total // 2]
-    return functional.pad(inputs, sides), (0,) * spatial
 
 
 def embedding(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
@@ -160,7 +160,7 @@ def embedding(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
 
 
 def broadcast_sum(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
-    """A parameter added to, or copied for, every example: its gradient is what came back, summed over broadcasting."""
+    """A parameter added to, or copied for, every example: its gradient is the output's, summed over broadcasting."""
     if len(use.sources) != 1 or use.kwargs.get("alpha", 1) != 1:
         return by_vmap(use, axis, batch_size)
     gradients = axis.in_front(out_grad_of(use), batch_size)
@@ -200,7 +200,7 @@ def by_vmap(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     out_grad, operands = out_grad_of(use), [exact(tensor.detach()) for tensor in batch_operands]
     try:
         with quiet_vmap(), torch.autocast(out_grad.device.type, enabled=False):
-            if batch_size == 1:  # nothing to tell apart, wherever the example lies
+            if batch_size == 1:  # there is nobody else in the batch
                 alone = _pulled_back(use, batch_operands, out_grad, operands)
                 gradients = tuple(found.unsqueeze(0) for found in alone)
             else:
@@ -254,8 +254,8 @@ def _pulled_back(
 def _no_rule(use: Use, reason: str) -> UnsupportedModel:
     shapes = [tuple(source.tensor.shape) for source in use.sources]
     return UnsupportedModel(
-        f"Operation '{use.name}' on parameters of shape {shapes} has no per-example rule, and the general way failed: "
-        f"{reason}. Freeze those parameters, or give the engine a rule: BookKeeping(rules=...)."
+        f"Operation '{use.name}' on parameters of shape {shapes} has no per-example rule, and the general rule (vmap) "
+        f"failed: {reason}. Freeze those parameters, or give the engine a rule: BookKeeping(rules=...)."
     )
 
 
@@ -291,4 +291,4 @@ RULES: Mapping[Function, Rule] = {
     Tensor.tile: repeat,
     torch.tile: repeat,
 }
-"""Rules by operation. A session may extend its own copy; this table itself never changes."""
+"""Rules by operation. A session may extend a copy; this table never changes."""

@@ -26,7 +26,7 @@ from privet.gradients.rules.rule_tools import (
 def _factors(
     use: Use, axis: ExampleAxis, batch_size: int, left: Tensor, right: Tensor, out_grad: Tensor
 ) -> list[Operand] | None:
-    """Gradient of the one tracked factor of ``left @ right``; None where the general way must do."""
+    """Gradient of the one tracked factor of ``left @ right``; None where the general rule must do."""
     on_left, on_right = source_of(use, left), source_of(use, right)
     if on_left is not None and on_right is not None:
         return None

@@ -19,7 +19,7 @@ def summed_gates(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
 
 
 def reset_gates(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
-    """GRU: what the previous states add to the last third of the gates is damped by the reset gate."""
+    """GRU: the reset gate damps the contribution of the previous states to the last third of the gates."""
     inputs, before, weight, hidden, bias, hidden_bias = use.args
     width = before.shape[-1]
     out_grads = _example_first(out_grad_of(use), axis, batch_size)

@@ -1,4 +1,4 @@
-"""What rules share: naming a use's arguments, its gradient, and bringing tensors into example-first form."""
+"""Helpers of all rules: named arguments, output gradients, and tensors with the example axis first."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from privet.gradients.capture.observer import HALF
 from privet.gradients.capture.recorded import Source, Use
 from privet.gradients.forms.per_example import PerExample
 from privet.gradients.rules.example_axis import ExampleAxis
@@ -24,7 +25,10 @@ def named_arguments(use: Use, *names: str) -> dict[str, Any]:
 
 def source_of(use: Use, tensor: Tensor | None) -> Source | None:
     """Return the tracked source behind an argument, or None if the argument is not tracked."""
-    return next((source for source in use.sources if source.tensor is tensor), None)
+    for source in use.sources:
+        if source.tensor is tensor:
+            return source
+    return None
 
 
 def out_grad_of(use: Use) -> Tensor:
@@ -33,25 +37,24 @@ def out_grad_of(use: Use) -> Tensor:
     return exact(use.out_grad)
 
 
-def factor_of(use: Use) -> Tensor:
-    """Return the gradient of the use's output as a factor of products; see :func:`as_factor`."""
-    assert use.out_grad is not None, "a rule is asked only for uses that gradients reached"
-    return as_factor(use.out_grad)
+def factors_of(use: Use, tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Return an input as the operation saw it, and its output's gradient, as factors of matrix products.
 
-
-def as_factor(tensor: Tensor) -> Tensor:
-    """Return a tensor as a factor of matrix products that are summed in single precision.
-
-    Devices do that for half-precision factors as they are, at twice the speed and half the memory; the room that their
-    rounding needs is left by :func:`privet.gradients.norms.strategies.hedged`.
+    Devices sum products of half-precision factors in single precision, at twice the speed and half the memory;
+    :func:`privet.gradients.norms.strategies.hedged` allows for the rounding of such factors.
     """
-    return tensor if tensor.is_cuda else exact(tensor)
+    assert use.out_grad is not None, "a rule is asked only for uses that gradients reached"
+    # under autocast the operation itself saw a rounded copy of this input; the gradient belongs to that copy
+    inputs, out_grads = tensor.to(use.out_grad.dtype), use.out_grad
+    if out_grads.is_cuda or out_grads.dtype not in HALF:
+        return inputs, out_grads
+    return inputs.float(), out_grads.float()
 
 
 def exact(tensor: Tensor) -> Tensor:
     """Return the tensor in at least single precision."""
     # half-precision products would round norms and sums by up to half a percent: more than the bound allows
-    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+    return tensor.float() if tensor.dtype in HALF else tensor
 
 
 def rounded_like(tensor: Tensor, use: Use) -> Tensor:
@@ -59,12 +62,6 @@ def rounded_like(tensor: Tensor, use: Use) -> Tensor:
     # under autocast the operation itself saw a rounded copy of this input; the gradient belongs to that copy
     assert use.out_grad is not None
     return exact(tensor.to(use.out_grad.dtype)) if tensor.is_floating_point() else tensor
-
-
-def input_factor(tensor: Tensor, use: Use) -> Tensor:
-    """Return an input as the operation saw it, as a factor of products."""
-    assert use.out_grad is not None
-    return as_factor(tensor.to(use.out_grad.dtype))
 
 
 def by_position(tensor: Tensor, axis: ExampleAxis, batch_size: int) -> Tensor:
@@ -88,7 +85,7 @@ def summed_to(gradient: Tensor, shape: torch.Size) -> Tensor:
 
 
 def resolved(source: Source, part: PerExample) -> Operand:
-    """Carry gradients of a view or copy back to what it was made from, as far as that needs no autograd."""
+    """Carry gradients of a view or copy back to its origin, as far as that needs no autograd."""
     while source.undo is not None and source.made_from is not None:
         carried = source.undo(part)
         if carried is None:

@@ -1,0 +1,230 @@
+"""``privet plan``: what a recipe guarantees and costs, before any data and without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from privet.cli.console import (
+    CONTEXT,
+    examples,
+    json_option,
+    paragraphs,
+    quick_option,
+    recipe_argument,
+    remark,
+    set_option,
+    show_facts,
+    show_heading,
+    show_json,
+    show_table,
+)
+
+if TYPE_CHECKING:
+    from privet.plan import Plan
+    from privet.runs.recipes.recipe import Recipe
+
+_BYTES = 4
+# Weights, gradients, and the clipped sum: three copies. The noise is drawn in double precision, piece by piece.
+_COPIES = 3
+
+
+@click.command(context_settings=CONTEXT, epilog=examples("privet plan demo --set privacy.epsilon=1"))
+@recipe_argument
+@set_option
+@quick_option
+@click.option("--compare-noise", "compares", is_flag=True, help="Also say what other noise costs at this guarantee.")
+@json_option
+def plan(recipe: str, overrides: tuple[str, ...], quick: bool, compares: bool, as_json: bool) -> None:
+    """Say what RECIPE guarantees, before any data is read.
+
+    RECIPE is the name of a packaged recipe or the path of a TOML file.
+    """
+    from privet.runs.recipes.recipe_files import load_recipe
+
+    loaded = load_recipe(recipe, overrides, quick=quick)
+    made = loaded.plan()
+    for warning in (loaded.warning, made.guarantee().weakness):
+        if warning is not None:
+            remark(f"warning: {warning}")
+    found = _facts(loaded, made)
+    if compares:
+        found["noise_comparison"] = _comparison(loaded, made)
+    if as_json:
+        show_json(found)
+        return
+    _print(loaded, made, found)
+    if compares:
+        _print_comparison(found["noise_comparison"])
+
+
+def _facts(recipe: Recipe, plan: Plan) -> dict[str, Any]:
+    guarantee = plan.guarantee()
+    return {
+        "recipe": recipe.title,
+        "guarantee": guarantee.to_dict(),
+        "statement": guarantee.statement(),
+        "plan": plan.to_dict(),
+        "plan_hash": plan.hash,
+        "steps": plan.num_steps,
+        "expected_examples_per_step": plan.sampling.expected_batch_size,
+        "parameters": _parameters(recipe),
+        "memory_bytes": _memory(recipe),
+        "alternatives": _alternatives(recipe, plan),
+        "clt_approximation_not_a_bound": _central_limit(plan),
+        "epsilon_if_every_iterate_were_seen": _seen(plan),
+    }
+
+
+def _parameters(recipe: Recipe) -> int | None:
+    from privet.models.sizes import num_parameters
+
+    return num_parameters(recipe.model, recipe.info.input_shape, recipe.info.num_classes or 1)
+
+
+def _memory(recipe: Recipe) -> dict[str, int] | None:
+    import math
+
+    count = _parameters(recipe)
+    if count is None:
+        return None
+    optimizer = recipe.training.optimizer
+    has_momentum = int(getattr(optimizer, "momentum", 0.0) > 0)
+    # All others keep two moments of every weight.
+    states = {"sgd": has_momentum, "rmsprop": 1 + has_momentum}.get(optimizer.kind, 2)
+    data = (recipe.info.train_size + recipe.info.test_size) * math.prod(recipe.info.input_shape)
+    return {"model_and_optimizer": count * (_COPIES + states) * _BYTES, "data": data * _BYTES}
+
+
+def _alternatives(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:
+    """Half, this, and double the epsilon: what they cost in noise."""
+    from privet.errors import CalibrationError
+
+    target = recipe.privacy.epsilon or plan.guarantee().epsilon
+    rows: list[dict[str, Any]] = []
+    for factor in (0.5, 1.0, 2.0):
+        try:
+            other = plan if factor == 1 else plan.calibrated(epsilon=target * factor)
+            multiplier = _multiplier(other)
+        except CalibrationError:
+            multiplier = None
+        rows.append({"epsilon": target * factor, "noise_multiplier": multiplier})
+    return rows
+
+
+def _multiplier(plan: Plan) -> float | None:
+    return plan.noise.noise_multiplier
+
+
+def _central_limit(plan: Plan) -> float | None:
+    import math
+
+    from privet.accounting.gaussian_dp import clt_mu
+    from privet.vocabulary import Adjacency
+
+    multiplier = _multiplier(plan)
+    is_poisson = plan.sampling.has_independent_coins and plan.sampling.inclusion < 1
+    if not is_poisson or plan.adjacency is not Adjacency.ADD_REMOVE or multiplier is None:
+        return None
+    figure = clt_mu(rate=plan.sampling.inclusion, noise_multiplier=multiplier, num_steps=plan.num_steps)
+    epsilon = figure.epsilon(plan.delta)
+    # With hardly any noise the approximation has no figure, and JSON no infinity.
+    return epsilon if math.isfinite(epsilon) else None
+
+
+def _comparison(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:
+    """Every kind of noise at the recipe's guarantee, all coordinates counting alike."""
+    from privet.errors import ArgumentError
+    from privet.runs.noise_comparison import compare_noise
+
+    count = _parameters(recipe)
+    if count is None:
+        raise ArgumentError(
+            "--compare-noise needs the number of parameters, which is not known before this network is built. Use "
+            "privet.runs.noise_comparison.compare_noise with the number."
+        )
+    target = recipe.privacy.epsilon or plan.guarantee().epsilon
+    return [
+        {
+            "noise": row.name,
+            "cost_per_coordinate": row.cost,
+            "over_gaussian": row.over_gaussian,
+            "signal_to_noise_at_most": row.signal_to_noise,
+            "remark": row.remark,
+        }
+        for row in compare_noise(plan, num_coordinates=count, epsilon=target)
+    ]
+
+
+def _print_comparison(rows: list[dict[str, Any]]) -> None:
+    click.echo()
+    click.echo("Other noise at the same guarantee: mean size in a coordinate over the clipping norm.")
+    click.echo()
+    shown = [
+        [
+            row["noise"],
+            "out of reach" if row["cost_per_coordinate"] is None else f"{row['cost_per_coordinate']:.4g}",
+            "" if row["over_gaussian"] is None else f"{row['over_gaussian']:.3f} x",
+            "" if row["signal_to_noise_at_most"] is None else f"{row['signal_to_noise_at_most']:.3g}",
+            row["remark"],
+        ]
+        for row in rows
+    ]
+    show_table(["noise", "mean size", "over Gaussian", "signal to noise at most", ""], shown, right=(1, 2, 3))
+
+
+def _seen(plan: Plan) -> float | None:
+    """What the same run costs when its earlier models get out after all; None where that is the guarantee anyway."""
+    from privet.accounting.charges import SupposedCharges
+    from privet.vocabulary import Release
+
+    if plan.release is Release.EVERY_ITERATE:
+        return None
+    return plan.account(SupposedCharges(charged=plan.segments)).epsilon
+
+
+def _print(recipe: Recipe, plan: Plan, found: dict[str, Any]) -> None:
+    guarantee = plan.guarantee()
+    show_heading(f"{recipe.title}: {guarantee}")
+    click.echo()
+    click.echo(paragraphs(guarantee.statement()))
+    click.echo()
+    count, memory, multiplier = found["parameters"], found["memory_bytes"], _multiplier(plan)
+    shown = "not known before the network is built"
+    if memory is not None:
+        shown = (
+            f"{_size(memory['model_and_optimizer'])} for the model and its optimizer, {_size(memory['data'])} for data"
+        )
+    facts = {
+        "noise multiplier": "" if multiplier is None else f"{multiplier:.4f}",
+        "steps": f"{plan.num_steps:,}",
+        "examples per step": f"{plan.sampling.expected_batch_size:,g} expected",
+        "parameters": "not known before the network is built" if count is None else f"{count:,}",
+        "memory": f"{shown}; activations on top" if memory is not None else shown,
+    }
+    clt = found["clt_approximation_not_a_bound"]
+    if clt is not None:
+        facts["for comparison"] = (
+            f"\N{GREEK SMALL LETTER EPSILON} {clt:.3f} by the central limit (approximation, not a bound)"
+        )
+    seen = found["epsilon_if_every_iterate_were_seen"]
+    if seen is not None:
+        facts["if models get out on the way"] = (
+            f"\N{GREEK SMALL LETTER EPSILON} {seen:.4g}: keep checkpoints to yourself"
+        )
+    show_facts(facts)
+    click.echo()
+    rows = [
+        [
+            f"{row['epsilon']:.4g}",
+            "out of reach" if row["noise_multiplier"] is None else f"{row['noise_multiplier']:.4f}",
+            "" if not (row["noise_multiplier"] and multiplier) else f"{row['noise_multiplier'] / multiplier:.2f} x",
+        ]
+        for row in found["alternatives"]
+    ]
+    show_table(["epsilon", "noise multiplier", "noise"], rows, right=(0, 1, 2))
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:,.1f} MB" if num_bytes < 1e9 else f"{num_bytes / 1e9:,.2f} GB"

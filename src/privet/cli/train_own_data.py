@@ -1,0 +1,239 @@
+"""``privet train`` on a user's own table or images: options, and the recipe that follows from them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from privet.cli.console import remark
+
+if TYPE_CHECKING:
+    from privet.runs.recipes.own_data_defaults import Promise
+    from privet.runs.recipes.recipe import Recipe
+    from privet.runs.recipes.table_schema import TableSchema
+
+_TABLES = (".csv", ".csv.gz", ".csv.xz", ".tsv", ".tsv.gz", ".tsv.xz")
+_META = "privet.own_data"
+_CHANGES_A_RECIPE = ("epsilon", "delta")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnData:
+    """What was said about the user's own data on the command line; None for what was not said."""
+
+    epsilon: float | None
+    delta: float | None
+    size: int | None
+    test: str | None
+    target: str | None
+    schema: str | None
+    public_sample: str | None
+    delimiter: str | None
+    decimal: str | None
+    classes: str | None
+    image_size: str | None
+    channels: str | None
+
+    @classmethod
+    def given(cls, ctx: click.Context) -> OwnData:
+        """Return what the options of the present command line say."""
+        kept = ctx.meta.get(_META, {})
+        return cls(**{field.name: kept.get(field.name) for field in fields(cls)})
+
+    def recipe_for(self, path: str, overrides: Sequence[str]) -> Recipe:
+        """Return the recipe for a table or a folder of images, and say on stderr what was not asked for.
+
+        Raises:
+            RecipeError: something must be declared and is not; the message says what to write.
+        """
+        from privet.runs.recipes.recipe_files import recipe_from_values
+
+        values = self._images(Path(path)) if Path(path).is_dir() else self._table(Path(path))
+        recipe = recipe_from_values(values, overrides, folder=Path())
+        if self.delta is None:
+            own = recipe.own_data
+            assert own is not None
+            remark(
+                f"delta {recipe.privacy.delta:g}, chosen for the declared {own.train_size:,} records; --delta changes "
+                "it."
+            )
+        if self.test is None:
+            remark("No test data (--test): the model will be trained and not measured.")
+            if recipe.table is not None:
+                remark(
+                    "Cells of training records that do not fit the schema are changed to fit, silently: a word about "
+                    "them would tell about records. Test records that do not fit are refused with the reason, so a "
+                    "--test file shows whether the schema is right."
+                )
+        return recipe
+
+    def overrides(self) -> list[str]:
+        """Return the changes to an ordinary recipe.
+
+        Raises:
+            UsageError: an option that is about one's own data was given.
+        """
+        for field in fields(self):
+            if field.name not in _CHANGES_A_RECIPE and getattr(self, field.name) is not None:
+                raise click.UsageError(
+                    f"--{field.name.replace('_', '-')} is for a CSV file or a folder of images, and this is a recipe. "
+                    "Say it in the recipe, or with --set."
+                )
+        return [f"privacy.{name}={getattr(self, name)!r}" for name in _CHANGES_A_RECIPE if getattr(self, name)]
+
+    def _promise(self, size: int | None) -> Promise:
+        from privet.errors import RecipeError
+        from privet.runs.recipes.own_data_defaults import Promise
+
+        if self.epsilon is None:
+            raise RecipeError("How strong should the guarantee be? Add --epsilon 3 (smaller is stronger).")
+        if size is None:
+            raise RecipeError(
+                "About how many records are there? Add --size 2000: a public number, rounded as you like. It is not "
+                "counted, because the exact number may itself be private."
+            )
+        return Promise(epsilon=self.epsilon, delta=self.delta, train_size=size)
+
+    def _table(self, path: Path) -> dict[str, Any]:
+        from privet.errors import RecipeError
+        from privet.runs.recipes.own_data_defaults import table_recipe
+
+        self._refuse(("classes", "image_size", "channels"), "is about images, and this is a table")
+        if self.target is None:
+            raise RecipeError("Which column should the model predict? Add --target NAME.")
+        delimiter = self.delimiter or ("\t" if ".tsv" in path.name.lower() else ",")
+        schema = self._schema(path, self.target, delimiter)
+        promise = self._promise(self.size if self.size is not None else schema.train_size)
+        test = None if self.test is None else Path(self.test)
+        return table_recipe(
+            promise,
+            schema,
+            name=_name(path),
+            train=path,
+            test=test,
+            delimiter=delimiter,
+            decimal=self.decimal or ".",
+        )
+
+    def _schema(self, path: Path, target: str, delimiter: str) -> TableSchema:
+        from privet.errors import RecipeError
+        from privet.runs.recipes.table_schema import read_schema, schema_of_public_sample, schema_to_write
+
+        if self.schema is not None and self.public_sample is not None:
+            raise click.UsageError("--schema and --public-sample both declare the columns. Give one of them.")
+        if self.schema is not None:
+            return read_schema(self.schema, target=target)
+        if self.public_sample is not None:
+            schema = schema_of_public_sample(
+                self.public_sample, private=path, target=target, delimiter=delimiter, decimal=self.decimal or "."
+            )
+            if schema.left_out:
+                remark(f"Columns left out, constant or of too many words: {', '.join(schema.left_out)}.")
+            return schema
+        text = schema_to_write(path, target=target, delimiter=delimiter)
+        raise RecipeError(
+            "Ranges and categories must be declared, because learning them from the records would not be private. Save "
+            "this as schema.toml, replace every ?, and add --schema schema.toml:\n\n"
+            f"{text}\n\n"
+            "Only the header of the file was read; column names are taken as public. If you have public records with "
+            "the same columns, --public-sample FILE takes ranges and categories from there."
+        )
+
+    def _images(self, path: Path) -> dict[str, Any]:
+        from privet.datasets.own.own_images import folder_classes
+        from privet.errors import RecipeError
+        from privet.runs.recipes.own_data_defaults import image_recipe
+
+        self._refuse(
+            ("target", "schema", "public_sample", "delimiter", "decimal"), "is about a table, and this is a folder"
+        )
+        found = folder_classes(path) if self.classes is None else tuple(self.classes.split(","))
+        if not found:
+            raise RecipeError(_no_classes(path))
+        if self.classes is None:
+            remark(f"Classes, from the folders' names, which are taken as public: {', '.join(found)}.")
+        height, width = _sides(self.image_size or "32x32")
+        channels = {None: 3, "grey": 1, "colour": 3}[self.channels]
+        test = None if self.test is None else Path(self.test)
+        return image_recipe(
+            self._promise(self.size),
+            name=_name(path),
+            train=path,
+            test=test,
+            classes=found,
+            height=height,
+            width=width,
+            channels=channels,
+        )
+
+    def _refuse(self, names: Sequence[str], reason: str) -> None:
+        for name in names:
+            if getattr(self, name) is not None:
+                raise click.UsageError(f"--{name.replace('_', '-')} {reason}. Remove it.")
+
+
+def is_own_data(path: str) -> bool:
+    """Whether a word names a table or a folder of images, and no recipe and no run."""
+    return path.lower().endswith(_TABLES) or (Path(path).is_dir() and not (Path(path) / "recipe.toml").exists())
+
+
+def _no_classes(path: Path) -> str:
+    from privet.runs.run_files import RunFiles
+
+    if RunFiles(folder=path).ledger.exists():
+        return f"{path} is the folder of a run, and no data. The program that began the run goes on with it."
+    return (
+        f"{path} has no sub-folders. A folder of images needs one per class, such as {path / 'cat'} and "
+        f"{path / 'dog'}; their names are the classes."
+    )
+
+
+def _name(path: Path) -> str:
+    """Return a name for the data: that of the file, without what cannot stand in a name."""
+    stem = path.resolve().name.split(".")[0]
+    return "own_" + (re.sub(r"[^A-Za-z0-9_-]+", "_", stem).strip("_") or "data")
+
+
+def _sides(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([0-9]{1,4})x([0-9]{1,4})", text)
+    if found is None:
+        raise click.UsageError(f"--image-size is HEIGHTxWIDTH in pixels, such as 32x32; got {text!r}.")
+    return int(found[1]), int(found[2])
+
+
+def _keep(ctx: click.Context, parameter: click.Parameter, value: object) -> None:
+    assert parameter.name is not None
+    ctx.meta.setdefault(_META, {})[parameter.name] = value
+
+
+def _option(flag: str, *, help_text: str, kind: click.ParamType[Any] | type | None = None) -> Callable[..., Any]:
+    return click.option(flag, type=kind, help=help_text, expose_value=False, callback=_keep)
+
+
+_FILE = click.Path(exists=True)
+_OPTIONS = (
+    _option("--epsilon", kind=float, help_text="How strong the guarantee is; smaller is stronger."),
+    _option("--delta", kind=float, help_text="How often it may fail; for own data, chosen from --size."),
+    _option("--size", kind=int, help_text="Own data: about how many records; a public number."),
+    _option("--test", kind=_FILE, help_text="Own data: file or folder to measure on, not protected."),
+    _option("--target", help_text="Own table: the column to predict."),
+    _option("--schema", kind=_FILE, help_text="Own table: the TOML file that declares its columns."),
+    _option("--public-sample", kind=_FILE, help_text="Own table: public records to take ranges from."),
+    _option("--delimiter", help_text="Own table: the character between cells."),
+    _option("--decimal", kind=click.Choice([".", ","]), help_text="Own table: the mark in 1.5; a point by default."),
+    _option("--classes", help_text="Own images: folders to use, as in cat,dog; all by default."),
+    _option("--image-size", help_text="Own images: pixels the model sees; 32x32 by default."),
+    _option("--channels", kind=click.Choice(["grey", "colour"]), help_text="Own images: colour by default."),
+)
+
+
+def own_data_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options about one's own data; what they say is read with :meth:`OwnData.given`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command

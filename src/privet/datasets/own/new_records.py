@@ -1,0 +1,85 @@
+"""New records of a CSV file, for predictions: an empty cell takes the column's default as in training, and is counted.
+
+Test data are read more strictly, because a figure measured on made-up values would be wrong. A prediction for a record
+with a gap is not wrong: the model was trained with the same default, and the caller reports how many cells were empty.
+Other unreadable cells, such as a misspelt number or an undeclared word, are refused: they are mistakes to correct.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from privet.datasets.info import Normalisation
+from privet.datasets.own.declared_table import DeclaredTable
+from privet.datasets.own.own_table import AnyColumn, ReadColumn, encoded_features, read_strictly, refuse_unreadable
+from privet.datasets.tables import CategoryColumn, NumberColumn, read_csv
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaps:
+    """The cells of a column that were empty.
+
+    Attributes:
+        column: Its name.
+        count: How many there were.
+        taken_as: What they were taken as: the column's ``default``, as in training.
+    """
+
+    column: str
+    count: int
+    taken_as: float | str
+
+
+def _is_gap(column: AnyColumn, word: str) -> float:
+    """Return 1 for a cell that is not there, is empty or, among numbers, says NaN; 0 for every other."""
+    if isinstance(column, CategoryColumn):
+        # A column of words may declare the empty one, and then an empty cell is no gap.
+        return float(not word and word not in column.categories)
+    return float(not word or word.lower() == "nan")
+
+
+def read_new_records(
+    path: str | os.PathLike[str], table: DeclaredTable, normalisation: Normalisation
+) -> tuple[Tensor, tuple[Gaps, ...]]:
+    """Read the features of a CSV file's records, and where there were gaps; a column of labels may be there or not.
+
+    Guarantee: a gap becomes what it becomes in a training record: the column's default.
+
+    Raises:
+        DataError: the file cannot be read, a declared column is missing, a cell is neither empty nor a number or a
+            declared category, or there are no records. The message names the column and the first such record, never
+            the cell.
+    """
+    found = read_strictly(path, table, table.features)
+    is_gap = read_csv(
+        path, table.schema([ReadColumn(declared=column, read=_is_gap, dtype="bool") for column in table.features])
+    )
+    filled: dict[str, NDArray[np.float64]] = {}
+    for column in table.features:
+        filled[column.name] = np.where(is_gap[column.name], column.value(None), found[column.name])
+        refuse_unreadable(path, table, column, np.isnan(filled[column.name]), _advice)
+    return encoded_features(filled, table, normalisation), _counted(table, is_gap)
+
+
+def _counted(table: DeclaredTable, is_gap: Mapping[str, NDArray[np.bool_]]) -> tuple[Gaps, ...]:
+    counts = ((column, int(is_gap[column.name].sum())) for column in table.features)
+    return tuple(Gaps(column=column.name, count=count, taken_as=column.default) for column, count in counts if count)
+
+
+def _advice(column: AnyColumn) -> str:
+    if isinstance(column, NumberColumn):
+        return (
+            f"are no numbers. Correct them, with {column.decimal!r} before a fraction, or leave them empty: an empty "
+            f"cell is taken as {column.default:g}, as in training."
+        )
+    shown = ", ".join(repr(word) for word in column.categories)
+    return (
+        f"are none of the declared values. Declared: {shown}. Correct them, or leave them empty: an empty cell is "
+        f"taken as {column.default!r}, as in training."
+    )

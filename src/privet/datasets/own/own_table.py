@@ -1,0 +1,183 @@
+"""A user's own CSV files: test data of a known table, or both parts of a table that the user declares.
+
+Training data are read by ``read_csv``, where no cell may raise. Test data are read strictly: the figures computed
+from them are exact functions of the records in any case, and a silently replaced cell would only make them wrong.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from privet.datasets.arrays import ArrayDataset, Split
+from privet.datasets.columns import ADULT, ADULT_FEATURES, adult_schema
+from privet.datasets.encoding import encode_columns
+from privet.datasets.info import DatasetInfo, Normalisation
+from privet.datasets.own.declared_table import DeclaredTable
+from privet.datasets.tables import CategoryColumn, NumberColumn, count_surplus, read_csv, read_words
+from privet.errors import DataError
+
+_MARKS = {
+    ".": "a point, as in 1.5, unless a comma is declared (--decimal , or decimal in the recipe's [table])",
+    ",": "a comma, as in 1,5, because that is declared",
+}
+
+
+AnyColumn = NumberColumn | CategoryColumn
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadColumn:
+    """A declared column whose cells are read by another function than in training.
+
+    Attributes:
+        declared: The column.
+        read: From the column and a cell without spaces around it, empty where there is none, to a number.
+        dtype: Of the numbers.
+    """
+
+    declared: AnyColumn
+    read: Callable[[AnyColumn, str], float]
+    dtype: str = "float64"
+
+    @property
+    def name(self) -> str:
+        return self.declared.name
+
+    def value(self, cell: str | None) -> float:
+        return self.read(self.declared, "" if cell is None else cell.strip())
+
+
+def _strictly(column: AnyColumn, word: str) -> float:
+    """Return the number, held to its range, or the code of a category; NaN when the cell holds neither."""
+    if isinstance(column, CategoryColumn):
+        return column.categories.index(word) if word in column.categories else math.nan
+    return math.nan if math.isnan(column.number(word)) else column.value(word)
+
+
+def _adult() -> DeclaredTable:
+    label = adult_schema(income_suffix="").columns[-1]
+    assert isinstance(label, CategoryColumn)
+    return DeclaredTable(features=ADULT_FEATURES, label=label)
+
+
+OWN_TABLES: Mapping[str, DeclaredTable] = MappingProxyType({ADULT.name: _adult()})
+
+
+def load_own_csv(path: str | os.PathLike[str], info: DatasetInfo, normalisation: Normalisation) -> ArrayDataset:
+    """Read a CSV file with a header as test data of a known table; columns may stand in any order among others.
+
+    Raises:
+        DataError: the data set is no table of classes, the file cannot be read, a declared column is missing, a cell is
+            empty, NaN, no number or no declared category, a label is unknown, or there are no records. The message
+            names the column and the first such record, never the cell.
+    """
+    wanted = OWN_TABLES.get(info.name)
+    if wanted is None:
+        raise DataError(
+            f"A CSV file can stand in for the test data of: {', '.join(OWN_TABLES)}. The model was trained on "
+            f"{info.name!r}."
+        )
+    return read_test_csv(path, wanted, normalisation)
+
+
+def read_test_csv(path: str | os.PathLike[str], table: DeclaredTable, normalisation: Normalisation) -> ArrayDataset:
+    """Read a CSV file with a header as test data of a declared table; see ``load_own_csv`` for what is refused."""
+    found = read_strictly(path, table, table.columns)
+    for column in table.columns:
+        refuse_unreadable(path, table, column, np.isnan(found[column.name]), _advice)
+    return _encoded(found, table, normalisation)
+
+
+def read_strictly(
+    path: str | os.PathLike[str], table: DeclaredTable, columns: Sequence[AnyColumn]
+) -> Mapping[str, NDArray[Any]]:
+    """Return columns of a CSV file, with NaN for every cell that does not fit; a file without records is refused."""
+    found = read_csv(path, table.schema([ReadColumn(declared=column, read=_strictly) for column in columns]))
+    if not len(found[columns[0].name]):
+        raise DataError(f"{path} has a header and no records.")
+    return found
+
+
+def load_declared_table(
+    table: DeclaredTable,
+    info: DatasetInfo,
+    *,
+    train: str | os.PathLike[str],
+    test: str | os.PathLike[str] | None,
+) -> Split:
+    """Read both parts of a table that its owner declares; without a test file the second part is empty.
+
+    Guarantee: one record of the training file decides one training record and nothing else: a cell that does not fit
+    becomes the column's default, silently. Test records are not protected, and one that does not fit is refused.
+
+    Raises:
+        DataError: a file cannot be read or lacks a declared column, or a test record does not fit the declaration.
+    """
+    normalisation = info.normalisation()
+    measured = None if test is None else read_test_csv(test, table, normalisation)
+    persons = None if table.person is None else read_words(train, table.schema(table.columns), table.person)
+    learned = replace(
+        _encoded(read_csv(train, table.schema(table.columns)), table, normalisation), one_item=table.one_record(persons)
+    )
+    nothing = ArrayDataset(features=learned.features[:0], labels=learned.labels[:0])
+    return Split(train=learned, test=nothing if measured is None else measured, info=info, normalisation=normalisation)
+
+
+def _encoded(found: Mapping[str, NDArray[Any]], table: DeclaredTable, normalisation: Normalisation) -> ArrayDataset:
+    features = encoded_features(found, table, normalisation)
+    return ArrayDataset(features=features, labels=torch.from_numpy(found[table.label.name].astype(np.int64)))
+
+
+def encoded_features(found: Mapping[str, NDArray[Any]], table: DeclaredTable, normalisation: Normalisation) -> Tensor:
+    """Return the features of read columns as a network sees them."""
+    return normalisation.apply_(torch.from_numpy(encode_columns(found, table.features))).to(torch.float32)
+
+
+def refuse_unreadable(
+    path: str | os.PathLike[str],
+    table: DeclaredTable,
+    column: AnyColumn,
+    is_bad: NDArray[np.bool_],
+    advice: Callable[[AnyColumn], str],
+) -> None:
+    """Refuse a file with cells that do not fit.
+
+    Raises:
+        DataError: there are such cells. The message says where the first is, and what ``advice`` says about the column.
+    """
+    if not is_bad.any():
+        return
+    first = int(is_bad.argmax()) + 1
+    where = f"{int(is_bad.sum())} cell(s) of the column {column.name!r} in {path}, the first in record {first},"
+    surplus = count_surplus(path, table.schema(table.columns))
+    if surplus:
+        raise DataError(
+            f"{where} do not fit, and {surplus:,} record(s) have more cells than the header. Is {table.delimiter!r} "
+            "part of a cell, such as a decimal comma? Put such cells in quotes, or use another delimiter."
+        )
+    raise DataError(f"{where} {advice(column)}")
+
+
+def _advice(column: AnyColumn) -> str:
+    if isinstance(column, NumberColumn):
+        return (
+            "are empty, NaN or no number. Fill them in or remove these records: a figure measured on made-up "
+            f"values would be wrong. Training takes such cells as {column.default:g}; another default can be declared "
+            f"for the column. Numbers are written with {_MARKS[column.decimal]}; a column of words is declared with "
+            "categories."
+        )
+    shown = ", ".join(repr(word) for word in column.categories)
+    return (
+        f"are none of the declared values. Declared: {shown}. Declare the missing ones, or correct the records. "
+        f"Training takes such cells as {column.default!r}; another default can be declared for the column."
+    )

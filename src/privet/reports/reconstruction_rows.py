@@ -1,0 +1,70 @@
+"""Rebuilt pictures of a run in rows and as a grid: originals above, what attacks made of their gradients below."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from privet.attacks.reconstruction.result import Mean, RebuiltReport
+from privet.durable import write_durably
+from privet.errors import CheckpointError, PrivetError
+from privet.reports.picture_grid import picture_grid
+from privet.runs.run_files import RunFiles, read_json
+
+if TYPE_CHECKING:
+    from privet.attacks.reconstruction.released_gradients import RebuiltPictures
+
+REBUILT_HEADER = ("rebuilt from", "measure", "value", "95 % interval", "n")
+_MEASURES = (("mse", "mean squared error", ".4f"), ("psnr", "PSNR, dB", ".1f"), ("ssim", "SSIM", ".3f"))
+
+
+def write_rebuilt(folder: str | Path, found: RebuiltPictures) -> Path:
+    """Draw the pictures into a run's folder, where its report finds them, and return the path."""
+    path = RunFiles(folder=Path(folder)).reconstruction_pictures
+    rows = {row.name: row for row in found.report.rows}
+    captions = {name: f"MSE {row.mse.value:.3f}\nSSIM {row.ssim.value:z.2f}" for name, row in rows.items()}
+    # The labels stand left of the pictures, in two short lines.
+    short = {name: name.replace(" as ", "\nas ", 1).replace("as this run ", "as this run\n", 1) for name in rows}
+    lines = {"originals": found.originals} | {short[name]: found.rebuilt[name] for name in rows}
+    write_durably(path, picture_grid(lines, captions={short[name]: text for name, text in captions.items()}))
+    return path
+
+
+def read_rebuilt(files: RunFiles) -> RebuiltReport | None:
+    """Read what was rebuilt; None when nothing was asked for.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    if not files.reconstruction.exists():
+        return None
+    try:
+        return RebuiltReport.from_dict(read_json(files.reconstruction))
+    except PrivetError as error:
+        raise CheckpointError(f"{files.reconstruction} cannot be read: {error}") from None
+
+
+def rebuilt_rows(report: RebuiltReport) -> list[tuple[str, ...]]:
+    """Return three measures of every line, as ``REBUILT_HEADER`` says; intervals are over pictures, by Student's t."""
+    rows: list[tuple[str, ...]] = []
+    for row in report.rows:
+        for key, words, form in _MEASURES:
+            found: Mean = getattr(row, key)
+            value, low, high = (format(number, form) for number in (found.value, found.low, found.high))
+            rows.append((row.name, words, value, f"{low} to {high}", f"{report.num_images:,}"))
+    return rows
+
+
+def rebuilt_note(report: RebuiltReport) -> str:
+    """Say what the attacker knows and what it saw."""
+    seen = (
+        "The run hides nothing, so there is one line."
+        if report.noise_std is None
+        else f"The run's line has its clipping, noise of standard deviation {report.noise_std:.3g} on every coordinate "
+        f"and a mask of rate {report.mask_rate:g}."
+    )
+    return (
+        f"Inverting Gradients (Geiping et al. 2020), {report.num_steps:,} steps, against the network as it begins. The "
+        f"attacker knows the label, the mask and every other record of the batch. {seen} An attack that fails on bare "
+        "gradients says nothing about the noise, and a stronger one may exist."
+    )

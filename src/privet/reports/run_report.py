@@ -1,0 +1,351 @@
+"""A run as one self-contained HTML file: no script, nothing fetched, everything that came from a file escaped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from privet import __version__
+from privet.accounting.guarantee import rounded_up
+from privet.errors import CheckpointError
+from privet.reports.audits import AUDIT_HEADER, audit_note, audit_plot, audit_rows
+from privet.reports.baseline import (
+    BASELINE_HEADER,
+    GROUP_PRICE_HEADER,
+    baseline_rows,
+    baseline_terms,
+    group_prices,
+    unequal_terms,
+)
+from privet.reports.confidence_rows import CONFIDENCE_HEADER, AttackRow, confidence_rows, membership_rows
+from privet.reports.content import RunContent, gather
+from privet.reports.differences import shown_numbers
+from privet.reports.page import load_template
+from privet.reports.reconstruction_rows import REBUILT_HEADER, rebuilt_note, rebuilt_rows
+from privet.reports.statement import attack_bounds, percent, promise, terms
+from privet.runs.ledger_check import lost_words
+from privet.runs.measures import Measure
+from privet.runs.run_files import write_whole
+from privet.vocabulary import Release
+
+REPORT_NAME = "report.html"
+
+
+def write_report(
+    folder: str | Path,
+    output: str | Path | None = None,
+    *,
+    content: RunContent | None = None,
+    baseline: RunContent | None = None,
+) -> Path:
+    """Write a run's report and return its path; ``report.html`` in the run's folder unless another is named.
+
+    Args:
+        folder: The run's folder.
+        output: Where to write.
+        content: What ``gather(folder)`` returned, where it is already at hand.
+        baseline: A run without privacy, or with little, to show beside it.
+
+    Raises:
+        PrivetError: the folder is not a run's, the ledger's chain is broken, or the file cannot be written.
+        DependencyError: the packages that draw and write reports are not installed.
+    """
+    path = Path(output) if output is not None else Path(folder) / REPORT_NAME
+    if not path.parent.is_dir():
+        raise CheckpointError(f"The report {path} cannot be written: its folder does not exist. Make it first.")
+    write_whole(path, render(content or gather(folder), baseline=baseline))
+    return path
+
+
+def render(content: RunContent, *, baseline: RunContent | None = None) -> str:
+    """Return the HTML text of a report."""
+    template = load_template("report.html.j2")
+    return template.render(_values(content) | {"baseline": None if baseline is None else _baseline(content, baseline)})
+
+
+def _values(content: RunContent) -> dict[str, Any]:
+    spent = content.ledger.spent
+    return {
+        "version": __version__,
+        "title": content.title,
+        "description": "A training loop of your own" if content.recipe is None else content.recipe.description,
+        "stamps": stamps(content),
+        "tiles": _tiles(content),
+        "statement": promise(spent),
+        "terms": terms(content),
+        "assumptions": () if spent.not_private_because else spent.assumptions,
+        "attacks": [(percent(rate), percent(found)) for rate, found in attack_bounds(content)],
+        "agrees": content.agrees,
+        "mismatch": content.ledger.mismatch,
+        "comparison": _comparison(content),
+        "privacy_plots": _privacy_plots(content),
+        "utility_plots": _utility_plots(content),
+        "measures": [] if content.metrics is None else [_measure_row(row) for row in content.metrics.measures],
+        "is_public": content.is_public,
+        "is_own_loop": content.recipe is None,
+        "unprotected_plots": _unprotected_plots(content),
+        "confidence": _confidence(content),
+        "confidence_header": CONFIDENCE_HEADER,
+        "membership": _membership(content),
+        "rebuilt": _rebuilt(content),
+        "audit": _audit(content),
+        "examination_plots": _examination_plots(content),
+        "side_effects": _side_effects(content),
+        "environments": [_flat(entry) for entry in content.environments],
+        "dataset": _dataset(content),
+        "recipe_text": content.recipe_text,
+        "plan_hash": content.ledger.plan_hash,
+        "head": content.ledger.head,
+    }
+
+
+def _baseline(content: RunContent, other: RunContent) -> dict[str, Any]:
+    rows = baseline_rows(content, other)
+    return {
+        "terms": baseline_terms(other),
+        "header": BASELINE_HEADER,
+        "rows": [row.cells for row in rows],
+        "sentences": [row.sentence for row in rows if row.sentence is not None],
+        "is_private": not other.ledger.spent.not_private_because,
+        "group_header": GROUP_PRICE_HEADER,
+        "groups": group_prices(content, other),
+        "unequal": unequal_terms(content, other),
+    }
+
+
+def _confidence(content: RunContent) -> list[tuple[str, ...]] | None:
+    if content.calibration is None:
+        return None
+    measures = () if content.metrics is None else content.metrics.measures
+    same = [row.name for row in measures if row.num_examples == content.calibration.num_examples]
+    return [*confidence_rows(content.calibration, measured=same)]
+
+
+def _membership(content: RunContent) -> list[tuple[str, AttackRow]]:
+    """Return (number and name of the attack, row) of every measure; pictures know attacks by their number."""
+    return [
+        (f"{number}: {row.attack}", row)
+        for number, found in enumerate(content.membership, start=1)
+        for row in membership_rows(found)
+    ]
+
+
+def _rebuilt(content: RunContent) -> dict[str, Any] | None:
+    if content.rebuilt is None:
+        return None
+    return {
+        "header": REBUILT_HEADER,
+        "rows": rebuilt_rows(content.rebuilt),
+        "note": rebuilt_note(content.rebuilt),
+        "pictures": content.rebuilt_pictures,
+    }
+
+
+def _audit(content: RunContent) -> dict[str, Any] | None:
+    if content.audit is None:
+        return None
+    is_current = content.plan.is_named(content.audit.plan_hash)
+    return {
+        "is_current": is_current,
+        "header": AUDIT_HEADER,
+        "rows": audit_rows(content.audit) if is_current else [],
+        "note": audit_note(content.audit),
+        "plots": [audit_plot(content.audit)] if is_current else [],
+    }
+
+
+def stamps(content: RunContent) -> list[tuple[str, str]]:
+    """Return (kind, text) of the marks at the top."""
+    found = []
+    if content.ledger.spent.not_private_because:
+        found.append(("bad", "NOT PRIVATE"))
+    if not content.agrees:
+        found.append(("bad", "ledger mismatch"))
+    if content.recipe is not None and content.is_public:
+        # Data of the user's own are public because the user says so; that makes no benchmark of them.
+        found.append(("plain", "benchmark data" if content.recipe.info.public else "data declared public"))
+    if not content.is_finished:
+        found.append(("warn", "unfinished run"))
+    return found
+
+
+def _tiles(content: RunContent) -> list[tuple[str, str, str]]:
+    """Return (name, value, note) of the few numbers that come first."""
+    spent = content.ledger.spent
+    note = "not promised" if spent.not_private_because else f"promised {rounded_up(content.promised.epsilon)}"
+    tiles = [
+        ("epsilon", rounded_up(spent.epsilon), note),
+        ("delta", rounded_up(spent.delta), f"per {spent.unit.value}"),
+    ]
+    if spent.mu is not None:
+        tiles.append(("mu (Gaussian DP)", rounded_up(spent.mu, 3), "at most, up to delta"))
+    if content.metrics is not None and content.metrics.measures:
+        first = content.metrics.measures[0]
+        star = "" if content.is_public else " *"
+        row = _measure_row(first)
+        tiles.append((f"test {first.name}{star}", row["value"], f"{row['low']} to {row['high']}, n = {row['n']}"))
+    return tiles
+
+
+def _measure_row(measure: Measure) -> dict[str, str]:
+    figures = (measure.value, measure.low, measure.high)
+    is_share = measure.name == "accuracy"
+    value, low, high = [f"{100 * each:.1f} %" for each in figures] if is_share else shown_numbers(figures)
+    return {
+        "name": measure.name,
+        "value": value,
+        "low": low,
+        "high": high,
+        "n": f"{measure.num_examples:,}",
+        "interval": measure.interval,
+    }
+
+
+def _comparison(content: RunContent) -> list[tuple[str, str, str, bool]]:
+    """Return (what, planned, in the ledger, fine) for everything that can be held against the plan."""
+    ledger, promised = content.ledger, content.promised
+    return [
+        (
+            "rounds",
+            f"{ledger.rounds_planned:,}",
+            f"{ledger.rounds_charged:,} charged",
+            ledger.rounds_charged <= ledger.rounds_planned,
+        ),
+        (
+            "epsilon",
+            rounded_up(promised.epsilon),
+            rounded_up(ledger.spent.epsilon),
+            ledger.spent.epsilon <= promised.epsilon,
+        ),
+        ("rounds run otherwise", "0", f"{ledger.num_mismatches:,}", ledger.num_mismatches == 0),
+        ("steps lost, and paid for", "any", lost_words(ledger), True),
+        ("hash chain", "intact", f"intact, {ledger.num_rows:,} rows", True),
+        (
+            "plan",
+            content.plan.hash[:16],
+            ledger.plan_hash[:16],
+            content.plan.is_named(ledger.plan_hash),
+        ),
+    ]
+
+
+def _privacy_plots(content: RunContent) -> list[Any]:
+    from privet.reports import plots
+    from privet.reports.trade_off_plots import trade_off_plots
+
+    ledger = content.ledger
+    if ledger.rounds_charged == 0 or math.isinf(ledger.spent.epsilon):
+        return []
+    adjacency, event = ledger.spent.adjacency, ledger.event
+    profile = plots.profile_plot(event, adjacency, epsilon=ledger.spent.epsilon, delta=ledger.spent.delta)
+    return [
+        profile,
+        *trade_off_plots(event, adjacency, attacks=content.membership, audited=_audited(content)),
+    ]
+
+
+def _audited(content: RunContent) -> tuple[float, float] | None:
+    """Return the best (epsilon, delta) that audits of the whole plan proved; None where they proved nothing."""
+    if content.audit is None or not content.plan.is_named(content.audit.plan_hash):
+        return None
+    whole = [
+        (found.epsilon_bound, found.delta)
+        for found in content.audit.findings
+        if found.num_rounds == content.plan.num_rounds
+        and 0 < found.epsilon_bound < math.inf
+        # The audit with little noise is about less than the run's.
+        and math.isclose(found.noise_claim, content.noise_multiplier or math.nan, rel_tol=1e-9)
+    ]
+    return max(whole, default=None)
+
+
+def _utility_plots(content: RunContent) -> list[Any]:
+    from privet.reports import plots
+
+    ledger = content.ledger
+    found = []
+    if not math.isinf(ledger.spent.epsilon):
+        table = content.plan.epsilon_by_round
+        charged, epsilon = ledger.rounds_charged, ledger.spent.epsilon
+        points = () if content.metrics is None else content.metrics.curve
+        # Where the last model alone is released, a row is about another plan than this one, and never a quicker bound.
+        is_quicker = len(points) > 1 and content.plan.release is Release.EVERY_ITERATE
+        found.append(
+            plots.spending_plot(
+                table, rounds_charged=charged, epsilon_spent=epsilon, is_quicker_than_measurements=is_quicker
+            )
+        )
+    if content.metrics is not None and len(content.metrics.curve) > 1:
+        is_share = content.metrics.curve[0].measure.name == "accuracy"
+        found.append(plots.curve_plot(content.metrics.curve, is_share=is_share))
+        if not math.isinf(ledger.spent.epsilon):
+            found.append(plots.budget_plot(content.metrics.curve, is_share=is_share))
+    return found
+
+
+def _unprotected_plots(content: RunContent) -> list[Any]:
+    from privet.reports.unprotected_plots import unprotected_plots
+
+    return unprotected_plots(content.unprotected) if content.unprotected else []
+
+
+def _examination_plots(content: RunContent) -> list[Any]:
+    from privet.reports import confidence_plots
+
+    found = [] if content.calibration is None else [confidence_plots.reliability_plot(content.calibration)]
+    if content.membership:
+        ledger = content.ledger
+        found.append(confidence_plots.roc_plot(content.membership, ledger.event, ledger.spent.adjacency))
+    return found
+
+
+def _side_effects(content: RunContent) -> dict[str, Any] | None:
+    """Return what is shown of groups and attacks; None when neither was asked for."""
+    from privet.reports import side_effect_plots, side_effect_rows
+
+    fairness, robustness = content.fairness, content.robustness
+    if content.recipe is None or (fairness is None and robustness is None and content.long_tail is None):
+        return None
+    info = content.recipe.info
+    attributes = () if fairness is None else fairness.attributes
+    # A declared column is known by its name and by each of its categories.
+    parts = [part for name in info.feature_names for part in (name.partition("=")[0], name.partition("=")[2])]
+    known = {"class", *info.class_names, *parts} - {""}
+    plots = [
+        side_effect_plots.group_plot(found, number=number, known_names=known)
+        for number, found in enumerate(attributes, start=1)
+    ]
+    if robustness is not None:
+        plots.append(side_effect_plots.radius_plot(robustness))
+    return {
+        "group_header": side_effect_rows.GROUP_HEADER,
+        "groups": [(found.attribute, side_effect_rows.group_rows(found)) for found in attributes],
+        "gap_header": side_effect_rows.GAP_HEADER,
+        "gaps": [] if fairness is None else side_effect_rows.gap_rows(fairness),
+        "source_header": side_effect_rows.SOURCE_HEADER,
+        "sources": [] if fairness is None else side_effect_rows.source_rows(fairness),
+        "radius_header": side_effect_rows.RADIUS_HEADER,
+        "radii": [] if robustness is None else side_effect_rows.radius_rows(robustness),
+        "attack": None if robustness is None else robustness,
+        "growth": None if content.growth is None else side_effect_rows.growth_sentence(content.growth),
+        "long_tail": content.long_tail,
+        "plots": plots,
+    }
+
+
+def _dataset(content: RunContent) -> list[tuple[str, str]]:
+    named = [("data set", content.data_name), ("model", content.model_name)]
+    if content.recipe is None:
+        return named
+    info = content.recipe.info
+    return [named[0], ("licence", info.licence), ("source", info.source), named[1]]
+
+
+def _flat(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return (name, text) of every value; a table within the table keeps the names of its entries."""
+    rows: list[tuple[str, str]] = []
+    for key, value in values.items():
+        rows += _flat(value) if isinstance(value, Mapping) else [(key, str(value))]
+    return rows

@@ -1,0 +1,224 @@
+"""What privacy does to a run's model: groups and their gaps, and accuracy under attack.
+
+Nothing here is covered by the run's guarantee: the figures are exact functions of test data. They are kept in the run's
+folder, for its report, only if they are about its own test split and that is public.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from privet.datasets.arrays import ArrayDataset
+from privet.datasets.encoding import categories_of, category_columns
+from privet.datasets.info import DatasetInfo
+from privet.datasets.own.own_images import read_test_images
+from privet.datasets.own.own_table import load_own_csv, read_test_csv
+from privet.effects.fairness import Attribute, decision_disparity, fairness_report
+from privet.effects.feature_estimate import explain_groups
+from privet.effects.gradient_norms import gradient_norms
+from privet.effects.groups import FairnessReport, SourceRow
+from privet.effects.radii import RobustnessReport, WeightGrowth, noise_walk_length
+from privet.effects.robustness import LargestChange, ProjectedGradient, robustness_curve, weight_length
+from privet.errors import DataError
+from privet.mechanism.noise import spherical_gaussian_multiplier
+from privet.plan import Plan
+from privet.runs.building import choose_device, load_tested
+from privet.runs.recipes.recipe import Recipe
+from privet.runs.recipes.training_settings import SgdSettings
+from privet.runs.resuming import classifier_recipe, stored_plan
+from privet.runs.run_files import RunFiles, write_json
+from privet.runs.runner import stored_model
+from privet.training.predictions import predict
+
+IMAGE_RADII = tuple(number / 255 for number in (1, 2, 4, 8, 16))
+TABLE_RADII = (0.005, 0.01, 0.02, 0.05, 0.1)
+_MOST_ATTACKED = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobustnessExamination:
+    """Accuracy under attack, and the length of the weights beside what noise explains.
+
+    Attributes:
+        report: Accuracy by radius.
+        growth: None where the length that noise alone gives has no formula: other optimizers than SGD, other noise.
+    """
+
+    report: RobustnessReport
+    growth: WeightGrowth | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"report": self.report.to_dict(), "growth": None if self.growth is None else asdict(self.growth)}
+
+
+def own_test_data(folder: str | Path, path: str | os.PathLike[str]) -> ArrayDataset:
+    """Read a CSV file, or a folder of images, as test data for the model of a run.
+
+    Raises:
+        DataError: the file does not hold what the run's table declares; the message says what is missing where.
+        RecipeError: the model predicts numbers.
+    """
+    recipe = classifier_recipe(RunFiles(folder=Path(folder)))
+    normalisation = recipe.info.normalisation(recipe.normalisation)
+    if recipe.table is not None:
+        return read_test_csv(path, recipe.table.declared(), normalisation)
+    if recipe.images is not None:
+        return read_test_images(path, recipe.images.declared(), normalisation)
+    return load_own_csv(path, recipe.info, normalisation)
+
+
+def group_attribute(info: DatasetInfo, features: Tensor, name: str) -> Attribute:
+    """Return the groups of a declared category column, read back from the encoded features.
+
+    Raises:
+        DataError: the data have no such column, or it holds numbers.
+    """
+    places = categories_of(info.feature_names, name)
+    if not places:
+        known = ", ".join(category_columns(info.feature_names)) or "none: its examples are not rows of a table"
+        kind = "is a column of numbers" if name in info.feature_names else "is not a column"
+        raise DataError(f"{name!r} {kind} of {info.name!r}, so it names no groups. Columns of groups: {known}.")
+    codes = features[:, list(places.values())].argmax(1).cpu().numpy().astype(np.int64)
+    return Attribute(name=name, group_names=tuple(places), codes=codes)
+
+
+def examine_fairness(
+    folder: str | Path, groups: Sequence[str] = (), *, device: str = "auto", test: ArrayDataset | None = None
+) -> FairnessReport:
+    """Measure what a run's model does for every class and for the groups of declared columns.
+
+    Differences of decisions are given for two classes. Sources of gaps are given where training clips to a
+    threshold and every group of the column is large enough to tell its features from noise.
+
+    Args:
+        folder: The run's folder.
+        groups: Names of category columns.
+        device: Where to run the model.
+        test: Other test data; None is the run's own test split, whose figures are kept if it is public.
+
+    Raises:
+        DataError: a column does not exist or has no groups to compare.
+        RecipeError: the model predicts numbers.
+        DependencyError: fairlearn is not installed, and groups were asked for.
+    """
+    files = RunFiles(folder=Path(folder))
+    recipe = classifier_recipe(files)
+    data = _own_split(recipe) if test is None else test
+    info, chosen = recipe.info, dict.fromkeys(groups)
+    attributes = [group_attribute(info, data.features, name) for name in chosen]
+    model = stored_model(files, recipe, choose_device(device))
+    predictions = predict(model, data.features, data.labels)
+    report = fairness_report(predictions, class_names=info.class_names, attributes=attributes)
+    if info.num_classes == 2:
+        decisions = tuple(decision_disparity(predictions, one, class_names=info.class_names) for one in attributes)
+        report = replace(report, decisions=decisions)
+    report = replace(report, sources=_sources(stored_plan(files), model, data, attributes))
+    if test is None and recipe.is_public:
+        write_json(files.fairness, report.to_dict())
+    return report
+
+
+def _own_split(recipe: Recipe) -> ArrayDataset:
+    return load_tested(recipe).test
+
+
+def _sources(
+    plan: Plan, model: nn.Module, data: ArrayDataset, attributes: Sequence[Attribute]
+) -> tuple[SourceRow, ...]:
+    clip_norm = plan.clipping.threshold
+    if not attributes or clip_norm is None:
+        return ()
+    norms = gradient_norms(model, data.features, data.labels)
+    features, labels = data.features.double().cpu().numpy(), data.labels.cpu().numpy()
+    rows: list[SourceRow] = []
+    for attribute in attributes:
+        # Groups that are too small to tell features from noise leave their column unexplained, not unmeasured.
+        with suppress(DataError):
+            rows += [
+                SourceRow(
+                    attribute=attribute.name,
+                    name=found.name,
+                    share=found.share,
+                    clip_factor=found.clip_factor,
+                    features=found.sources.features,
+                    clipping=found.sources.clipping,
+                    imbalance=found.sources.imbalance,
+                )
+                for found in explain_groups(features, labels, attribute, norms, clip_norm=clip_norm)
+            ]
+    return tuple(rows)
+
+
+def examine_robustness(
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    test: ArrayDataset | None = None,
+    radii: Sequence[float] | None = None,
+    attack: ProjectedGradient | None = None,
+    num_attacked: int = _MOST_ATTACKED,
+) -> RobustnessExamination:
+    """Attack a run's model by projected gradient and measure accuracy by radius, in units of the stored values.
+
+    Images are moved in pixels from 0 to 1. Rows of a table are moved in all columns, each as a share of its declared
+    range, those of categories too: a measure of stability, not of what somebody could do.
+
+    Args:
+        folder: The run's folder.
+        device: Where to run the model.
+        test: Other test data, normalised as the run's; None is the run's own test split.
+        radii: Largest changes of a value; 1 to 16 of 255 for images, 0.5 to 10 % of a range for tables.
+        attack: How to attack; 20 steps and two random starts in the largest change by default.
+        num_attacked: At most this many examples, the first ones.
+    """
+    files = RunFiles(folder=Path(folder))
+    recipe = classifier_recipe(files)
+    data = _own_split(recipe) if test is None else test
+    normalisation = recipe.info.normalisation(recipe.normalisation)
+    is_image = len(recipe.info.input_shape) == 3
+    axes = (1, -1, *(1 for _ in recipe.info.input_shape[1:]))
+    model = stored_model(files, recipe, choose_device(device))
+    # The radius of a table is measured after its normalisation, which maps declared ranges to 0 and 1.
+    shift, scale = ((0.0,), (1.0,)) if not is_image else (normalisation.shift, normalisation.scale)
+    lift, stretch = (data.features.new_tensor(values).reshape(axes) for values in (shift, scale))
+    stored = data.features[:num_attacked] * stretch + lift
+    report = robustness_curve(
+        model,
+        stored.clamp(0.0, 1.0),
+        data.labels[:num_attacked],
+        attack or ProjectedGradient(norm=LargestChange(), num_steps=20, step_share=0.125, num_restarts=2),
+        radii=radii or (IMAGE_RADII if is_image else TABLE_RADII),
+        as_inputs=lambda values: (values - lift.to(values)) / stretch.to(values),
+    )
+    found = RobustnessExamination(report=report, growth=_growth(recipe, stored_plan(files), model))
+    if test is None and recipe.is_public:
+        write_json(files.robustness, found.to_dict())
+    return found
+
+
+def _growth(recipe: Recipe, plan: Plan, model: nn.Module) -> WeightGrowth | None:
+    optimizer, settings = recipe.training.optimizer, recipe.training
+    is_plain = isinstance(optimizer, SgdSettings) and settings.schedule is None and settings.averaging is None
+    clip_norm, multiplier = plan.clipping.threshold, spherical_gaussian_multiplier(plan.noise)
+    if not is_plain or multiplier is None or clip_norm is None:
+        return None
+    assert isinstance(optimizer, SgdSettings)
+    return WeightGrowth(
+        measured=weight_length(model),
+        from_noise=noise_walk_length(
+            learning_rate=optimizer.learning_rate,
+            noise_std=multiplier * clip_norm / plan.sampling.expected_batch_size,
+            num_steps=plan.num_steps,
+            num_parameters=sum(value.numel() for value in model.parameters() if value.requires_grad),
+            momentum=optimizer.momentum,
+        ),
+    )

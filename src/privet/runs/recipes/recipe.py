@@ -1,0 +1,336 @@
+"""A recipe: one experiment as plain values, from which the plan follows without data and without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tomli_w
+from pydantic import ValidationError
+
+from privet.datasets.info import DatasetInfo
+from privet.datasets.known import KNOWN_DATASETS, describe
+from privet.errors import PrivetError, RecipeError
+from privet.mechanism import codec
+from privet.mechanism.ablations import NoNoise
+from privet.mechanism.epoch_sampling import Cyclic
+from privet.mechanism.sampling import Poisson, Sampling
+from privet.models.sizes import MODEL_SIZES
+from privet.plan import Plan
+from privet.runs.recipes.image_settings import ImageSettings
+from privet.runs.recipes.pretraining_settings import PretrainingSettings
+from privet.runs.recipes.recipe_faults import refuse_unknown_keys, told
+from privet.runs.recipes.table_settings import TableSettings
+from privet.runs.recipes.training_settings import Positive, SgdSettings, Table, TrainingSettings
+from privet.vocabulary import Release, Unit
+
+# By kind: what may stand beside a declared size, and what of it the piece itself has a field for.
+_DECLARED_SIZE = {
+    "poisson": (("dataset_size", "batch_size", "epochs", "steps"), ("steps",)),
+    "cyclic": (("dataset_size", "batch_size", "epochs", "secret_partition"), ("epochs", "secret_partition")),
+}
+# Nothing of these can change what is learned or what it costs, so a run may be resumed with other values.
+FREE_ON_RESUME = (
+    "training.physical_batch_size",
+    "training.device",
+    "training.checkpoint_every",
+    "training.evaluate_every",
+    "name",
+    "description",
+)
+
+
+class PrivacySettings(Table):
+    """The terms of the guarantee and the pieces of a step; the pieces are read by the plan itself.
+
+    Attributes:
+        epsilon: Target. With it the noise has no multiplier of its own and is calibrated; without it the noise says
+            how much there is.
+        sampling: A sampling piece, or Poisson or cyclic sampling by a declared ``dataset_size``, a ``batch_size`` and
+            ``epochs`` (for Poisson sampling also ``steps``).
+        descent: Proven constants of the loss and the step size, for ``release = "last_iterate"``.
+    """
+
+    epsilon: Positive | None = None
+    delta: float
+    adjacency: str
+    unit: str
+    release: str | None = None
+    sampling: dict[str, Any]
+    clipping: dict[str, Any]
+    noise: dict[str, Any]
+    grouping: dict[str, Any] | None = None
+    mask: dict[str, Any] | None = None
+    descent: dict[str, Any] | None = None
+
+    def plan(self) -> Plan:
+        """Return the plan, calibrated if there is a target."""
+        multiplier = self.noise.get("noise_multiplier")
+        if self.epsilon is not None and multiplier is not None:
+            raise RecipeError(
+                f"privacy.epsilon is {self.epsilon:g} and privacy.noise.noise_multiplier is {multiplier!r}: only one "
+                "of them can be chosen, the other follows. Remove one."
+            )
+        is_noiseless = codec.NOISE.get(str(self.noise.get("kind"))) is NoNoise
+        if self.epsilon is None and multiplier is None and not is_noiseless:
+            raise RecipeError("privacy has neither an epsilon nor a noise.noise_multiplier. Give one of them.")
+        pieces = self.model_dump(exclude_none=True, exclude={"epsilon"})
+        try:
+            pieces["sampling"] = _sampling(self.sampling)
+            plan = Plan.from_dict(pieces, where="privacy")
+            _refuse_waste(plan.sampling)
+            return plan if self.epsilon is None else plan.calibrated(epsilon=self.epsilon)
+        except RecipeError:
+            raise
+        except PrivetError as error:
+            raise RecipeError(f"privacy: {error}") from error
+
+    def taken_away(self) -> PrivacySettings:
+        """Return the same sampling with nothing that hides: no clipping, no noise, no mask. NOT PRIVATE."""
+        pieces: dict[str, Any] = {"clipping": {"kind": "unclipped"}, "noise": {"kind": "none"}}
+        absent = dict.fromkeys(("epsilon", "release", "grouping", "mask", "descent"))
+        return self.model_copy(update=pieces | absent)
+
+
+class Recipe(Table):
+    """One experiment: data, network, privacy, training."""
+
+    name: str | None = None
+    description: str | None = None
+    dataset: str
+    model: str
+    data_is_public: bool | None = None
+    normalisation: str | None = None
+    table: TableSettings | None = None
+    images: ImageSettings | None = None
+    pretraining: PretrainingSettings | None = None
+    privacy: PrivacySettings
+    training: TrainingSettings
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], *, in_federation: bool = False) -> Recipe:
+        """Check plain values, such as those of a TOML file, and return the recipe they describe.
+
+        Args:
+            data: The values.
+            in_federation: Whether parties carry it out together, so that a party may be the unit.
+
+        Raises:
+            RecipeError: naming the dotted path of the value that is unknown, missing or impossible.
+        """
+        refuse_unknown_keys(data, cls)
+        try:
+            recipe = cls.model_validate(dict(data))
+        except ValidationError as error:
+            raise RecipeError(told(error, data, cls)) from None
+        recipe._check_names()
+        recipe._check_unit((Unit.CLIENT,) if in_federation else ())
+        return recipe
+
+    def _check_names(self) -> None:
+        if self.own_data is not None:
+            self._check_own_data(self.own_data)
+        elif self.dataset not in KNOWN_DATASETS:
+            raise RecipeError(
+                f"dataset is {self.dataset!r}. {codec.suggestion(self.dataset, list(KNOWN_DATASETS))} A name of your "
+                "own needs a [table] that declares the files and their columns, or [images] that declares a folder."
+            )
+        if self.model not in MODEL_SIZES:
+            raise RecipeError(f"model is {self.model!r}. {codec.suggestion(self.model, list(MODEL_SIZES))}")
+        known = [normalisation.name for normalisation in self.info.normalisations]
+        if self.normalisation is not None and self.normalisation not in known:
+            raise RecipeError(f"normalisation is {self.normalisation!r}. {codec.suggestion(self.normalisation, known)}")
+        if self.training.augmentation is not None and len(self.info.input_shape) != 3:
+            raise RecipeError(
+                f"training.augmentation shifts and mirrors images, and the records of '{self.dataset}' are none. "
+                "Remove it."
+            )
+        if self.training.evaluate_every is not None and not self.is_public:
+            raise RecipeError(
+                "training.evaluate_every looks at test data during the run, which is not covered by the guarantee. It "
+                "is for public data: remove it, or set data_is_public = true if the data are."
+            )
+
+        if self.pretraining is not None:
+            self.pretraining.check(self.info)
+        if self.privacy.release == Release.LAST_ITERATE.value:
+            self._check_last_iterate()
+
+    def _check_unit(self, allowed: tuple[Unit, ...]) -> None:
+        """Refuse a unit that nothing says of the records; whether it is true of them is seen when they are read."""
+        known = (Unit.RECORD,) if self.own_data is None else self.own_data.declared().units
+        unit = next((unit for unit in Unit if unit.value == self.privacy.unit), None)
+        if unit is None or unit in (*known, *allowed):
+            return  # the plan refuses words that are no unit
+        raise RecipeError(
+            f"privacy.unit is '{unit.value}', and nothing says that a record of '{self.dataset}' is one {unit.value}. "
+            "Somebody may have several records, and noise is made for one. For data of your own name the column of "
+            "persons (table.person = 'COLUMN'; nobody may then have two records), or declare that each record holds "
+            "everything about one person (one_record_per_person = true in [table] or [images]; the guarantee then "
+            "says so). Otherwise set privacy.unit = 'record'."
+        )
+
+    @property
+    def own_data(self) -> TableSettings | ImageSettings | None:
+        """What is declared about the user's own data; None for data that privet knows by name."""
+        return self.table if self.table is not None else self.images
+
+    def _check_own_data(self, own: TableSettings | ImageSettings) -> None:
+        if self.table is not None and self.images is not None:
+            raise RecipeError("There is a [table] and there are [images]. A recipe trains on one of them: remove one.")
+        part = "table" if self.images is None else "images"
+        if self.dataset in KNOWN_DATASETS:
+            raise RecipeError(
+                f"dataset is {self.dataset!r}, which is known, and there is a part [{part}]. Give your own data a name "
+                f"of their own, or remove [{part}]."
+            )
+        declared = self.privacy.sampling.get("dataset_size")
+        if declared is not None and declared != own.train_size:
+            raise RecipeError(
+                f"{part}.train_size is {own.train_size} and privacy.sampling.dataset_size is {declared!r}. They are "
+                "one and the same declared number: make them equal."
+            )
+        if self.training.evaluate_every is not None and own.test is None:
+            raise RecipeError(f"training.evaluate_every looks at test data, and there is no {part}.test. Remove one.")
+        own.declared()
+
+    def _check_last_iterate(self) -> None:
+        """Refuse what the session would refuse, before anything heavy is loaded."""
+        settings = self.training
+        extras = (settings.averaging, settings.schedule, settings.augmentation, settings.rate_factors)
+        if any(extra is not None for extra in extras):
+            raise RecipeError(
+                "privacy.release = 'last_iterate' is proven for the last model at one learning rate, on one view of "
+                "every record. Remove training.averaging, schedule, augmentation and rate_factors."
+            )
+        if self.training.evaluate_every is not None:
+            raise RecipeError(
+                "training.evaluate_every looks at models on the way, and privacy.release = 'last_iterate' promises "
+                "that nobody does. Remove it: the final model is measured in any case."
+            )
+        optimizer, descent = self.training.optimizer, self.privacy.descent or {}
+        if not isinstance(optimizer, SgdSettings) or optimizer.momentum:
+            raise RecipeError(
+                "privacy.release = 'last_iterate' is proven for plain gradient descent only. Set training.optimizer to "
+                "{ kind = 'sgd', learning_rate = ..., weight_decay = ... } without momentum."
+            )
+        for name, key, found in (
+            ("learning_rate", "learning_rate", optimizer.learning_rate),
+            ("weight_decay", "ridge", optimizer.weight_decay),
+        ):
+            if descent.get(key) is not None and found != descent[key]:
+                raise RecipeError(
+                    f"training.optimizer.{name} is {found!r} and privacy.descent.{key} is {descent[key]!r}. They are "
+                    "one and the same constant of the proof: make them equal."
+                )
+
+    @property
+    def info(self) -> DatasetInfo:
+        """The public facts about the data set."""
+        return describe(self.dataset) if self.own_data is None else self.own_data.info(self.dataset)
+
+    @property
+    def is_public(self) -> bool:
+        """Whether losses and counts of these data may be shown."""
+        return self.info.public if self.data_is_public is None else self.data_is_public
+
+    @property
+    def title(self) -> str:
+        """The recipe's name, or what it trains on what."""
+        return self.name or f"{self.model} on {self.dataset}"
+
+    def plan(self) -> Plan:
+        """Return the calibrated plan. Reads no data and loads no torch.
+
+        Raises:
+            RecipeError: for pieces that do not fit together or an epsilon that cannot be reached.
+        """
+        return self.privacy.plan()
+
+    @property
+    def warning(self) -> str | None:
+        """What is weak about the promise although it holds; None where nothing is.
+
+        A delta of one over the number of records or more allows a program that shows one record to everyone.
+        """
+        size = self.info.train_size
+        if self.privacy.delta * size < 1 or self.plan().not_private_because:
+            return None
+        return (
+            f"delta {self.privacy.delta:g} is not below one over the {size:,} declared records: the promise holds, but "
+            f"it would also hold if one whole record were shown to everyone. Choose a delta well below {1 / size:.1g}."
+        )
+
+    def without_privacy(self, *, keeps_learning_rate: bool = False) -> Recipe:
+        """Return the same experiment with nothing that hides, to see what privacy costs. NOT PRIVATE.
+
+        Data, network, batches and number of steps stay as they are. Gradients of plain descent were shortened to the
+        clipping bound, and the learning rate was chosen for that: where the bound is below one, the rate is multiplied
+        by it, unless the caller has chosen a rate for gradients as they are.
+        """
+        bound, optimizer = self.privacy.clipping.get("norm"), self.training.optimizer
+        is_short = isinstance(bound, float) and 0 < bound < 1
+        if is_short and isinstance(optimizer, SgdSettings) and not keeps_learning_rate:
+            assert isinstance(bound, float)
+            # one step shrinks the weights by learning rate times decay, as before
+            rate, decay = optimizer.learning_rate * bound, optimizer.weight_decay / bound
+            optimizer = optimizer.model_copy(update={"learning_rate": rate, "weight_decay": decay})
+        training = self.training.model_copy(update={"optimizer": optimizer})
+        changed: dict[str, Any] = {
+            "name": f"{self.title}, without privacy",
+            "description": "The same recipe with nothing that hides, to see what privacy costs",
+            "training": training,
+            "privacy": self.privacy.taken_away(),
+        }
+        return self.model_copy(update=changed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the recipe as plain values, without what was not given."""
+        return self.model_dump(exclude_none=True)
+
+    def to_toml(self) -> str:
+        """Return the recipe as a TOML file; reading it back gives an equal recipe."""
+        return tomli_w.dumps(self.to_dict())
+
+
+def _sampling(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Turn a declared data set size into a rate or a number of batches; leave everything else to the codec."""
+    allowed, own = _DECLARED_SIZE.get(str(given.get("kind")), ((), ()))
+    if not set(allowed) - set(own) & set(given):
+        return given
+    for key in given:
+        if key not in (*allowed, "kind"):
+            raise RecipeError(
+                f"privacy.sampling.{key} does not go with a declared size. {codec.suggestion(key, list(allowed))}"
+            )
+    missing = [key for key in ("dataset_size", "batch_size") if key not in given]
+    if missing:
+        raise RecipeError(
+            f"privacy.sampling lacks {', '.join(missing)}. The size is declared, never read off the data: under "
+            "add-or-remove the true number of records is itself private."
+        )
+    piece: Poisson | Cyclic
+    if given["kind"] == "cyclic":
+        piece = Cyclic.for_dataset(
+            dataset_size=given["dataset_size"],
+            batch_size=given["batch_size"],
+            epochs=given.get("epochs", 0),
+            secret_partition=given.get("secret_partition", False),
+        )
+    else:
+        piece = Poisson.for_dataset(
+            dataset_size=given["dataset_size"],
+            batch_size=given["batch_size"],
+            steps=given.get("steps"),
+            epochs=given.get("epochs"),
+        )
+    return codec.encode_piece(piece, codec.SAMPLING, where="privacy.sampling")
+
+
+def _refuse_waste(sampling: Sampling) -> None:
+    drawn = sampling.expected_batch_size
+    if sampling.batch_limit is not None and drawn > sampling.batch_limit:
+        raise RecipeError(
+            f"privacy.sampling draws {drawn:g} records on average and max_batch_size is {sampling.batch_limit}: "
+            "most steps would throw sampled records away and still pay for them. Lower rate or raise max_batch_size."
+        )

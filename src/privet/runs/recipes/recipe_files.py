@@ -1,0 +1,224 @@
+"""Reading recipes: from the package or from a file, with overrides, and with nothing trusted on the way."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from privet.errors import RecipeError
+from privet.mechanism.codec import suggestion
+from privet.runs.recipes.recipe import Recipe
+
+MAX_BYTES = 1_000_000
+LARGEST_INTEGER = 2**53
+_BARE_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./:+-]*")
+_KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+
+def packaged_recipes() -> dict[str, str]:
+    """Return the recipes that come with the package: name to TOML text."""
+    return _texts(resources.files("privet") / "recipes")
+
+
+def recipe_templates() -> dict[str, str]:
+    """Return the recipes to begin one's own with, a word on every value: kind to TOML text."""
+    return _texts(resources.files("privet") / "recipes" / "templates")
+
+
+def _texts(folder: Traversable) -> dict[str, str]:
+    found = [entry for entry in folder.iterdir() if entry.name.endswith(".toml")]
+    return {entry.name.removesuffix(".toml"): entry.read_text("utf-8") for entry in sorted(found, key=lambda e: e.name)}
+
+
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, quick: bool = False) -> Recipe:
+    """Load a recipe by the name of a packaged one or by its path.
+
+    Args:
+        name_or_path: ``demo``, or ``path/to/recipe.toml``. A packaged name wins over a file without a suffix.
+        overrides: ``a.b=value`` in TOML's own syntax; bare words are text; an empty value removes the key.
+        quick: Apply the recipe's ``quick`` table, its small version for a first look.
+
+    Raises:
+        RecipeError: the recipe cannot be found or read, or asks for something that does not exist.
+    """
+    data = _parsed(recipe_text(name_or_path), str(name_or_path))
+    small = data.pop("quick", None)
+    if quick:
+        if not isinstance(small, Mapping):
+            raise RecipeError(f"{name_or_path} has no [quick] table, so there is no quick version of it.")
+        data = _merged(data, small)
+    return recipe_from_values(data, overrides, folder=None if _is_packaged(name_or_path) else Path(name_or_path).parent)
+
+
+def recipe_from_values(values: Mapping[str, Any], overrides: Sequence[str] = (), *, folder: Path | None) -> Recipe:
+    """Return the recipe of plain values with overrides.
+
+    Args:
+        values: As in a TOML file.
+        overrides: See :func:`load_recipe`.
+        folder: What the paths of the user's own data are relative to; None where there are none.
+
+    Raises:
+        RecipeError: something asked for does not exist.
+    """
+    data = deepcopy(dict(values))
+    for override in overrides:
+        _apply(data, override)
+    if folder is not None:
+        _anchor(data.get("table"), folder)
+        _anchor(data.get("images"), folder)
+    return Recipe.from_dict(data)
+
+
+def read_values(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file of plain values with the care that recipes are read with.
+
+    Raises:
+        RecipeError: it cannot be read, or holds numbers that not every reader understands alike.
+    """
+    return _parsed(_read(Path(path)), str(path))
+
+
+def _is_packaged(name_or_path: str | Path) -> bool:
+    return isinstance(name_or_path, str) and name_or_path in packaged_recipes()
+
+
+def _anchor(table: object, folder: Path) -> None:
+    """Make the files of a table absolute, so that the copy of the recipe in a run's folder names the same ones."""
+    if not isinstance(table, dict):
+        return
+    for key in ("train", "test"):
+        if isinstance(table.get(key), str):
+            table[key] = _absolute(folder / table[key])
+
+
+def _absolute(path: Path) -> str:
+    """Return the one absolute path of a file, from wherever it was named: without "..", and with links as they are."""
+    given = path.absolute()
+    plain = Path(os.path.normpath(given))
+    # Behind a link to a folder ".." is another folder than the one before it in the path.
+    leads_elsewhere = _exists(given) and not (_exists(plain) and os.path.samefile(given, plain))
+    return str(given if leads_elsewhere else plain)
+
+
+def recipe_text(name_or_path: str | Path) -> str:
+    """Return a recipe's TOML text as it is stored."""
+    packaged = packaged_recipes()
+    if isinstance(name_or_path, str) and name_or_path in packaged:
+        return packaged[name_or_path]
+    path = Path(name_or_path)
+    looks_like_a_name = path.name == str(name_or_path) and path.suffix == ""
+    if looks_like_a_name and not _exists(path):
+        raise RecipeError(f"There is no recipe '{name_or_path}'. {suggestion(str(name_or_path), list(packaged))}")
+    return _read(path)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _read(path: Path) -> str:
+    try:
+        if path.is_dir():
+            raise RecipeError(f"{path} is a folder. Name a TOML file, or a run's recipe: {path / 'recipe.toml'}.")
+        if path.suffix.lower() in (".csv", ".tsv"):
+            # Not even tried: what a parser says of a private file may quote it.
+            raise RecipeError(
+                f"{_printable(path)} is a table, not a recipe. Train on it with: privet train FILE --target COLUMN "
+                "--epsilon 3; or declare it in a recipe: privet init tabular."
+            )
+        if not path.is_file():
+            raise RecipeError(f"There is no recipe file {path}. See what there is with: privet recipes ls.")
+        if path.stat().st_size > MAX_BYTES:
+            raise RecipeError(f"{path} is larger than {MAX_BYTES:,} bytes, which no recipe is.")
+        return path.read_bytes()[: MAX_BYTES + 1].decode("utf-8")
+    except UnicodeDecodeError:
+        raise RecipeError(f"{path} is not UTF-8 text, so it is not TOML. Save it as UTF-8.") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, RecipeError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise RecipeError(f"The recipe {_printable(path)} cannot be read: {reason}.") from None
+
+
+def _printable(path: Path) -> str:
+    # A name with control characters must not reach a terminal as it is.
+    return str(path).encode("unicode_escape").decode("ascii")
+
+
+def _parsed(text: str, where: str) -> dict[str, Any]:
+    try:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "tables or lists are nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise RecipeError(f"{where} is not valid TOML: {reason}.") from None
+    _check_numbers(data, "")
+    return data
+
+
+def _check_numbers(value: object, path: str) -> None:
+    """Refuse numbers that other readers of the same file may understand differently, or not at all."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_numbers(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_numbers(item, f"{path}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise RecipeError(f"{path} is {value}. Recipes hold finite numbers only.")
+    elif isinstance(value, int) and not isinstance(value, bool) and abs(value) > LARGEST_INTEGER:
+        raise RecipeError(f"{path} is a whole number beyond 2**53, which not every reader keeps exactly.")
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in changes.items():
+        below = result.get(key)
+        # A piece of another kind has other options, so it replaces the table instead of joining it.
+        joins = isinstance(below, Mapping) and isinstance(value, Mapping) and "kind" not in value
+        result[key] = _merged(below, value) if joins and isinstance(below, Mapping) else value
+    return result
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    key, text = key.strip(), text.strip()
+    if not separator or not _KEY.fullmatch(key):
+        raise RecipeError(f"--set takes key=value with a dotted key, such as privacy.epsilon=2.0; got {override!r}.")
+    *parents, last = key.split(".")
+    table = data
+    for depth, part in enumerate(parents):
+        below = table.setdefault(part, {})
+        if not isinstance(below, dict):
+            raise RecipeError(f"--set {key}: {'.'.join(parents[: depth + 1])} is a value, not a table.")
+        table = below
+    if text == "":
+        if last not in table:
+            raise RecipeError(f"--set {key}= would remove a key that is not there.")
+        del table[last]
+        return
+    table[last] = _value(key, text)
+
+
+def _value(key: str, text: str) -> Any:
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        if _BARE_WORD.fullmatch(text):
+            return text
+        raise RecipeError(f"--set {key}: {text!r} is not a TOML value. Put text with spaces in quotes.") from None
+    if set(parsed) != {"value"}:
+        raise RecipeError(f"--set {key}: give one value, got several lines.")
+    _check_numbers(parsed["value"], key)
+    return parsed["value"]

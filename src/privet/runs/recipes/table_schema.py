@@ -1,0 +1,204 @@
+"""What is known about the columns of a user's table without its records: a schema file, or a sample that is public."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from privet.datasets.header_hints import header_advice
+from privet.datasets.tables import read_header, read_public_cells
+from privet.errors import DataError, RecipeError
+from privet.mechanism.codec import suggestion
+from privet.runs.recipes.recipe_faults import told
+from privet.runs.recipes.recipe_files import read_values
+from privet.runs.recipes.table_settings import HOW_TO_PREDICT_NUMBERS, ColumnSettings
+from privet.runs.recipes.training_settings import Count, Table
+
+_MOST_CATEGORIES = 50
+_BLANK = re.compile(r"=\s*\?")
+
+
+class SchemaFile(Table):
+    """A schema file: the declared columns of a table, the target among them.
+
+    Attributes:
+        train_size: Declared number of records; may be given on the command line instead.
+        columns: The columns to use. Others in the file are not looked at.
+    """
+
+    train_size: Count | None = None
+    columns: list[ColumnSettings]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSchema:
+    """The declared columns of a table.
+
+    Attributes:
+        label: The target.
+        columns: What the model takes.
+        train_size: Declared number of records; None if it was not declared here.
+        left_out: Columns of a public sample that are not used: constant, or of too many different words.
+    """
+
+    label: ColumnSettings
+    columns: tuple[ColumnSettings, ...]
+    train_size: int | None = None
+    left_out: tuple[str, ...] = ()
+
+
+def read_schema(path: str | os.PathLike[str], *, target: str) -> TableSchema:
+    """Read a schema file.
+
+    Raises:
+        RecipeError: it cannot be read, is no schema, or does not declare the target.
+    """
+    values = _values(Path(path))
+    try:
+        schema = SchemaFile.model_validate(values)
+    except ValidationError as error:
+        raise RecipeError(
+            f"{path}: {told(error, values, SchemaFile, of='A schema')} A schema has a list of columns, each with a "
+            "name and either low and high or categories, and may have a train_size."
+        ) from None
+    label, columns = _parted(schema.columns, target, where=str(path))
+    return TableSchema(label=label, columns=columns, train_size=schema.train_size)
+
+
+def _values(path: Path) -> dict[str, Any]:
+    try:
+        return read_values(path)
+    except RecipeError:
+        text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
+        blank = next((number for number, line in enumerate(text.split("\n"), start=1) if _BLANK.search(line)), None)
+        if blank is None:
+            raise
+        raise RecipeError(
+            f"{path}: line {blank} still holds a ?. Replace every ? by a number, or the whole of low = ?, high = ? by "
+            'categories = ["red", "blue"] where a column holds words; remove the lines of columns that are not used.'
+        ) from None
+
+
+def schema_of_public_sample(
+    path: str | os.PathLike[str], *, private: str | os.PathLike[str], target: str, delimiter: str, decimal: str = "."
+) -> TableSchema:
+    """Take ranges and categories from a file of public records with the same columns.
+
+    A column of numbers gets the smallest and the largest number of the sample as its range, any other column its words
+    as categories. The size of the sample is not taken: it says nothing about the private file.
+
+    Guarantee: a function of the public file alone. The private file is not opened; that it is another one is checked by
+    its identity on the disk.
+
+    Raises:
+        RecipeError: the sample is the private file itself, or lacks the target.
+        DataError: the sample cannot be read.
+    """
+    if Path(private).exists() and os.path.samefile(path, private):
+        raise RecipeError(
+            f"{path} is the file to protect. Ranges and categories must not be learned from it: give a public file, or "
+            "declare them with --schema."
+        )
+    header, rows = read_public_cells(path, delimiter=delimiter)
+    if header.count(target) != 1:
+        advice = header_advice(delimiter.join(header), [target], delimiter=delimiter)
+        names = ", ".join(repr(name) for name in header)
+        raise RecipeError(
+            f"The header of {path} should name the target {target!r} once and names it {header.count(target)} times. "
+            f"It names: {names}. {advice}"
+        )
+    if not rows:
+        raise DataError(f"{path} has a header and no records, so it shows no ranges and no categories.")
+    found: list[ColumnSettings] = []
+    left_out: list[str] = []
+    for place, name in enumerate(header):
+        words = [row[place] for row in rows if place < len(row) and row[place]]
+        column = _categories(name, words) if name == target else _column(name, words, decimal)
+        if column is None and name == target:
+            raise RecipeError(_no_classes(path, target, len(set(words))))
+        if column is None:
+            left_out.append(name)
+        else:
+            found.append(column)
+    label, columns = _parted(found, target, where=str(path))
+    return TableSchema(label=label, columns=columns, left_out=tuple(left_out))
+
+
+def schema_to_write(path: str | os.PathLike[str], *, target: str, delimiter: str) -> str:
+    """Return the schema file that somebody has to fill in, with the names of the columns.
+
+    Guarantee: of the private file only its first line is read, and it is shown only if it names the target, so that a
+    record of a file without a header is not taken for names.
+
+    Raises:
+        DataError: the first line does not name the target.
+    """
+    header = read_header(path, target=target, delimiter=delimiter)
+    features = [
+        f"  {{ name = {json.dumps(name, ensure_ascii=False)}, low = ?, high = ? }},"
+        for name in header
+        if name and name != target
+    ]
+    label = f'  {{ name = {json.dumps(target, ensure_ascii=False)}, categories = ["?", "?"] }},  # the target'
+    return "\n".join(
+        [
+            "train_size = ?  # about how many records, as a public number",
+            "columns = [",
+            '  # words instead of numbers: categories = ["red", "blue"]; remove a line to leave a column out',
+            "  # an empty or unreadable cell becomes low, or the first category; say default = 40 for something else",
+            *features,
+            label,
+            "]",
+        ]
+    )
+
+
+def _no_classes(path: str | os.PathLike[str], target: str, num_values: int) -> str:
+    return (
+        f"The target {target!r} has {num_values:,} different values in {path}, and 2 to {_MOST_CATEGORIES} can be "
+        f"taken for classes. If it holds more classes, declare them with --schema. {HOW_TO_PREDICT_NUMBERS}"
+    )
+
+
+def _parted(
+    columns: Sequence[ColumnSettings], target: str, *, where: str
+) -> tuple[ColumnSettings, tuple[ColumnSettings, ...]]:
+    label = next((column for column in columns if column.name == target), None)
+    if label is None:
+        names = ", ".join(repr(column.name) for column in columns)
+        hint = suggestion(target, [column.name for column in columns])
+        near = f" {hint}" if hint.startswith("Did") else ""
+        raise RecipeError(
+            f"{where} does not declare the target {target!r}. Declared columns: {names}.{near} Correct --target, or "
+            "declare the column."
+        )
+    return label, tuple(column for column in columns if column.name != target)
+
+
+def _column(name: str, words: Sequence[str], decimal: str) -> ColumnSettings | None:
+    numbers = _numbers([word.replace(",", ".") for word in words] if decimal == "," else words)
+    if numbers is None:
+        return _categories(name, words)
+    low, high = min(numbers), max(numbers)
+    return ColumnSettings(name=name, low=low, high=high) if low < high else None
+
+
+def _numbers(words: Sequence[str]) -> list[float] | None:
+    try:
+        found = [float(word) for word in words]
+    except ValueError:
+        return None
+    finite = [number for number in found if abs(number) < float("inf")]
+    return finite or None
+
+
+def _categories(name: str, words: Sequence[str]) -> ColumnSettings | None:
+    different = sorted(set(words))
+    return ColumnSettings(name=name, categories=different) if 2 <= len(different) <= _MOST_CATEGORIES else None

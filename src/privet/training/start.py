@@ -1,0 +1,117 @@
+"""The way into private training: check the arguments, and return a session."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torch import nn
+from torch.optim import Optimizer
+
+from privet import checks
+from privet.errors import ArgumentError
+from privet.gradients.engines.engine import Engine
+from privet.isolation.watch import Waiver
+from privet.plan import Plan
+from privet.training.averaging import ExponentialAverage
+from privet.training.batching import Collate, MapDataset, check_dataset
+from privet.training.folder import RunFolder
+from privet.training.performance import Performance
+from privet.training.prepared import PreparedRun
+from privet.training.replay import Launch
+from privet.training.session import Session
+from privet.training.telemetry import Receiver
+from privet.training.units import check_unit
+
+
+def privatize(
+    model: nn.Module,
+    optimizer: Optimizer,
+    dataset: MapDataset,
+    plan: Plan,
+    *,
+    performance: Performance | None = None,
+    folder: str | Path | RunFolder | None = None,
+    checkpoint_every: int | None = None,
+    collate: Collate | None = None,
+    telemetry: Receiver | None = None,
+    averaging: ExponentialAverage | None = None,
+    waive: Sequence[Waiver] = (),
+    seed: int | None = None,
+    engine: Engine | None = None,
+    launch: Launch | None = None,
+    physical_batch_size: int | None = None,
+) -> Session:
+    """Prepare a model for private training; use the result in a ``with`` block.
+
+    The model is not wrapped and keeps its class, keys and hooks. Performance, folder and telemetry are conveniences:
+    none of them can change the guarantee.
+
+    Args:
+        model: Any module whose examples do not interact.
+        optimizer: Any first-order torch optimizer over exactly the model's trainable parameters.
+        dataset: A map-style data set; one item is one unit of privacy: one record, or what the data set states, for
+            instance :class:`~privet.training.units.OneItemPerPerson`. Its length changes no constant of the plan.
+        plan: The accounted plan.
+        performance: How a step is computed: engine, launch, physical batch size.
+        folder: Where to keep the ledger and checkpoints; a folder that has them is resumed. None keeps the ledger in
+            memory and writes nothing.
+        checkpoint_every: Steps between checkpoints, when there is a folder; a tenth of the run, at most 100, by
+            default. Steps after the last checkpoint are lost to a crash, and paid for.
+        collate: Turns a list of items into a batch; torch's default otherwise.
+        telemetry: Receives exact losses, clipped shares and batch sizes. They are not private.
+        averaging: Keeps a moving average of the weights beside them, for ``session.averaged()``.
+        waive: Checks that you answer for where they cannot be held; they stand in the guarantee.
+        seed: Makes the run repeatable and NOT PRIVATE; for tests and benchmarks on public data.
+        engine: Deprecated; ``performance=Performance(engine=...)``.
+        launch: Deprecated; ``performance=Performance(launch=...)``.
+        physical_batch_size: Deprecated; ``performance=Performance(physical_batch_size=...)``.
+
+    Raises:
+        UnsupportedModel, PlanError, DataError: before any data is read, saying what to change.
+    """
+    former = {"engine": engine, "launch": launch, "physical_batch_size": physical_batch_size}
+    if telemetry is not None and not callable(telemetry):
+        raise ArgumentError(
+            f"telemetry must be a function that takes the figures of each step, got {telemetry!r}. For instance "
+            "telemetry=print; what it receives is not private."
+        )
+    run = PreparedRun(
+        model=model,
+        optimizer=optimizer,
+        dataset=check_unit(check_dataset(dataset), plan.unit),
+        plan=plan,
+        performance=_performance(performance, {name: value for name, value in former.items() if value is not None}),
+        folder=_run_folder(folder, checkpoint_every, plan),
+        collate=collate,
+        telemetry=telemetry,
+        averaging=averaging,
+        waive=waive,
+        seed=seed if seed is None else checks.count("seed", seed, minimum=0),
+    )
+    return Session(run)
+
+
+def _performance(performance: Performance | None, former: dict[str, Engine | Launch | int]) -> Performance:
+    """Return the choices of speed; those in the form of version 0.1 are taken with a warning."""
+    if not former:
+        return performance or Performance()
+    names = ", ".join(f"{name}=..." for name in former)
+    if performance is not None:
+        raise ArgumentError(f"privatize() got performance= and {names}. Give all of them in Performance(...).")
+    warnings.warn(
+        f"privatize({names}) is deprecated and will be removed in the version after next; use "
+        f"privatize(performance=privet.Performance({names})).",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return replace(Performance(), **former)  # type: ignore[arg-type]
+
+
+def _run_folder(folder: str | Path | RunFolder | None, checkpoint_every: int | None, plan: Plan) -> RunFolder | None:
+    if folder is None or isinstance(folder, RunFolder):
+        return folder
+    every = min(100, max(1, plan.num_steps // 10)) if checkpoint_every is None else checkpoint_every
+    return RunFolder(Path(folder), every=checks.count("checkpoint_every", every))

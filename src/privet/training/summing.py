@@ -1,0 +1,272 @@
+"""From the indices of a logical batch to its clipped sum, a physical batch at a time.
+
+Sessions and the parties of a federation sum in this one way: fetch, forward (the user's), clip, add.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from privet.errors import LoopError
+from privet.gradients.capture.marks import mark_batch
+from privet.gradients.engines.engine import NewProgram, RunningEngine
+from privet.isolation.watch import Family, Watch
+from privet.mechanism.clipping import ClippingRule, ClippingRun
+from privet.mechanism.sums import ClippedSum
+from privet.training.batching import (
+    SMALLEST_CUT,
+    Collate,
+    MapDataset,
+    cut_in_two,
+    fetch,
+    has_rows,
+    resized,
+    split,
+    tensors_of,
+    with_gradients,
+)
+from privet.training.draws import Draws
+from privet.training.observer import Events, LossFunction
+from privet.training.preflight import Preflight
+from privet.training.replay import Launcher, NotFinite
+
+
+@dataclass(kw_only=True, eq=False)
+class Summation:
+    """How the sums of one run are formed.
+
+    Attributes:
+        dataset: The examples.
+        collate: Turns a list of items into a batch; torch's default if None.
+        device: Where the model is.
+        engine: Computes, clips and adds per-example gradients.
+        launcher: Replays physical batches that were recorded.
+        watch: Judges whether programs keep their examples apart.
+        preflight: Tries programs on made-up examples.
+        clipping: Sees the norms, for clipping that learns.
+        events: Observers of the loop.
+        physical_batch_size: How many examples go through the model at once; halved when memory runs out.
+        steps_taken: Returns the number of steps in the model.
+        cuts: Whether a batch of a new program is cut in two, so that the program is seen on two numbers of examples.
+            Otherwise it is run once more on a probe, and the sum does not depend on which programs are new.
+    """
+
+    dataset: MapDataset
+    collate: Collate | None
+    device: torch.device
+    engine: RunningEngine
+    launcher: Launcher
+    watch: Watch
+    preflight: Preflight
+    clipping: ClippingRun
+    events: Events
+    physical_batch_size: int
+    steps_taken: Callable[[], int]
+    cuts: bool = True
+
+    def begin(self, indices: NDArray[np.int64], *, rule: ClippingRule, clipped: ClippedSum, index: int) -> LogicalBatch:
+        """Begin to sum a logical batch.
+
+        Args:
+            indices: The examples. Secret.
+            rule: Clips their gradients.
+            clipped: An empty sum, which is added to.
+            index: The number of the step.
+        """
+        return LogicalBatch(self, indices, rule=rule, clipped=clipped, index=index)
+
+
+class _Stage(Enum):
+    """How far a batch is summed; it only moves forward."""
+
+    FRESH = "fresh"
+    WALKING = "walking"
+    SUMMED = "summed"
+
+
+class LogicalBatch:
+    """The examples of one step while they are summed.
+
+    Guarantee:
+        One example more or less moves ``clipped`` by at most its sensitivity; masked coordinates are exactly zero. An
+        example whose gradient is not finite adds zero, and no examples make a sum of zeros.
+    """
+
+    def __init__(
+        self,
+        how: Summation,
+        indices: NDArray[np.int64],
+        *,
+        rule: ClippingRule,
+        clipped: ClippedSum,
+        index: int,
+    ) -> None:
+        """Start from an empty sum; the indices are secret and stay here."""
+        self._how, self._indices, self._rule, self._clipped, self._index = how, indices, rule, clipped, index
+        self._stage, self._awaits_losses, self._is_probe = _Stage.FRESH, False, False
+        how.watch.step = index
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether examples went into the sum."""
+        return self._stage is not _Stage.FRESH
+
+    def walk(self) -> Iterator[Any]:
+        """Yield physical batches, once; ``add_clipped`` is called for each of them before the next."""
+        self._begin(None, "step.microbatches() can be walked through once per step.")
+        if self._how.launcher.replays:
+            self._how.launcher.refuse_manual_loop()
+        yield from self._physical_batches()
+        self._how.preflight.check_walked()
+        self._stage = _Stage.SUMMED
+
+    def _begin(self, loss_function: LossFunction | None, refusal: str) -> None:
+        for notify in self._how.events.loss_is_chosen:
+            notify(loss_function)
+        if self._stage is not _Stage.FRESH:
+            raise LoopError(refusal)
+        self._stage = _Stage.WALKING
+
+    def check_complete(self) -> None:
+        """Refuse a batch whose examples are not all in the sum."""
+        if self._awaits_losses:
+            raise LoopError("step.update() was called while a physical batch still waits for step.backward(losses).")
+        if self._stage is _Stage.WALKING:
+            raise LoopError(
+                "The walk over step.microbatches() was broken off, so the sum is not the whole batch's. Walk through "
+                "all of them; the step's round stays charged."
+            )
+        if self._stage is _Stage.FRESH and len(self._indices):
+            raise LoopError("step.update() was called before step.microbatches() was walked through.")
+
+    def _physical_batches(
+        self, loss_function: LossFunction | None = None, *, can_repeat: bool = False
+    ) -> Iterator[Any]:
+        """Yield physical batches, watched; batches that the launcher replays with ``loss_function`` are not yielded."""
+        how = self._how
+        for notify in how.events.pass_begins:
+            notify()
+        try:
+            for batch, size, is_probe in self._fetched():
+                self._is_probe = is_probe
+                if loss_function is not None and not is_probe and self._was_replayed(batch, size, loss_function):
+                    continue
+                leaves: Sequence[Tensor] = ()
+                if how.engine.wants_input_gradients:
+                    batch, leaves = with_gradients(batch, size)
+                mark_batch(tensors_of(batch))
+                how.engine.begin(size, leaves, can_repeat=can_repeat)
+                self._awaits_losses = True
+                yield batch
+                for notify in how.events.forward_ends:
+                    notify()
+                if self._awaits_losses:
+                    raise LoopError("A physical batch was handed out but step.backward(losses) was not called for it.")
+        finally:
+            how.engine.abandon()
+
+    def _was_replayed(self, batch: Any, size: int, loss_function: LossFunction) -> bool:
+        how, limit = self._how, self._how.physical_batch_size
+        how.preflight.before(batch, loss_function, step=how.steps_taken(), size=size, limit=limit)
+        if not how.launcher.replays:
+            return False
+        outcome = how.launcher.add(batch, size, limit, loss_function, self._rule, self._clipped)
+        if outcome is not None:
+            self._note(outcome.losses, outcome.norms)
+        return outcome is not None
+
+    def _fetched(self) -> Iterator[tuple[Any, int, bool]]:
+        """Yield physical batches, their sizes, and whether they are probes whose sum is thrown away.
+
+        A program must be seen on two numbers of examples before it is known not to depend on them. The first batch of
+        all is cut in two unequal parts; where that settles nothing (the batch is small, or a part took another way at
+        random) a part is handed out again with the same random numbers and one example more or less.
+        """
+        how, watch = self._how, self._how.watch
+        for part in split(self._indices, how.physical_batch_size):
+            batch = fetch(how.dataset, part, how.collate, how.device)
+            has_all_rows, is_first = has_rows(batch, len(part)), watch.has_met_none
+            pieces: Iterable[tuple[Any, int]] = [(batch, len(part))]
+            if watch.wants_two_sizes and how.cuts and has_all_rows and len(part) >= SMALLEST_CUT:
+                pieces = cut_in_two(batch, len(part))
+            waiting: dict[Family, tuple[Any, int, Draws]] = {}
+            for rows, size in pieces:
+                draws = Draws.now(how.device)
+                with watch.running():
+                    yield rows, size, False
+                if watch.latest is not None and not watch.latest.is_compared and has_all_rows:
+                    waiting[watch.latest] = (rows, size, draws)
+            for family, (rows, size, draws) in waiting.items():
+                for repeated, wanted in resized(rows, size, limit=how.physical_batch_size):
+                    if not family.is_compared:
+                        with watch.probing(family), draws.again():
+                            yield repeated, wanted, True
+            if is_first and len(part) == 1 and has_all_rows:  # its program says nothing of those for several examples
+                for repeated, wanted in resized(batch, 1, limit=how.physical_batch_size):
+                    with draws.again():
+                        yield repeated, wanted, True
+
+    def add_clipped(self, losses: Tensor) -> None:
+        """Clip the gradient of each example of the physical batch, and add it to the sum.
+
+        Args:
+            losses: One loss per example.
+        """
+        how = self._how
+        if not self._awaits_losses:
+            raise LoopError("step.backward(losses) belongs inside the loop over step.microbatches(), once per batch.")
+        for notify in how.events.forward_ends:
+            notify()
+        if self._is_probe:
+            aside = replace(self._clipped, flat=torch.zeros_like(self._clipped.flat), squares=None)
+            how.engine.add_clipped(losses, self._rule, aside)
+        else:
+            self._note(losses, how.engine.add_clipped(losses, self._rule, self._clipped))
+        self._awaits_losses = False
+
+    def _note(self, losses: Tensor, norms: Tensor) -> None:
+        self._how.clipping.watch(norms)
+        for notify in self._how.events.batch_added:
+            notify(losses, norms, self._rule)
+
+    def accumulate(self, loss_function: LossFunction) -> None:
+        """Sum all examples with a function from a batch to its losses, surviving lack of memory.
+
+        If the device runs out of memory the sum starts over with half the physical batch size and the same examples;
+        nothing is redrawn and nothing is charged twice.
+        """
+        how = self._how
+        self._begin(loss_function, "step.accumulate() must be the only pass over the step's examples.")
+        replayed: LossFunction | None = loss_function
+        while True:
+            try:
+                for batch in self._physical_batches(replayed, can_repeat=True):
+                    self.add_clipped(loss_function(*(batch if isinstance(batch, tuple | list) else (batch,))))
+            except NotFinite:
+                replayed = None  # eager batches take such an example out
+            except NewProgram:
+                pass  # the engine asks for leaves from now on
+            except torch.OutOfMemoryError:
+                if how.physical_batch_size == 1:
+                    raise
+                how.physical_batch_size = math.ceil(how.physical_batch_size / 2)
+            else:
+                self._stage = _Stage.SUMMED
+                return
+            self._clipped.clear()
+            how.clipping.begin(self._index, self._clipped.flat)
+            self._awaits_losses = False
+            for notify in how.events.sum_restarts:
+                notify()
