@@ -126,6 +126,38 @@ def test_names_of_the_last_version_work_and_the_warning_names_the_new_one(name: 
     assert name not in dir(privet)
 
 
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("privet.attacks.canary_audit", "CanaryAudit sharpened"),
+        ("privet.convex.descent", "NoisyCGD"),
+        ("privet.effects.mitigation", "charged_for_group_rates"),
+        ("privet.effects.sparsification", "ConvergenceTerms equivalent_clipping"),
+        ("privet.experiments.evaluation", "measure_model"),
+        ("privet.experiments.predicting", "model_of predict_new"),
+        ("privet.federated.agreement", "Agreement"),
+        ("privet.federated.contributions", "ClippedSums"),
+        ("privet.federated.coordinator", "Coordinator"),
+        ("privet.federated.party", "Party"),
+        ("privet.mechanism.chosen_mask", "ChosenMask"),
+        ("privet.mechanism.terms", "Adjacency Unit"),
+        ("privet.models.adapters", "adapter_weights add_adapters merge_adapters"),
+        ("privet.plan", "Plan"),
+        ("privet.reports.comparison", "write_comparison"),
+        ("privet.reports.content", "gather"),
+        ("privet.reports.report", "write_report"),
+    ],
+)
+def test_imports_that_pages_of_the_last_version_showed_still_work(module: str, names: str) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = [getattr(importlib.import_module(module), name) for name in names.split()]
+    assert all(callable(value) for value in found)
+    assert all(re.search(r" is now privet\.\S+; .* goes in 0\.3", str(warning.message)) for warning in caught)
+    is_former = "goes in 0.3" in str(importlib.import_module(module).__doc__)
+    assert len(caught) == len(found) * is_former
+
+
 def test_only_former_names_are_moved_names() -> None:
     assert set(privet._MOVED) <= set(FORMER)
 

@@ -1,8 +1,9 @@
-"""Public names of a package that are looked up on first use, so that importing the package loads nothing heavy."""
+"""Names that are looked up on first use: public ones, so that imports stay quick, and former ones, which warn."""
 
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,3 +27,25 @@ def lazily(package: str, homes: Mapping[str, tuple[str, ...]]) -> tuple[Callable
         return getattr(importlib.import_module(module), its_name)
 
     return look_up, lambda: sorted(where)
+
+
+def moved(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a module whose names have moved: each works for one version, with a warning.
+
+    Args:
+        module: The former module's ``__name__``.
+        names: For each former name the public one, such as ``privet.runs.model_of``.
+    """
+
+    def look_up(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        home, _, new_name = names[name].rpartition(".")
+        warnings.warn(
+            f"{module}.{name} is now {names[name]}; the old name works in 0.2 and goes in 0.3.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return getattr(importlib.import_module(home), new_name)
+
+    return look_up

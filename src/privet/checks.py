@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import SupportsFloat
 
 from privet.errors import ArgumentError
@@ -62,3 +64,18 @@ def count(name: str, value: object, *, minimum: int = 1) -> int:
     if result < minimum:
         raise ArgumentError(f"{name} must be at least {minimum}, got {result}.")
     return result
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Refuse a stored record whose entries are missing or of the wrong kind.
+
+    Raises:
+        ArgumentError: the block found such an entry. The message says that this is not ``what``.
+    """
+    try:
+        yield
+    except ArgumentError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ArgumentError(f"This is not {what}: {error}.") from None

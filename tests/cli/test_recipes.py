@@ -1,4 +1,4 @@
-"""``privet init``: recipes that are accepted as they are printed, with a word on every value."""
+"""``privet init``: recipes that are accepted as they are printed, with a comment on every value."""
 
 from __future__ import annotations
 

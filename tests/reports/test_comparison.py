@@ -10,11 +10,11 @@ from privet.errors import ArgumentError, CheckpointError
 from privet.reports.audits import read_audit
 from privet.reports.baseline import baseline_rows, group_prices, unequal_terms
 from privet.reports.comparison import (
+    described_differences,
     facet_plot,
     places_of,
     privacy_note,
     render_comparison,
-    told_differences,
     write_comparison,
 )
 from privet.reports.content import RunContent, gather
@@ -73,13 +73,13 @@ def test_a_comparison_shows_privacy_and_every_kind_of_figure_with_interval_and_c
 
 
 def test_differences_are_said_only_when_intervals_support_them() -> None:
-    assert told_differences(facet(figure(0.8), figure(0.805))) == []
-    assert told_differences(facet(figure(0.8), figure(0.7), figure(0.9))) == [
+    assert described_differences(facet(figure(0.8), figure(0.805))) == []
+    assert described_differences(facet(figure(0.8), figure(0.7), figure(0.9))) == [
         "Run 2 is less accurate than run 1: -10.0 points (-11.4 to -8.6 points).",
         "Run 3 is more accurate than run 1: +10.0 points (+8.6 to +11.4 points).",
     ]
-    assert told_differences(facet(None, figure(0.7))) == []
-    assert told_differences(facet(figure(0.8), None)) == []
+    assert described_differences(facet(None, figure(0.7))) == []
+    assert described_differences(facet(figure(0.8), None)) == []
 
 
 def test_runs_on_different_data_stand_side_by_side_and_nothing_is_said(runs: Runs) -> None:

@@ -1,4 +1,4 @@
-"""What an attacker's hits prove about a guarantee: lower bounds on epsilon that hold with a stated confidence.
+"""Lower bounds on epsilon from an attacker's hits, which hold with a stated confidence.
 
 From rates of errors: Kairouz, Oh and Viswanath (2015) for (epsilon, delta), Nasr et al. (2023) for Gaussian DP. From
 right guesses about many canaries of one single run: Steinke, Nasr and Jagielski (2023), and for trade-off functions
@@ -26,7 +26,7 @@ _BISECTIONS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Errors:
-    """How often one fixed test was wrong about canaries that were out, and about canaries that were in.
+    """Error counts of one fixed test: on canaries that were out, and on canaries that were in.
 
     Attributes:
         false_positives: Canaries that were out and were called in.
@@ -86,7 +86,7 @@ def epsilon_bound(errors: Errors, *, delta: float, confidence: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Guesses:
-    """What an attacker guessed about the canaries of one run, each in or out by its own fair coin.
+    """Guesses of an attacker about the canaries of one run, each in or out by its own fair coin.
 
     Attributes:
         num_canaries: How many coins were tossed.
@@ -108,7 +108,7 @@ class Guesses:
 
 
 def one_run_p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
-    """Return how likely so many right guesses are at most under (epsilon, delta)-DP (Steinke et al. 2023, theorem 5.2).
+    """Bound the probability of this many right guesses under (epsilon, delta)-DP (Steinke et al. 2023, theorem 5.2).
 
     Guarantee: an upper bound for every mechanism and every attacker; canaries may depend on each other in any way.
     Edge cases: no guess gives 1; epsilon = inf gives 1.
@@ -120,7 +120,7 @@ def one_run_p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
     if right == 0:
         return 1.0
     chance = float(expit(epsilon))
-    # the probability of at least so many successes, from none to all that were seen
+    # the probability of at least k successes, for k from 0 to the number seen
     tails = np.concatenate([[1.0], bdtrc(np.arange(right), guesses.num_guesses, chance)])
     beta = float(tails[right])
     steps = np.arange(1, right + 1)
@@ -129,7 +129,7 @@ def one_run_p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
 
 
 def one_run_epsilon(guesses: Guesses, *, delta: float, confidence: float) -> float:
-    """Return the epsilon below which so many right guesses are less likely than ``1 - confidence``.
+    """Return the epsilon below which this many right guesses are less likely than ``1 - confidence``.
 
     Guarantee: as in :func:`one_run_p_value`. Edge cases: 0 where even epsilon = 0 is not refuted.
     """
@@ -138,7 +138,7 @@ def one_run_epsilon(guesses: Guesses, *, delta: float, confidence: float) -> flo
 
 
 def one_run_refutes(guesses: Guesses, inverse: Callable[[float], float], *, confidence: float) -> bool:
-    """Whether so many right guesses refute a trade-off function (Mahloujifar et al. 2024, algorithm 3).
+    """Whether this many right guesses refute a trade-off function (Mahloujifar et al. 2024, algorithm 3).
 
     Args:
         guesses: What was guessed.
@@ -161,7 +161,7 @@ def one_run_refutes(guesses: Guesses, inverse: Callable[[float], float], *, conf
 
 
 def one_run_mu(guesses: Guesses, *, confidence: float) -> float:
-    """Return the mu below which so many right guesses refute mu-GDP; 0 where nothing is refuted.
+    """Return the mu below which this many right guesses refute mu-GDP; 0 where nothing is refuted.
 
     Guarantee: as in :func:`one_run_refutes`, for mechanisms that are mu-GDP, such as Gaussian noise without sampling.
     """

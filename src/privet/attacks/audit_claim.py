@@ -16,7 +16,7 @@ from privet.accounting.accountants import curve
 from privet.accounting.calibration import spent_epsilon
 from privet.accounting.curves import GaussianCurve
 from privet.accounting.profile import trade_off
-from privet.errors import ArgumentError, PlanError
+from privet.errors import PlanError
 from privet.mechanism.events import DpEvent
 from privet.plan import Plan
 
@@ -30,7 +30,7 @@ _GRID: Array = np.concatenate([[0.0], _RARE, np.linspace(0.01, 0.99, 600), 1 - _
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a plan says that so many of its rounds reveal at most, and what it would say with other noise.
+    """The claim of a plan about a number of its rounds, and the claim that it would make with other noise.
 
     Attributes:
         plan: The plan, calibrated.
@@ -123,7 +123,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditFinding:
-    """What one audit proved, beside the claim. Everything in it is about canaries, nothing about training data.
+    """The finding of one audit, beside the claim. It is about canaries only, not about training data.
 
     Attributes:
         audit: Which audit, in words.
@@ -167,7 +167,7 @@ class AuditFinding:
         Raises:
             ArgumentError: an entry is missing or of the wrong kind.
         """
-        try:
+        with checks.reading("the finding of an audit"):
             bound = data["noise_bound"]
             return cls(
                 audit=str(data["audit"]),
@@ -179,8 +179,6 @@ class AuditFinding:
                 num_rounds=checks.count("num_rounds", data["num_rounds"], minimum=0),
                 **{name: _number_in(name, data[name]) for name in _NUMBERS},
             )
-        except (KeyError, TypeError) as error:
-            raise ArgumentError(f"This is not the finding of an audit: {error}.") from None
 
 
 _NUMBERS = ("confidence", "delta", "epsilon_bound", "epsilon_claim", "noise_claim")

@@ -32,7 +32,7 @@ class AttackRun(Protocol):
 
 
 class Attack(Protocol):
-    """What an attacker looks at."""
+    """The view of an attacker."""
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class Attack(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LossAttack:
-    """How far the loss of a canary has fallen between the first model and the last: what was trained on, is known."""
+    """The fall of a canary's loss between the first model and the last: models know what they were trained on."""
 
     @property
     def name(self) -> str:
@@ -91,10 +91,10 @@ class LossAttackRun:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientAttack:
-    """How well the noisy gradients agree with a canary's own gradient, added up over steps: a white-box attack.
+    """The inner product of noisy gradients and a canary's own gradient, summed over steps: a white-box attack.
 
     Attributes:
-        every: Look at every so many steps; all of them by default.
+        every: Number of steps between looks; 1 by default.
     """
 
     every: int = 1
@@ -110,7 +110,7 @@ class GradientAttack:
 
     @property
     def sees_every_iterate(self) -> bool:
-        """It needs the steps on the way."""
+        """It needs the intermediate steps."""
         return True
 
     def start(self, model: nn.Module, losses: Losses, canaries: Sequence[Tensor]) -> GradientAttackRun:

@@ -41,7 +41,7 @@ _SHORTFALLS = (0.9, 0.5)
 
 
 class Coins(Enum):
-    """When it is decided which canaries are in.
+    """The moment at which the canaries that are in are chosen.
 
     EVERY_ROUND: anew for each round. Every round is one experiment: many observations, the sharpest view of one round.
     ONCE: for the whole run. Every canary is one experiment: also sees what adds up over rounds.

@@ -118,7 +118,7 @@ def _fit_logistic(features: Array, is_member: NDArray[np.bool_], weight_decay: f
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shadows:
-    """How models trained like the target speak of each record, when it trained them and when it did not.
+    """Scores of shadow models for each record, of models that it trained and of models that it did not train.
 
     Attributes:
         margins: Log-odds of the true class, ``[models, records]``.

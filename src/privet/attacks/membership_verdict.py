@@ -1,4 +1,4 @@
-"""What membership scores amount to: ROC curve, AUC, hits at few false alarms, and the limit that a guarantee sets."""
+"""Evaluation of membership scores: ROC curve, AUC, hits at few false alarms, and the limit of a guarantee."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from scipy.special import ndtri
 from privet import checks
 from privet.accounting.guarantee import trade_off
 from privet.attacks.intervals import Proportion, clopper_pearson, upper_limit
-from privet.errors import ArgumentError
 from privet.mechanism.events import DpEvent
 from privet.vocabulary import Adjacency
 
@@ -33,7 +32,7 @@ NEVER_TRAINED = ", control: never trained"
 
 @dataclass(frozen=True, kw_only=True)
 class AttackLimit:
-    """What no membership attack can exceed on average, by the guarantee of the mechanism that trained the model."""
+    """The limit of every membership attack on average, by the guarantee of the mechanism that trained the model."""
 
     event: DpEvent
     adjacency: Adjacency
@@ -86,13 +85,13 @@ class OperatingPoint:
 
     @property
     def exceeds_limit(self) -> bool:
-        """Whether the attack surely does better than the guarantee allows: then something is wrong."""
+        """Whether the attack exceeds the limit beyond chance: then the guarantee does not hold."""
         return self.true_positives.low > self.sure_limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class MembershipReport:
-    """What one attack achieved, beside what is allowed.
+    """The result of one attack, beside its limit.
 
     Attributes:
         attack: What made the scores.
@@ -123,7 +122,7 @@ class MembershipReport:
         Raises:
             ArgumentError: an entry is missing or of the wrong kind.
         """
-        try:
+        with checks.reading("a membership report"):
             area = {name: checks.number(name, data["area"][name]) for name in ("value", "low", "high")}
             return cls(
                 attack=str(data["attack"]),
@@ -134,8 +133,6 @@ class MembershipReport:
                 points=tuple(_read_point(row) for row in data["points"]),
                 roc=tuple((checks.number("roc", false), checks.number("roc", true)) for false, true in data["roc"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ArgumentError(f"This is not a membership report: {error}.") from None
 
 
 def _read_point(row: Any) -> OperatingPoint:

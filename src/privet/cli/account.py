@@ -61,7 +61,7 @@ class _WithParts(click.Command):
         "privet account --rate 0.01 --steps 1000 --epsilon 2 --delta 1e-5",
         "privet account event --help    any event, as ledgers write it",
         "privet account total --help    all runs of a project together",
-        "privet account accept --help   go on with a restored run folder",
+        "privet account accept --help   resume from a restored run folder",
         "privet account search --help   a tuning search of random length",
         "privet account waste --help    what samplers waste in an epoch",
         "privet account batch --help    the expected batch that costs least",

@@ -111,7 +111,7 @@ def fitted(text: str, stream: Any, *, used: int = 0, hang: int = 0) -> str:
 
 
 def remark(text: str) -> None:
-    """Say something about what is going on, apart from results: on stderr."""
+    """Print a remark on stderr, apart from results."""
     click.echo(fitted(text, sys.stderr), err=True)
 
 
@@ -194,7 +194,7 @@ def say_if_unfinished(run_folder: str) -> bool:
     if steps is not None:
         click.echo(
             f"{run_folder} is not finished: its newest checkpoint, with {steps:,} of {stored_plan(files).num_steps:,} "
-            f"steps, stands for its model.\nTo resume the run: {resuming_command(files)}",
+            f"steps, is used as its model.\nTo resume the run: {resuming_command(files)}",
             err=True,
         )
     return True

@@ -122,8 +122,8 @@ def _in_words_of_the_command(failure: str | None, remedy: str) -> str | None:
 
     if failure is None or not failure.startswith(FAILS_ON_MADE_UP):
         return failure
-    told = failure.removeprefix(FAILS_ON_MADE_UP).removesuffix(SHAPES_REMEDY).strip()
-    return f"The network fails on random examples {told} {remedy}"
+    reason = failure.removeprefix(FAILS_ON_MADE_UP).removesuffix(SHAPES_REMEDY).strip()
+    return f"The network fails on random examples {reason} {remedy}"
 
 
 def _inputs(input_shape: tuple[int, ...] | None, token_shape: tuple[int, ...] | None, vocabulary: int | None) -> Inputs:

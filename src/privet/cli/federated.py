@@ -77,9 +77,9 @@ def _told(traffic: list[Traffic]) -> dict[str, str]:
     """Say what passed; the first round brings every party the whole model."""
     if not traffic:
         return {}
-    told = {"bytes, first round": f"{traffic[0].total:,} (up {traffic[0].up:,}, down {traffic[0].down:,})"}
+    shown = {"bytes, first round": f"{traffic[0].total:,} (up {traffic[0].up:,}, down {traffic[0].down:,})"}
     later = traffic[1:]
     if later:
-        up, down = (sum(getattr(each, way) for each in later) / len(later) for way in ("up", "down"))
-        told["bytes per later round"] = f"{up + down:,.0f} (up {up:,.0f}, down {down:,.0f})"
-    return told
+        up, down = (sum(getattr(each, direction) for each in later) / len(later) for direction in ("up", "down"))
+        shown["bytes per later round"] = f"{up + down:,.0f} (up {up:,.0f}, down {down:,.0f})"
+    return shown

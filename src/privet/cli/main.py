@@ -19,7 +19,7 @@ from privet import __version__
 _VERBS: Mapping[str, tuple[str, str, str]] = {
     "init": ("privet.cli.recipes", "init", "Print a recipe to begin your own with."),
     "plan": ("privet.cli.planning", "plan", "Say what a recipe guarantees, before any data is read."),
-    "train": ("privet.cli.train", "train", "Run a recipe, or go on with a run."),
+    "train": ("privet.cli.train", "train", "Run a recipe, or resume a run."),
     "evaluate": ("privet.cli.evaluate", "evaluate", "Measure a run's model on test data."),
     "predict": ("privet.cli.predict", "predict", "Let a run's model decide on new records."),
     "report": ("privet.cli.report", "report", "Write a run's report: one HTML file."),
@@ -45,7 +45,7 @@ _OFTEN_MEANT: Mapping[str, str] = {
     "verify": "'privet account RUN' checks a ledger row by row; 'privet certify RUN' writes what others can check.",
     "check": "'privet account RUN' checks a ledger, 'privet doctor RECIPE' a network.",
     "test": "'privet evaluate RUN' measures a run's model.",
-    "resume": "'privet train' goes on with a run: give the same recipe and the same folder.",
+    "resume": "'privet train' resumes a run: give the same recipe and the same folder.",
     "run": "'privet train RECIPE' runs a recipe.",
 }
 

@@ -175,7 +175,7 @@ def _print_comparison(rows: list[dict[str, Any]]) -> None:
 
 
 def _seen(plan: Plan) -> float | None:
-    """What the same run costs when its earlier models get out after all; None where that is the guarantee anyway."""
+    """Epsilon of the same run if every iterate were seen; None where the guarantee already allows that."""
     from privet.accounting.charges import SupposedCharges
     from privet.vocabulary import Release
 
@@ -210,9 +210,7 @@ def _print(recipe: Recipe, plan: Plan, found: dict[str, Any]) -> None:
         )
     seen = found["epsilon_if_every_iterate_were_seen"]
     if seen is not None:
-        facts["if models get out on the way"] = (
-            f"\N{GREEK SMALL LETTER EPSILON} {seen:.4g}: keep checkpoints to yourself"
-        )
+        facts["if every iterate were seen"] = f"\N{GREEK SMALL LETTER EPSILON} {seen:.4g}: keep checkpoints to yourself"
     show_facts(facts)
     click.echo()
     rows = [

@@ -27,9 +27,9 @@ class ProgressLine:
     """Shows where a run stands.
 
     Guarantee:
-        What is written elsewhere than to a terminal, and when, depends on private data in no way: lines come after
-        fixed steps and name no time. On public data they come every 30 seconds, with speed and time left; a terminal
-        shows these always, for whoever watches it sees the time anyway.
+        Output elsewhere than on a terminal does not depend on private data, nor does its time: lines come after fixed
+        steps and name no time. On public data they come every 30 seconds, with speed and time left; a terminal
+        always shows these, because its viewer can measure time anyway.
     """
 
     def __init__(self, stream: TextIO, *, is_terminal: bool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -47,7 +47,7 @@ class ProgressLine:
         self._first_step = step
 
     def stepped(self, update: StepUpdate) -> None:
-        """Show the step, if it is time: by the clock, or by the number of steps where the clock would tell on data."""
+        """Show the step, if it is time: by the clock, or by the number of steps where the clock would reveal data."""
         self._newest, self._is_shown = update, False
         if not self._may_use_clock(update):
             if update.step * LINES_OF_A_PRIVATE_RUN % update.num_steps < LINES_OF_A_PRIVATE_RUN:

@@ -83,7 +83,7 @@ def copy(name: str, path: str) -> None:
 )
 @click.argument("kind", type=click.Choice(TEMPLATES), default="tabular")
 def init(kind: str) -> None:
-    """Print a recipe with a word on every value, to change and keep.
+    """Print a recipe with a comment on every value, to change and keep.
 
     tabular and images are for data of your own; text and demo use data that
     privet knows by name. Every one of them can be planned as it stands.

@@ -71,7 +71,7 @@ def train(
     tensorboard: bool,
     quiet: bool,
 ) -> int:
-    """Run RECIPE in the folder RUN, or go on with the run that is there.
+    """Run RECIPE in the folder RUN, or resume the run in that folder.
 
     RECIPE is the name of a packaged recipe, a TOML file, or your own data: a
     CSV file with a header, or a folder with one sub-folder of images per class.
@@ -191,7 +191,7 @@ def _print(outcome: RunOutcome, folder: str, *, is_public: bool, has_test_data: 
                 "figures on test data are not covered by the guarantee" if has_test_data else "there are no test data"
             )
             data = "" if has_test_data else " --data TEST"
-            remark(f"The model was not measured: {reason}.\nTo measure it all the same: privet evaluate {folder}{data}")
+            remark(f"The model was not measured: {reason}.\nTo measure it anyway: privet evaluate {folder}{data}")
         remark(f"Next: privet report {folder}")
     else:
         remark("Interrupted: the run is not finished. The same command resumes the run.")

@@ -24,7 +24,7 @@ _CHANGES_A_RECIPE = ("epsilon", "delta")
 
 @dataclass(frozen=True, kw_only=True)
 class OwnData:
-    """What was said about the user's own data on the command line; None for what was not said."""
+    """The options about the user's own data; None for an option that was not given."""
 
     epsilon: float | None
     delta: float | None
@@ -41,7 +41,7 @@ class OwnData:
 
     @classmethod
     def given(cls, ctx: click.Context) -> OwnData:
-        """Return what the options of the present command line say."""
+        """Return the options of the present command line."""
         kept = ctx.meta.get(_META, {})
         return cls(**{field.name: kept.get(field.name) for field in fields(cls)})
 
@@ -66,9 +66,9 @@ class OwnData:
             remark("No test data (--test): the model will be trained and not measured.")
             if recipe.table is not None:
                 remark(
-                    "Cells of training records that do not fit the schema are changed to fit, silently: a word about "
-                    "them would tell about records. Test records that do not fit are refused with the reason, so a "
-                    "--test file shows whether the schema is right."
+                    "Cells of training records that do not fit the schema are changed to fit, silently: a warning "
+                    "would reveal something about records. Test records that do not fit are refused with the reason, "
+                    "so a --test file shows whether the schema is right."
                 )
         return recipe
 
@@ -178,7 +178,7 @@ class OwnData:
 
 
 def is_own_data(path: str) -> bool:
-    """Whether a word names a table or a folder of images, and no recipe and no run."""
+    """Whether an argument names a table or a folder of images, and neither a recipe nor a run."""
     return path.lower().endswith(_TABLES) or (Path(path).is_dir() and not (Path(path) / "recipe.toml").exists())
 
 
@@ -186,7 +186,7 @@ def _no_classes(path: Path) -> str:
     from privet.runs.run_files import RunFiles
 
     if RunFiles(folder=path).ledger.exists():
-        return f"{path} is the folder of a run, and no data. The program that began the run goes on with it."
+        return f"{path} is the folder of a run, and no data. The program that began the run resumes it."
     return (
         f"{path} has no sub-folders. A folder of images needs one per class, such as {path / 'cat'} and "
         f"{path / 'dog'}; their names are the classes."
@@ -194,7 +194,7 @@ def _no_classes(path: Path) -> str:
 
 
 def _name(path: Path) -> str:
-    """Return a name for the data: that of the file, without what cannot stand in a name."""
+    """Return a name for the data: that of the file, without characters that a name cannot hold."""
     stem = path.resolve().name.split(".")[0]
     return "own_" + (re.sub(r"[^A-Za-z0-9_-]+", "_", stem).strip("_") or "data")
 

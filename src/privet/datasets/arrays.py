@@ -98,7 +98,7 @@ class ArrayDataset(Dataset[tuple[Tensor, Tensor]]):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
-    """A data set as experiments use it: what trains, what tests, and what is publicly known about both.
+    """A data set in two parts, for training and for tests, with the public facts about it.
 
     Attributes:
         train: the examples that training may see.

@@ -21,7 +21,7 @@ MAX_RECORD_LENGTH = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class CsvFormat:
-    """How a file is cut into records and cells.
+    """The format by which a file is split into records and cells.
 
     Attributes:
         delimiter: One character between cells.

@@ -43,7 +43,7 @@ class FeatureCache:
         """Return the features under a key that names all they follow from, computing and keeping them if need be.
 
         A file that is damaged or of another shape is replaced. A disk that refuses the file is no reason to fail: the
-        features are returned all the same.
+        features are returned anyway.
         """
         path = self.folder / f"{key}.safetensors"
         found = _read(path, shape)

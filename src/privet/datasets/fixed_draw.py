@@ -10,7 +10,7 @@ def fixed_order(positions: Iterable[int], *, seed: str) -> list[int]:
     """Return the positions in an order that looks random and never changes.
 
     They are sorted by the SHA-256 of ``"<seed>/<position>"``. A random number generator would do as well today, but
-    none promises the same stream for ever.
+    none promises the same stream forever.
 
     >>> fixed_order(range(5), seed="example") == fixed_order(reversed(range(5)), seed="example")
     True

@@ -1,4 +1,4 @@
-"""What to tell somebody whose CSV file has another first line than was declared."""
+"""Advice for a CSV file whose first line is not the declared header."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
 
 def header_advice(line: str, wanted: Sequence[str], *, delimiter: str) -> str:
-    """Return what to do about a first line that does not name each of the wanted columns once, as sentences.
+    """Return advice on a first line that does not name each of the wanted columns once.
 
     Guarantee: the first line may be a record, if the file has no header. So no cell of it is shown, but for a name that
     is nearly the wanted one, and that only if no cell of the line is a number.

@@ -64,7 +64,7 @@ AS_STORED = Normalisation(name="as_stored", shift=(0.0,), scale=(1.0,))
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """What is publicly known about a data set.
+    """Public facts about a data set.
 
     Attributes:
         name: the name ``load`` knows it by.

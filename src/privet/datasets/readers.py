@@ -41,7 +41,7 @@ def read_idx(
 
     Args:
         path: the file.
-        shape: the declared shape; None in it stands for any size of that axis. None declares nothing.
+        shape: the declared shape; None in it allows any size of that axis. None declares nothing.
         sha256: the known checksum of the unpacked content.
         max_bytes: refuse files whose header declares more than this.
 

@@ -44,7 +44,7 @@ class Column(Protocol):
         ...
 
     def value(self, cell: str | None) -> float:
-        """Turn one cell into a number; None stands for a missing cell. Never raises."""
+        """Turn one cell into a number; None is a missing cell. Never raises."""
         ...
 
 
@@ -131,7 +131,7 @@ class CategoryColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class CsvSchema(CsvFormat):
-    """What a CSV file is declared to hold, beside its format.
+    """The declared columns and the format of a CSV file.
 
     Attributes:
         columns: the columns to read. With a header they are found by name and may stand in any order among others;

@@ -32,7 +32,7 @@ class TwoPatchSample(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TwoPatch:
-    """The distribution. Its default sizes and shares stand in for published ones that are lost in print.
+    """The distribution. Its default sizes and shares are RECONSTRUCTED: the published ones are not legible.
 
     Attributes:
         feature_sizes: Length of the feature of each cell, in the order of ``CELLS``.

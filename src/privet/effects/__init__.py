@@ -1,4 +1,4 @@
-"""What private training does to a model: its convergence and its confidence."""
+"""Effects of private training on a model: convergence, confidence, fairness and robustness."""
 
 from __future__ import annotations
 

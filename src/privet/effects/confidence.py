@@ -1,4 +1,4 @@
-"""Whether a classifier's confidence can be believed: calibration errors, reliability, proper scores, temperature.
+"""Calibration of a classifier's confidence: calibration errors, reliability, proper scores, temperature.
 
 A prediction's confidence is the largest probability it gives. A classifier is calibrated if, of the predictions made
 with confidence 0.8, eight in ten are right. The errors are those of Naeini et al. (2015) and Guo et al. (2017).

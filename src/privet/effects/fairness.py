@@ -1,4 +1,4 @@
-"""What a classifier does for every class and every declared group, with intervals, and who is at the tail.
+"""Measures of a classifier for every class and declared group, with intervals, and examples of the highest loss.
 
 Private training costs small groups and groups of weak features more than others (Bagdasaryan et al., 2019; Xu and Chen,
 2026). Gaps of accuracy, loss and calibration are measured here, and explained in
@@ -262,7 +262,7 @@ class LongTail:
     Attributes:
         hardest: Positions of the largest losses, largest first.
         easiest: Positions of the smallest losses, smallest first.
-        num_right_among_hardest: How many of the hardest are classified rightly all the same.
+        num_right_among_hardest: How many of the hardest are still classified correctly.
     """
 
     hardest: tuple[int, ...]

@@ -53,7 +53,7 @@ class FeatureEstimate:
 def estimate_features(features: Array, labels: Codes) -> FeatureEstimate:
     """Estimate feature and noise from examples of two classes or more.
 
-    Edge cases: classes of one example tell nothing about noise and are refused, as is a single class.
+    Edge cases: classes of one example give no estimate of noise and are refused, as is a single class.
 
     Args:
         features: One row per example, of any further shape.
@@ -62,7 +62,7 @@ def estimate_features(features: Array, labels: Codes) -> FeatureEstimate:
     rows = np.asarray(features, dtype=np.float64).reshape(len(features), -1)
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) < 2 or counts.min() < 2:
-        raise DataError("Features can be told from noise with two classes or more and two examples or more of each.")
+        raise DataError("Separating features from noise needs at least two classes and at least two examples of each.")
     if not np.isfinite(rows).all():
         raise DataError("Features must be finite numbers. Remove or fill in NaN and infinite values.")
     means = np.stack([rows[labels == one].mean(0) for one in classes])

@@ -1,8 +1,8 @@
-"""How far the features of public data lie from those of the data to fine-tune on, and whether pre-training can harm.
+"""Shift of features between public data and the data to fine-tune on; a large shift makes pre-training harmful.
 
 Proposition 4.4 of Xu and Chen (2026): fine-tuning begins at ``log(1 + exp(-a (cos(angle) - sin(angle))))``, where the
 angle turns one class's feature towards the other's. Beyond 45 degrees that is worse than the ``log 2`` of an untrained
-network. Real data do not name their features, so class means stand for them, as in ``feature_estimate``. With ``u`` the
+network. Real data do not name their features, so class means represent them, as in ``feature_estimate``. With ``u`` the
 means of the public classes and ``f`` those of the target,
 
     margin(k) = min over j != k of (|f_k - u_j|^2 - |f_k - u_k|^2)  /  min over j != k of |u_k - u_j|^2

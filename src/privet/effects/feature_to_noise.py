@@ -6,7 +6,7 @@ are lost in the form in which it was available, so every right-hand side here is
 
 * the ratio, the clipping factor and the contraction are derived from the gradient of the two-layer network;
 * the shape of the bounds (a vanishing part, a part of order ``1/sqrt(n)``, a floor ``1/(p c FNR)``) is the text's;
-* the constants of order one in front of them are unknown. They stand in ``BoundConstants``, 1 by default.
+* the constants of order one in front of them are unknown. They are fields of ``BoundConstants``, 1 by default.
 
 So the figures rank settings and show how a loss moves with noise, size and share. They are not certified bounds, and
 a test compares their ranking with trained networks.
@@ -44,7 +44,7 @@ class PatchCell:
 
 @dataclass(frozen=True, kw_only=True)
 class BoundConstants:
-    """The constants of order one that the publication does not tell any more; all RECONSTRUCTED.
+    """Constants of order one that the publication does not give; all RECONSTRUCTED.
 
     Attributes:
         contraction: In front of the rate of learning.
@@ -66,7 +66,7 @@ class BoundConstants:
 
 
 class AttackNorm(Enum):
-    """What the radius of an attack is measured in."""
+    """The norm in which the radius of an attack is measured."""
 
     EUCLIDEAN = "l2"
     LARGEST = "l-infinity"
@@ -139,7 +139,7 @@ class PatchSetting:
         return math.sqrt(2 / self.num_filters) * (cell.feature_size + self.patch_noise_length)
 
     def clip_factor(self, cell: PatchCell) -> float:
-        """What clipping leaves of that gradient, at most 1 (Definition 3.3)."""
+        """The factor that clipping leaves of that gradient, at most 1 (Definition 3.3)."""
         bound = self.gradient_bound(cell)
         return 1.0 if bound <= self.clip_norm else self.clip_norm / bound
 

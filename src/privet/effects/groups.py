@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from privet import checks
 from privet.effects.reliability import Interval
-from privet.errors import ArgumentError
 
 _MEASURES = ("accuracy", "loss", "calibration_error")
 _DECISION_INTERVALS = ("demographic_parity_interval", "equalized_odds_interval")
@@ -17,7 +16,7 @@ _GAPS = ("accuracy_gap", "loss_gap", "calibration_gap")
 
 @dataclass(frozen=True, kw_only=True)
 class GroupFigures:
-    """What a classifier does for one group.
+    """Measures of a classifier for one group.
 
     Attributes:
         name: The group.
@@ -82,7 +81,7 @@ class AttributeReport:
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionDisparity:
-    """How differently the groups of one attribute are decided about, for two classes.
+    """Disparity of decisions between the groups of one attribute, for two classes.
 
     Attributes:
         attribute: What sorts the examples.
@@ -151,7 +150,7 @@ class SourceRow:
 
 @dataclass(frozen=True, kw_only=True)
 class FairnessReport:
-    """What a classifier does for every class and every declared group.
+    """Measures of a classifier for every class and every declared group.
 
     Attributes:
         num_examples: How many examples it rests on.
@@ -178,9 +177,7 @@ class FairnessReport:
         Raises:
             ArgumentError: an entry is missing or of the wrong kind.
         """
-        if not isinstance(data, Mapping):
-            raise ArgumentError("A fairness report is a table of values.")
-        try:
+        with checks.reading("a fairness report"):
             return cls(
                 num_examples=checks.count("num_examples", data["num_examples"]),
                 attributes=tuple(AttributeReport.from_dict(row) for row in data["attributes"]),
@@ -188,5 +185,3 @@ class FairnessReport:
                 sources=tuple(SourceRow.from_dict(row) for row in data["sources"]),
                 confidence=checks.probability("confidence", data["confidence"]),
             )
-        except (KeyError, TypeError) as error:
-            raise ArgumentError(f"This is not a fairness report: {error}.") from None

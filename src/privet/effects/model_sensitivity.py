@@ -1,4 +1,4 @@
-"""How much noise in each coordinate hurts a model: its sensitivity, and what any noise costs under it.
+"""Sensitivity of a model to noise in each coordinate, and the expected cost of any noise.
 
 The sensitivity of a model is the derivative of its mean loss by every parameter (Xiang, Yang and Li 2019). It is an
 exact function of the examples it is measured on, so they must be public: measured on private ones it would void any

@@ -70,9 +70,7 @@ class RobustnessReport:
         Raises:
             ArgumentError: an entry is missing or of the wrong kind.
         """
-        if not isinstance(data, Mapping):
-            raise ArgumentError("A robustness report is a table of values.")
-        try:
+        with checks.reading("a robustness report"):
             return cls(
                 norm=str(data["norm"]),
                 points=tuple(
@@ -87,8 +85,6 @@ class RobustnessReport:
                     for name in ("num_examples", "num_steps", "num_restarts")
                 },
             )
-        except (KeyError, TypeError) as error:
-            raise ArgumentError(f"This is not a robustness report: {error}.") from None
 
 
 def noise_walk_length(

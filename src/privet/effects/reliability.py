@@ -17,7 +17,7 @@ _PARTS = ("over_confidence", "under_confidence")
 
 
 class Binning(Enum):
-    """How confidences are sorted into bins."""
+    """The rule that sorts confidences into bins."""
 
     EQUAL_WIDTH = "equal width"
     EQUAL_MASS = "equal mass"
@@ -76,7 +76,7 @@ class Reliability:
 
     @property
     def num_examples(self) -> int:
-        """How many predictions were sorted."""
+        """The number of predictions."""
         return sum(entry.num_examples for entry in self.bins)
 
     @property
@@ -91,7 +91,7 @@ class Reliability:
 
     @property
     def worst_bin_size(self) -> int:
-        """How many predictions the largest error rests on: one alone may make it."""
+        """The number of predictions in the bin of the largest error, which may be one."""
         worst = max(
             (entry for entry in self.bins if entry.num_examples), key=lambda e: abs(e.over_confidence), default=None
         )
@@ -165,14 +165,10 @@ class CalibrationReport:
         Raises:
             ArgumentError: an entry is missing or of the wrong kind.
         """
-        if not isinstance(data, Mapping):
-            raise ArgumentError("A calibration report is a table of values.")
-        try:
+        with checks.reading("a calibration report"):
             return cls(
                 num_examples=checks.count("num_examples", data["num_examples"]),
                 reliability=Reliability.from_dict(data["reliability"]),
                 **{name: Interval.from_dict(data[name]) for name in _INTERVALS},
                 **{name: Interval.from_dict(data[name]) for name in _PARTS if name in data},
             )
-        except (KeyError, TypeError) as error:
-            raise ArgumentError(f"This is not a calibration report: {error}.") from None

@@ -1,4 +1,4 @@
-"""What random masks do to private training: the terms of the convergence bound, and how to measure them.
+"""Effects of random masks on private training: the terms of the convergence bound, and their measurement.
 
 Masking before clipping takes noise away and lets what is kept through less clipped, at the price of signal (Zhu and
 Blaschko, "Improving differentially private SGD via randomly sparsified gradients", 2023). Their bound (Theorem 3.5) on
@@ -85,8 +85,8 @@ class ConvergenceTerms:
     def optimal_rate(self) -> float:
         """Where the bound is least for ``kappa = sqrt(1 - r)``: ``1 - Delta_C / (learning_rate * Delta_sigma)``.
 
-        The learning rate stands in the bound beside the noise term, and so it does here; equation 114 of the paper lost
-        it on the way. Zero where noise is not what dominates.
+        The learning rate multiplies the noise term in the bound, as it does here; equation 114 of the paper omits it.
+        Zero where noise does not dominate.
         """
         return max(0.0, 1 - max(0.0, self.descent_term) / (self.learning_rate * self.noise_term))
 
@@ -120,7 +120,7 @@ def per_example_gradients(model: nn.Module, losses: Losses, inputs: Tensor, targ
 
 @dataclass(frozen=True, kw_only=True)
 class Kappa:
-    """How much of the bound's left-hand side a random mask leaves.
+    """The factor that a random mask leaves of the bound's left-hand side.
 
     Attributes:
         value: Kappa, or NaN where no gradient is near enough to the mean for the bound to say anything.
@@ -234,7 +234,7 @@ def symmetry(points: Tensor, *, num_mirrorings: int = 199, seed: int = 0) -> Sym
 
 
 def times_masked(keeps: Iterable[Tensor | None], num_coordinates: int) -> NDArray[np.int64]:
-    """Count how often each coordinate was masked (Figure 12); None stands for a mask that keeps everything. Public."""
+    """Count how often each coordinate was masked (Figure 12); None is a mask that keeps everything. Public."""
     counts = np.zeros(checks.count("num_coordinates", num_coordinates), dtype=np.int64)
     for keep in keeps:
         if keep is not None:

@@ -1,4 +1,4 @@
-"""What clipping does to convergence: the tangent kernel of a model, and the matrix that clipping turns it into.
+"""Clipping and convergence: the tangent kernel of a model, and the matrix that clipping turns it into.
 
 Under gradient flow the training loss moves by ``dL/dt = -(dL/df)^T A (dL/df)``, where ``A`` is the tangent kernel
 ``H = (df/dw)(df/dw)^T`` without clipping and ``sum_r H_r C_r`` with it: ``H_r`` is the share of parameter group ``r``,
@@ -33,7 +33,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MatrixProperties:
-    """What decides about convergence, of one square matrix.
+    """Properties of a square matrix that decide convergence.
 
     Attributes:
         asymmetry: Length of ``A - A^T`` over the length of ``A``; zero for a symmetric matrix.
@@ -54,7 +54,7 @@ class MatrixProperties:
 
     @property
     def is_positive_in_quadratic_form(self) -> bool:
-        """Whether no vector has a negative quadratic form: the loss falls, or rests, whatever the labels are."""
+        """Whether no vector has a negative quadratic form: the loss does not rise for any labels."""
         return self.least_quadratic >= -TOLERANCE * self.largest
 
     @property
@@ -126,7 +126,7 @@ class TangentKernel:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KernelReport:
-    """What one clipping rule does to the kernel of one batch.
+    """The effect of one clipping rule on the kernel of one batch.
 
     Attributes:
         properties: Of the matrix that drives the loss.

@@ -72,8 +72,8 @@ class OneVsRestLogistic:
     """One logistic loss per output, each with its residual cut to ``largest_residual``; labels are class numbers.
 
     Attributes:
-        largest_residual: Cut of each output's residual, in (0, 1]; 1 cuts nothing. Beyond the cut the loss goes on as a
-            straight line, so that it stays convex.
+        largest_residual: Cut of each output's residual, in (0, 1]; 1 cuts nothing. Beyond the cut the loss is
+            a straight line, so that it stays convex.
 
     Guarantee:
         A cut monotone function is monotone, and no steeper: each output's loss is convex and 1/4-smooth, and the
@@ -139,7 +139,7 @@ class RadialSquared:
         return self.largest_residual
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return half the squared distances, going on as straight lines beyond the cut."""
+        """Return half the squared distances, continued as straight lines beyond the cut."""
         wanted = targets if targets.is_floating_point() else _one_hot(outputs, targets)
         squares = (outputs - wanted.reshape(outputs.shape)).square().sum(1)
         cut = self.largest_residual

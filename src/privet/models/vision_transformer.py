@@ -1,6 +1,6 @@
 """A small vision transformer (Dosovitskiy et al., 2021) without dropout and without a class token.
 
-The publication that trains one privately on padded digits (Xu and Chen, 2026, Appendix E.2) does not tell its size;
+The publication that trains one privately on padded digits (Xu and Chen, 2026, Appendix E.2) does not give its size;
 that here is RECONSTRUCTED: patches of 4, width 64, four layers of four heads, hidden width 128.
 """
 

@@ -1,15 +1,14 @@
-"""What audits of a run's plan proved, in rows and as a plot: the lower bound of an attack beside the claim."""
+"""Audits of a run's plan, in rows and as a plot: the lower bound of an attack beside the claim."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privet.accounting.guarantee import rounded_up
 from privet.attacks.audit_claim import AuditFinding
-from privet.errors import CheckpointError, PrivetError
 from privet.reports.plots import BLUE, INK, ORANGE, Plot, draw_svg
-from privet.runs.run_files import RunFiles, read_json
+from privet.runs.run_files import RunFiles, listed, read_result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,20 +31,13 @@ class AuditRecord:
 
 
 def read_audit(files: RunFiles) -> AuditRecord | None:
-    """Read what audits proved; None when there were none.
+    """Read what audits proved; None when there were none."""
 
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    if not files.audit.exists():
-        return None
-    try:
-        found = read_json(files.audit)
-        rows = found.get("findings")
-        findings = tuple(AuditFinding.from_dict(row) for row in (rows if isinstance(rows, list) else [rows]))
-    except PrivetError as error:
-        raise CheckpointError(f"{files.audit} cannot be read: {error}") from None
-    return AuditRecord(plan_hash=str(found.get("plan")), findings=findings)
+    def parse(found: dict[str, Any]) -> AuditRecord:
+        findings = tuple(AuditFinding.from_dict(row) for row in listed(found.get("findings")))
+        return AuditRecord(plan_hash=str(found.get("plan")), findings=findings)
+
+    return read_result(files.audit, parse)
 
 
 def audit_rows(record: AuditRecord) -> list[tuple[tuple[str, ...], bool]]:

@@ -34,7 +34,7 @@ _FACTS = ("privet", "python", "packages", "system", "machine", "device")
 
 
 class Standing(Enum):
-    """What a certificate can stand for."""
+    """The standing of a certificate."""
 
     COMPLETE = "complete"
     UNFINISHED = "unfinished"
@@ -84,7 +84,7 @@ class Certificate:
     Attributes:
         check: What the ledger adds up to, held against its plan.
         head: The ledger's newest row.
-        is_complete: Whether a row of the ledger says that the plan was carried out to its end.
+        is_complete: Whether a row of the ledger says that the plan was completed.
         events: Everything charged, as (JSON form of the event, rounds).
         noise: The generator and its tail.
         model: Fingerprint of the final weights, if they are there.
@@ -110,12 +110,12 @@ class Certificate:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """On what the run was computed: ``cpu``, or the name of an accelerator; empty where it was not recorded."""
+        """Devices of the run: ``cpu``, or names of accelerators; empty where they were not recorded."""
         return tuple(sorted({str(entry["device"]) for entry in self.versions if "device" in entry}))
 
     @property
     def standing(self) -> Standing:
-        """What the certificate can stand for; the worst of what applies."""
+        """The standing: the worst that applies."""
         spent = self.guarantee
         if spent.not_private_because or not spent.is_upper_bound or math.isinf(spent.epsilon):
             return Standing.NOT_PRIVATE
@@ -126,7 +126,7 @@ class Certificate:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, with the digest of all the others.
 
-        The second opinions that the library asked for are left out: whoever checks the file has one of their own.
+        The cross-checks of the library are left out: a verifier of the file makes its own.
         """
         stated = replace(self.guarantee, witness=None, cross_check=None)
         values = {
@@ -188,7 +188,7 @@ def certify(folder: str | Path) -> Certificate:
     view = Ledger.read(files.ledger)
     check = check_ledger(files.folder)
     if check.head != view.head.sha256:
-        raise CheckpointError(f"The ledger of {folder} grew while it was read: the run goes on. Certify it at its end.")
+        raise CheckpointError(f"The ledger of {folder} grew while it was read: the run is active. Certify it later.")
     versions = _versions(files)
     model = fingerprint_of(files.model)
     noise = _noise_tail(check, view, versions, model)
@@ -266,7 +266,7 @@ def _limits(check: LedgerCheck, view: LedgerView, model: ModelFile | None, noise
         found.append("There is no final model in the folder: the certificate is about the training, not about a file.")
     if noise.unknown_because is not None:
         reason = noise.unknown_because.rstrip(".")
-        # An error's sentence goes on after a colon here; words such as RDP stay as they are.
+        # The error's sentence follows a colon here; words such as RDP keep their capitals.
         reason = reason if reason[1:2].isupper() else reason[:1].lower() + reason[1:]
         found.append(f"What the end of the noise's tail costs is not known: {reason}.")
     elif not noise.is_within_limit:

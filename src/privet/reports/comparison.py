@@ -47,7 +47,7 @@ def render_comparison(runs: Sequence[RunContent]) -> str:
     template = load_template("comparison.html.j2")
     facets = facets_of(runs)
     has_same_data = have_same_data(runs)
-    told = [sentence for facet in facets for sentence in told_differences(facet)] if has_same_data else []
+    sentences = [sentence for facet in facets for sentence in described_differences(facet)] if has_same_data else []
     return template.render(
         {
             "version": __version__,
@@ -56,7 +56,7 @@ def render_comparison(runs: Sequence[RunContent]) -> str:
             "runs": [_run_row(number, run) for number, run in enumerate(runs, start=1)],
             "has_same_data": has_same_data,
             "privacy_note": privacy_note(runs),
-            "sentences": told,
+            "sentences": sentences,
             "num_compared": sum(max(0, facet.num_known - 1) for facet in facets if facet.figures[0] is not None),
             "facet_header": ("measured", *(f"run {number}" for number in range(1, len(runs) + 1))),
             "facets": [
@@ -120,7 +120,7 @@ def _cell(figure: Figure | None, facet: Facet, run: RunContent) -> str:
     return f"{value} ({low} to {high}, n = {figure.num_examples:,})"
 
 
-def told_differences(facet: Facet) -> list[str]:
+def described_differences(facet: Facet) -> list[str]:
     """Say in words how other runs differ from the first, for those whose interval supports it."""
     first = facet.figures[0]
     if first is None:

@@ -18,7 +18,7 @@ _OTHER_NAMES = {"cross entropy": "negative log-likelihood"}
 class AttackRow:
     """One measure of one attack, as text.
 
-    A run without privacy has no limit that an attack could keep: ``has_limit`` says whether there is one to be told of.
+    A run without privacy has no limit that an attack could keep: ``has_limit`` is then False.
     """
 
     attack: str
@@ -48,7 +48,7 @@ def confidence_rows(report: CalibrationReport, *, measured: Collection[str] = ()
         ("Brier score", report.brier_score, False, count),
         ("negative log-likelihood", report.negative_log_likelihood, False, count),
     ]
-    told = {_OTHER_NAMES.get(name, name) for name in measured}
+    already_shown = {_OTHER_NAMES.get(name, name) for name in measured}
 
     def shown(value: float, is_share: bool) -> str:
         return f"{100 * value:.2f} %" if is_share else f"{value:.4f}"
@@ -57,7 +57,7 @@ def confidence_rows(report: CalibrationReport, *, measured: Collection[str] = ()
         (name, shown(found.value, is_share), f"{shown(found.low, is_share)} to {shown(found.high, is_share)}", f"{n:,}")
         for name, found, is_share, n in named
         # files of earlier versions hold no interval of the two parts
-        if found is not None and name not in told
+        if found is not None and name not in already_shown
     ]
 
 

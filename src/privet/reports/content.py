@@ -1,4 +1,4 @@
-"""What a report says, gathered from a run folder. Needs no torch, reads no training data and changes nothing."""
+"""The content of a report, gathered from a run folder. Needs no torch, reads no training data, changes nothing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from privet import checks
 from privet.accounting.guarantee import Guarantee
 from privet.attacks.membership_verdict import MembershipReport
 from privet.attacks.reconstruction.result import RebuiltReport
 from privet.effects.groups import FairnessReport
 from privet.effects.radii import RobustnessReport, WeightGrowth
 from privet.effects.reliability import CalibrationReport
-from privet.errors import CheckpointError, PrivetError
+from privet.errors import CheckpointError
 from privet.plan import Plan
 from privet.reports.audits import AuditRecord, read_audit
 from privet.reports.long_tail_pictures import read_long_tail, read_picture
@@ -22,7 +23,7 @@ from privet.runs.ledger_check import LedgerCheck, check_ledger
 from privet.runs.measures import Metrics
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.resuming import stored_plan, stored_recipe
-from privet.runs.run_files import RunFiles, read_json, read_lines, read_text
+from privet.runs.run_files import RunFiles, listed, read_json, read_lines, read_result, read_text
 
 # From the shortest to the longest gradient of a batch, in tenths.
 NUM_NORM_QUANTILES = 11
@@ -46,22 +47,22 @@ class RunContent:
 
     Attributes:
         folder: The run's folder.
-        recipe: What was run; None for a training loop of the user's own.
+        recipe: The recipe; None for a training loop of the user's own.
         recipe_text: The same, as written.
-        plan: What was planned.
+        plan: The plan.
         promised: The plan's guarantee.
-        ledger: What was charged.
-        metrics: What the model is worth, where that may be shown.
+        ledger: The checked ledger.
+        metrics: Measures on test data, where they may be shown.
         unprotected: Values outside the guarantee, where there are any.
         environments: One entry per process that worked on the run.
-        calibration: How far the model's confidence can be believed, where that was asked for.
-        membership: What membership attacks achieved, where they were run.
-        fairness: What the model does for classes and groups, where that was asked for.
-        robustness: Accuracy under attack, where that was asked for.
-        growth: The length of the weights beside what noise explains, where that is known.
-        audit: What audits of the plan proved, where they were run.
+        calibration: Calibration of the model's confidence, if it was measured.
+        membership: Results of membership attacks, if they were run.
+        fairness: Measures for classes and groups, if they were asked for.
+        robustness: Accuracy under attack, if it was measured.
+        growth: The length of the weights beside the length that noise explains, if it is known.
+        audit: Findings of audits of the plan, if they were run.
         long_tail: Public test pictures of lowest and highest loss as a link that holds them, where they were asked for.
-        rebuilt: What attacks rebuilt of public test pictures from their gradients, where that was asked for.
+        rebuilt: Measures of test pictures rebuilt from gradients, if the attack was run.
         rebuilt_pictures: The same as a link that holds the pictures.
     """
 
@@ -91,7 +92,7 @@ class RunContent:
 
     @property
     def is_public(self) -> bool:
-        """Whether exact values of the data may be shown; not for data that nobody declared."""
+        """Whether exact values of the data may be shown; never for undeclared data."""
         return self.recipe is not None and self.recipe.is_public
 
     @property
@@ -148,7 +149,7 @@ def gather(folder: str | Path) -> RunContent:
         plan=plan,
         promised=plan.guarantee(),
         ledger=check_ledger(files.folder),
-        metrics=_metrics(files),
+        metrics=read_result(files.metrics, Metrics.from_dict),
         unprotected=_unprotected(files),
         environments=_environments(files),
         calibration=read_calibration(files),
@@ -178,75 +179,35 @@ def _own_loop(files: RunFiles) -> RunContent:
     )
 
 
-def _metrics(files: RunFiles) -> Metrics | None:
-    if not files.metrics.exists():
-        return None
-    try:
-        return Metrics.from_dict(read_json(files.metrics))
-    except PrivetError as error:
-        raise CheckpointError(f"{files.metrics} cannot be read: {error}") from None
-
-
 def read_calibration(files: RunFiles) -> CalibrationReport | None:
-    """Read what was measured of the model's confidence; None when it was not.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    if not files.calibration.exists():
-        return None
-    try:
-        return CalibrationReport.from_dict(read_json(files.calibration))
-    except PrivetError as error:
-        raise CheckpointError(f"{files.calibration} cannot be read: {error}") from None
+    """Read what was measured of the model's confidence; None when it was not."""
+    return read_result(files.calibration, CalibrationReport.from_dict)
 
 
 def read_membership(files: RunFiles) -> tuple[MembershipReport, ...]:
-    """Read what attacks on the model achieved; nothing when there were none.
+    """Read what attacks on the model achieved; nothing when there were none."""
 
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    if not files.membership.exists():
-        return ()
-    try:
-        rows = read_json(files.membership).get("attacks")
-        return tuple(MembershipReport.from_dict(row) for row in (rows if isinstance(rows, list) else [rows]))
-    except PrivetError as error:
-        raise CheckpointError(f"{files.membership} cannot be read: {error}") from None
+    def parse(found: dict[str, Any]) -> tuple[MembershipReport, ...]:
+        return tuple(MembershipReport.from_dict(row) for row in listed(found.get("attacks")))
+
+    return read_result(files.membership, parse) or ()
 
 
 def read_fairness(files: RunFiles) -> FairnessReport | None:
-    """Read what was measured of classes and groups; None when it was not.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    if not files.fairness.exists():
-        return None
-    try:
-        return FairnessReport.from_dict(read_json(files.fairness))
-    except PrivetError as error:
-        raise CheckpointError(f"{files.fairness} cannot be read: {error}") from None
+    """Read what was measured of classes and groups; None when it was not."""
+    return read_result(files.fairness, FairnessReport.from_dict)
 
 
 def read_robustness(files: RunFiles) -> tuple[RobustnessReport, WeightGrowth | None] | None:
-    """Read what was measured under attack, and of the weights' length; None when it was not.
+    """Read what was measured under attack, and of the weights' length; None when it was not."""
 
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    if not files.robustness.exists():
-        return None
-    try:
-        found = read_json(files.robustness)
+    def parse(found: dict[str, Any]) -> tuple[RobustnessReport, WeightGrowth | None]:
         growth = found.get("growth")
         report = RobustnessReport.from_dict(found.get("report"))
-        return report, None if growth is None else WeightGrowth.from_dict(growth)
-    except PrivetError as error:
-        raise CheckpointError(f"{files.robustness} cannot be read: {error}") from None
-    except (KeyError, TypeError):
-        raise CheckpointError(f"{files.robustness} holds entries that privet did not write.") from None
+        with checks.reading("what privet writes about robustness"):
+            return report, None if growth is None else WeightGrowth.from_dict(growth)
+
+    return read_result(files.robustness, parse)
 
 
 def _unprotected(files: RunFiles) -> tuple[UnprotectedRow, ...]:

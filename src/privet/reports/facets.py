@@ -1,4 +1,4 @@
-"""What runs can be compared in: each facet is one kind of figure, with an interval, of every run that has it."""
+"""Facets for comparing runs: each is one kind of figure, with an interval, of every run that has it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Facet:
 
     Attributes:
         key: Short name of fixed words, for file names.
-        name: What was measured, in words; may hold words of a file.
+        name: The measured quantity, in words; may hold words of a file.
         axis: The same in fixed words, for pictures.
-        more: What a run with a larger figure is, such as ``more accurate``.
-        less: What a run with a smaller figure is.
+        more: The word for a run with a larger figure, such as ``more accurate``.
+        less: The word for a run with a smaller figure.
         is_share: Whether it is shown in percent.
         interval: How its 95 % intervals were made, in words.
         figures: One per run; None where the run does not have it.

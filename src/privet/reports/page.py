@@ -1,4 +1,4 @@
-"""From a template and values to a page: everything that comes from a file is escaped, what is missing is an error."""
+"""Templates of pages: every value is escaped, and a missing value is an error."""
 
 from __future__ import annotations
 

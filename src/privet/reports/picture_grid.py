@@ -1,4 +1,4 @@
-"""Pictures side by side: originals in the first row, what attacks made of their gradients below."""
+"""Pictures side by side: originals in the first row, rebuilt ones below."""
 
 from __future__ import annotations
 

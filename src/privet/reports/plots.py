@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-# Okabe and Ito's palette, told apart by people with any colour vision; readable on white and on near-black.
+# Okabe and Ito's palette, which people with any colour vision can distinguish; readable on white and on near-black.
 BLUE, ORANGE, GREEN = "#3a8fd0", "#d9822b", "#1fa187"
 # Paler versions for hatched areas: the hatching is drawn in the full colour, and transparency does not survive it.
 PALE = {BLUE: "#bcd9ee", ORANGE: "#f2d3b0", GREEN: "#b0ddd4"}

@@ -1,4 +1,4 @@
-"""Rebuilt pictures of a run in rows and as a grid: originals above, what attacks made of their gradients below."""
+"""Rebuilt pictures of a run, in rows of measures and as a grid with the originals above."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from privet.attacks.reconstruction.result import Mean, RebuiltReport
 from privet.durable import write_durably
-from privet.errors import CheckpointError, PrivetError
 from privet.reports.picture_grid import picture_grid
-from privet.runs.run_files import RunFiles, read_json
+from privet.runs.run_files import RunFiles, read_result
 
 if TYPE_CHECKING:
     from privet.attacks.reconstruction.released_gradients import RebuiltPictures
@@ -31,17 +30,8 @@ def write_rebuilt(folder: str | Path, found: RebuiltPictures) -> Path:
 
 
 def read_rebuilt(files: RunFiles) -> RebuiltReport | None:
-    """Read what was rebuilt; None when nothing was asked for.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    if not files.reconstruction.exists():
-        return None
-    try:
-        return RebuiltReport.from_dict(read_json(files.reconstruction))
-    except PrivetError as error:
-        raise CheckpointError(f"{files.reconstruction} cannot be read: {error}") from None
+    """Read the report on rebuilt pictures; None when nothing was asked for."""
+    return read_result(files.reconstruction, RebuiltReport.from_dict)
 
 
 def rebuilt_rows(report: RebuiltReport) -> list[tuple[str, ...]]:
@@ -56,7 +46,7 @@ def rebuilt_rows(report: RebuiltReport) -> list[tuple[str, ...]]:
 
 
 def rebuilt_note(report: RebuiltReport) -> str:
-    """Say what the attacker knows and what it saw."""
+    """Return a note on the knowledge of the attacker."""
     seen = (
         "The run hides nothing, so there is one line."
         if report.noise_std is None

@@ -17,7 +17,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFile:
-    """What identifies a file of weights.
+    """The identity of a file of weights.
 
     Attributes:
         name: Of the file, without its folder.

@@ -31,7 +31,7 @@ def trade_off_plots(
     attacks: Sequence[MembershipReport] = (),
     audited: tuple[float, float] | None = None,
 ) -> list[Plot]:
-    """What the best attacker can do: the whole trade-off, and its low end on logarithmic axes.
+    """The trade-off curve of the best attacker: whole, and its low end on logarithmic axes.
 
     Args:
         event: What was charged.

@@ -62,7 +62,7 @@ def _norm_plot(rows: Sequence[UnprotectedRow]) -> Plot:
 
 
 def _spread_plot(first: UnprotectedRow, last: UnprotectedRow) -> Plot:
-    """How lengths are spread in the first and in the last step.
+    """The distribution of lengths in the first and in the last step.
 
     Summed up rather than as bars: lengths that nearly agree, as in a first step often, make a bar so tall that a step
     whose lengths span many powers of ten vanishes beside it.

@@ -1,4 +1,4 @@
-"""What samplers waste, as bars in an SVG file."""
+"""Waste of samplers, as bars in an SVG file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privet.accounting.batch_sizes import Waste
 from privet.durable import write_durably
 from privet.errors import DependencyError
 
-# Okabe and Ito's palette, told apart by people with any colour vision.
+# Okabe and Ito's palette, which people with any colour vision can distinguish.
 _COLOURS = {"never seen": "#3a8fd0", "stragglers": "#d9822b", "dropped": "#1fa187", "padding": "#b07aa1"}
 
 

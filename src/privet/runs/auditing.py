@@ -28,7 +28,7 @@ from privet.runs.run_files import RunFiles
 from privet.runs.user_models import build_referenced
 from privet.vocabulary import Adjacency, Release
 
-# The gradient attack looks at about so many steps: more cost time and add little.
+# The gradient attack looks at about this many steps: more steps cost time and add little.
 _LOOKS = 60
 _PHYSICAL = 256
 # The audit of a plan's pieces at a small noise multiplier.
@@ -48,7 +48,7 @@ class AuditKind(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditReport:
-    """What the audits of one plan found.
+    """Findings of the audits of one plan.
 
     Attributes:
         title: Of the recipe.
@@ -83,7 +83,7 @@ class AuditReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is audited: a recipe with its calibrated plan, and perhaps a network of the user's own.
+    """The subject of an audit: a recipe with its calibrated plan, and optionally a network of the user's own.
 
     Attributes:
         recipe: Names data, network and training.
@@ -110,7 +110,7 @@ class Subject:
 
 
 def find_subject(recipe_or_run: str, overrides: Sequence[str] = (), *, model: str | None = None) -> Subject:
-    """Return what a recipe's name or file, or a run's folder, stands for. Reads no data.
+    """Return the subject that a recipe's name or file, or a run's folder, names. Reads no data.
 
     Raises:
         RecipeError: there is no such recipe, or a run is to be changed.

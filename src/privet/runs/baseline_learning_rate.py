@@ -1,7 +1,7 @@
-"""The learning rate of a run without privacy: what suits clipped and noisy gradients need not suit plain ones.
+"""Learning-rate search of the baseline without privacy: rates for clipped, noisy gradients need not suit plain ones.
 
-A baseline at a bad rate would make privacy look cheap. So a few rates are tried, plainly, on training records of which
-a tenth is held out; the choice reads the data, which a run without privacy does anyway.
+A baseline at a bad rate would make privacy look cheap. So a few rates are tried by plain training, with a tenth of the
+training records held out. The choice reads the data, as any run without privacy does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a recipe's words to the torch objects they name."""
+"""Torch objects that a recipe names: data, model, loss, optimizer, schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On what a run was made: versions and device, and nothing that names a person, a machine or a place."""
+"""The environment of a run: versions and device, without names of persons, machines or places."""
 
 from __future__ import annotations
 

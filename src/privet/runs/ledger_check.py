@@ -1,4 +1,4 @@
-"""What a ledger says, held against the plan it belongs to. Needs no torch and changes nothing."""
+"""Checks of a ledger against its plan. Needs no torch and changes nothing."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def check_ledger(run_or_ledger: Path) -> LedgerCheck:
         LedgerError: there is no ledger, its chain is broken, or other files of the folder know more than it does.
     """
     files = RunFiles(folder=run_or_ledger) if run_or_ledger.is_dir() else None
-    # before the ledger is read: a run that goes on writes rows first, and checkpoints that name them afterwards
+    # before the ledger is read: a live run writes rows first, and the checkpoints that name them afterwards
     known = None if files is None else _Known.of(files)
     view = read_newest(run_or_ledger if files is None else files.ledger, where=run_or_ledger)
     plan = Plan.from_dict(view.plan, where="ledger")
@@ -123,7 +123,7 @@ def lost_words(check: LedgerCheck) -> str:
         return "not known: there is no checkpoint"
     if check.is_finished or check.steps_lost == 0:
         return f"{check.steps_lost:,}"
-    return f"{check.steps_lost:,}, unless the run is still going on"
+    return f"{check.steps_lost:,}, unless the run is still active"
 
 
 def steps_in_checkpoint(path: Path) -> int | None:
@@ -148,7 +148,7 @@ def _facts_in_checkpoint(path: Path) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Known:
-    """What other files of a run folder know about its ledger.
+    """Facts about the ledger in other files of a run folder.
 
     Attributes:
         steps_kept: Steps in the model of the newest checkpoint.
@@ -208,7 +208,7 @@ def finished_ledger(files: RunFiles, plan: Plan) -> LedgerCheck | None:
     Guarantee:
         Nothing is written: the newest row of the ledger stays the one that certificates name.
     Edge cases: a run that ended between its last step and its model, a ledger that disagrees with its plan, and a
-    missing checkpoint count as unfinished. Going on with such a run puts it right, or says what is wrong.
+    missing checkpoint count as unfinished. Resuming such a run repairs it, or reports what is wrong.
 
     Raises:
         LedgerError: the ledger's chain is broken.

@@ -40,7 +40,7 @@ class Measure:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read what ``to_dict`` wrote."""
-        try:
+        with checks.reading("a measure"):
             return cls(
                 name=str(data["name"]),
                 value=checks.number("value", data["value"]),
@@ -49,8 +49,6 @@ class Measure:
                 num_examples=checks.count("num_examples", data["num_examples"], minimum=0),
                 interval=str(data["interval"]),
             )
-        except (KeyError, TypeError) as error:
-            raise ArgumentError(f"This is not a measure: {error}.") from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as plain values."""
@@ -84,7 +82,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """What a model is worth on the test split, at the end and on the way there.
+    """Measures of a model on the test split, at the end and during training.
 
     Not covered by the guarantee: these are exact functions of the test data.
     """

@@ -69,7 +69,7 @@ class LayerFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """What was found about a model."""
+    """Findings about a model."""
 
     model: str
     num_parameters: int

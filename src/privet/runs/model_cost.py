@@ -1,4 +1,4 @@
-"""What a private step of a network costs beside a plain one, measured on made-up examples."""
+"""The cost of a private step of a network beside a plain one, measured on made-up examples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ENOUGH_SECONDS = 2.0
 
 
 class Inputs(Protocol):
-    """What a network is given."""
+    """Inputs of a network."""
 
     def draw(self, num_examples: int) -> Tensor:
         """Return made-up examples, the same at every call."""
@@ -61,7 +61,7 @@ class RandomTokens:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCost:
-    """What was measured.
+    """Measured times and memory.
 
     Attributes:
         num_examples: Size of the physical batch.
@@ -152,7 +152,7 @@ class _Subject:
 
     @property
     def works(self) -> Sequence[Callable[[], None]]:
-        """What is timed, in turn."""
+        """The functions to time, in turn."""
         return (self.plain, self.private, self.flow)
 
     def _losses(self, batch: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a run's model says about new records: the model itself, or its decisions on a file or a folder of the user's."""
+"""Predictions of a run's model for new records in a file or a folder, and the model itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from privet.training.predictions import predict
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Decisions:
-    """What a classifier says about records without labels.
+    """Decisions of a classifier on records without labels.
 
     Attributes:
         names: The number of each record from 1, or the path of each image.
@@ -58,9 +58,9 @@ def model_of(folder: str | os.PathLike[str], *, device: str = "auto") -> nn.Modu
 
 
 def predict_new(folder: str | os.PathLike[str], path: str | os.PathLike[str], *, device: str = "auto") -> Decisions:
-    """Let a run's model decide on the records of a CSV file, or on the images of a folder.
+    """Return the decisions of a run's model on the records of a CSV file, or on the images of a folder.
 
-    Guarantee: as :func:`model_of` for the training records. The new records are not protected: what is said about one
+    Guarantee: as :func:`model_of` for the training records. The new records are not protected: the decision on one
     is an exact function of it. An empty cell is taken as in training, and counted in ``gaps``.
 
     Raises:
@@ -88,7 +88,7 @@ def _records(recipe: Recipe, path: str | os.PathLike[str]) -> tuple[tuple[str, .
     if table is None:
         raise DataError(
             f"The run was trained on {recipe.dataset!r}, which is neither a table nor a folder of images. Take its "
-            "model and ask it yourself: privet.runs.prediction.model_of(RUN)."
+            "model and ask it yourself: privet.runs.model_of(RUN)."
         )
     features, gaps = read_new_records(path, table, normalisation)
     return tuple(str(number + 1) for number in range(len(features))), features, gaps

@@ -1,4 +1,4 @@
-"""What a run tells while it works, and to whom."""
+"""Progress of a run: its events, and the receivers of them."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class StepUpdate:
 
 
 class Progress(Protocol):
-    """Receives what a run tells. Implementations decide how often to show it."""
+    """Receives the events of a run. Implementations decide how often to show them."""
 
     def started(self, promised: Guarantee, *, step: int, num_steps: int) -> None:
-        """The run begins, or goes on, after this many steps."""
+        """The run begins, or resumes, after this many steps."""
         ...
 
     def stepped(self, update: StepUpdate) -> None:

@@ -1,4 +1,4 @@
-"""What all runs of a project reveal together. Needs no torch and changes nothing."""
+"""The guarantee of all runs of a project together. Needs no torch and changes nothing."""
 
 from __future__ import annotations
 

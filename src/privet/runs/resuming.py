@@ -1,4 +1,4 @@
-"""Taking up a run again: the same recipe goes on under the same plan, anything else is refused with the difference."""
+"""Resuming a run: the same recipe continues under the same plan; another recipe is refused with its differences."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stored_recipe(files: RunFiles) -> Recipe:
             "ledger and checkpoints and no recipe, so its data and network cannot be loaded from here. Measure the "
             "model in your own code. These work on the folder: privet account, privet report, privet certify."
         )
-    read_text(files.recipe)  # refuses links and missing files in the words of a run folder
+    read_text(files.recipe)  # refuses links and missing files
     return load_recipe(files.recipe)
 
 
@@ -89,18 +89,18 @@ def plan_of_run(recipe: Recipe, files: RunFiles) -> Plan:
 
 
 def resuming_command(files: RunFiles) -> str:
-    """Return the command that goes on with a run: the recipe that its folder keeps is the one it began with."""
+    """Return the command that resumes a run with the recipe in its folder."""
     return shlex.join(["privet", "train", str(files.recipe), "-o", str(files.folder)])
 
 
 def write_beginnings(recipe: Recipe, plan: Plan, promised: Guarantee, files: RunFiles) -> None:
-    """Write what is decided before any data is read."""
+    """Write the plan and the recipe, before any data is read."""
     write_json(files.plan, {"plan": plan.to_dict(), "hash": plan.hash, "guarantee": promised.to_dict()})
     write_whole(files.recipe, recipe.to_toml())
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """List (dotted path, old value, new value) for everything that differs; None stands for absent."""
+    """List (dotted path, old value, new value) for everything that differs; None means absent."""
     old, new = _flat(before), _flat(after)
     paths = list(dict.fromkeys([*old, *new]))
     return [(path, old.get(path), new.get(path)) for path in paths if old.get(path) != new.get(path)]

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from privet.durable import write_durably
-from privet.errors import CheckpointError
+from privet.errors import CheckpointError, PrivetError
 
 MAX_TEXT_BYTES = 64_000_000
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFiles:
     """The named files of one run folder. A run folder is the unit: copy it, and everything about the run is copied.
 
-    Edge cases: links and anything but regular files are refused on reading, so that a folder from somebody else cannot
-    lead out of itself.
+    Edge cases: links and anything but regular files are refused on reading, so that a foreign folder cannot
+    lead outside of itself.
     """
 
     folder: Path
@@ -36,7 +37,7 @@ class RunFiles:
 
     @property
     def ledger(self) -> Path:
-        """What was charged."""
+        """The rows of charges."""
         return self.folder / "ledger.jsonl"
 
     @property
@@ -51,27 +52,27 @@ class RunFiles:
 
     @property
     def metrics(self) -> Path:
-        """What the model is worth on test data."""
+        """Measures on test data."""
         return self.folder / "metrics.json"
 
     @property
     def calibration(self) -> Path:
-        """How far the model's confidence can be believed; there only when it was asked for."""
+        """The calibration of the model's confidence, if it was measured."""
         return self.folder / "calibration.json"
 
     @property
     def membership(self) -> Path:
-        """What membership attacks on the model achieved; there only when they were run."""
+        """Results of membership attacks on the model, if they were run."""
         return self.folder / "membership.json"
 
     @property
     def audit(self) -> Path:
-        """What audits of the plan proved; there only when they were run."""
+        """Findings of audits of the plan, if they were run."""
         return self.folder / "audit.json"
 
     @property
     def fairness(self) -> Path:
-        """What the model does for classes and groups; there only when it was asked for."""
+        """Measures for classes and groups, if they were asked for."""
         return self.folder / "fairness.json"
 
     @property
@@ -86,7 +87,7 @@ class RunFiles:
 
     @property
     def reconstruction(self) -> Path:
-        """What was rebuilt of public test pictures from their gradients; there only when it was asked for."""
+        """Measures of pictures rebuilt from gradients, if the attack was run."""
         return self.folder / "reconstruction.json"
 
     @property
@@ -116,7 +117,7 @@ class RunFiles:
 
     @property
     def status(self) -> Path:
-        """How the newest process left the run."""
+        """The state in which the newest process left the run."""
         return self.folder / "status.json"
 
     @property
@@ -126,7 +127,7 @@ class RunFiles:
 
     @property
     def is_own_loop(self) -> bool:
-        """Whether the run is a training loop of the user's own: a ledger without what ``privet train`` writes first."""
+        """Whether the run is a training loop of the user's own: it has a ledger and no recipe."""
         return self.ledger.exists() and not self.recipe.exists() and not self.plan.exists()
 
     def prepare(self) -> None:
@@ -219,3 +220,22 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(word: str) -> float:
     raise ValueError(f"{word} is not a number")
+
+
+def read_result(path: Path, parse: Callable[[dict[str, Any]], _Result]) -> _Result | None:
+    """Read a file of results in a run's folder; None where it does not exist.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    if not path.exists():
+        return None
+    try:
+        return parse(read_json(path))
+    except PrivetError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+def listed(rows: object) -> list[Any]:
+    """Return stored rows as a list; anything else as a list of one, which the reader of a row then refuses."""
+    return rows if isinstance(rows, list) else [rows]

@@ -23,7 +23,7 @@ class StepLog:
     Guarantee:
         A line holds the step's number, the learning rate and the masked share, and at some steps the epsilon spent by
         then: all known before any data is read, or released and accounted. No loss, no batch size, and no time, which
-        would tell how many examples the step had.
+        would reveal how many examples the step had.
     Edge cases: a line without epsilon says that it was not computed there; a run without privacy spends "infinity".
     """
 
@@ -31,7 +31,7 @@ class StepLog:
         self._lines = JsonLines(path)
 
     def started(self, promised: Guarantee, *, step: int, num_steps: int) -> None:
-        """Nothing is written before a step."""
+        """Write nothing before a step."""
 
     def stepped(self, update: StepUpdate) -> None:
         """Append one line."""
@@ -47,7 +47,7 @@ class StepLog:
         )
 
     def evaluated(self, point: CurvePoint) -> None:
-        """Measurements have a file of their own."""
+        """Write nothing: measures have a file of their own."""
 
     def ended(self) -> None:
         """Close the file."""

@@ -1,4 +1,4 @@
-"""Running a recipe: one folder in, one folder out, and a guarantee before and after."""
+"""Running a recipe in a folder, with a guarantee before and after."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RunOutcome:
     Attributes:
         promised: The guarantee of the plan, known before any data was read.
         spent: The guarantee of what the ledger says was charged.
-        metrics: What the model is worth on test data; None when that may not be shown or the run is not finished.
+        metrics: Measures on test data; None where they may not be shown or the run is not finished.
         steps_done: Steps charged so far, by all processes of the run.
         steps_taken: Steps that are in the model; the rest was lost with an earlier process.
         num_steps: Steps planned.
@@ -95,16 +95,16 @@ def train(
     should_stop: Callable[[], bool] = _never,
     announce: Callable[[Guarantee], None] | None = None,
 ) -> RunOutcome:
-    """Run a recipe in a folder, or go on with the run that is there.
+    """Run a recipe in a folder, or resume the run in that folder.
 
     Args:
         recipe: What to run.
         folder: The run's folder. A folder that holds this run is resumed.
-        progress: Who is told on the way.
+        progress: Receives the events of the run.
         unprotected: Show and keep losses and clipped shares although the data are not public.
         max_epsilon: Refuse a plan that spends more.
         should_stop: Asked after every step; True ends the run cleanly. It can be resumed.
-        announce: Told what the plan promises, before any data is read.
+        announce: Receives the guarantee of the plan, before any data is read.
 
     Guarantee:
         The plan is accounted and compared with ``max_epsilon`` before any data is read. When the plan is used up, the
@@ -187,7 +187,7 @@ def _load_weights(model: nn.Module, files: RunFiles) -> None:
         if checkpoint is None:
             raise CheckpointError(
                 f"{files.folder} holds no model yet: the run is not finished, and no checkpoint of it was written. "
-                f"Go on with it: {resuming_command(files)}"
+                f"Resume it: {resuming_command(files)}"
             )
         prefix = "model."
         model.load_state_dict(
@@ -334,7 +334,7 @@ class _Run:
                     break
 
     def _released_weights(self, session: Session) -> AbstractContextManager[None]:
-        """The weights that the run is for: their average, if the recipe asks for one."""
+        """Put the released weights into the model: their average, if the recipe asks for one."""
         return nullcontext() if self._recipe.training.averaging is None else session.averaged()
 
     def _measure_now(self, done: int, epsilon: float) -> None:
@@ -351,8 +351,8 @@ class _Run:
         is_finished = session.is_complete
         if is_finished and spent.epsilon != self._promised.epsilon:
             raise LedgerMismatch(
-                f"The plan promised epsilon {self._promised.epsilon!r}, the ledger says {spent.epsilon!r}. What the "
-                "ledger says holds; please report this run."
+                f"The plan promised epsilon {self._promised.epsilon!r}, the ledger says {spent.epsilon!r}. The "
+                "ledger's value holds; please report this run."
             )
         metrics = None
         if is_finished:

@@ -1,4 +1,4 @@
-"""What a run has spent after each of its steps: exactly where that was computed, a bound everywhere."""
+"""Epsilon spent after each step of a run: exact where it was computed, an upper bound everywhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Spending:
     """
 
     def __init__(self, plan: Plan, *, measured_every: int | None = None) -> None:
-        """Prepare for a run of this plan whose model is measured after every so many steps, or never."""
+        """Prepare for a run of this plan; ``measured_every`` is the number of steps between measurements, or None."""
         self._plan, self._measured_every = plan, measured_every
         self._table = plan.epsilon_by_round
         self._promised = plan.guarantee().epsilon

@@ -39,7 +39,7 @@ def build_referenced(reference: str) -> nn.Module:
         raise RecipeError(f"{place} has no function or class '{name}'. Name one that builds the network.")
     try:
         model = build()
-    except Exception as error:  # whatever a user's code raises is told as it is
+    except Exception as error:  # an error of the user's code is reported as it is
         raise RecipeError(
             f"{reference} failed: {type(error).__name__}: {error}. It must be callable without arguments."
         ) from error
@@ -55,7 +55,7 @@ def _from_package(name: str) -> ModuleType:
         raise RecipeError(
             f"There is no module '{error.name}'. Run from the folder it lies in, or name a file: path/to/file.py:name."
         ) from error
-    except Exception as error:  # whatever a user's code raises is told as it is
+    except Exception as error:  # an error of the user's code is reported as it is
         raise RecipeError(f"Importing {name} failed: {type(error).__name__}: {error}.") from error
 
 
@@ -70,7 +70,7 @@ def _from_file(path: Path) -> ModuleType:
     sys.path.insert(0, folder)  # as Python does for a script: the file may import its neighbours
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever a user's code raises is told as it is
+    except Exception as error:  # an error of the user's code is reported as it is
         raise RecipeError(f"Running {path} failed: {type(error).__name__}: {error}.") from error
     finally:
         sys.path.remove(folder)

@@ -26,6 +26,7 @@ class _Segment:
     name: str
     words: Callable[[], Tensor]
     length: int
+    plain: Tensor | None = None  # what ``words`` returns, where it is the tensor's own memory
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,9 +38,10 @@ class _Page:
 
     def sums(self, multipliers: Tensor) -> Tensor:
         """Return one number for each segment."""
-        if len(self.segments) == 1:
-            return _total(self.segments[0].words(), multipliers).view(1)
-        words = torch.cat([segment.words() for segment in self.segments])
+        parts = [segment.words() if segment.plain is None else segment.plain for segment in self.segments]
+        if len(parts) == 1:
+            return _total(parts[0], multipliers).view(1)
+        words = torch.cat(parts)
         totals = (words * multipliers[: len(words)]).cumsum(0)[self.ends]
         return torch.cat([totals[:1], totals.diff()])
 
@@ -100,7 +102,7 @@ class Fingerprints:
             for number in chosen:
                 device = self._devices[number]
                 found.setdefault(device, []).append(self.pages[number].sums(self._multipliers_on(device)))
-            return Fingerprint(pages=chosen, sums={device: torch.cat(parts) for device, parts in found.items()})
+            return Fingerprint(pages=chosen, sums=dict(zip(found, map(torch.cat, found.values()), strict=True)))
 
     def differing(self, one: Fingerprint, other: Fingerprint) -> list[tuple[torch.device, Tensor]]:
         """Compare two fingerprints of the same pages: one truth value for each segment, on its device."""
@@ -109,6 +111,9 @@ class Fingerprints:
 
     def names(self, pages: Sequence[int], device: torch.device, differs: Tensor) -> set[str]:
         """Name the tensors whose segments differ; waits for the device."""
+        with torch._C.DisableTorchFunction():
+            if not bool(differs.any()):
+                return set()
         on_device = [self.pages[number] for number in pages if self._devices[number] == device]
         names = [segment.name for page in on_device for segment in page.segments]
         with torch._C.DisableTorchFunction():
@@ -147,7 +152,10 @@ def _segments(name: str, tensor: Tensor) -> list[_Segment]:
     if is_plain and _is_without_gaps(tensor):
         words = _words(tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset()))
         parts = torch.split(words, size)
-        return [_Segment(name=name, words=lambda part=part: part, length=len(part)) for part in parts]  # type: ignore[misc]
+        return [
+            _Segment(name=name, words=lambda part=part: part, length=len(part), plain=part)  # type: ignore[misc]
+            for part in parts
+        ]
     length = len(_copied_words(tensor))
     places = [slice(start, start + size) for start in range(0, length, size)]
     return [

@@ -339,6 +339,7 @@ class _Experiment:
         first = self.made_up.draw(self.low, self.high, seed=1)
         second = self.made_up.draw(self.low, self.high, seed=2, ignores=True)
         losses = self.program.losses(first)
+        self.state.check_unchanged()
         mine = torch.arange(self.made_up.num_examples) % 2 == 0
         found = self._losses_beside(first, second, losses.detach(), mine)
         self._gradients_agree(losses, found, mine)

@@ -22,6 +22,8 @@ from privet.training.fingerprints import Fingerprints
 
 # The least number of pages, and the share of all, that are looked at in steps at which not all are.
 _LEAST_PAGES, _SHARE = 4, 16
+# Attributes of optimizers that hold settings, or that are looked at by themselves.
+_PUBLIC = ("state", "param_groups", "defaults")
 
 
 class Holdings:
@@ -46,58 +48,74 @@ class Holdings:
         self._values = list(self.tensors.values())
 
     def _ids_now(self) -> list[int]:
-        return [id(value) for held in self._held for value in held.values()]
+        found: list[int] = []
+        for held in self._held:
+            found.extend(map(id, held.values()))
+        return found
 
     @property
     def is_same(self) -> bool:
         """Whether the modules hold the very objects that were listed."""
         return self._ids_now() == self._ids
 
-    def changes(self) -> list[int]:
-        """Return the counters of changes in place, and where the tensors lie; cheap."""
+    def changes(self) -> list[tuple[int, int]]:
+        """Return the counter of changes in place of every tensor of the model, and where it lies; cheap."""
+        found = []
         with torch._C.DisableTorchFunction():
-            return [fact for tensor in self._values for fact in _counted(tensor)]
+            for tensor in self._values:
+                try:
+                    found.append((tensor._version, tensor.data_ptr()))
+                except RuntimeError:  # made in inference mode, or a wrapper without memory of its own
+                    found.append((0, 0))
+        return found
 
     def everything(self) -> dict[str, Tensor]:
         """Return all tensors by name, those of the optimizer's state included."""
         if self._optimizer is None:
             return dict(self.tensors)
-        return self.tensors | dict(_of_optimizer(self._optimizer, self._owners))
+        return self.tensors | _of_optimizer(self._optimizer, self._owners)
 
 
-def _counted(tensor: Tensor) -> tuple[int, int]:
-    try:
-        return tensor._version, tensor.data_ptr()
-    except RuntimeError:  # made in inference mode, or a wrapper without memory of its own
-        return 0, 0
+def _places(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Any, ...]]:
+    """Return all that tells where and how the numbers of each tensor lie, and how often torch counted a change."""
+    # one pass, because every step takes three
+    found: dict[str, tuple[Any, ...]] = {}
+    with torch._C.DisableTorchFunction():
+        for name, tensor in tensors.items():
+            try:
+                version, address = tensor._version, tensor.data_ptr()
+            except RuntimeError:  # made in inference mode, or a wrapper without memory of its own
+                version = address = 0
+            facts = (id(tensor), version, address, tensor.dtype, tensor.device, tensor.is_neg(), tensor.is_conj())
+            is_strided = tensor.layout is torch.strided
+            found[name] = (*facts, tensor.shape, tensor.stride()) if is_strided else facts
+    return found
 
 
-def _place(tensor: Tensor) -> tuple[Any, ...]:
-    """Return all that tells where and how a tensor's numbers lie."""
-    facts = (id(tensor), *_counted(tensor), tensor.dtype, tensor.device, tensor.is_neg(), tensor.is_conj())
-    return (*facts, tensor.shape, tensor.stride()) if tensor.layout is torch.strided else facts
-
-
-def _of_optimizer(optimizer: Optimizer, owners: Mapping[int, str]) -> Iterator[tuple[str, Tensor]]:
-    """Yield what an optimizer keeps from step to step; learning rates are public and may be tensors too."""
+def _of_optimizer(optimizer: Optimizer, owners: Mapping[int, str]) -> dict[str, Tensor]:
+    """Return what an optimizer keeps from step to step; learning rates are public and may be tensors too."""
+    left: list[tuple[str, Any, int]] = []
     for owner, kept in optimizer.state.items():
-        name = owners.get(id(owner), "no parameter of the model")
-        yield from _tensors_in(kept, f"the optimizer's state of {name}", depth=3)
-    others = {key: value for key, value in vars(optimizer).items() if key not in ("state", "param_groups", "defaults")}
-    yield from _tensors_in(others, "the optimizer", depth=4)
-
-
-def _tensors_in(value: Any, name: str, *, depth: int) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(value, Tensor):
-        yield name, value
-    elif depth and isinstance(value, dict):
-        for key, item in value.items():
-            yield from _tensors_in(item, f"{name}: {key if isinstance(key, str) else 'item'}", depth=depth - 1)
-    elif depth and isinstance(value, list | tuple):
-        for place, item in enumerate(value):
-            yield from _tensors_in(item, f"{name} {place}", depth=depth - 1)
-    elif depth and isinstance(value, Optimizer):
-        yield from _of_optimizer(value, {})
+        name = owners.get(id(owner), f"no parameter of the model {len(left)}")
+        left.append((f"the optimizer's state of {name}", kept, 3))
+    for key, value in vars(optimizer).items():
+        if key not in _PUBLIC:
+            left.append((f"the optimizer: {key}", value, 3))
+    found: dict[str, Tensor] = {}
+    for name, value, depth in left:  # grows while it is walked through
+        if isinstance(value, Tensor):
+            found[name] = value
+        elif depth and isinstance(value, dict):
+            for place, (key, item) in enumerate(value.items()):
+                left.append((f"{name}: {key if isinstance(key, str) else f'item {place}'}", item, depth - 1))
+        elif depth and isinstance(value, list | tuple):
+            for place, item in enumerate(value):
+                left.append((f"{name} {place}", item, depth - 1))
+        elif depth and isinstance(value, Optimizer):
+            for place, kept in enumerate(value.state.values()):
+                left.append((f"{name}: state {place}", kept, depth - 1))
+            left.append((name, {key: item for key, item in vars(value).items() if key not in _PUBLIC}, depth))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -133,19 +151,14 @@ class StateGuard:
             raise UnsupportedModel(_forward_words(self._changed()))
 
     def _changed(self) -> list[str]:
-        before = dict(zip(self._holdings.tensors, _pairs(self._accepted), strict=True))
+        before = dict(zip(self._holdings.tensors, self._accepted, strict=True))
         listed = dict(self._holdings.tensors)
         self._holdings.walk()
         now = self._holdings.tensors
+        after = dict(zip(now, self._holdings.changes(), strict=True))
         return sorted(
-            name
-            for name in now.keys() | listed
-            if now.get(name) is not listed.get(name) or before[name] != _counted(now[name])
+            name for name in now.keys() | listed if now.get(name) is not listed.get(name) or before[name] != after[name]
         )
-
-
-def _pairs(facts: Sequence[int]) -> list[tuple[int, int]]:
-    return list(zip(facts[::2], facts[1::2], strict=True))
 
 
 def _forward_words(names: Sequence[str]) -> str:
@@ -211,10 +224,8 @@ class WeightWatch:
         """Take the present state as the one to compare with."""
         if not self._holdings.is_same:
             self._holdings.walk()
-        with torch._C.DisableTorchFunction():
-            tensors = self._holdings.everything()
-            self._places = {name: _place(value) for name, value in tensors.items()}
-        self._counts = self._holdings.changes()
+        tensors = self._holdings.everything()
+        self._places, self._counts = _places(tensors), self._holdings.changes()
         where = [fact[:1] + fact[2:] for fact in self._places.values()]
         if where != self._where:
             self._where, self._prints = where, Fingerprints.of(tensors)
@@ -282,8 +293,7 @@ class WeightWatch:
         """Name what was replaced, moved or counted as changed, and how."""
         if not self._holdings.is_same:
             self._holdings.walk()
-        with torch._C.DisableTorchFunction():
-            now = {name: _place(value) for name, value in self._holdings.everything().items()}
+        now = _places(self._holdings.everything())
         if now == self._places:
             return {}
         return {

@@ -229,7 +229,7 @@ def total_variation(image: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Likeness:
-    """How like their originals reconstructions are, image by image.
+    """Similarity of reconstructions to their originals, image by image.
 
     Attributes:
         mse: Mean squared difference of pixels; 0 for a perfect copy.

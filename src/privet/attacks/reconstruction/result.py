@@ -1,4 +1,4 @@
-"""How like their originals rebuilt pictures are: plain values that need no torch to be shown."""
+"""Similarity of rebuilt pictures to their originals, as plain values. Needs no torch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Mean:
 
 @dataclass(frozen=True, kw_only=True)
 class RebuiltFigures:
-    """How like their originals the pictures of one line are, on average.
+    """Mean similarity of one row of rebuilt pictures to the originals.
 
     Attributes:
         name: From what they were rebuilt.
@@ -66,7 +66,7 @@ class RebuiltFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class RebuiltReport:
-    """What an attacker rebuilt of some public pictures, from their gradients.
+    """Results of rebuilding public pictures from their gradients.
 
     Attributes:
         num_images: How many pictures were attacked.
@@ -98,7 +98,7 @@ class RebuiltReport:
         Raises:
             ArgumentError: an entry is missing or of the wrong kind.
         """
-        try:
+        with checks.reading("a report of rebuilt pictures"):
             noise_std = data["noise_std"]
             rows = tuple(RebuiltFigures.from_dict(row) for row in data["rows"])
             found = cls(
@@ -108,8 +108,6 @@ class RebuiltReport:
                 noise_std=None if noise_std is None else checks.positive("noise_std", noise_std),
                 rows=rows,
             )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ArgumentError(f"This is not a report of rebuilt pictures: {error}.") from None
         if not found.rows:
             raise ArgumentError("A report of rebuilt pictures needs at least one row.")
         return found

@@ -14,7 +14,7 @@ _LARGEST_SIDE = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredImages:
-    """What a folder with one sub-folder per class is declared to hold.
+    """The declaration of a folder with one sub-folder per class.
 
     Every image is brought to the declared size, by itself: sizes found in the files would be facts about records.
 
@@ -46,7 +46,7 @@ class DeclaredImages:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """What one image is, by declaration."""
+        """The units that one image is declared to be."""
         return (Unit.RECORD, Unit.PERSON) if self.one_record_per_person else (Unit.RECORD,)
 
     @property

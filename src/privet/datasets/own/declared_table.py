@@ -21,7 +21,7 @@ _SEVERAL = (
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredTable:
-    """What a CSV file is declared to hold for a classifier.
+    """The declaration of a CSV file for a classifier.
 
     Ranges and categories are declared and never learned: a category that one record adds, or a range that it widens,
     would change the encoding of every other record.
@@ -31,7 +31,7 @@ class DeclaredTable:
         label: The column that holds the class.
         delimiter: One character between cells.
         max_record_length: How many characters one record may have.
-        person: The column that names the person whom a record is about; None for a table that names nobody.
+        person: The column that names the person whom a record is about; None for a table without one.
         one_record_per_person: Whether each record is declared to hold everything about one person.
     """
 
@@ -60,15 +60,15 @@ class DeclaredTable:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """What one record may be, by declaration; with a column of persons the records have to bear it out."""
+        """The units that one record is declared to be; a column of persons is checked when records are read."""
         knows_persons = self.person is not None or self.one_record_per_person
         return (Unit.RECORD, Unit.PERSON) if knows_persons else (Unit.RECORD,)
 
     def one_record(self, persons: Sequence[str] | None) -> OneItem:
-        """Return what one record is, given who each is about; None where the table names nobody.
+        """Return the unit of a record, from the person that each record names; None for a table without persons.
 
-        Guarantee: where it names persons, a record is a person only if each has a name and no name stands twice. What
-        was found decides about a refusal alone, and the reason names nobody.
+        Guarantee: where it names persons, a record is a person only if each has a name and no name stands twice. The
+        records decide only about a refusal, whose reason names no person.
         """
         if persons is None or (all(persons) and len(set(persons)) == len(persons)):
             return OneItem(units=self.units)

@@ -154,7 +154,7 @@ def decode_image(path: Path, declared: DeclaredImages) -> NDArray[np.uint8] | No
     first picture counts; transparency is dropped.
     """
     try:
-        # A warning of the decoder would tell about a record.
+        # A warning of the decoder would reveal something about a record.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             content = _content(path)
@@ -164,7 +164,7 @@ def decode_image(path: Path, declared: DeclaredImages) -> NDArray[np.uint8] | No
 
 
 def _content(path: Path) -> bytes | None:
-    # Not blocking: a pipe would otherwise wait for a writer for ever.
+    # Not blocking: a pipe would otherwise wait for a writer forever.
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

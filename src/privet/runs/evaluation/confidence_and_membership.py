@@ -1,4 +1,4 @@
-"""Examining a run's model: how far its confidence can be believed, and what membership attacks achieve.
+"""Calibration of a run's model, and membership attacks on it.
 
 Nothing here is covered by the run's guarantee: the figures are exact functions of test data, and of training data where
 a membership attack is run. They are kept in the run's folder, for its report, only if the data are public.
@@ -56,7 +56,7 @@ def examine_membership(folder: str | Path, *, device: str = "auto") -> tuple[Mem
     """Attack a run's model with as many members as there are test examples, beside what its ledger allows.
 
     Needs no further training: a threshold on the loss and a cross-validated regression. The same attacks on a network
-    that was never trained are the control: what they achieve there tells training and test data apart, not members.
+    that was never trained are the control: success there separates training and test data, not members.
     Kept beside the run if the data are public.
 
     Raises:

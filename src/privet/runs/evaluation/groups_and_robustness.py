@@ -1,4 +1,4 @@
-"""What privacy does to a run's model: groups and their gaps, and accuracy under attack.
+"""Side effects of privacy on a run's model: gaps between groups, and accuracy under attack.
 
 Nothing here is covered by the run's guarantee: the figures are exact functions of test data. They are kept in the run's
 folder, for its report, only if they are about its own test split and that is public.
@@ -97,7 +97,7 @@ def examine_fairness(
     """Measure what a run's model does for every class and for the groups of declared columns.
 
     Differences of decisions are given for two classes. Sources of gaps are given where training clips to a
-    threshold and every group of the column is large enough to tell its features from noise.
+    threshold and every group of the column is large enough to separate its features from noise.
 
     Args:
         folder: The run's folder.
@@ -141,7 +141,7 @@ def _sources(
     features, labels = data.features.double().cpu().numpy(), data.labels.cpu().numpy()
     rows: list[SourceRow] = []
     for attribute in attributes:
-        # Groups that are too small to tell features from noise leave their column unexplained, not unmeasured.
+        # A column with groups too small to separate features from noise is measured without an explanation.
         with suppress(DataError):
             rows += [
                 SourceRow(
@@ -170,7 +170,7 @@ def examine_robustness(
     """Attack a run's model by projected gradient and measure accuracy by radius, in units of the stored values.
 
     Images are moved in pixels from 0 to 1. Rows of a table are moved in all columns, each as a share of its declared
-    range, those of categories too: a measure of stability, not of what somebody could do.
+    range, those of categories too: a measure of stability, not of a realistic attack.
 
     Args:
         folder: The run's folder.

@@ -28,7 +28,7 @@ class TailPictures:
         hardest: Those of the largest losses.
         easiest_losses: Their losses, smallest first.
         hardest_losses: Their losses, largest first.
-        num_right_among_hardest: How many of the hardest are classified rightly all the same.
+        num_right_among_hardest: How many of the hardest are still classified correctly.
     """
 
     easiest: Tensor

@@ -1,4 +1,4 @@
-"""Whether pre-training on public data can be worse for a run than not to pre-train at all."""
+"""Feature shift between public data and a run's data: pre-training on shifted features can harm."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def examine_pretraining(
 
     Raises:
         RecipeError: the run was not pre-trained and no public data are named, or they do not fit it.
-        DataError: the data tell nothing about a shift.
+        DataError: the data do not determine a shift.
     """
     recipe = classifier_recipe(RunFiles(folder=Path(folder)))
     settings = recipe.pretraining

@@ -1,4 +1,4 @@
-"""The table of a recipe that trains on the user's own images: what is declared about them, as plain values."""
+"""The table of a recipe that declares the user's own images, as plain values."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class ImageSettings(Table):
         height: Rows of pixels that every image is brought to.
         width: Columns of pixels that every image is brought to.
         channels: 1 for grey, 3 for colour.
-        one_record_per_person: Declares that each image holds everything about one person. It stands in the guarantee as
-            an assumption.
+        one_record_per_person: Declares that each image holds everything about one person. The guarantee lists
+            it as an assumption.
     """
 
     train: str

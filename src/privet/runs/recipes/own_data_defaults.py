@@ -1,4 +1,4 @@
-"""A recipe for a user's own table or images: what was declared, and defaults that suit private training.
+"""Recipes for a user's own table or images: the declaration, and defaults that suit private training.
 
 The defaults are constants and functions of declared numbers. None of them looks at a record.
 """
@@ -21,7 +21,7 @@ _FEWEST_RECORDS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """What the user asks of the guarantee.
+    """The guarantee that the user asks for.
 
     Attributes:
         epsilon: Target.
@@ -86,7 +86,7 @@ def table_recipe(
     Two hidden layers of 64; a twentieth of the records per step; twenty epochs; per-record gradients cut to length 1;
     gradient descent with momentum. On the first 500, 2,000, 5,000 and all 32,561 records of Adult, epsilon 3, one run
     each reached a test accuracy of 0.810, 0.828, 0.835 and 0.842; always guessing the larger class reaches 0.764. The
-    learning rates were chosen among a few on this test data, so these figures flatter a little.
+    learning rates were chosen among a few on this test data, so these figures are slightly optimistic.
     """
     table: dict[str, Any] = {
         "train": str(train),
@@ -137,7 +137,7 @@ def image_recipe(
     4 is for its 10,000 images and falls with their number. On 600 and 2,000 images of Fashion-MNIST and on 2,000 of two
     classes of CIFAR-10, epsilon 3, one run each reached a test accuracy of 0.736, 0.790 and 0.874; at a rate of 4 it
     was 0.633, 0.761 and 0.819, and cross entropy two to ten times as large. The rates were compared on this test data,
-    so these figures flatter a little.
+    so these figures are slightly optimistic.
     """
     images: dict[str, Any] = {
         "train": str(train),

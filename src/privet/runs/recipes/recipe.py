@@ -1,4 +1,4 @@
-"""A recipe: one experiment as plain values, from which the plan follows without data and without torch."""
+"""A recipe: one run as plain values, from which the plan follows without data and without torch."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from privet.models.sizes import MODEL_SIZES
 from privet.plan import Plan
 from privet.runs.recipes.image_settings import ImageSettings
 from privet.runs.recipes.pretraining_settings import PretrainingSettings
-from privet.runs.recipes.recipe_faults import refuse_unknown_keys, told
+from privet.runs.recipes.recipe_faults import explained, refuse_unknown_keys
 from privet.runs.recipes.table_settings import TableSettings
 from privet.runs.recipes.training_settings import Positive, SgdSettings, Table, TrainingSettings
 from privet.vocabulary import Release, Unit
 
-# By kind: what may stand beside a declared size, and what of it the piece itself has a field for.
+# By kind: the keys allowed beside a declared size, and those that the piece itself has as fields.
 _DECLARED_SIZE = {
     "poisson": (("dataset_size", "batch_size", "epochs", "steps"), ("steps",)),
     "cyclic": (("dataset_size", "batch_size", "epochs", "secret_partition"), ("epochs", "secret_partition")),
 }
-# Nothing of these can change what is learned or what it costs, so a run may be resumed with other values.
+# These change neither the trained model nor its cost, so a run may be resumed with other values.
 FREE_ON_RESUME = (
     "training.physical_batch_size",
     "training.device",
@@ -85,15 +85,15 @@ class PrivacySettings(Table):
         except PrivetError as error:
             raise RecipeError(f"privacy: {error}") from error
 
-    def taken_away(self) -> PrivacySettings:
-        """Return the same sampling with nothing that hides: no clipping, no noise, no mask. NOT PRIVATE."""
+    def without_protection(self) -> PrivacySettings:
+        """Return the same sampling without clipping, noise and mask. NOT PRIVATE."""
         pieces: dict[str, Any] = {"clipping": {"kind": "unclipped"}, "noise": {"kind": "none"}}
         absent = dict.fromkeys(("epsilon", "release", "grouping", "mask", "descent"))
         return self.model_copy(update=pieces | absent)
 
 
 class Recipe(Table):
-    """One experiment: data, network, privacy, training."""
+    """One run: data, network, privacy, training."""
 
     name: str | None = None
     description: str | None = None
@@ -113,7 +113,7 @@ class Recipe(Table):
 
         Args:
             data: The values.
-            in_federation: Whether parties carry it out together, so that a party may be the unit.
+            in_federation: Whether several parties run it together, so that a party may be the unit.
 
         Raises:
             RecipeError: naming the dotted path of the value that is unknown, missing or impossible.
@@ -122,7 +122,7 @@ class Recipe(Table):
         try:
             recipe = cls.model_validate(dict(data))
         except ValidationError as error:
-            raise RecipeError(told(error, data, cls)) from None
+            raise RecipeError(explained(error, data, cls)) from None
         recipe._check_names()
         recipe._check_unit((Unit.CLIENT,) if in_federation else ())
         return recipe
@@ -157,7 +157,7 @@ class Recipe(Table):
             self._check_last_iterate()
 
     def _check_unit(self, allowed: tuple[Unit, ...]) -> None:
-        """Refuse a unit that nothing says of the records; whether it is true of them is seen when they are read."""
+        """Refuse a unit that the records are not declared to be; reading the records checks the declaration."""
         known = (Unit.RECORD,) if self.own_data is None else self.own_data.declared().units
         unit = next((unit for unit in Unit if unit.value == self.privacy.unit), None)
         if unit is None or unit in (*known, *allowed):
@@ -172,7 +172,7 @@ class Recipe(Table):
 
     @property
     def own_data(self) -> TableSettings | ImageSettings | None:
-        """What is declared about the user's own data; None for data that privet knows by name."""
+        """The declaration of the user's own data; None for data that privet knows by name."""
         return self.table if self.table is not None else self.images
 
     def _check_own_data(self, own: TableSettings | ImageSettings) -> None:
@@ -205,7 +205,7 @@ class Recipe(Table):
             )
         if self.training.evaluate_every is not None:
             raise RecipeError(
-                "training.evaluate_every looks at models on the way, and privacy.release = 'last_iterate' promises "
+                "training.evaluate_every looks at models during the run, and privacy.release = 'last_iterate' promises "
                 "that nobody does. Remove it: the final model is measured in any case."
             )
         optimizer, descent = self.training.optimizer, self.privacy.descent or {}
@@ -249,7 +249,7 @@ class Recipe(Table):
 
     @property
     def warning(self) -> str | None:
-        """What is weak about the promise although it holds; None where nothing is.
+        """A warning about a delta that makes the guarantee weak; None where there is none.
 
         A delta of one over the number of records or more allows a program that shows one record to everyone.
         """
@@ -262,7 +262,7 @@ class Recipe(Table):
         )
 
     def without_privacy(self, *, keeps_learning_rate: bool = False) -> Recipe:
-        """Return the same experiment with nothing that hides, to see what privacy costs. NOT PRIVATE.
+        """Return the same recipe without clipping, noise and mask, to measure what privacy costs. NOT PRIVATE.
 
         Data, network, batches and number of steps stay as they are. Gradients of plain descent were shortened to the
         clipping bound, and the learning rate was chosen for that: where the bound is below one, the rate is multiplied
@@ -278,9 +278,9 @@ class Recipe(Table):
         training = self.training.model_copy(update={"optimizer": optimizer})
         changed: dict[str, Any] = {
             "name": f"{self.title}, without privacy",
-            "description": "The same recipe with nothing that hides, to see what privacy costs",
+            "description": "The same recipe without clipping, noise and mask, to see what privacy costs",
             "training": training,
-            "privacy": self.privacy.taken_away(),
+            "privacy": self.privacy.without_protection(),
         }
         return self.model_copy(update=changed)
 

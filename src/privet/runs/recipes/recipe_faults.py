@@ -1,4 +1,4 @@
-"""What to tell somebody whose recipe or schema file holds an unknown key or an impossible value. Loads no torch."""
+"""Error messages for unknown keys and impossible values in recipe and schema files. Loads no torch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from privet.errors import RecipeError
 from privet.mechanism.codec import suggestion
 from privet.runs.recipes.training_settings import KINDS
 
-# Where other programs have these, people look for them outside of the sampling.
+# Other programs have these keys elsewhere, so users put them outside of the sampling.
 _LENGTH_OF_A_RUN = ("epochs", "steps", "batch_size", "dataset_size")
-# Keys of pieces that the plan reads, and which the tables of a recipe therefore do not list.
+# Keys of pieces: the plan reads them, so the tables of a recipe do not list them.
 _IN_PIECES = ("privacy.clipping.norm", "privacy.noise.noise_multiplier")
 _MOST_SHOWN = 8
 
@@ -71,8 +71,8 @@ def _places(schema: type[BaseModel], prefix: str = "") -> Iterator[str]:
                 yield from _places(below, f"{prefix}{name}.")
 
 
-def told(error: ValidationError, data: Mapping[str, Any], schema: type[BaseModel], *, of: str = "A recipe") -> str:
-    """Say one fault with its dotted path, or with the name of the column, in the words of the file.
+def explained(error: ValidationError, data: Mapping[str, Any], schema: type[BaseModel], *, of: str = "A recipe") -> str:
+    """Return a message about one fault, with its dotted path or the name of its column.
 
     Args:
         error: What the schema found.
@@ -81,7 +81,7 @@ def told(error: ValidationError, data: Mapping[str, Any], schema: type[BaseModel
         of: What kind of file they are from.
     """
     faults = error.errors(include_url=False)
-    # A mistyped key is also a missing one, and the mistyped one is what somebody can find in the file.
+    # A mistyped key is reported as unknown and as missing; the user can find the unknown one in the file.
     fault = next((found for found in faults if found["type"] == "extra_forbidden"), faults[0])
     where, key = _located(fault["loc"], data)
     known = list(dict.fromkeys(name for one in _schemas_at(fault["loc"], schema) for name in one.model_fields))
@@ -114,7 +114,7 @@ def _located(loc: Place, data: Mapping[str, Any]) -> tuple[str, str]:
         which = f"The column {name!r}"
     else:
         which = f"Column number {number + 1}" if isinstance(number, int) else f"The column {number}"
-    # The rest of a path below a key says which type was tried or which item it was, and neither stands in the file.
+    # The rest of a path below a key says which type was tried or which item it was, and neither is in the file.
     return f"{which}: ", str(loc[depth]) if depth < len(loc) else "it"
 
 

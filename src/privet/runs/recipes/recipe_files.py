@@ -1,4 +1,4 @@
-"""Reading recipes: from the package or from a file, with overrides, and with nothing trusted on the way."""
+"""Reading recipes from the package or from a file, with overrides; nothing in a file is trusted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def packaged_recipes() -> dict[str, str]:
 
 
 def recipe_templates() -> dict[str, str]:
-    """Return the recipes to begin one's own with, a word on every value: kind to TOML text."""
+    """Return the templates of recipes, with a comment on every value: kind to TOML text."""
     return _texts(resources.files("privet") / "recipes" / "templates")
 
 

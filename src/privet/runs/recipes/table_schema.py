@@ -1,4 +1,4 @@
-"""What is known about the columns of a user's table without its records: a schema file, or a sample that is public."""
+"""The columns of a user's table, declared without its records: by a schema file, or from a public sample."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privet.datasets.header_hints import header_advice
 from privet.datasets.tables import read_header, read_public_cells
 from privet.errors import DataError, RecipeError
 from privet.mechanism.codec import suggestion
-from privet.runs.recipes.recipe_faults import told
+from privet.runs.recipes.recipe_faults import explained
 from privet.runs.recipes.recipe_files import read_values
 from privet.runs.recipes.table_settings import HOW_TO_PREDICT_NUMBERS, ColumnSettings
 from privet.runs.recipes.training_settings import Count, Table
@@ -65,8 +65,8 @@ def read_schema(path: str | os.PathLike[str], *, target: str) -> TableSchema:
         schema = SchemaFile.model_validate(values)
     except ValidationError as error:
         raise RecipeError(
-            f"{path}: {told(error, values, SchemaFile, of='A schema')} A schema has a list of columns, each with a "
-            "name and either low and high or categories, and may have a train_size."
+            f"{path}: {explained(error, values, SchemaFile, of='A schema')} A schema has a list of columns, each with "
+            "a name and either low and high or categories, and may have a train_size."
         ) from None
     label, columns = _parted(schema.columns, target, where=str(path))
     return TableSchema(label=label, columns=columns, train_size=schema.train_size)
@@ -132,7 +132,7 @@ def schema_of_public_sample(
 
 
 def schema_to_write(path: str | os.PathLike[str], *, target: str, delimiter: str) -> str:
-    """Return the schema file that somebody has to fill in, with the names of the columns.
+    """Return a schema file for the user to fill in, with the names of the columns.
 
     Guarantee: of the private file only its first line is read, and it is shown only if it names the target, so that a
     record of a file without a header is not taken for names.

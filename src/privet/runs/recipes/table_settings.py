@@ -78,7 +78,7 @@ class TableSettings(Table):
         person: The column that names the person whom a record is about. With it the unit may be a person, if nobody has
             two records.
         one_record_per_person: Declares that each record holds everything about one person, for tables that name nobody.
-            It stands in the guarantee as an assumption.
+            The guarantee lists it as an assumption.
     """
 
     train: str

@@ -1,4 +1,4 @@
-"""The training table of a recipe: how a plan is carried out, as plain values. Loads no torch."""
+"""The training table of a recipe: how a plan is run, as plain values. Loads no torch."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class AugmentationSettings(Table):
 
 
 class TrainingSettings(Table):
-    """How the plan is carried out. None of it can change the guarantee, except that a seed takes it away.
+    """How the plan is run. No value here changes the guarantee, except that a seed voids it.
 
     Attributes:
         optimizer: Turns noisy gradients into updates.

@@ -1,0 +1,1 @@
+"""Former name of ``privet.runs``; goes in 0.3."""
