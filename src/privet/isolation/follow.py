@@ -9,66 +9,52 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
-from privet.isolation.again import Hooks, Repeatable, is_faithful, is_of_checkpoint
-from privet.isolation.asking import READING, SHARING, writes
-from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within, user_line
+from privet.isolation.asking import READING
+from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within
 from privet.isolation.place import Cause, Fault, Place, Verdict
-from privet.isolation.programs import Fresh, Kind, Known
+from privet.isolation.programs import Fresh, Known
 from privet.isolation.programs import Programs as Programs
 from privet.isolation.programs import Proof as Proof
 from privet.isolation.reads import Read, checks_only, may_read
 from privet.isolation.signs import (
     GIVEN,
     RESULT,
+    VERSION,
     Entry,
     Function,
+    Numbered,
     Sign,
     collect,
-    num_numbers,
-    number_in,
-    shape_of_one,
+    kind_of,
+    num_numbers_in,
     sign_of,
     without_versions,
+    writes_since,
 )
+from privet.isolation.suspicions import Suspicions
 from privet.isolation.tracer import Trace, Tracer, tracer
 
 _SHIFT = 24
 _MOST_RESULTS = 1 << _SHIFT
 _FOLLOWERS = itertools.count(1)
-_VERSION = "_privet_version"  # how often a result had been written to when it was made
 _CONSTANT, _CONSTANTS = "_privet_constant", itertools.count(1)
 _hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
-
-
-class Numbered(Protocol):
-    """A parameter, or a tensor that was computed from parameters alone."""
-
-    @property
-    def parameters(self) -> frozenset[int]:
-        """The numbers of the parameters."""
-        ...
-
-    @property
-    def derived(self) -> bool:
-        """Whether it was computed from them."""
-        ...
 
 
 class Follower:
     """Follows one forward pass.
 
     Guarantee:
-        A call passes for an expected one only if the function, the number and kinds of its arguments, their values
-        (but not those of floats), the numbers of the results among them, the names of the other tensors, and the
-        number of results so far are the same. Nothing is hashed but arrays of numpy.
+        A call passes for an expected one only if function, number and kinds of arguments, their values (but not floats),
+        the numbers of results among them, the names of other tensors, and the number of results so far are the same.
     """
 
     def __init__(
@@ -105,18 +91,14 @@ class Follower:
         self._made_after: list[int] = []  # how many calls there were when each result was made
         self._finished: Known | None = None
         self._errors: list[Read] = []
-        self._asks_for_nodes, self._seed = False, torch.initial_seed()
         self._losses: int | None = None
         self._node: type = type(None)
         self._uses: list[Verdict] = []
         self._number = next(_FOLLOWERS) << _SHIFT
         self._may_trace, self._is_lost, self._sees_all = may_trace, False, True
         self._numbers: list[Any] = []  # which the calls leave open
-        self._was_written, self._is_whole, self._is_kept = False, True, True
-        self._changes: Cause | None = None
-        self._draws_again = False
-        self._handed_out: list[tuple[Tensor, Tensor]] = []  # memory that Python holds, and what was in it
-        self._repeatable = Repeatable()
+        self._is_whole, self._is_kept = True, True
+        self._suspicions = Suspicions()
         self._seeds: Sequence[Verdict] = ()
         self.tracer: Tracer | None = None
         self.nodes: dict[Any, dict[int, Verdict]] = {}  # of the user's own autograd functions: their results' places
@@ -141,7 +123,7 @@ class Follower:
         self._num_calls = place + 1
         self._is_kept = (hooks := _hooks(True)) is None
         if not self._is_kept:
-            self._note_hooks(hooks, function, args, kwargs)
+            self._suspicions.note_hooks(hooks, function, args, kwargs)
         if candidate is not None and place < len(candidate.expected):
             wanted, names, made, length, pick, exact, types, results, given, kinds, others, numeric = (
                 candidate.expected[place]
@@ -159,7 +141,7 @@ class Follower:
                     value = values[index]
                     if getattr(value, attribute, 0) - first != number or isinstance(value.grad_fn, BackwardCFunction):
                         break
-                    if version >= 0 and value._version - getattr(value, _VERSION, 0) != version:
+                    if version >= 0 and value._version - getattr(value, VERSION, 0) != version:
                         break
                 else:
                     for index, kind, name in given:
@@ -210,7 +192,7 @@ class Follower:
             if place == len(self._candidate.entries):
                 self._finished = self._candidate  # what follows may have nothing to do with the losses
             elif without_versions(entry) == without_versions(self._candidate.entries[place]):
-                self._was_written = True
+                self._suspicions.was_written = True
             self._is_whole = self._is_whole and place == 0
             self._depart()
         self._entries.append(entry)
@@ -238,7 +220,7 @@ class Follower:
         self.tracer.harmless = checks_only(function, args, kwargs)
         if function in READING and self._is_private(args) and not is_asked_by_torch():
             self.tracer.read(getattr(function, "__name__", str(function)))
-            self._handed_out += [(arg, _bytes_of(arg).clone()) for arg in args if isinstance(arg, Tensor)]
+            self._suspicions.hand_out([arg for arg in args if isinstance(arg, Tensor)])
 
     def _is_private(self, args: Sequence[Any]) -> bool:
         assert self.tracer is not None
@@ -277,11 +259,11 @@ class Follower:
     def after(self, outputs: Sequence[Tensor]) -> None:
         """Number the results of the call that was just carried out."""
         if not self._is_kept:
-            self._repeatable.note_results(outputs)
+            self._suspicions.repeatable.note_results(outputs)
         for output in outputs:
             setattr(output, self._attribute, self._number + self._num_made)
             # relative, since what shares the memory of a weight shares its count, too
-            setattr(output, _VERSION, -1 if output.is_inference() else output._version)
+            setattr(output, VERSION, -1 if output.is_inference() else output._version)
             self._num_made += 1
             if self._candidate is None:
                 self._made_after.append(self._num_calls)
@@ -312,7 +294,7 @@ class Follower:
         if is_asked_by_privet():  # by another session, whose batch is open at the same time
             return
         if not is_asked_by_torch() or is_within(_GRAPH):
-            self._sees_all, self._asks_for_nodes = False, True
+            self._sees_all, self._suspicions.asks_for_nodes = False, True
 
     def note_length(self, tensor: Tensor) -> None:
         """Note that the user asks for a length; one that depends on numbers of the examples is a read."""
@@ -332,13 +314,6 @@ class Follower:
         if self.tracer is not None:
             self.tracer.give(tensor, self.tracer.verdict(given))
 
-    def _note_hooks(self, hooks: Hooks, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Note a call whose tensors autograd does not keep as they are for the backward pass."""
-        is_compared = is_of_checkpoint(hooks) and self._repeatable.note(hooks, function, args, kwargs)
-        if not is_compared and not is_faithful(hooks) and self._changes is None:
-            reason = "hooks on saved tensors may give back other numbers to the backward pass"
-            self._changes = Cause(Fault.NO_RULE, "saved_tensors_hooks", reason, user_line())
-
     def note_hook(self) -> None:
         """Note that user code will run in the backward pass: the program must be traced every time."""
         self._sees_all, self.has_hooks = False, True
@@ -350,14 +325,15 @@ class Follower:
             if node is not None and self.tracer is not None:
                 self.places[node, tensor.output_nr] = self.tracer.verdict(tensor)
             kind = self._note_node(node, tensor) if isinstance(node, BackwardCFunction) else None
-            return (RESULT, type(tensor), number, kind, _writes_since(tensor))
+            return (RESULT, type(tensor), number, kind, writes_since(tensor))
         if self.tracer is not None and self.tracer.verdict(tensor) is not None:
             self._sees_all = self._sees_all and self._place_of(tensor) is not None
         return (GIVEN, type(tensor), self._number_of(tensor))
 
     def _generator(self, generator: torch.Generator) -> None:
         """Look whether a generator of the program's own draws numbers that it has drawn before."""
-        self._draws_again = self._programs.has_drawn(generator) or self._draws_again
+        if self._programs.has_drawn(generator):
+            self._suspicions.draws_again = True
 
     def _constant(self, tensor: Tensor) -> Any:
         """Return which constant a tensor is; one that is new to a program that was not traced may be a result."""
@@ -394,7 +370,7 @@ class Follower:
         """Let go of every tensor."""
         self.nodes.clear()
         self.places.clear()
-        self._handed_out.clear()
+        self._suspicions.handed_out.clear()
         self.judge_gradient = None
         if self.tracer is not None:
             self.tracer.release()
@@ -417,11 +393,10 @@ class Follower:
         self._node = type(node)
         if isinstance(node, BackwardCFunction):
             self._note_node(node, losses)
-        late = self._write_after(end)
+        late = self._suspicions.write_after(self._entries[end:], end, self._losses, self._made_after)
         if late is not None:
-            trace = Trace(num_examples=self._num_examples)
             reads = [*self._errors, *(() if self.tracer is None else self.tracer.trace.reads)]
-            return Proof(late, self._uses, reads, trace, self._kind(end))
+            return Proof(late, self._uses, reads, Trace(num_examples=self._num_examples), kind_of(self._entries[:end]))
         is_known = candidate is not None and candidate.losses == self._losses and len(candidate.entries) == end
         doubt = self._doubt()
         is_known = is_known and doubt is None and not self._errors
@@ -431,7 +406,9 @@ class Follower:
         if self.tracer is None:
             # it ended earlier than the program it began like: what came before was proven then
             verdict = doubt or self._ended_early(self._candidate)
-            return Proof(verdict, self._uses, self._errors, Trace(num_examples=self._num_examples), self._kind(end))
+            return Proof(
+                verdict, self._uses, self._errors, Trace(num_examples=self._num_examples), kind_of(self._entries[:end])
+            )
         spec, trace = self.tracer.spec(losses), self.tracer.trace
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
         trace.end()
@@ -441,53 +418,12 @@ class Follower:
             verdict = doubt
         if verdict is None:
             verdict = Cause(Fault.NO_RULE, "the loss function", "its losses do not lie along the examples")
-        return Proof(
-            verdict, self._uses, [*self._errors, *self.tracer.trace.reads], self.tracer.trace, self._kind(end),
-            self._numbers_until(end), self._is_whole,
-        )  # fmt: skip
-
-    def _kind(self, end: int) -> Kind:
-        """Return what batches of other sizes have in common: the functions, and the shapes of one example."""
-        entries = self._entries[:end]
-        given = {shape_of_one(sign) for entry in entries for sign in entry.signs}
-        return (*[entry.function for entry in entries], frozenset(given))
-
-    def _numbers_until(self, end: int) -> tuple[Any, ...]:
-        num = sum(num_numbers(sign) for entry in self._entries[:end] for sign in entry.signs)
-        return tuple(self._numbers[:num])
+        reads, entries = [*self._errors, *trace.reads], self._entries[:end]
+        numbers = tuple(self._numbers[: num_numbers_in(entries)])
+        return Proof(verdict, self._uses, reads, trace, kind_of(entries), numbers, self._is_whole)
 
     def _doubt(self) -> Cause | None:
-        """Return what no rule follows, wherever in the program it happens: also after the losses were made."""
-        if self._asks_for_nodes:
-            return Cause(Fault.NO_RULE, "the program", "it asks for a node of the graph, where hooks may be put")
-        if self._changes is not None:
-            return self._changes
-        if self._was_written:
-            return Cause(Fault.NO_RULE, "the program", "a tensor was changed by code that shows no calls")
-        if self._draws_again:
-            reason = "a generator was set back to a state that it had before: what it draws depends on the place"
-            return Cause(Fault.NO_RULE, "Generator", reason)
-        if torch.initial_seed() != self._seed:
-            reason = "what an example draws from a seed that the program sets depends on its place in the batch"
-            return Cause(Fault.NO_RULE, "manual_seed", reason)
-        return None if self.tracer is None else self.tracer.trace.doubt
-
-    def _write_after(self, end: int) -> Cause | None:
-        """Return why the losses do not stand for their graph: something that was made with them was changed later."""
-        if any(not torch.equal(_bytes_of(tensor), before) for tensor, before in self._handed_out):
-            return Cause(Fault.MIXES, "the program", "it changes what the losses were computed from, past torch")
-        shared: set[int] = set()  # reached past torch's counters
-        for place, entry in enumerate(self._entries[end:], end + 1):
-            function, number = entry.function, number_in(entry.signs[0]) if entry.signs else None
-            if number is None or self._losses is None:
-                continue
-            # torch itself notices other writes into what a backward pass needs
-            if number <= self._losses and function in SHARING:
-                shared.update(result for result, after in enumerate(self._made_after) if after == place)
-            if number in shared and writes(function):
-                name = getattr(function, "__name__", str(function))
-                return Cause(Fault.MIXES, name, "it changes what the losses were computed from, after they were")
-        return None
+        return self._suspicions.doubt or (None if self.tracer is None else self.tracer.trace.doubt)
 
     def _number_of_result(self, tensor: Tensor) -> int | None:
         number: int = getattr(tensor, self._attribute, 0) - self._number
@@ -509,24 +445,7 @@ class Follower:
         num_made = sum(after <= end for after in self._made_after)
         known = Known(
             entries=self._entries[:end], verdicts=self._verdicts[:num_made], made_after=self._made_after[:num_made],
-            uses=self._uses, losses=self._losses, node=self._node, kind=self._kind(end),
+            uses=self._uses, losses=self._losses, node=self._node, kind=kind_of(self._entries[:end]),
             notes=[self._notes.get(place) for place in range(end)],
         )  # fmt: skip
         self._programs.add(self._num_examples, known)
-
-
-def version_of(tensor: Tensor) -> int:
-    """Return how often a tensor was written to; -1 where torch does not count."""
-    return -1 if tensor.is_inference() else tensor._version
-
-
-def _writes_since(tensor: Tensor) -> int:
-    """Return how often a result was written to after the call that made it; -1 where torch does not count."""
-    version = version_of(tensor)
-    return version if version < 0 else version - getattr(tensor, _VERSION, 0)
-
-
-def _bytes_of(tensor: Tensor) -> Tensor:
-    """Return the memory of a tensor as bytes, without a copy."""
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())

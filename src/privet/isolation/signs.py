@@ -13,7 +13,7 @@ from enum import Enum
 from hashlib import blake2b
 from operator import itemgetter
 from types import EllipsisType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 Function = Callable[..., Any]
 Sign = tuple[Any, ...]
 
+VERSION = "_privet_version"  # how often a result had been written to when it was made
 RESULT, GIVEN = "result", "given"  # strings are no types: the first items of all other signs are
 # Arguments that tell programs apart as they are.
 _EXACT = frozenset(
@@ -125,6 +126,20 @@ def number_in(sign: Sign) -> int | None:
     return sign[2] if sign[0] is RESULT else None
 
 
+class Numbered(Protocol):
+    """A parameter, or a tensor that was computed from parameters alone."""
+
+    @property
+    def parameters(self) -> frozenset[int]:
+        """The numbers of the parameters."""
+        ...
+
+    @property
+    def derived(self) -> bool:
+        """Whether it was computed from them."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One call of a program.
@@ -220,3 +235,25 @@ def _picker(places: Sequence[int]) -> Callable[[Any], Any] | None:
         return None
     first, last = places[0], places[-1]
     return itemgetter(slice(first, last + 1)) if last - first + 1 == len(places) else itemgetter(*places)
+
+
+def version_of(tensor: Tensor) -> int:
+    """Return how often a tensor was written to; -1 where torch does not count."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def writes_since(tensor: Tensor) -> int:
+    """Return how often a result was written to after the call that made it; -1 where torch does not count."""
+    version = version_of(tensor)
+    return version if version < 0 else version - getattr(tensor, VERSION, 0)
+
+
+def kind_of(entries: Sequence[Entry]) -> tuple[Any, ...]:
+    """Return what batches of other sizes have in common: the functions, and the shapes of one example."""
+    given = {shape_of_one(sign) for entry in entries for sign in entry.signs}
+    return (*[entry.function for entry in entries], frozenset(given))
+
+
+def num_numbers_in(entries: Sequence[Entry]) -> int:
+    """Return how many numbers calls leave open."""
+    return sum(num_numbers(sign) for entry in entries for sign in entry.signs)

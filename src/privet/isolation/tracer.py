@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch._ops import HigherOrderOperator, OpOverload
@@ -21,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from privet.errors import UnsupportedModel
 from privet.isolation.call import Call, name_of, specs_in
+from privet.isolation.constants import OnDevice, constant_of, is_range, numbers_of
 from privet.isolation.lines import asked, is_asked_by_privet, user_line
 from privet.isolation.memory import Written
 from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Shape, Spec, Verdict
@@ -64,8 +64,6 @@ _FORGETTING = frozenset(
         "new_empty_strided",
     ]
 )
-# The longest constant that is kept to be compared with that of a batch of another size.
-_SMALL_CONSTANT = 4096
 
 
 @dataclass(slots=True)
@@ -153,7 +151,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _new(self, tensor: Tensor, verdict: Verdict) -> Spec:
         """Describe a tensor that no operation of this trace has made: it is left as it is."""
         spec = self._described(tensor, verdict)
-        if verdict is None and not tensor.requires_grad and (numbers := _numbers(tensor)) is not None:
+        if verdict is None and not tensor.requires_grad and (numbers := numbers_of(tensor)) is not None:
             self.trace.constants[self._num_specs] = numbers
         spec.token, spec.serial = self._token, self._num_specs
         self._num_specs += 1
@@ -268,8 +266,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._num_specs += 1
             self._set(out, spec)
             self._written.knows(spec)
-        constant = _constant(func, outs)
-        if isinstance(constant, bytes) and _is_range(outs[0], constant):
+        constant = constant_of(func, outs)
+        if isinstance(constant, bytes) and is_range(outs[0], constant):
             call.out_specs[0].iota = (0, 1)
         line, is_shown = asked()
         self.trace.is_hidden = self.trace.is_hidden or not is_shown
@@ -434,46 +432,3 @@ def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, list | tuple):
         return [item for item in value if isinstance(item, Tensor)]
     return []
-
-
-def _constant(func: OpOverload, outs: Sequence[Tensor]) -> bytes | OnDevice | None:
-    """Return the numbers of a tensor that Python made: they may count the examples."""
-    return _numbers(outs[0]) if name_of(func) in ("lift_fresh", "lift_fresh_copy") else None
-
-
-def _is_range(tensor: Tensor, numbers: bytes) -> bool:
-    return (
-        tensor.dim() == 1
-        and tensor.dtype is torch.int64
-        and numbers == np.arange(len(tensor), dtype=np.int64).tobytes()
-    )
-
-
-class OnDevice:
-    """Numbers that lie on a device; read back only where two traces are compared, once for each program."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, tensor: Tensor) -> None:
-        """Keep a copy, without waiting for the device."""
-        self._numbers = tensor.detach().clone()
-
-    def __eq__(self, other: object) -> bool:
-        """Whether the numbers are the same, bit by bit where they are not numbers."""
-        if not isinstance(other, OnDevice) or self._numbers.shape != other._numbers.shape:
-            return False
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-            pairs = [numbers.contiguous().view(-1).view(torch.uint8) for numbers in (self._numbers, other._numbers)]
-            return torch.equal(*pairs)
-
-
-def _numbers(tensor: Tensor) -> bytes | OnDevice | None:
-    if tensor.layout is not torch.strided or tensor.numel() > _SMALL_CONSTANT or tensor.device.type == "meta":
-        return None
-    try:
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # these are not the program's
-            if tensor.device.type != "cpu":
-                return OnDevice(tensor)
-            return bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
-    except (RuntimeError, NotImplementedError, TypeError):  # inside transforms of functions tensors have no numbers
-        return None

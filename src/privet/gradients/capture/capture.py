@@ -39,9 +39,10 @@ from privet.gradients.capture.recorded import KnownUse, Recording, Region, Sourc
 from privet.gradients.capture.recurrent_layers import COMPOSITES, Composite, kept_inside
 from privet.isolation.asking import ASKING, LENGTHS
 from privet.isolation.backward import wrapped
-from privet.isolation.follow import Follower, Programs, version_of
+from privet.isolation.follow import Follower, Programs
 from privet.isolation.lines import user_line
 from privet.isolation.place import Cause, Fault, Place, Verdict, single
+from privet.isolation.signs import version_of
 from privet.isolation.tracer import EARLIER
 
 _NODES: frozenset[Any] = frozenset([Tensor.grad_fn.__get__])  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from privet.gradients.capture.in_place import Function, writes
-from privet.isolation.follow import version_of
+from privet.isolation.signs import version_of
 
 MARK = "_privet_batch"
 WRITTEN = "_privet_written"  # how often a tensor of the batch had been written to when it was handed out
