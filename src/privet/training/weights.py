@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -38,8 +39,8 @@ class Holdings:
     def walk(self) -> None:
         """List the tensors anew."""
         modules = list(self._model.modules())
-        self._held = [held for m in modules for held in (m._parameters, m._buffers, m._modules)]
-        self._ids = self._ids_now()
+        self._held: list[dict[str, Any]] = [held for m in modules for held in (m._parameters, m._buffers, m._modules)]
+        self._ids = list(map(id, chain.from_iterable(map(dict.values, self._held))))
         self.parameters = dict(self._model.named_parameters())
         # a parameter that was replaced keeps its name: the optimizer still holds it
         self._owners |= {id(value): name for name, value in self.parameters.items()}
@@ -47,16 +48,10 @@ class Holdings:
         self.tensors: dict[str, Tensor] = dict(self._model.named_buffers()) | self.parameters
         self._values = list(self.tensors.values())
 
-    def _ids_now(self) -> list[int]:
-        found: list[int] = []
-        for held in self._held:
-            found.extend(map(id, held.values()))
-        return found
-
     @property
     def is_same(self) -> bool:
         """Whether the modules hold the very objects that were listed."""
-        return self._ids_now() == self._ids
+        return list(map(id, chain.from_iterable(map(dict.values, self._held)))) == self._ids
 
     def changes(self) -> list[tuple[int, int]]:
         """Return the counter of changes in place of every tensor of the model, and where it lies; cheap."""
