@@ -53,8 +53,8 @@ class Follower:
     """Follows one forward pass.
 
     Guarantee:
-        A call passes for an expected one only if function, number and kinds of arguments, their values (but not floats),
-        the numbers of results among them, the names of other tensors, and the number of results so far are the same.
+        A call passes for an expected one only if function, number and kinds of arguments, values (but not floats),
+        numbers of results among them, names of other tensors, and the number of results so far are the same.
     """
 
     def __init__(
@@ -331,9 +331,7 @@ class Follower:
         return (GIVEN, type(tensor), self._number_of(tensor))
 
     def _generator(self, generator: torch.Generator) -> None:
-        """Look whether a generator of the program's own draws numbers that it has drawn before."""
-        if self._programs.has_drawn(generator):
-            self._suspicions.draws_again = True
+        self._suspicions.draws_again |= self._programs.has_drawn(generator)
 
     def _constant(self, tensor: Tensor) -> Any:
         """Return which constant a tensor is; one that is new to a program that was not traced may be a result."""
