@@ -7,7 +7,7 @@ one pass through an engine compares as many pairs of neighbouring data sets as i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -27,6 +27,7 @@ from privet.mechanism.clipping import (
 )
 from privet.mechanism.grouping import ByName, Grouping, OneGroup, PerParameter
 from privet.mechanism.sensitivity import Norm
+from tests.contract.test_clipping import CLIPPINGS
 from tests.gradients.reference import engine_clipped_sum
 
 NUM_ROWS, WIDTHS = 500, (3, 2, 1)
@@ -41,6 +42,12 @@ RULES: dict[str, tuple[Clipping, int]] = {
     "adaptive quantile": (AdaptiveQuantile(norm=BOUND, count_noise_std=2.0), 0),
     "scheduled, before": (Scheduled(parts=(Threshold(norm=BOUND), DROPPING), switches=(0.5,)), 0),
     "scheduled, after": (Scheduled(parts=(Threshold(norm=1.0), DROPPING), switches=(0.5,)), 9),
+}
+# a piece that is not written out above is tried as the suite of clipping holds it, at this bound
+RULES |= {
+    kind.__name__: (replace(members[0][0], norm=BOUND), 0)  # type: ignore[type-var]
+    for kind, members in CLIPPINGS.items()
+    if kind not in {type(piece) for piece, _ in RULES.values()} and members[0][0].not_private_because is None
 }
 GROUPINGS: dict[str, Grouping] = {
     "flat": OneGroup(),

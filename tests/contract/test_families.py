@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import inspect
+import pkgutil
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 from dp_accounting import GaussianDpEvent, NonPrivateDpEvent
 
+import privet
 from privet.mechanism import codec
 from privet.mechanism.ablations import Unclipped
 from privet.mechanism.clipping import Threshold
@@ -54,6 +60,16 @@ def test_files_know_every_registered_piece_by_one_name() -> None:
     known |= {f"mask {name}": kind for name, kind in codec.MASK.items()}
     registered = [kind for family in PIECES_OF_PLANS for kind in family.registered or ()]
     assert sorted(map(full_name, known.values())) == sorted(map(full_name, registered))
+
+
+@pytest.mark.parametrize("family", PIECES_OF_PLANS, ids=lambda family: family.name)
+def test_every_piece_has_a_public_name_and_stands_in_a_page(family: Family) -> None:
+    public = [importlib.import_module(f"privet.{found.name}") for found in pkgutil.iter_modules(privet.__path__)]
+    named = {value for module in public for value in vars(module).values() if inspect.isclass(value)}
+    pages = " ".join(page.read_text(encoding="utf-8") for page in sorted(Path("docs").glob("*.md")))
+    for kind in family.registered or ():
+        assert kind in named, f"{full_name(kind)} is in no public module of privet"
+        assert re.search(rf"\b{kind.__name__}\b", pages), f"{full_name(kind)} is named in no page of docs/"
 
 
 def test_every_noise_has_the_laws_of_one_shape_beside_those_of_all() -> None:

@@ -18,18 +18,19 @@ from privet.mechanism.adaptive_noise import AdaptiveGaussian, PastGradients
 from privet.mechanism.events import encode_event
 from privet.mechanism.geometry import Isotropic
 from privet.mechanism.layout import Layout
-from privet.mechanism.noise import Gaussian, Noise
+from privet.mechanism.noise import Gaussian, Noise, NoiseFamily
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.shaped_noise import EllipticalGaussian, GroupwiseGaussian
 from privet.mechanism.sums import ClippedSum
 from privet.training.randomness import KeystreamNoise
 from tests.contract import statistics as stats
-from tests.contract.noises import Source, each_source, keystream, release, torch_stream
+from tests.contract.noises import NOISES, Source, each_source, keystream, release, torch_stream
 
 # One percent of error in the standard deviation needs this many draws to be seen at one in a million.
 DRAWS = 262_144
 BLOCKS = 8
 
+GAUSSIAN = NoiseFamily.GAUSSIAN
 Split = Callable[[Sequence[float], Sequence[int]], list[float]]
 
 
@@ -42,11 +43,16 @@ def of_least_variance(bounds: Sequence[float], sizes: Sequence[int]) -> list[flo
     return [math.sqrt(bound / math.sqrt(size) * total) for bound, size in zip(bounds, sizes, strict=True)]
 
 
-GAUSSIANS: Mapping[type, Sequence[tuple[Noise, Split]]] = {
+WRITTEN: Mapping[type, Sequence[tuple[Noise, Split]]] = {
     Gaussian: [(Gaussian(noise_multiplier=0.7), even), (Gaussian(noise_multiplier=2.0), even)],
     EllipticalGaussian: [(EllipticalGaussian(geometry=Isotropic(), noise_multiplier=1.2), even)],
     GroupwiseGaussian: [(GroupwiseGaussian(noise_multiplier=1.1), of_least_variance)],
     AdaptiveGaussian: [(AdaptiveGaussian(learning=PastGradients(), noise_multiplier=0.9), even)],
+}
+GAUSSIANS = {
+    # a noise that is not written out below is taken to be the same on all coordinates, and fails if it is not
+    **{kind: [(found[0].piece, even)] for kind, found in NOISES.items() if found[0].piece.family is GAUSSIAN},
+    **WRITTEN,
 }
 """Every noise that is normal, as large vectors show it, and how its groups share the noise at multiplier one."""
 BOUNDS = (3.0, 0.5, 4.0)
