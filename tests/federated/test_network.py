@@ -15,7 +15,7 @@ import torch
 
 from privet.accounting.ledger import Ledger
 from privet.federated.deployment import LoopbackDeployment, quiet_environment, write_app
-from privet.federated.recipe import FederatedRecipe
+from privet.federated.federation_recipe import FederatedRecipe
 from privet.federated.results import ROUNDS_NAME, read_result
 from privet.federated.wire import CountingProxy, Traffic, free_port
 from privet.training.checkpoint import load_checkpoint
@@ -93,7 +93,7 @@ def test_the_simulation_engine_runs_the_same_apps(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     recipe_of(num_parties=3, answer_s=120.0).save(tmp_path / "small.toml")
     code = (
-        "from pathlib import Path; from privet.federated.recipe import FederatedRecipe; "
+        "from pathlib import Path; from privet.federated.federation_recipe import FederatedRecipe; "
         "from privet.federated.running import run_in_simulation; "
         f"run_in_simulation(FederatedRecipe.load(Path({str(tmp_path / 'small.toml')!r})), Path({str(tmp_path)!r}))"
     )

@@ -10,7 +10,7 @@ from torch import nn
 
 from privet.errors import ArgumentError
 from privet.models import MODELS, count_parameters, dp_cnn, find_model, mlp
-from privet.models.sizes import num_parameters
+from privet.models.model_sizes import num_parameters
 
 PUBLISHED_COUNTS = {
     "dp_cnn": 550_570,

@@ -78,7 +78,7 @@ HOLDING = (
     one(
         "party-trusts-its-rule",
         "a party's update is as long as its clipping rule lets it be",
-        "federated/sums.py",
+        "federated/party_sums.py",
         "held_factors(rule, squares.sqrt().unsqueeze(0), rule.sensitivity, layout.num_coordinates)",
         "rule.factors(squares.sqrt().unsqueeze(0))",
         f"{_HELD}::test_one_vector_of_a_party_is_held_to_the_bound",

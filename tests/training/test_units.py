@@ -19,8 +19,8 @@ from privet.convex.statistics import SufficientStatistics
 from privet.errors import DataError, PlanError, RecipeError
 from privet.federated.agreement import Agreement
 from privet.federated.contributions import ClientUpdates, ClippedSums, Contribution, Sessions
+from privet.federated.federation_recipe import FederatedRecipe
 from privet.federated.party import Party
-from privet.federated.recipe import FederatedRecipe
 from privet.plan import Plan
 from privet.training.augmentation import Views
 from privet.training.batching import MapDataset

@@ -162,11 +162,6 @@ class AuditFinding:
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Read what ``to_dict`` wrote.
-
-        Raises:
-            ArgumentError: an entry is missing or of the wrong kind.
-        """
         with checks.reading("the finding of an audit"):
             bound = data["noise_bound"]
             return cls(

@@ -112,16 +112,10 @@ class MembershipReport:
     roc: tuple[tuple[float, float], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain values; ``from_dict`` gives it back."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Read what ``to_dict`` wrote.
-
-        Raises:
-            ArgumentError: an entry is missing or of the wrong kind.
-        """
         with checks.reading("a membership report"):
             area = {name: checks.number(name, data["area"][name]) for name in ("value", "low", "high")}
             return cls(

@@ -35,7 +35,7 @@ def federated(recipe: str, output: str, network: bool, rate: float | None, round
     privet[flower]).
     """
     from privet.errors import RecipeError
-    from privet.federated.recipe import FederatedRecipe
+    from privet.federated.federation_recipe import FederatedRecipe
 
     chosen = FederatedRecipe.load(recipe, mask_rate=rate, num_rounds=rounds)
     folder = Path(output).absolute()

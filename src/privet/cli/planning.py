@@ -78,7 +78,7 @@ def _facts(recipe: Recipe, plan: Plan) -> dict[str, Any]:
 
 
 def _parameters(recipe: Recipe) -> int | None:
-    from privet.models.sizes import num_parameters
+    from privet.models.model_sizes import num_parameters
 
     return num_parameters(recipe.model, recipe.info.input_shape, recipe.info.num_classes or 1)
 

@@ -34,7 +34,6 @@ class GroupFigures:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read plain values."""
         return cls(
             name=str(data["name"]),
             num_examples=checks.count("num_examples", data["num_examples"]),
@@ -68,7 +67,6 @@ class AttributeReport:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read plain values."""
         return cls(
             attribute=str(data["attribute"]),
             groups=tuple(GroupFigures.from_dict(row) for row in data["groups"]),
@@ -101,7 +99,6 @@ class DecisionDisparity:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read plain values."""
         return cls(
             attribute=str(data["attribute"]),
             demographic_parity=checks.number("demographic_parity", data["demographic_parity"]),
@@ -139,7 +136,6 @@ class SourceRow:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read plain values."""
         numbers = ("share", "clip_factor", "features", "clipping", "imbalance")
         return cls(
             attribute=str(data["attribute"]),
@@ -167,16 +163,10 @@ class FairnessReport:
     confidence: float = 0.95
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain values; ``from_dict`` gives it back."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Read what ``to_dict`` wrote.
-
-        Raises:
-            ArgumentError: an entry is missing or of the wrong kind.
-        """
         with checks.reading("a fairness report"):
             return cls(
                 num_examples=checks.count("num_examples", data["num_examples"]),

@@ -60,16 +60,10 @@ class RobustnessReport:
     points: tuple[RadiusPoint, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain values; ``from_dict`` gives it back."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Read what ``to_dict`` wrote.
-
-        Raises:
-            ArgumentError: an entry is missing or of the wrong kind.
-        """
         with checks.reading("a robustness report"):
             return cls(
                 norm=str(data["norm"]),
@@ -132,5 +126,4 @@ class WeightGrowth:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read plain values."""
         return cls(**{name: checks.non_negative(name, data[name]) for name in ("measured", "from_noise")})

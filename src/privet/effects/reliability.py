@@ -48,7 +48,6 @@ class ReliabilityBin:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read plain values."""
         return cls(
             num_examples=checks.count("num_examples", data["num_examples"], minimum=0),
             **{name: checks.number(name, data[name]) for name in ("low", "high", "confidence", "accuracy")},
@@ -68,7 +67,6 @@ class Reliability:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read what ``to_dict`` wrote."""
         known = [member.value for member in Binning]
         if data["binning"] not in known or not isinstance(data["bins"], list):
             raise ArgumentError(f"Reliability needs a list of bins and a binning among {known}.")
@@ -121,7 +119,6 @@ class Interval:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read plain values."""
         return cls(**{name: checks.number(name, data[name]) for name in ("value", "low", "high")})
 
 
@@ -153,18 +150,12 @@ class CalibrationReport:
     under_confidence: Interval | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain values; ``from_dict`` gives it back."""
         known = (name for name in (*_INTERVALS, *_PARTS) if getattr(self, name) is not None)
         intervals = {name: asdict(getattr(self, name)) for name in known}
         return {"num_examples": self.num_examples, **intervals, "reliability": self.reliability.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Read what ``to_dict`` wrote.
-
-        Raises:
-            ArgumentError: an entry is missing or of the wrong kind.
-        """
         with checks.reading("a calibration report"):
             return cls(
                 num_examples=checks.count("num_examples", data["num_examples"]),

@@ -21,7 +21,7 @@ from privet.errors import CheckpointError, LoopError
 from privet.federated.agreement import Agreement
 from privet.federated.coordinates import SharedCoordinates, layout_of, read_weights
 from privet.federated.messages import Answer, Broadcast, Outcome
-from privet.federated.sums import clip
+from privet.federated.party_sums import clip
 from privet.mechanism.clipping import FixedRun
 from privet.mechanism.done import Done, done_together
 from privet.mechanism.events import compose

@@ -17,7 +17,7 @@ from privet.federated.agreement import Agreement
 from privet.federated.contributions import ClientUpdates, ClippedSums, Sessions
 from privet.federated.coordinates import SharedCoordinates, layout_of, read_weights, write_weights
 from privet.federated.messages import Answer, Broadcast, Outcome, Values
-from privet.federated.sums import LossFunction, PartySums, Records, clipped_update
+from privet.federated.party_sums import LossFunction, PartySums, Records, clipped_update
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.mechanism.clipping import ClippingRule

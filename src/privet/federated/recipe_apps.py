@@ -13,8 +13,8 @@ import torch
 
 from privet.federated.apps import Context, Patience, client_app, server_app
 from privet.federated.coordinator import Coordinator, RoundReport
+from privet.federated.federation_recipe import FederatedRecipe
 from privet.federated.party import Party
-from privet.federated.recipe import FederatedRecipe
 from privet.federated.results import note_round, write_result
 
 

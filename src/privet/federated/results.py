@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from privet.federated.coordinator import Coordinator
-from privet.federated.recipe import FederatedRecipe
+from privet.federated.federation_recipe import FederatedRecipe
 from privet.runs.model_measures import measure_model
 
 RECIPE_NAME, ROUNDS_NAME, RESULT_NAME = "federation.toml", "rounds.jsonl", "result.json"

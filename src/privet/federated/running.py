@@ -9,8 +9,8 @@ from torch.optim import SGD
 
 from privet.errors import RecipeError
 from privet.federated.deployment import LoopbackDeployment, write_app
+from privet.federated.federation_recipe import FederatedRecipe
 from privet.federated.loopback import run_in_process
-from privet.federated.recipe import FederatedRecipe
 from privet.federated.results import (
     RECIPE_NAME,
     ROUNDS_NAME,

@@ -55,104 +55,56 @@ class ModelSpec:
 
 
 _GREY, _COLOUR = (1, 28, 28), (3, 32, 32)
+
+
+def _spec(name: str, build: ModelFactory, shape: tuple[int, ...], num_classes: int, description: str) -> ModelSpec:
+    return ModelSpec(name=name, build=build, input_shape=shape, num_classes=num_classes, description=description)
+
+
 _SPECS = (
-    ModelSpec(
-        name="dp_cnn",
-        build=dp_cnn,
-        input_shape=_COLOUR,
-        num_classes=10,
-        description="DP-CNN: six 3x3 convolutions, tanh, for CIFAR-10",
+    _spec("dp_cnn", dp_cnn, _COLOUR, 10, "DP-CNN: six 3x3 convolutions, tanh, for CIFAR-10"),
+    _spec("dp_cnn_small", dp_cnn_small, _GREY, 10, "DP-CNN/S: two convolutions, tanh, for MNIST and Fashion-MNIST"),
+    _spec("h_cnn", h_cnn, (243, 8, 8), 10, "H-CNN: two convolutions, tanh, on scattering features of CIFAR-10"),
+    _spec(
+        "h_cnn_small",
+        h_cnn_small,
+        (81, 7, 7),
+        10,
+        "H-CNN/S: two convolutions, tanh, on scattering features of MNIST and Fashion-MNIST",
     ),
-    ModelSpec(
-        name="dp_cnn_small",
-        build=dp_cnn_small,
-        input_shape=_GREY,
-        num_classes=10,
-        description="DP-CNN/S: two convolutions, tanh, for MNIST and Fashion-MNIST",
+    _spec(
+        "clipping_mnist_cnn",
+        clipping_mnist_cnn,
+        _GREY,
+        10,
+        "MNIST network of the clipping paper: two convolutions, ReLU",
     ),
-    ModelSpec(
-        name="h_cnn",
-        build=h_cnn,
-        input_shape=(243, 8, 8),
-        num_classes=10,
-        description="H-CNN: two convolutions, tanh, on scattering features of CIFAR-10",
+    _spec("tutorial_cnn", tutorial_cnn, _COLOUR, 10, "CIFAR-10 network of the PyTorch tutorial"),
+    _spec("lenet5", lenet5, _GREY, 10, "LeNet-5 with ReLU and max-pooling"),
+    _spec("mlp_1000", mlp_1000, _GREY, 10, "One hidden layer of 1,000, ReLU"),
+    _spec("mlp_64_64", mlp_64_64, (8,), 1, "Two hidden layers of 64, ReLU, for tables"),
+    _spec(
+        "oriented_edges",
+        oriented_edges,
+        _GREY,
+        10,
+        "Fixed edge features, then one linear layer: little to train, so little noise",
     ),
-    ModelSpec(
-        name="h_cnn_small",
-        build=h_cnn_small,
-        input_shape=(81, 7, 7),
-        num_classes=10,
-        description="H-CNN/S: two convolutions, tanh, on scattering features of MNIST and Fashion-MNIST",
+    _spec("small_vit", small_vit, _GREY, 10, "Vision transformer: patches of 4, four layers of width 64"),
+    _spec("logistic_regression", logistic_regression, _GREY, 10, "Linear classifier: a convex problem"),
+    _spec(
+        "minilm_lora",
+        minilm_lora,
+        (64,),
+        2,
+        "Pre-trained MiniLM with low-rank adapters, for sentences; needs privet[text]",
     ),
-    ModelSpec(
-        name="clipping_mnist_cnn",
-        build=clipping_mnist_cnn,
-        input_shape=_GREY,
-        num_classes=10,
-        description="MNIST network of the clipping paper: two convolutions, ReLU",
-    ),
-    ModelSpec(
-        name="tutorial_cnn",
-        build=tutorial_cnn,
-        input_shape=_COLOUR,
-        num_classes=10,
-        description="CIFAR-10 network of the PyTorch tutorial",
-    ),
-    ModelSpec(
-        name="lenet5",
-        build=lenet5,
-        input_shape=_GREY,
-        num_classes=10,
-        description="LeNet-5 with ReLU and max-pooling",
-    ),
-    ModelSpec(
-        name="mlp_1000",
-        build=mlp_1000,
-        input_shape=_GREY,
-        num_classes=10,
-        description="One hidden layer of 1,000, ReLU",
-    ),
-    ModelSpec(
-        name="mlp_64_64",
-        build=mlp_64_64,
-        input_shape=(8,),
-        num_classes=1,
-        description="Two hidden layers of 64, ReLU, for tables",
-    ),
-    ModelSpec(
-        name="oriented_edges",
-        build=oriented_edges,
-        input_shape=_GREY,
-        num_classes=10,
-        description="Fixed edge features, then one linear layer: little to train, so little noise",
-    ),
-    ModelSpec(
-        name="small_vit",
-        build=small_vit,
-        input_shape=_GREY,
-        num_classes=10,
-        description="Vision transformer: patches of 4, four layers of width 64",
-    ),
-    ModelSpec(
-        name="logistic_regression",
-        build=logistic_regression,
-        input_shape=_GREY,
-        num_classes=10,
-        description="Linear classifier: a convex problem",
-    ),
-    ModelSpec(
-        name="minilm_lora",
-        build=minilm_lora,
-        input_shape=(64,),
-        num_classes=2,
-        description="Pre-trained MiniLM with low-rank adapters, for sentences; needs privet[text]",
-    ),
-    ModelSpec(
-        name="convex_relu",
-        build=convex_relu,
-        input_shape=_GREY,
-        num_classes=10,
-        description="Two-layer ReLU network with 100 fixed random gates: convex, with proven constants",
+    _spec(
+        "convex_relu",
+        convex_relu,
+        _GREY,
+        10,
+        "Two-layer ReLU network with 100 fixed random gates: convex, with proven constants",
     ),
 )
 

@@ -39,7 +39,6 @@ class Measure:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read what ``to_dict`` wrote."""
         with checks.reading("a measure"):
             return cls(
                 name=str(data["name"]),
@@ -51,7 +50,6 @@ class Measure:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row as plain values."""
         return asdict(self)
 
 
@@ -65,7 +63,6 @@ class CurvePoint:
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Read what ``to_dict`` wrote."""
         if not isinstance(data, Mapping) or not {"step", "epsilon", "measure"} <= set(data):
             raise ArgumentError("This is not a point of a curve: it needs step, epsilon and measure.")
         return cls(
@@ -75,7 +72,6 @@ class CurvePoint:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the point as plain values."""
         epsilon = _INFINITY if math.isinf(self.epsilon) else self.epsilon
         return {"step": self.step, "epsilon": epsilon, "measure": self.measure.to_dict()}
 
@@ -93,7 +89,6 @@ class Metrics:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read what ``to_dict`` wrote."""
         measures, curve = data.get("measures"), data.get("curve", [])
         if not isinstance(measures, list) or not isinstance(curve, list):
             raise ArgumentError("These are not metrics: they need a list of measures.")
@@ -104,7 +99,6 @@ class Metrics:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the metrics as plain values."""
         return {
             "split": self.split,
             "measures": [measure.to_dict() for measure in self.measures],

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from privet.errors import LoopError, UnsupportedModel
-from privet.federated.sums import clip
+from privet.federated.party_sums import clip
 from privet.gradients.capture.marks import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Clipper, Engine

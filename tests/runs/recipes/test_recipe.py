@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from privet.errors import RecipeError
-from privet.models.sizes import MODEL_SIZES, num_parameters
+from privet.models.model_sizes import MODEL_SIZES, num_parameters
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.recipes.recipe_files import MAX_BYTES, load_recipe, packaged_recipes, recipe_from_values
 

@@ -38,7 +38,6 @@ class Mean:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read plain values."""
         return cls(**{name: checks.number(name, data[name]) for name in ("value", "low", "high")})
 
 
@@ -60,7 +59,6 @@ class RebuiltFigures:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read plain values."""
         return cls(name=str(data["name"]), **{name: Mean.from_dict(data[name]) for name in _MEASURES})
 
 
@@ -88,16 +86,10 @@ class RebuiltReport:
         return self.rows[-1]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; ``from_dict`` gives the report back."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Read what ``to_dict`` wrote.
-
-        Raises:
-            ArgumentError: an entry is missing or of the wrong kind.
-        """
         with checks.reading("a report of rebuilt pictures"):
             noise_std = data["noise_std"]
             rows = tuple(RebuiltFigures.from_dict(row) for row in data["rows"])

@@ -15,7 +15,7 @@ from privet.mechanism import codec
 from privet.mechanism.ablations import NoNoise
 from privet.mechanism.epoch_sampling import Cyclic
 from privet.mechanism.sampling import Poisson, Sampling
-from privet.models.sizes import MODEL_SIZES
+from privet.models.model_sizes import MODEL_SIZES
 from privet.plan import Plan
 from privet.runs.recipes.image_settings import ImageSettings
 from privet.runs.recipes.pretraining_settings import PretrainingSettings
