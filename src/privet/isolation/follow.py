@@ -80,7 +80,8 @@ class Follower:
         self._slot, self._attribute = slot, f"_privet_serial_{slot}"
         self._programs, self._num_examples, self._place_of = programs, num_examples, place_of
         self._number_of, self._parameters = number_of, parameters
-        self._candidate = next(iter(programs.of(num_examples)), None)
+        found = programs.by_size.get(num_examples)  # the latest used first
+        self._candidate = found[0] if found else None
         self._num_calls = self._num_made = self._num_uses = 0
         # of these, what a known program has in common with this one is copied when they part
         self._entries: list[Entry] = []
@@ -94,7 +95,8 @@ class Follower:
         self._node: type = type(None)
         self._uses: list[Verdict] = []
         self._number = next(_FOLLOWERS) << _SHIFT
-        self._may_trace, self._is_lost, self._sees_all = may_trace, False, True
+        self._may_trace, self._sees_all = may_trace, True
+        self.is_lost = False  # whether the program is new, and no proof was allowed
         self._seeds: Sequence[Verdict] = ()
         self.tracer: Tracer | None = None
         self.nodes: dict[Any, dict[int, Verdict]] = {}  # of the user's own autograd functions: their results' places
@@ -103,11 +105,6 @@ class Follower:
         self.judge_gradient: Callable[[Verdict, Verdict, str], None] | None = None
         if self._candidate is None:
             self._begin_trace()
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the program is another than all that were proven, and no proof was allowed."""
-        return self._is_lost
 
     def before(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Note a call before it is carried out.
@@ -212,7 +209,7 @@ class Follower:
 
     def _begin_trace(self) -> None:
         if not self._may_trace:
-            self._is_lost = True
+            self.is_lost = True
             return
         self.tracer = tracer(self._num_examples, self._first_seen, slot=self._slot)
         # unlike a bare push this tells torch's compiler, too, that a mode is active
@@ -346,7 +343,7 @@ class Follower:
         doubt = self._doubt()
         is_known = is_known and doubt is None and not self._errors
         if is_known and candidate is not None and candidate.node is self._node:
-            self._is_lost = False
+            self.is_lost = False
             return Proof(self._whole(), candidate.uses, (), None, (), candidate)
         if self.tracer is None:
             # it ended earlier than the program it began like: what came before was proven then

@@ -78,10 +78,8 @@ class Capture(TorchFunctionMode):
         self._generation = next(GENERATIONS) - 1  # the batch was marked just before, or is marked from now on
         self._follows_memory = follows_memory
         self.recording = Recording(batch_size=batch_size, tracked=dict(sources))
-        self._observer = Observer(
-            self.recording, mark=self._generation << SHIFT, programs=programs,
-            expansions={} if expansions is None else expansions,
-        )  # fmt: skip
+        self._expansions = {} if expansions is None else expansions
+        self._observer: Observer | None = None  # made when a call must be examined
         if programs is not None:
             self.recording.follower = Follower(
                 programs, batch_size, self._place_of, self._number_of, self.recording.tracked, may_trace=may_trace,
@@ -163,7 +161,7 @@ class Capture(TorchFunctionMode):
             raise
         if type(result) is not Tensor or (known.use is not None and not known.use.fits(args, result)):
             return self._observe(Call(func, args, kwargs), result, follower)
-        self._observer.last_known = known
+        self.recording.last_known = known
         if known.is_private:
             setattr(result, MARK, self._generation << SHIFT)
             self.recording.program.append(func)
@@ -246,7 +244,7 @@ class Capture(TorchFunctionMode):
     def _observe(self, call: Call, result: Any, follower: Follower | None) -> Any:
         """Record what an operation did that was just run, and number its results."""
         num_uses = len(self.recording.uses)
-        result = self._observer.observe(call, result)
+        result = self._the_observer().observe(call, result)
         if follower is not None and type(result) is Tensor:
             follower.after((result,))
         elif follower is not None:
@@ -257,6 +255,12 @@ class Capture(TorchFunctionMode):
                 self._follow_memory(use.args)
             self._follow_memory((result, kept_inside(call.function, result)))
         return result
+
+    def _the_observer(self) -> Observer:
+        if self._observer is None:
+            mark = self._generation << SHIFT
+            self._observer = Observer(self.recording, mark=mark, programs=self._programs, expansions=self._expansions)
+        return self._observer
 
     def _beside(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Function | None:
         # __setitem__ of a parameter is refused by the observer, in its own words
@@ -297,7 +301,7 @@ class Capture(TorchFunctionMode):
 
         def note(part: Function, part_args: tuple[Any, ...], output: Tensor) -> None:
             noted.update(map(id, tensors_in(part_args)))
-            self._observer.observe_part(part, part_args, output)
+            self._the_observer().observe_part(part, part_args, output)
             if self._follows_memory and not torch.compiler.is_compiling():
                 self._follow_memory((part_args, output))  # no other call of its inside is seen
 

@@ -59,7 +59,6 @@ class Observer:
         """Record into ``recording``; results that descend from the examples get this ``mark``."""
         self._recording, self._mark_value, self._programs = recording, mark, programs
         self._expansions, self._num_expansions = expansions, 0
-        self.last_known: KnownCall | None = None  # the last call that was not observed because it is known
 
     def observe(self, call: Call, result: Any) -> Any:
         """Record what a call did; return its result, with a history of its own where a change in place needs one."""
@@ -125,10 +124,10 @@ class Observer:
 
     def _catch_up(self) -> None:
         """Take over what is known of the calls that were not observed."""
-        if self.last_known is not None:
-            self._recording.is_half |= self.last_known.is_half
-            self._recording.rearranges |= self.last_known.rearranges
-            self.last_known = None
+        known, self._recording.last_known = self._recording.last_known, None
+        if known is not None:
+            self._recording.is_half |= known.is_half
+            self._recording.rearranges |= known.rearranges
 
     def _note_traits(
         self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], changed: Iterable[Tensor]

@@ -163,6 +163,7 @@ class Recording:
     rearranges: bool = False  # whether where an example lies may depend on the data
     is_half: bool = False  # whether parts of the program ran in half precision
     follower: Follower | None = None  # recognises or proves the program, where that is asked for
+    last_known: KnownCall | None = None  # the last call that was not examined because it is known
     packs: bool = False  # whether sequences were packed: rows per example then differ from batch to batch
 
     def release(self) -> None:

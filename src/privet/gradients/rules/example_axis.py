@@ -37,6 +37,10 @@ class WholeAxis:
         return tensor.movedim(self.axis, 0)
 
 
+FRONT = WholeAxis(axis=0)
+"""The usual place of the examples: nothing needs to be moved."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FoldedAxis:
     """The first axis holds examples times something else, examples varying slowest or fastest."""

@@ -24,7 +24,7 @@ from privet.gradients.engines.support import quiet_vmap
 from privet.gradients.forms.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer, PerExample
 from privet.gradients.rules import recurrent_rules
 from privet.gradients.rules.bag_rules import embedding_bag
-from privet.gradients.rules.example_axis import ExampleAxis, WholeAxis
+from privet.gradients.rules.example_axis import FRONT, ExampleAxis, WholeAxis
 from privet.gradients.rules.norm_rules import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from privet.gradients.rules.product_rules import product_rules
 from privet.gradients.rules.rule_tools import (
@@ -89,11 +89,12 @@ def _convolution_operands(
     found: list[Operand] = []
     if source := source_of(use, given["weight"]):
         kernel: PerExample = part
-        if axis != WholeAxis(axis=0):
+        if axis != FRONT:
             kernel = Explicit(gradients=axis.in_front(part.in_full(), batch_size).sum(1))
         found.append((source, kernel))
     if source := source_of(use, given.get("bias")):
-        sums = axis.in_front(summed(out_grads.flatten(2), 2), batch_size)
+        sums = summed(out_grads.flatten(2), 2)
+        sums = sums if axis == FRONT else axis.in_front(sums, batch_size)
         found.append((source, Explicit(gradients=sums.reshape(batch_size, -1, sums.shape[-1]).sum(1))))
     return found
 

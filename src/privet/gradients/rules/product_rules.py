@@ -72,22 +72,16 @@ def _left_factor(
     return [(left, part)]
 
 
-def product(general: Rule) -> Rule:
-    """Rule for ``matmul`` and its kin; ``general`` serves what is no plain matrix product."""
+def product(general: Rule, *, is_reversed: bool = False) -> Rule:
+    """Rule for ``matmul`` and its kin; ``general`` serves products that are no plain matrix products.
+
+    The first argument of ``Tensor.__rmatmul__``, which ``is_reversed``, is the right factor.
+    """
 
     def rule(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
         left, right = tensors_in((use.args, use.kwargs))
-        found = _factors(use, axis, batch_size, left, right, out_grad_of(use))
-        return general(use, axis, batch_size) if found is None else found
-
-    return rule
-
-
-def reversed_product(general: Rule) -> Rule:
-    """Rule for ``Tensor.__rmatmul__``, whose first argument is the right factor."""
-
-    def rule(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
-        right, left = tensors_in((use.args, use.kwargs))
+        if is_reversed:
+            left, right = right, left
         found = _factors(use, axis, batch_size, left, right, out_grad_of(use))
         return general(use, axis, batch_size) if found is None else found
 
@@ -208,7 +202,7 @@ def product_rules(general: Rule) -> dict[Callable[..., Any], Rule]:
     return {
         **dict.fromkeys(both, plain),
         **dict.fromkeys(sums, shifted),
-        Tensor.__rmatmul__: reversed_product(general),
+        Tensor.__rmatmul__: product(general, is_reversed=True),
         torch.einsum: einsum(general),
         torch.nn.functional.bilinear: bilinear,
         torch.nn.functional.prelu: prelu(general),

@@ -11,7 +11,7 @@ from torch import Tensor
 from privet.gradients.capture.observer import HALF
 from privet.gradients.capture.recorded import Source, Use
 from privet.gradients.forms.per_example import PerExample
-from privet.gradients.rules.example_axis import ExampleAxis
+from privet.gradients.rules.example_axis import FRONT, ExampleAxis
 
 Operand = tuple[Source, PerExample]
 Rule = Callable[[Use, ExampleAxis, int], list[Operand]]
@@ -66,9 +66,9 @@ def rounded_like(tensor: Tensor, use: Use) -> Tensor:
 
 def by_position(tensor: Tensor, axis: ExampleAxis, batch_size: int) -> Tensor:
     """Bring ``[..., width]`` into ``[batch, positions, width]``."""
-    if batch_size == 1:  # any axis of length one may have been taken for the examples
-        return tensor.reshape(1, -1, tensor.shape[-1])
-    return axis.in_front(tensor, batch_size).reshape(batch_size, -1, tensor.shape[-1])
+    if batch_size > 1 and axis != FRONT:  # of one example any axis of length one may have been taken for its axis
+        tensor = axis.in_front(tensor, batch_size)
+    return tensor.reshape(batch_size, -1, tensor.shape[-1])
 
 
 def summed(tensor: Tensor, axis: int) -> Tensor:
