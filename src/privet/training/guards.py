@@ -177,14 +177,11 @@ class EvidenceRecorder(Observer):
     def __init__(self, *, ledger: Ledger, watch: Watch, preflight: Preflight) -> None:
         """Read from the watch and the pre-flight, write to the ledger."""
         self._ledger, self._watch, self._preflight = ledger, watch, preflight
-        self._recorded = -1
 
     def before_noise(self, clipped: ClippedSum, noise: Noise) -> None:
         self._preflight.check_held()
         watch = self._watch
-        if watch.num_findings != self._recorded:
-            self._ledger.note_evidence(tried=watch.tried, settled=watch.settled, vouched=watch.waived)
-            self._recorded = watch.num_findings
+        self._ledger.note_evidence(tried=watch.tried, settled=watch.settled, vouched=watch.waived)
 
 
 class ParameterGuard:
