@@ -9,11 +9,11 @@ from privet import checks
 from privet.accounting.charges import Charges, SupposedCharges
 from privet.accounting.guarantee import Guarantee
 from privet.errors import PlanError
-from privet.federated.contributions import CONTRIBUTIONS, ClientUpdates, ClippedSums, Contribution, Sessions
+from privet.federated.contributions import CONTRIBUTIONS, Contribution
 from privet.mechanism import codec
 from privet.mechanism.fingerprint import fingerprint
 from privet.mechanism.masking import FrozenMask, NoMask, SharedRandomMask
-from privet.mechanism.noise import NoiseFamily, calibrated_multiplier
+from privet.mechanism.noise import NoiseFamily, calibrated_multiplier, spherical_gaussian_multiplier
 from privet.mechanism.release_masks import ChosenMask
 from privet.plan import Plan
 from privet.vocabulary import Release, Unit
@@ -148,16 +148,14 @@ class Agreement:
         if not self._is_bounded:
             return math.inf
         total = self.plan.clipping.for_groups(num_groups).sensitivity.total
-        if isinstance(self.contribution, ClientUpdates):
-            return total * _ROUNDING
-        if isinstance(self.contribution, ClippedSums):
-            return total * self.max_records * _ROUNDING
-        if not isinstance(self.contribution, Sessions) or not self._is_gaussian:
-            return math.inf
-        multiplier = calibrated_multiplier("Gaussian", self.plan.noise.noise_multiplier)
-        of_a_step = total * (self.max_records + multiplier * (math.sqrt(num_kept) + _TAIL))
-        scale = self.contribution.learning_rate * self.contribution.local_steps
-        return scale * of_a_step / self.plan.sampling.expected_batch_size * _ROUNDING
+        multiplier = spherical_gaussian_multiplier(self.plan.noise)
+        longest = self.contribution.longest_message(
+            bound=total,
+            max_records=self.max_records,
+            noise_length=None if multiplier is None else total * multiplier * (math.sqrt(num_kept) + _TAIL),
+            divisor=self.plan.sampling.expected_batch_size,
+        )
+        return longest * _ROUNDING
 
     def guarantee(self, ledger: Charges | None = None, *, assumptions: tuple[str, ...] = ()) -> Guarantee:
         """Account the plan, or what a party's ledger says was charged, with what the federation assumes beside it."""

@@ -13,6 +13,7 @@ piece                  protected        noise added by      promise holds agains
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -38,6 +39,22 @@ class Contribution(Protocol):
     @property
     def has_central_noise(self) -> bool:
         """Whether the coordinator adds the noise, and so must be trusted."""
+        ...
+
+    @property
+    def samples_parties(self) -> bool:
+        """Whether the coordinator draws parties, not parties their records, and clips what each of them sends."""
+        ...
+
+    def longest_message(self, *, bound: float, max_records: int, noise_length: float | None, divisor: float) -> float:
+        """Return the length that no honest message exceeds, rounding aside; infinite where none is known.
+
+        Args:
+            bound: The longest contribution of one unit to a sum.
+            max_records: More records than this no party has.
+            noise_length: A length that Gaussian noise of a step does not reach; None for other noise.
+            divisor: By what noisy sums are divided.
+        """
         ...
 
     @property
@@ -72,6 +89,13 @@ class ClippedSums:
     def has_central_noise(self) -> bool:
         """Sums travel without noise."""
         return True
+
+    @property
+    def samples_parties(self) -> bool:
+        return False
+
+    def longest_message(self, *, bound: float, max_records: int, noise_length: float | None, divisor: float) -> float:
+        return bound * max_records
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -119,6 +143,15 @@ class Sessions:
         return False
 
     @property
+    def samples_parties(self) -> bool:
+        return False
+
+    def longest_message(self, *, bound: float, max_records: int, noise_length: float | None, divisor: float) -> float:
+        if noise_length is None:
+            return math.inf
+        return self.learning_rate * self.local_steps * (bound * max_records + noise_length) / divisor
+
+    @property
     def assumptions(self) -> tuple[str, ...]:
         """A record has one home."""
         return ("each record lies with one party only, which trusts nobody else",)
@@ -161,6 +194,13 @@ class ClientUpdates:
     def has_central_noise(self) -> bool:
         """Updates travel without noise."""
         return True
+
+    @property
+    def samples_parties(self) -> bool:
+        return True
+
+    def longest_message(self, *, bound: float, max_records: int, noise_length: float | None, divisor: float) -> float:
+        return bound
 
     @property
     def assumptions(self) -> tuple[str, ...]:

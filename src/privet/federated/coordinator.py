@@ -19,7 +19,6 @@ from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import VoidReason
 from privet.errors import CheckpointError, LoopError
 from privet.federated.agreement import Agreement
-from privet.federated.contributions import ClientUpdates, Sessions
 from privet.federated.coordinates import SharedCoordinates, layout_of, read_weights
 from privet.federated.messages import Answer, Broadcast, Outcome
 from privet.federated.party_sums import clip
@@ -168,7 +167,7 @@ class Coordinator:
         charges = [way.steps_per_round] + [0] * (way.steps_per_round - 1)
         self._releases = [ChargedRelease(self.ledger, plan.round_event, charge=charge) for charge in charges]
         asked = sorted(set(parties))
-        if isinstance(way, ClientUpdates):
+        if way.samples_parties:
             asked = [asked[place] for place in next(plan.sampling.round_batches(len(asked), self._streams.sampling))]
         self._asked = tuple(asked)
         weights = read_weights(self.model)
@@ -261,7 +260,7 @@ class Coordinator:
     def _move(self, contributions: Sequence[Tensor], reported: Sequence[tuple[Done, ...]]) -> None:
         way = self.agreement.contribution
         total = torch.zeros(self._layout.num_coordinates, dtype=torch.float64, device=self._device)
-        if isinstance(way, Sessions):
+        if not way.has_central_noise:
             for part in contributions:
                 total -= part
             # the parties added their noise themselves, so the number of answers may be used
@@ -269,7 +268,7 @@ class Coordinator:
         else:
             rule = self.agreement.plan.clipping.for_groups(self._layout.num_groups)
             for part in contributions:
-                if isinstance(way, ClientUpdates):
+                if way.samples_parties:
                     total -= clip(part, layout=self._layout, rule=rule)
                 else:
                     total += part

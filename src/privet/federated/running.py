@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from torch.optim import SGD
 
 from privet.errors import RecipeError
-from privet.federated.contributions import ClippedSums
 from privet.federated.deployment import LoopbackDeployment, write_app
 from privet.federated.federation_recipe import FederatedRecipe
 from privet.federated.loopback import run_in_process
@@ -57,7 +56,8 @@ def run_centrally(recipe: FederatedRecipe) -> dict[str, float]:
     Raises:
         RecipeError: parties train without the plan between messages, so there is no central run of the same kind.
     """
-    if not isinstance(recipe.agreement.contribution, ClippedSums):
+    way = recipe.agreement.contribution
+    if way.samples_parties or not way.has_central_noise:
         raise RecipeError("Only clipped_sums carry out a plan that can be run in one place as it is.")
     split, model = recipe.split, recipe.build_model()
     losses = loss_function(recipe.recipe.info, model)

@@ -95,7 +95,7 @@ def norm_quantiles(norms: Sequence[Tensor]) -> tuple[float, ...] | None:
     """Return the lengths at ``NORM_LEVELS`` over all parts of a batch, to five digits; None where none is finite."""
     if not norms:
         return None
-    lengths = torch.cat(list(norms)).double()
+    lengths = torch.cat(list(norms)).cpu().double()
     lengths = lengths[lengths.isfinite()]
     if not len(lengths):
         return None
