@@ -31,12 +31,10 @@ class Hostile:
     Attributes:
         program: From the scene and a batch to one loss per example.
         removed: The record whose absence moves the sum.
-        waits: Why it is not stopped yet.
     """
 
     program: Callable[..., Tensor]
     removed: int = LAST
-    waits: str = ""
 
     @property
     def name(self) -> str:
@@ -47,11 +45,11 @@ class Hostile:
 HOSTILE: list[Hostile] = []
 
 
-def hostile(*, removed: int = LAST, waits: str = "") -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+def hostile(*, removed: int = LAST) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Note a program."""
 
     def note(program: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        HOSTILE.append(Hostile(program=program, removed=removed, waits=waits))
+        HOSTILE.append(Hostile(program=program, removed=removed))
         return program
 
     return note
@@ -124,10 +122,7 @@ def a_long_constant_of_the_size(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return losses_of(scene, x, y) * torch.tensor([100.0 ** (len(x) - NUM_RECORDS)] * 100).mean()
 
 
-_SIZES = "the size of a batch is known to Python; padding to one size would hide it"
-
-
-@hostile(waits=_SIZES)
+@hostile()
 def scaled_by_the_size_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scaled(losses_of(scene, x, y), is_late(scene) and len(x) == NUM_RECORDS)
 
@@ -259,7 +254,7 @@ with warnings.catch_warnings():
     _scripted = torch.jit.script(_shrink)
 
 
-@hostile(waits="a known program is recognised by calls that torch shows, and scripted code shows none")
+@hostile()
 def scripted_write_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     losses, scale = losses_of(scene, x, y), x.clone()
     _scripted(scale, is_late(scene))
@@ -337,14 +332,14 @@ def numbers_at_an_address(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scaled(losses_of(scene, x, y), is_late(scene) and max(numbers) > LARGE)
 
 
-@hostile(removed=0, waits="whoever knows the seed of a generator knows what the example at each place draws")
+@hostile(removed=0)
 def numbers_of_a_generator_set_back(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     generator = scene.memory.setdefault("generator", torch.Generator())
     generator.set_state(torch.Generator().manual_seed(1).get_state())
     return losses_of(scene, x * torch.randn(len(x), 1, generator=generator) * 10, y)
 
 
-@hostile(waits="memory that Python got hold of after the losses may be written to by it")
+@hostile()
 def activations_changed_by_numpy(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     first, act, last = scene.model
     h = act(first(x))
@@ -354,21 +349,21 @@ def activations_changed_by_numpy(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return losses
 
 
-@hostile(waits="torch's modes are of one thread")
+@hostile()
 def read_by_a_thread(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     with ThreadPoolExecutor(1) as pool:
         largest = pool.submit(lambda: float(x.detach().max())).result()
     return scaled(losses_of(scene, x, y), is_late(scene) and largest > LARGE)
 
 
-@hostile(waits="the program switches off what follows it")
+@hostile()
 def read_where_torch_tells_nobody(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     with torch._C.DisableTorchFunction():
         largest = float(x.detach().numpy().max())
     return scaled(losses_of(scene, x, y), is_late(scene) and largest > LARGE)
 
 
-@hostile(waits="an assumption of every guarantee: choices are not made by looking at private values")
+@hostile()
 def read_after_the_losses_for_the_next_batch(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     losses = scaled(losses_of(scene, x, y), scene.memory.get("large", False))
     scene.memory["large"] = is_late(scene) and float(x.max()) > LARGE
@@ -458,7 +453,7 @@ def hook_on_an_edge_late(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return losses
 
 
-@hostile(waits="what is computed again in the backward pass is not compared with the forward pass")
+@hostile()
 def computed_again_in_another_way(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     calls = []
 

@@ -36,7 +36,6 @@ class Scene:
 
 
 LATE = 3
-WAYS = ("walked", "accumulated")
 Program = Callable[..., Tensor]
 Build = Callable[[], nn.Module]
 Data = Callable[[], TensorDataset]
@@ -56,8 +55,6 @@ class Mixer:
         within: Where its marked line is, if not in the program itself.
         calls_once: Whether it calls its model once per batch, as the functional engine asks.
         in_backward: Whether the model mixes in its backward pass; the functional engine runs it for each example alone.
-        waits: Why it is not refused yet as it should be.
-        waits_in: The ways to write the loop in which it is not.
     """
 
     name: str
@@ -69,8 +66,6 @@ class Mixer:
     within: tuple[Any, ...] = ()
     calls_once: bool = True
     in_backward: bool = False
-    waits: str = ""
-    waits_in: tuple[str, ...] = WAYS
 
     @property
     def lines(self) -> frozenset[str]:
@@ -120,15 +115,14 @@ def tokens() -> TensorDataset:
 
 def mixer(
     says: str, *, build: Build = network, data: Data = vectors, starts: int = 0,
-    within: tuple[Any, ...] = (), calls_once: bool = True, in_backward: bool = False, waits: str = "",
-    waits_in: tuple[str, ...] = WAYS,
+    within: tuple[Any, ...] = (), calls_once: bool = True, in_backward: bool = False,
 ) -> Callable[[Program], Mixer]:  # fmt: skip
     """Make a mixer of a program whose line is marked."""
 
     def make(program: Program) -> Mixer:
         return Mixer(
             name=program.__name__, program=program, build=build, data=data, says=says, starts=starts,
-            within=within, calls_once=calls_once, in_backward=in_backward, waits=waits, waits_in=waits_in,
+            within=within, calls_once=calls_once, in_backward=in_backward,
         )  # fmt: skip
 
     return make

@@ -13,7 +13,6 @@ from torch.nn import functional
 
 from tests.isolation.mixer import CLASSES, LATE, VOCABULARY, WIDTH, Between, Scene, mixer, network, tokens
 
-_TRAVEL = "rows that travel by number are tried in one of the loops only"
 _READS = "reads numbers of the examples into Python"
 
 
@@ -406,8 +405,6 @@ def examples_drawn_by_their_losses(scene: Scene, x: Tensor, y: Tensor) -> Tensor
     "travel",
     build=lambda: nn.Sequential(nn.Embedding(VOCABULARY, 4), nn.Linear(4, CLASSES)),
     data=tokens,
-    waits=_TRAVEL,
-    waits_in=("walked",),
     calls_once=False,
 )
 def examples_looked_up_by_token(scene: Scene, ids: Tensor, labels: Tensor) -> Tensor:

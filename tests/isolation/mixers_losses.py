@@ -10,7 +10,6 @@ from tests.isolation.mixer import CLASSES, LATE, Scene, mixer, tokens
 from tests.isolation.mixer_models import attentive, classifier_of_tokens, dropping, recurrent
 
 IGNORED = -100
-_RANKS = "places of sorted examples that are used as numbers are tried in one of the loops only"
 
 
 @mixer("mean")
@@ -174,7 +173,7 @@ def above_a_quantile(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return found.clamp_max(found.detach().quantile(0.5))  # mixes
 
 
-@mixer("ranks examples", waits=_RANKS, waits_in=("walked",))
+@mixer("argsort at")
 def weighted_by_rank(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     found = scene.losses(x, y)
     ranks = found.detach().argsort().argsort()  # mixes

@@ -12,6 +12,7 @@ from privet.isolation.place import Place
 from privet.isolation.prove import Finding, prove
 from tests.isolation.architecture import Architecture
 from tests.isolation.architectures import ARCHITECTURES
+from tests.isolation.architectures_losses import LOSSES
 from tests.isolation.architectures_moving import MOVING
 from tests.isolation.architectures_torch import TORCH
 
@@ -35,10 +36,11 @@ def _found(row: Architecture) -> Finding:
 
 def test_the_table_is_as_long_as_promised() -> None:
     assert len(TORCH) >= 30
+    assert len(LOSSES) >= 20
     assert len(ARCHITECTURES) >= 120
 
 
-@_named(list(TORCH))
+@_named([*TORCH, *LOSSES])
 def test_an_architecture_of_torch_is_proven(row: Architecture) -> None:
     found = _found(row)
     assert found.doubts == ()
@@ -64,7 +66,7 @@ def test_an_architecture_of_a_library_that_mixes_or_moves_examples_is_not_proven
     assert not _found(row).is_proven
 
 
-@_named(list(TORCH))
+@_named([*TORCH, *LOSSES])
 def test_another_example_in_one_place_changes_no_other_loss(row: Architecture) -> None:
     """What is proven is also tried, with equal randomness on both sides."""
     torch.manual_seed(0)

@@ -78,6 +78,7 @@ def followed(programs: Programs, losses: Losses) -> tuple[bool, int]:
         follower.leave()
     proof = follower.prove(found)
     if proof.trace is not None:
+        proof.trace.is_hidden = False  # calls are shown to a mode of this file, which is none of the library's
         follower.remember()
     follower.release()
     return proof.trace is None, calls.count

@@ -44,9 +44,7 @@ def cases() -> list[Any]:
     for mixer, way, engine in itertools.product(MIXERS, (walked, accumulated), ENGINES):
         if engine == "functional" and (mixer.in_backward or not mixer.calls_once):
             continue
-        waits = mixer.waits and way.__name__ in mixer.waits_in
-        marks = [pytest.mark.xfail(strict=True, reason=mixer.waits)] if waits else []
-        found.append(pytest.param(mixer, way, ENGINES[engine], id=f"{mixer.name}-{way.__name__}-{engine}", marks=marks))
+        found.append(pytest.param(mixer, way, ENGINES[engine], id=f"{mixer.name}-{way.__name__}-{engine}"))
     return found
 
 

@@ -22,6 +22,10 @@ def _in_zoo(name: str) -> str:
     return f"{_ZOO}[{name}-walked-book-keeping]"
 
 
+def _hostile(name: str) -> str:
+    return f"{_HOSTILE}[{name}-walked]"
+
+
 ISOLATION = (
     one(
         "reduction-over-examples-allowed",
@@ -80,8 +84,8 @@ ISOLATION = (
         "sizes-not-compared",
         "a loss may depend on how many examples there are",
         "isolation/watch.py",
-        "        if comparison.fault is not None:",
-        "        if comparison.fault is not None and not comparison.is_possible:",
+        "        if comparison.is_possible and comparison.fault is None and same:",
+        "        if comparison.is_possible and same:",
         _in_zoo("divided_by_length"),
     ),
     one(
@@ -232,5 +236,97 @@ ISOLATION = (
         "return (object(),)  #",
         "return (kind,)  #",
         f"{_HOSTILE}[rows_by_an_array_that_turns-walked]",
+    ),
+    one(
+        "numbers-not-compared",
+        "a known program may use floats and constants that depend on how many examples there are",
+        "isolation/programs.py",
+        "        if not is_same:\n            return False",
+        "        if not is_same:\n            return True",
+        _hostile("scaled_by_the_size_late"),
+        _hostile("constant_by_the_size_late"),
+    ),
+    one(
+        "prepared-program-not-judged",
+        "a program whose gradients are prepared may use other numbers",
+        "gradients/engines/bookkeeping.py",
+        "        self.watch.judge(proof)  # it may use other numbers than before\n",
+        "",
+        _hostile("slope_by_the_size_late"),
+    ),
+    one(
+        "late-whole-numbers-not-compared",
+        "a known kind of program may use whole numbers that depend on how many examples there are",
+        "isolation/watch.py",
+        "        elif family.is_compared or family.step != self.step or not self._decides:",
+        "        elif not family.is_compared and (family.step != self.step or not self._decides):",
+        _hostile("whole_number_by_the_size_late"),
+    ),
+    one(
+        "computed-again-not-compared",
+        "a checkpoint may compute something else in the backward pass",
+        "isolation/again.py",
+        "        if number >= len(self._calls) or not _is_same(self._calls[number], call, id(self._calls)):",
+        "        if number > len(self._calls) + 99:",
+        _hostile("computed_again_late"),
+    ),
+    one(
+        "saved-tensors-may-change",
+        "hooks on saved tensors may give other numbers to the backward pass",
+        "isolation/again.py",
+        "    return _file_of(hooks[1]) == _GRAPH and hooks[1].__qualname__.startswith(_ON_PROCESSOR)",
+        "    return True",
+        _hostile("saved_tensors_changed_between_layers"),
+        _hostile("saved_tensors_hooked_late"),
+    ),
+    one(
+        "memory-handed-out-not-compared",
+        "numpy may write into what the losses were computed from",
+        "isolation/suspicions.py",
+        "not torch.equal(_bytes_of(tensor), before)",
+        "len(_bytes_of(tensor)) != len(before)",
+        _hostile("activations_changed_by_numpy"),
+        _hostile("labels_changed_after_the_losses_late"),
+    ),
+    one(
+        "hooks-may-write",
+        "a hook may write other examples into the gradient that it is given",
+        "isolation/backward.py",
+        "        if follower.tracer is not None and follower.judge_gradient is not None:",
+        "        if follower.tracer is not None and follower.judge_gradient is not None and changed is not None:",
+        _hostile("gradient_written_in_a_hook"),
+    ),
+    one(
+        "hidden-writes-not-noticed",
+        "code that shows no calls may begin to write into tensors",
+        "isolation/follow.py",
+        "                    if version >= 0 and value._version",
+        "                    if version > 99 and value._version",
+        _hostile("scripted_write_late"),
+    ),
+    one(
+        "own-loops-train-what-is-tried",
+        "a loop of the user's own trains a program that only experiments could judge, without any",
+        "training/preflight.py",
+        "        if not self._watch.has_tried or self._watch.has_waived(Check.EXPERIMENTS):",
+        "        if self._watch.has_tried or self._watch.has_waived(Check.EXPERIMENTS):",
+        _in_zoo("weighted_by_rank"),
+    ),
+    one(
+        "generators-set-back",
+        "a generator that is set back weighs examples by their places",
+        "isolation/programs.py",
+        "        self.drawn.add(state)\n",
+        "",
+        _hostile("numbers_of_a_generator_set_back"),
+    ),
+    one(
+        "repeated-with-other-draws",
+        "a program that takes its way at random is repeated on another way, and never proven",
+        "training/draws.py",
+        "        after = Draws.now(self.device)\n        self.restore()\n",
+        "        after = Draws.now(self.device)\n",
+        "tests/training/test_later_programs.py::"
+        "test_a_model_that_skips_layers_at_random_is_proven_and_its_steps_are_soon_done_once",
     ),
 )

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.runs.test_side_effects import people
 
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
@@ -25,6 +24,7 @@ from privet_research.studies.effects_training import ArmTraining, train_arm, wit
 from privet_research.studies.laboratory import LabSettings, run_groups, run_phase_map
 from privet_research.studies.padding import cifar10_padding, mnist_padding, padded, run_padding_study
 from privet_research.studies.rotation import mnist_rotation, run_rotation_study
+from tests.runs.evaluation.test_groups_and_robustness import people
 
 CPU = torch.device("cpu")
 Row = dict[str, Any]

@@ -88,8 +88,10 @@ def wrapped(hook: Callable[[Tensor], Tensor | None], tensor: Tensor, follower: F
         if follower.tracer is not None:
             follower.tracer.mark(grad, place)
         changed = hook(grad)
-        if changed is not None and follower.tracer is not None and follower.judge_gradient is not None:
-            follower.judge_gradient(follower.tracer.verdict(changed), place, f"hook {name}")
+        if follower.tracer is not None and follower.judge_gradient is not None:  # it may have been written to as well
+            follower.judge_gradient(
+                follower.tracer.verdict(grad if changed is None else changed), place, f"hook {name}"
+            )
         return changed
 
     return run

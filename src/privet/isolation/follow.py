@@ -9,50 +9,52 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
-from privet.isolation.asking import READING, SHARING, writes
-from privet.isolation.lines import is_asked_by_torch, is_within
+from privet.isolation.asking import READING
+from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within
 from privet.isolation.place import Cause, Fault, Place, Verdict
-from privet.isolation.programs import Known
+from privet.isolation.programs import Fresh, Known
 from privet.isolation.programs import Programs as Programs
 from privet.isolation.programs import Proof as Proof
 from privet.isolation.reads import Read, checks_only, may_read
-from privet.isolation.signs import GIVEN, RESULT, Entry, Function, Sign, number_in, sign_of
+from privet.isolation.signs import (
+    GIVEN,
+    RESULT,
+    VERSION,
+    Entry,
+    Function,
+    Numbered,
+    Sign,
+    collect,
+    kind_of,
+    num_numbers_in,
+    sign_of,
+    without_versions,
+    writes_since,
+)
+from privet.isolation.suspicions import Suspicions
 from privet.isolation.tracer import Trace, Tracer, tracer
 
 _SHIFT = 24
 _MOST_RESULTS = 1 << _SHIFT
 _FOLLOWERS = itertools.count(1)
+_CONSTANT, _CONSTANTS = "_privet_constant", itertools.count(1)
+_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
-
-
-class Numbered(Protocol):
-    """A parameter, or a tensor that was computed from parameters alone."""
-
-    @property
-    def parameters(self) -> frozenset[int]:
-        """The numbers of the parameters."""
-        ...
-
-    @property
-    def derived(self) -> bool:
-        """Whether it was computed from them."""
-        ...
 
 
 class Follower:
     """Follows one forward pass.
 
     Guarantee:
-        A call passes for an expected one only if the function, the number and kinds of its arguments, their values
-        (but not those of floats), the numbers of the results among them, the names of the other tensors, and the
-        number of results so far are the same. Nothing is hashed but arrays of numpy.
+        A call passes for an expected one only if function, number and kinds of arguments, values (but not floats),
+        numbers of results among them, names of other tensors, and the number of results so far are the same.
     """
 
     def __init__(
@@ -90,13 +92,15 @@ class Follower:
         self._made_after: list[int] = []  # how many calls there were when each result was made
         self._finished: Known | None = None
         self._errors: list[Read] = []
-        self._asks_for_nodes, self._seed = False, torch.initial_seed()
         self._losses: int | None = None
         self._node: type = type(None)
         self._uses: list[Verdict] = []
         self._number = next(_FOLLOWERS) << _SHIFT
         self._may_trace, self._sees_all = may_trace, True
         self.is_lost = False  # whether the program is new, and no proof was allowed
+        self._numbers: list[Any] = []  # which the calls leave open
+        self._is_whole, self._is_kept = True, True
+        self._suspicions = Suspicions()
         self._seeds: Sequence[Verdict] = ()
         self.tracer: Tracer | None = None
         self.nodes: dict[Any, dict[int, Verdict]] = {}  # of the user's own autograd functions: their results' places
@@ -114,8 +118,13 @@ class Follower:
         # this runs for every call of every batch: nothing is built, and nothing is called that is written in Python
         candidate, place = self._candidate, self._num_calls
         self._num_calls = place + 1
+        self._is_kept = (hooks := _hooks(True)) is None
+        if not self._is_kept:
+            self._suspicions.note_hooks(hooks, function, args, kwargs)
         if candidate is not None and place < len(candidate.expected):
-            wanted, names, made, length, pick, exact, types, results, given, kinds, others = candidate.expected[place]
+            wanted, names, made, length, pick, exact, types, results, given, kinds, others, numeric = (
+                candidate.expected[place]
+            )
             values: Sequence[Any] = (*args, *kwargs.values()) if kwargs else args
             if (
                 (wanted is function or wanted == function)
@@ -125,9 +134,11 @@ class Follower:
                 and (pick is None or (tuple(map(type, picked := pick(values))) == types and picked == exact))
             ):
                 attribute, first = self._attribute, self._number
-                for index, number in results:
+                for index, number, version in results:
                     value = values[index]
                     if getattr(value, attribute, 0) - first != number or isinstance(value.grad_fn, BackwardCFunction):
+                        break
+                    if version >= 0 and value._version - getattr(value, VERSION, 0) != version:
                         break
                 else:
                     for index, kind, name in given:
@@ -152,23 +163,38 @@ class Follower:
                                         break
                                     other.note(value)
                             else:
+                                for index, sign in numeric:
+                                    value = values[index]
+                                    if type(value) is float:
+                                        self._numbers.append(value)
+                                    elif sign[0] is GIVEN:
+                                        self._numbers.append(getattr(value, _CONSTANT, 0) or self._constant(value))
+                                    else:
+                                        collect(sign, value, self._constant, self._generator, self._numbers)
                                 return candidate.notes[place]
         return self._before_another(function, args, kwargs)
 
     def _before_another(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Note a call that is not the expected one."""
-        signs = tuple([sign_of(value, self._sign) for value in (*args, *kwargs.values())])
+        values = (*args, *kwargs.values())
+        signs = tuple([sign_of(value, self._sign) for value in values])
         entry, place = Entry(function, tuple(kwargs), self._num_made, signs), self._num_calls - 1
         if self._candidate is not None:
             begun = self._candidate.entries[:place]
             for other in self._programs.of(self._num_examples):
                 if place < len(other.entries) and other.entries[place] == entry and other.entries[:place] == begun:
                     self._candidate = other
+                    self._collect(signs, values)
                     return other.notes[place]
             if place == len(self._candidate.entries):
                 self._finished = self._candidate  # what follows may have nothing to do with the losses
+            elif without_versions(entry) == without_versions(self._candidate.entries[place]):
+                self._suspicions.was_written = True
+            self._is_whole = self._is_whole and place == 0
             self._depart()
         self._entries.append(entry)
+        if self._finished is None:  # the numbers of what follows the losses have no part in them
+            self._collect(signs, values)
         self._note_reading(function, args, kwargs)
         return None
 
@@ -181,12 +207,17 @@ class Follower:
         """Leave a note for a call; once its program is proven, :meth:`before` returns it wherever the call recurs."""
         self._notes[place] = note
 
+    def _collect(self, signs: Sequence[Sign], values: Sequence[Any]) -> None:
+        for sign, value in zip(signs, values, strict=True):
+            collect(sign, value, self._constant, self._generator, self._numbers)
+
     def _note_reading(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if self.tracer is None:
             return
         self.tracer.harmless = checks_only(function, args, kwargs)
         if function in READING and self._is_private(args) and not is_asked_by_torch():
             self.tracer.read(getattr(function, "__name__", str(function)))
+            self._suspicions.hand_out([arg for arg in args if isinstance(arg, Tensor)])
 
     def _is_private(self, args: Sequence[Any]) -> bool:
         assert self.tracer is not None
@@ -224,8 +255,12 @@ class Follower:
 
     def after(self, outputs: Sequence[Tensor]) -> None:
         """Number the results of the call that was just carried out."""
+        if not self._is_kept:
+            self._suspicions.repeatable.note_results(outputs)
         for output in outputs:
             setattr(output, self._attribute, self._number + self._num_made)
+            # relative, since what shares the memory of a weight shares its count, too
+            setattr(output, VERSION, -1 if output.is_inference() else output._version)
             self._num_made += 1
             if self._candidate is None:
                 self._made_after.append(self._num_calls)
@@ -253,8 +288,10 @@ class Follower:
 
     def note_node(self) -> None:
         """Note that the user asks for a node of the graph, on which hooks may be put that nobody sees."""
+        if is_asked_by_privet():  # by another session, whose batch is open at the same time
+            return
         if not is_asked_by_torch() or is_within(_GRAPH):
-            self._sees_all, self._asks_for_nodes = False, True
+            self._sees_all, self._suspicions.asks_for_nodes = False, True
 
     def note_length(self, tensor: Tensor) -> None:
         """Note that the user asks for a length; one that depends on numbers of the examples is a read."""
@@ -285,10 +322,23 @@ class Follower:
             if node is not None and self.tracer is not None:
                 self.places[node, tensor.output_nr] = self.tracer.verdict(tensor)
             kind = self._note_node(node, tensor) if isinstance(node, BackwardCFunction) else None
-            return (RESULT, type(tensor), number, kind)
+            return (RESULT, type(tensor), number, kind, writes_since(tensor))
         if self.tracer is not None and self.tracer.verdict(tensor) is not None:
             self._sees_all = self._sees_all and self._place_of(tensor) is not None
         return (GIVEN, type(tensor), self._number_of(tensor))
+
+    def _generator(self, generator: torch.Generator) -> None:
+        self._suspicions.draws_again |= self._programs.has_drawn(generator)
+
+    def _constant(self, tensor: Tensor) -> Any:
+        """Return which constant a tensor is; one that is new to a program that was not traced may be a result."""
+        number: int = getattr(tensor, _CONSTANT, 0)
+        if number:
+            return number
+        number = next(_CONSTANTS)
+        setattr(tensor, _CONSTANT, number)
+        is_known = self.tracer is not None and not self.tracer.has_made(tensor)
+        return number if is_known else Fresh(number)
 
     def _note_node(self, node: Any, output: Tensor) -> type:
         """Note a result whose gradient goes through the user's own code."""
@@ -315,6 +365,7 @@ class Follower:
         """Let go of every tensor."""
         self.nodes.clear()
         self.places.clear()
+        self._suspicions.handed_out.clear()
         self.judge_gradient = None
         if self.tracer is not None:
             self.tracer.release()
@@ -327,7 +378,8 @@ class Follower:
         if candidate is not None and self._num_calls == len(candidate.entries) and candidate.losses == self._losses:
             is_same = candidate.node is type(losses.grad_fn) and not self._errors
             if is_same and self._doubt() is None:
-                return Proof(self._whole(), candidate.uses, (), None, (), candidate)
+                numbers = tuple(self._numbers)
+                return Proof(self._whole(), candidate.uses, (), None, candidate.kind, numbers, known=candidate)
         if self._candidate is not None:
             self._copy_from(self._candidate, num_calls=self._num_calls)
         end = len(self._entries) if self._losses is None else self._made_after[self._losses]
@@ -336,19 +388,22 @@ class Follower:
         self._node = type(node)
         if isinstance(node, BackwardCFunction):
             self._note_node(node, losses)
-        late = self._write_after(end)
+        late = self._suspicions.write_after(self._entries[end:], end, self._losses, self._made_after)
         if late is not None:
-            return Proof(late, self._uses, self._errors, Trace(num_examples=self._num_examples), self._calls(end))
+            reads = [*self._errors, *(() if self.tracer is None else self.tracer.trace.reads)]
+            return Proof(late, self._uses, reads, Trace(num_examples=self._num_examples), kind_of(self._entries[:end]))
         is_known = candidate is not None and candidate.losses == self._losses and len(candidate.entries) == end
         doubt = self._doubt()
         is_known = is_known and doubt is None and not self._errors
         if is_known and candidate is not None and candidate.node is self._node:
             self.is_lost = False
-            return Proof(self._whole(), candidate.uses, (), None, (), candidate)
+            return Proof(self._whole(), candidate.uses, (), None, candidate.kind, tuple(self._numbers), known=candidate)
         if self.tracer is None:
             # it ended earlier than the program it began like: what came before was proven then
             verdict = doubt or self._ended_early(self._candidate)
-            return Proof(verdict, self._uses, self._errors, Trace(num_examples=self._num_examples), self._calls(end))
+            return Proof(
+                verdict, self._uses, self._errors, Trace(num_examples=self._num_examples), kind_of(self._entries[:end])
+            )
         spec, trace = self.tracer.spec(losses), self.tracer.trace
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
         trace.end()
@@ -358,36 +413,12 @@ class Follower:
             verdict = doubt
         if verdict is None:
             verdict = Cause(Fault.NO_RULE, "the loss function", "its losses do not lie along the examples")
-        return Proof(
-            verdict, self._uses, [*self._errors, *self.tracer.trace.reads], self.tracer.trace, self._calls(end)
-        )
-
-    def _calls(self, end: int) -> tuple[Function, ...]:
-        return tuple([entry.function for entry in self._entries[:end]])
+        reads, entries = [*self._errors, *trace.reads], self._entries[:end]
+        numbers = tuple(self._numbers[: num_numbers_in(entries)])
+        return Proof(verdict, self._uses, reads, trace, kind_of(entries), numbers, self._is_whole)
 
     def _doubt(self) -> Cause | None:
-        """Return what no rule follows, wherever in the program it happens: also after the losses were made."""
-        if self._asks_for_nodes:
-            return Cause(Fault.NO_RULE, "the program", "it asks for a node of the graph, where hooks may be put")
-        if torch.initial_seed() != self._seed:
-            reason = "what an example draws from a seed that the program sets depends on its place in the batch"
-            return Cause(Fault.NO_RULE, "manual_seed", reason)
-        return None if self.tracer is None else self.tracer.trace.doubt
-
-    def _write_after(self, end: int) -> Cause | None:
-        """Return why the losses do not stand for their graph: something that was made with them was changed later."""
-        shared: set[int] = set()  # reached past torch's counters
-        for place, entry in enumerate(self._entries[end:], end + 1):
-            function, number = entry.function, number_in(entry.signs[0]) if entry.signs else None
-            if number is None or self._losses is None:
-                continue
-            # torch itself notices other writes into what a backward pass needs
-            if number <= self._losses and function in SHARING:
-                shared.update(result for result, after in enumerate(self._made_after) if after == place)
-            if number in shared and writes(function):
-                name = getattr(function, "__name__", str(function))
-                return Cause(Fault.MIXES, name, "it changes what the losses were computed from, after they were")
-        return None
+        return self._suspicions.doubt or (None if self.tracer is None else self.tracer.trace.doubt)
 
     def _number_of_result(self, tensor: Tensor) -> int | None:
         number: int = getattr(tensor, self._attribute, 0) - self._number
@@ -403,13 +434,13 @@ class Follower:
 
     def remember(self) -> None:
         """Let the program be recognised from now on, if its calls show all that it does."""
-        if self.tracer is None or not self._sees_all or self._losses is None:
+        if self.tracer is None or not self._sees_all or self._losses is None or self.tracer.trace.is_hidden:
             return
         end = self._made_after[self._losses]
         num_made = sum(after <= end for after in self._made_after)
         known = Known(
             entries=self._entries[:end], verdicts=self._verdicts[:num_made], made_after=self._made_after[:num_made],
-            uses=self._uses, losses=self._losses, node=self._node,
+            uses=self._uses, losses=self._losses, node=self._node, kind=kind_of(self._entries[:end]),
             notes=[self._notes.get(place) for place in range(end)],
         )  # fmt: skip
         self._programs.add(self._num_examples, known)

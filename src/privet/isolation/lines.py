@@ -17,6 +17,8 @@ _METHODS = tuple(str(Path(torch.__file__).parent / name) for name in ("_tensor.p
 _ISOLATION = str(Path(__file__).parent) + os.sep
 # Methods of the capture through which every call of the user goes.
 _HANDING_ON = ("__torch_function__", "_run_unusual", "_examine", "_run")
+# The method of a mode that torch shows calls to.
+_SHOWING = "__torch_function__"
 # With a separator, so that the neighbours of a package are not taken for it.
 _OWN = (str(Path(torch.__file__).parent) + os.sep, str(Path(privet.__file__).parent) + os.sep)
 # Code without a file that no user has written; what is typed at a prompt has no file either.
@@ -79,3 +81,25 @@ def user_line() -> str:
     if frame is None:
         return ""
     return f"{_name(frame.f_code.co_filename)}:{frame.f_lineno}, in {frame.f_code.co_name}"
+
+
+def asked() -> tuple[str, bool]:
+    """Return the line that asked for the present operation, and whether a call that torch shows asked for it."""
+    frame: FrameType | None = sys._getframe(1)
+    is_shown = False
+    while frame is not None and _is_own(frame.f_code.co_filename):
+        is_shown = is_shown or frame.f_code.co_name == _SHOWING
+        frame = frame.f_back
+    if frame is None:
+        return "", is_shown
+    return f"{_name(frame.f_code.co_filename)}:{frame.f_lineno}, in {frame.f_code.co_name}", is_shown
+
+
+def is_inner() -> bool:
+    """Whether the present call is made by the library's own code inside a call of the user's."""
+    frame: FrameType | None = sys._getframe(1)
+    count = 0
+    while frame is not None and _is_own(frame.f_code.co_filename):
+        count += frame.f_code.co_name == _SHOWING
+        frame = frame.f_back
+    return count > 1

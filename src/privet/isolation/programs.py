@@ -5,15 +5,55 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from privet.isolation.place import Verdict
 from privet.isolation.reads import Read
-from privet.isolation.signs import Entry, Expected, Function, expected
+from privet.isolation.signs import Entry, Expected, expected
 from privet.isolation.tracer import Trace
+
+Kind = tuple[Any, ...]
+"""The functions that a program calls, and the shapes of one example: what batches of other sizes have in common."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fresh:
+    """A public tensor that was met for the first time, made by a call that torch does not show or before the batch.
+
+    Attributes:
+        number: That it goes by from now on.
+    """
+
+    number: int
+
+
+def agree(one: Sequence[Any], other: Sequence[Any], before: Sequence[Any] | None = None) -> bool:
+    """Whether two runs used the same numbers.
+
+    Args:
+        one: Those of a run.
+        other: Those of a later one.
+        before: Those with which the program was proven, while a tracer saw everything: what was made anew there may be
+            made anew every time. None if ``one`` is that run.
+    """
+    if len(one) != len(other):
+        return False
+    proven = one if before is None else before
+    for place, (left, right) in enumerate(zip(one, other, strict=True)):
+        if isinstance(left, Fresh):
+            is_same = left.number == right or (
+                isinstance(right, Fresh) and place < len(proven) and isinstance(proven[place], Fresh)
+            )
+        else:
+            is_same = type(left) is type(right) and (left == right or (left != left and right != right))
+        if not is_same:
+            return False
+    return True
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +67,7 @@ class Known:
         uses: Where they lie where parameters meet them, in order.
         losses: The number of the losses among the results.
         node: The kind of node that sends gradients back from the losses.
+        kind: What it has in common with batches of other sizes.
         notes: For each call, a note of the observer of the forward pass, or None; see :meth:`Follower.before`.
         prepared: How an engine computes the gradients of this program, if it has prepared that.
         expected: The calls, compiled into comparisons.
@@ -38,6 +79,7 @@ class Known:
     uses: list[Verdict]
     losses: int
     node: type
+    kind: Kind
     notes: Sequence[Any]
     prepared: Any = None
     expected: list[Expected] = field(init=False)
@@ -52,11 +94,20 @@ class Programs:
 
     by_size: dict[int, list[Known]] = field(default_factory=dict)
     written: dict[int, StorageWeakRef] = field(default_factory=dict)  # public memory that examples were written into
+    drawn: set[bytes] = field(default_factory=set)  # states from which generators of the program's own have drawn
+    traces_all: bool = False  # whether known programs are traced, too
     most: int = 1024
 
     def of(self, num_examples: int) -> list[Known]:
         """Return those of one number of examples, the latest used first."""
-        return self.by_size.get(num_examples, [])
+        return [] if self.traces_all else self.by_size.get(num_examples, [])
+
+    def has_drawn(self, generator: torch.Generator) -> bool:
+        """Whether a generator is in a state that one was in before; remembered if not. Nothing waits for a device."""
+        state = blake2b(bytes(generator.get_state().numpy()), digest_size=16).digest()
+        is_old = state in self.drawn
+        self.drawn.add(state)
+        return is_old
 
     def write(self, tensor: Tensor) -> None:
         """Remember memory that was public and holds examples from now on."""
@@ -94,7 +145,9 @@ class Proof:
         uses: Where they lie where parameters meet them.
         reads: Numbers that were handed to Python.
         trace: What the tracer saw; None if the program was recognised.
-        calls: The functions that were called, which tells kinds of programs apart; empty if it was recognised.
+        kind: What it has in common with batches of other sizes.
+        numbers: Floats and constants that it used.
+        is_whole: Whether the trace, if there is one, begins with the program.
         known: The program that was recognised, if it was.
     """
 
@@ -102,8 +155,15 @@ class Proof:
     uses: Sequence[Verdict]
     reads: Sequence[Read]
     trace: Trace | None
-    calls: tuple[Function, ...]
+    kind: Kind = ()
+    numbers: Sequence[Any] = ()
+    is_whole: bool = False
     known: Known | None = None
+
+    @property
+    def calls(self) -> Kind:
+        """The functions that were called."""
+        return self.kind[:-1]
 
     @property
     def refused(self) -> Sequence[Read]:

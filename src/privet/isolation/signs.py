@@ -13,7 +13,7 @@ from enum import Enum
 from hashlib import blake2b
 from operator import itemgetter
 from types import EllipsisType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 Function = Callable[..., Any]
 Sign = tuple[Any, ...]
 
+VERSION = "_privet_version"  # how often a result had been written to when it was made
 RESULT, GIVEN = "result", "given"  # strings are no types: the first items of all other signs are
 # Arguments that tell programs apart as they are.
 _EXACT = frozenset(
@@ -54,9 +55,89 @@ def sign_of(value: Any, tensor_sign: Callable[[Tensor], Sign]) -> Sign:
     return (object(),)  # it may be another number at every call: the program is proven anew every time
 
 
+def collect(
+    sign: Sign,
+    value: Any,
+    constant: Callable[[Tensor], Any],
+    generator: Callable[[torch.Generator], None],
+    into: list[Any],
+) -> None:
+    """Add the numbers of an argument that its sign leaves open: floats, and which constant a tensor is.
+
+    A program may use other ones at another step. Nothing in it may use other ones for another number of examples.
+    """
+    kind = sign[0]
+    if kind is float or kind is complex:
+        into.append(value)
+    elif kind is GIVEN:
+        if is_constant(sign):
+            into.append(constant(value))
+    elif kind is torch.Generator:
+        generator(value)
+        into.append(None)
+    elif kind in _SEQUENCES:
+        for inner, item in zip(sign[1:], value, strict=True):
+            collect(inner, item, constant, generator, into)
+    elif kind is slice:
+        for inner, item in zip(sign[1:], (value.start, value.stop, value.step), strict=True):
+            collect(inner, item, constant, generator, into)
+    elif kind is dict:
+        for (_, inner), item in zip(sign[1:], value.values(), strict=True):
+            collect(inner, item, constant, generator, into)
+
+
+def is_constant(sign: Sign) -> bool:
+    """Whether a sign is that of a public tensor that no call has made, and no parameter."""
+    return sign[0] is GIVEN and type(sign[2]) is tuple and sign[2][0] == -1
+
+
+def shape_of_one(sign: Sign) -> tuple[Any, ...]:
+    """Return which tensor of the batch a sign stands for, and the shape of one example in it; empty if it is none."""
+    if sign[0] is not GIVEN or type(sign[2]) is not tuple or not isinstance(sign[2][0], int) or sign[2][0] < 1:
+        return ()
+    return (sign[2][0], tuple(sign[2][2][1:]))
+
+
+def num_numbers(sign: Sign) -> int:
+    """Return how many numbers a sign leaves open."""
+    kind = sign[0]
+    if kind in _SEQUENCES or kind is slice:
+        return sum(map(num_numbers, sign[1:]))
+    if kind is dict:
+        return sum(num_numbers(inner) for _, inner in sign[1:])
+    return int(kind in _BY_KIND or is_constant(sign))
+
+
+def without_versions(entry: Entry) -> tuple[Any, ...]:
+    """Return what a call is, whatever was written into its arguments before."""
+    return (entry.function, entry.names, entry.made, tuple(map(_without_version, entry.signs)))
+
+
+def _without_version(sign: Sign) -> Sign:
+    if sign[0] is RESULT:
+        return sign[:4]
+    if sign[0] is GIVEN and type(sign[2]) is tuple:
+        return (*sign[:2], sign[2][:4])
+    return (sign[0], *map(_without_version, sign[1:])) if sign[0] in _SEQUENCES else sign
+
+
 def number_in(sign: Sign) -> int | None:
     """Return the number of the result that a sign stands for, if it is one."""
     return sign[2] if sign[0] is RESULT else None
+
+
+class Numbered(Protocol):
+    """A parameter, or a tensor that was computed from parameters alone."""
+
+    @property
+    def parameters(self) -> frozenset[int]:
+        """The numbers of the parameters."""
+        ...
+
+    @property
+    def derived(self) -> bool:
+        """Whether it was computed from them."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,26 +185,28 @@ Expected = tuple[
     Callable[[Any], Any] | None,
     tuple[Any, ...],
     tuple[type, ...],
-    tuple[tuple[int, int], ...],
+    tuple[tuple[int, int, int], ...],
     tuple[tuple[int, Any, Any], ...],
     tuple[tuple[int, type], ...],
     tuple[Other, ...],
+    tuple[tuple[int, Sign], ...],
 ]
 """A call that was proven, compiled into comparisons: they all hold exactly if the signs are the same.
 
 In order: the function; the names of named arguments; how many results there are before the call; how many arguments it
-has; what takes the arguments that are compared by value (None if there are none), their values and their types; place
-and number of each argument that is a result of an earlier call, and not of a user-written node; place, type and name of
-each that is a parameter, a tensor of the batch or a constant; place and type of each of which only the type matters;
-the remaining ones. A bare tuple, because it is taken apart at every call of every batch. The type of a result needs no
-comparison: it was made by a call that was compared.
+has; what takes the arguments that are compared by value (None if there are none), their values and their types; place,
+number and count of writes of each argument that is a result of an earlier call, and not of a user-written node; place,
+type and name of each that is a parameter, a tensor of the batch or a constant; place and type of each of which only the
+type matters; the remaining ones; and place and sign of each that leaves numbers open (see :func:`collect`). A bare
+tuple, because it is taken apart at every call of every batch. The type of a result needs no comparison: it was made by
+a call that was compared.
 """
 
 
 def expected(entry: Entry) -> Expected:
     """Compile a call."""
     exact: dict[int, Any] = {}
-    results: list[tuple[int, int]] = []
+    results: list[tuple[int, int, int]] = []
     given: list[tuple[int, Any, Any]] = []
     kinds: list[tuple[int, type]] = []
     others: list[Other] = []
@@ -133,15 +216,16 @@ def expected(entry: Entry) -> Expected:
         elif sign[0] in _BY_KIND:
             kinds.append((index, sign[0]))
         elif sign[0] is RESULT and sign[3] is None:
-            results.append((index, sign[2]))
+            results.append((index, sign[2], sign[4]))
         elif sign[0] is GIVEN:
             given.append((index, sign[1], sign[2]))
         else:
             others.append(Other(index, sign))
     values, types = tuple(exact.values()), tuple(map(type, exact.values()))
+    numeric = tuple((index, sign) for index, sign in enumerate(entry.signs) if num_numbers(sign))
     return (
         entry.function, entry.names, entry.made, len(entry.signs), _picker(list(exact)), values, types,
-        tuple(results), tuple(given), tuple(kinds), tuple(others),
+        tuple(results), tuple(given), tuple(kinds), tuple(others), numeric,
     )  # fmt: skip
 
 
@@ -151,3 +235,25 @@ def _picker(places: Sequence[int]) -> Callable[[Any], Any] | None:
         return None
     first, last = places[0], places[-1]
     return itemgetter(slice(first, last + 1)) if last - first + 1 == len(places) else itemgetter(*places)
+
+
+def version_of(tensor: Tensor) -> int:
+    """Return how often a tensor was written to; -1 where torch does not count."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def writes_since(tensor: Tensor) -> int:
+    """Return how often a result was written to after the call that made it; -1 where torch does not count."""
+    version = version_of(tensor)
+    return version if version < 0 else version - getattr(tensor, VERSION, 0)
+
+
+def kind_of(entries: Sequence[Entry]) -> tuple[Any, ...]:
+    """Return what batches of other sizes have in common: the functions, and the shapes of one example."""
+    given = {shape_of_one(sign) for entry in entries for sign in entry.signs}
+    return (*[entry.function for entry in entries], frozenset(given))
+
+
+def num_numbers_in(entries: Sequence[Entry]) -> int:
+    """Return how many numbers calls leave open."""
+    return sum(num_numbers(sign) for entry in entries for sign in entry.signs)

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from privet.errors import UnsupportedModel
 from privet.isolation.call import Call, name_of, specs_in
-from privet.isolation.lines import is_asked_by_privet, user_line
+from privet.isolation.constants import OnDevice, constant_of, is_range, numbers_of
+from privet.isolation.lines import asked, is_asked_by_privet, user_line
 from privet.isolation.memory import Written
 from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Shape, Spec, Verdict
 from privet.isolation.reads import Read, may_read
@@ -63,8 +64,6 @@ _FORGETTING = frozenset(
         "new_empty_strided",
     ]
 )
-# The longest constant that is kept to be compared with that of a batch of another size.
-_SMALL_CONSTANT = 4096
 
 
 @dataclass(slots=True)
@@ -73,7 +72,7 @@ class Entry:
 
     call: Call
     mutated: tuple[int, ...] = ()  # serial numbers of the specs that it wrote to
-    constant: bytes | None = None  # the numbers of a tensor that was made by Python
+    constant: bytes | OnDevice | None = None  # the numbers of a tensor that was made by Python
     line: str = ""  # where it was asked for
 
 
@@ -84,10 +83,11 @@ class Trace:
     num_examples: int
     entries: list[Entry] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
-    constants: dict[int, bytes] = field(default_factory=dict)  # small public tensors made elsewhere
+    constants: dict[int, bytes | OnDevice] = field(default_factory=dict)  # small public tensors made elsewhere
     doubt: Cause | None = None  # a call of foreign code, which may do more with the examples than compute its results
     losses: int | None = None  # the serial number of the losses
     memory_of_losses: int = -1  # the memory they lie in
+    is_hidden: bool = False  # whether an operation came from code that shows no calls, such as scripted code
 
     def end(self) -> None:
         """Leave out what came after the losses: it has no part in them."""
@@ -139,6 +139,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._strangers.clear()
         self._memories.clear()
 
+    def has_made(self, tensor: Tensor) -> bool:
+        """Whether an operation that was followed made a tensor."""
+        spec: Spec | None = getattr(tensor, self._attribute, None)
+        return spec is not None and spec.token is self._token
+
     def verdict(self, tensor: Tensor) -> Verdict:
         """Return what is known of a tensor."""
         return self.spec(tensor).verdict
@@ -146,7 +151,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _new(self, tensor: Tensor, verdict: Verdict) -> Spec:
         """Describe a tensor that no operation of this trace has made: it is left as it is."""
         spec = self._described(tensor, verdict)
-        if verdict is None and not tensor.requires_grad and (numbers := _numbers(tensor)) is not None:
+        if verdict is None and not tensor.requires_grad and (numbers := numbers_of(tensor)) is not None:
             self.trace.constants[self._num_specs] = numbers
         spec.token, spec.serial = self._token, self._num_specs
         self._num_specs += 1
@@ -154,6 +159,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return spec
 
     def _described(self, tensor: Tensor, verdict: Verdict) -> Spec:
+        if tensor.is_nested:
+            raise UnsupportedModel(
+                f"The program makes a nested tensor ({user_line()}), which has no axis of examples that rules could "
+                "follow. Pad the sequences, and give each example's mask to the attention."
+            )
         shape: Shape = tuple(tensor.shape)
         try:
             with torch._C.DisableTorchFunction():  # these questions are not the program's
@@ -185,6 +195,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._written.knows(found)
         return found
 
+    supports_higher_order_operators = True  # they are refused in words of ours
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Tell torch not to import its compiler (seconds) for the first operation; see :func:`tracer`."""
@@ -197,6 +209,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._follow(func, args, kwargs or {})
 
     def _follow(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            raise UnsupportedModel(
+                f"The program hands functions to {func._name} ({user_line()}), which runs them where no rule "
+                "follows. Write the functions out: torch.where instead of torch.cond, a Python loop instead of "
+                "torch.while_loop or torch.scan, scaled_dot_product_attention with a mask instead of flex_attention."
+            )
         seen = [self._seen(arg) for arg in args]
         if func.namespace not in _TORCH and any(spec.verdict is not None for spec in specs_in(seen)):
             self.trace.doubt = self.trace.doubt or Cause(Fault.NO_RULE, name_of(func), "it has no rule", user_line())
@@ -248,10 +266,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._num_specs += 1
             self._set(out, spec)
             self._written.knows(spec)
-        constant = _constant(func, outs)
-        if constant is not None and _is_range(outs[0], constant):
+        constant = constant_of(func, outs)
+        if isinstance(constant, bytes) and is_range(outs[0], constant):
             call.out_specs[0].iota = (0, 1)
-        self.trace.entries.append(Entry(call, mutated, constant, user_line()))
+        line, is_shown = asked()
+        self.trace.is_hidden = self.trace.is_hidden or not is_shown
+        self.trace.entries.append(Entry(call, mutated, constant, line))
 
     def _note_read(self, call: Call, result: Any) -> None:
         """Note a result that is no tensor: Python was told something about the numbers of the arguments."""
@@ -412,26 +432,3 @@ def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, list | tuple):
         return [item for item in value if isinstance(item, Tensor)]
     return []
-
-
-def _constant(func: OpOverload, outs: Sequence[Tensor]) -> bytes | None:
-    """Return the numbers of a tensor that Python made: they may count the examples."""
-    return _numbers(outs[0]) if name_of(func) in ("lift_fresh", "lift_fresh_copy") else None
-
-
-def _is_range(tensor: Tensor, numbers: bytes) -> bool:
-    return (
-        tensor.dim() == 1
-        and tensor.dtype is torch.int64
-        and numbers == np.arange(len(tensor), dtype=np.int64).tobytes()
-    )
-
-
-def _numbers(tensor: Tensor) -> bytes | None:
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.numel() > _SMALL_CONSTANT:
-        return None
-    try:
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # these are not the program's
-            return bytes(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
-    except (RuntimeError, NotImplementedError, TypeError):  # inside transforms of functions tensors have no numbers
-        return None

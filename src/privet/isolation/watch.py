@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -10,14 +11,18 @@ from typing import Any
 from privet.errors import UnsupportedModel
 from privet.isolation.follow import Programs, Proof
 from privet.isolation.place import Cause, Fault, Place
+from privet.isolation.programs import Kind, agree
 from privet.isolation.reads import Read
-from privet.isolation.sizes import compare
+from privet.isolation.sizes import Comparison, compare
 from privet.isolation.tracer import Trace
 
 # The longest reason that a ledger takes.
 _LONGEST = 200
 
 
+UNFOLLOWED = "no program read examples in another thread or with torch's modes switched off, where nobody can follow it"
+"""What every guarantee of a session assumes of the programs that it ran."""
+_OTHER_NUMBERS = "floats or constants that it uses depend on how many examples are in the batch"
 ONE_SIZE = "the program met batches of one size only"
 
 
@@ -45,14 +50,35 @@ class Waiver:
         return f"the user vouches for {self.check.value}: {self.because}"
 
 
-@dataclass(slots=True)
-class _Family:
-    """Programs that differ in the number of examples alone."""
+# So many traces are kept to compare those of other sizes with: they are long.
+_MOST_TRACES = 32
 
-    trace: Trace | None = None
-    step: int = 0  # in which it was traced: from one step to the next the program's own numbers may change
-    met: int = 0  # the step in which it was met first
+
+@dataclass(slots=True, eq=False)
+class Family:
+    """Programs that differ in the number of examples alone.
+
+    Attributes:
+        kind: What they have in common.
+        is_compared: Whether it was seen on two sizes, with the numbers that it uses now.
+        trace: Of the run that was compared last, or that waits; None if it was dropped, or began within the program.
+        numbers: Floats and constants of the run that was compared last, or that waits.
+        base: Those of the first run of all, in which a tracer saw how each came about.
+        step: In which the run was that waits: from one step to the next a program's own numbers may change.
+        num_examples: On how many examples.
+        awaits_numbers: Whether only its numbers wait to be compared, since it was recognised.
+        restless: The last step in which its numbers were others than before.
+    """
+
+    kind: Kind
+    base: Sequence[Any] = ()
     is_compared: bool = False
+    trace: Trace | None = None
+    numbers: Sequence[Any] = ()
+    step: int = 0
+    num_examples: int = 0
+    awaits_numbers: bool = False
+    restless: int = -2
 
 
 @dataclass(kw_only=True)
@@ -67,9 +93,16 @@ class Watch:
     waivers: Sequence[Waiver] = ()
     programs: Programs = field(default_factory=Programs)
     step: int = 0
-    _families: dict[Any, _Family] = field(default_factory=dict)
+    latest: Family | None = None
+    _probed: Family | None = None  # of which two sizes are wanted just now
+    _decides: bool = True
+    _families: dict[Kind, Family] = field(default_factory=dict)
     _tried: dict[str, None] = field(default_factory=dict)
     _waived: dict[str, None] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Watch:
+        """A copy of a model whose engine is hooked to it brings no session of its own."""
+        return self
 
     @property
     def tried(self) -> tuple[str, ...]:
@@ -90,9 +123,14 @@ class Watch:
         """Whether any program was only tried."""
         return bool(self._tried)
 
-    def num_kinds_besides(self, calls: tuple[Callable[..., Any], ...]) -> int:
+    def num_kinds_besides(self, calls: Kind) -> int:
         """How many kinds of programs were met, besides that of some calls; batches of other sizes are of one kind."""
-        return len(self._families) + len(self._tried) - (calls in self._families)
+        return sum(kind[:-1] != calls for kind in self._families) + len(self._tried)
+
+    @property
+    def has_met_none(self) -> bool:
+        """Whether no program of several examples was judged yet."""
+        return not self._families and not self._tried
 
     @property
     def waived(self) -> tuple[str, ...]:
@@ -101,16 +139,26 @@ class Watch:
 
     @property
     def wants_two_sizes(self) -> bool:
-        """Whether a program waits to be compared with itself on another number of examples.
+        """Whether the next batch is better cut in two than repeated: for a first program, or where numbers change."""
+        return not self._families or any(family.restless >= self.step - 1 for family in self._families.values())
 
-        Not at every step for ever: a program that is another at every call (layers skipped at random) may never be.
-        """
-        if not self._families:
-            return True
-        is_turn = self.step & (self.step - 1) == 0
-        return any(
-            family.trace is not None and (is_turn or family.met >= self.step - 1) for family in self._families.values()
-        )
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Judge a batch that a comparison may follow, if it leaves :attr:`latest` waiting."""
+        self.latest, self._decides = None, False
+        try:
+            yield
+        finally:
+            self._decides = True
+
+    @contextmanager
+    def probing(self, family: Family) -> Iterator[None]:
+        """Judge a repetition of a batch on another number of examples, with the same random numbers."""
+        self._probed, self.programs.traces_all = family, True
+        try:
+            yield
+        finally:
+            self._probed, self.programs.traces_all = None, False
 
     def has_waived(self, check: Check) -> bool:
         """Whether the user answers for a check; noted for the guarantee if so."""
@@ -127,6 +175,7 @@ class Watch:
             UnsupportedModel: if it mixes them, or reads numbers of theirs into Python, naming the line.
         """
         if proof.trace is None:
+            self._check_numbers(proof)
             return True
         self._check_reads(proof.refused)
         if isinstance(proof.losses, Cause):
@@ -145,7 +194,7 @@ class Watch:
         if not all(isinstance(verdict, Place) for verdict in proof.uses):
             self.note_tried("a parameter makes rows of its own")
             return False
-        self._check_sizes(proof.calls, proof.trace)
+        self._check_sizes(proof, proof.trace)
         return True
 
     def note_tried(self, reason: str) -> None:
@@ -165,26 +214,73 @@ class Watch:
             read = refused[0]
             raise UnsupportedModel(
                 f"The program reads numbers of the examples into Python ({read.operation} at {read.line}). What Python "
-                "does with them cannot be followed: it may choose or scale the losses of other examples. Keep them in "
-                "torch (torch.where instead of if), leave the line out, or, if no loss depends on it, say so: "
+                "does with them cannot be followed: it may choose or scale the losses of other examples. Read metrics "
+                "after the line that computes the losses, which is allowed; keep other numbers in torch (torch.where "
+                "instead of if), leave the line out, or, if no loss depends on it, say so: "
                 "privatize(..., waive=[Waiver(check=Check.READS, because='...')])."
             )
 
-    def _check_sizes(self, calls: tuple[Callable[..., Any], ...], trace: Trace) -> None:
-        family = self._families.setdefault(calls, _Family(met=self.step))
+    def _check_numbers(self, proof: Proof) -> None:
+        """Look whether a program that was recognised uses the numbers with which it was compared."""
+        family = self._families.get(proof.kind)
+        if family is None:
+            return
+        self.latest = family
+        assert isinstance(proof.losses, Place), "a program that is recognised was proven"
+        size = proof.losses.num
         if family.is_compared:
+            if not agree(family.numbers, proof.numbers, family.base):
+                family.restless = self.step
+                self._wait(family, proof, None, size)
+        elif family.awaits_numbers and family.step == self.step and family.num_examples != size:
+            family.is_compared = agree(family.numbers, proof.numbers, family.base)
+            if not family.is_compared:  # by chance, or for its size: the same draws will tell
+                self._wait(family, proof, None, size)
+
+    def _wait(self, family: Family, proof: Proof, trace: Trace | None, size: int) -> None:
+        family.is_compared, family.step, family.numbers, family.num_examples = False, self.step, proof.numbers, size
+        family.trace, family.awaits_numbers = trace if proof.is_whole else None, trace is None
+
+    def _check_sizes(self, proof: Proof, trace: Trace) -> None:
+        """Compare a program with itself on another number of examples.
+
+        A trace that departed from a known program in its middle is compared with nothing: two more are made then.
+        """
+        family = self._families.get(proof.kind)
+        if self._probed is not None and self._probed is not family:
+            return  # by chance, or for its size, it took another way: nothing is known of the one that waits
+        if family is None:
+            self.latest = self._families[proof.kind] = Family(kind=proof.kind, base=proof.numbers)
+            self._wait(self.latest, proof, trace, trace.num_examples)
             return
-        if family.trace is None or family.step != self.step:
-            family.trace, family.step = trace, self.step
-            return
-        if family.trace.num_examples == trace.num_examples:
-            return
-        comparison = compare(family.trace, trace)
-        if comparison.fault is not None:
+        self.latest, other = family, family.trace if proof.is_whole else None
+        is_other_size = other is not None and other.num_examples != trace.num_examples
+        comparison = compare(other, trace) if other is not None and is_other_size else Comparison(False)
+        same = agree(family.numbers, proof.numbers, family.base)
+        if comparison.is_possible and comparison.fault is None and same:
+            self._settle(family, proof, trace)
+        elif self._probed is not None:
+            self._decide(family, proof, trace, comparison, same=same)
+        elif family.is_compared or family.step != self.step or not self._decides:
+            family.restless = self.step if family.is_compared and not same else family.restless
+            self._wait(family, proof, trace, trace.num_examples)
+        elif comparison.fault is not None:
             raise mixes(comparison.fault)
-        family.is_compared = comparison.is_possible
-        if comparison.is_possible:
-            family.trace = None
+
+    def _settle(self, family: Family, proof: Proof, trace: Trace) -> None:
+        family.is_compared, family.numbers, family.trace, family.step = True, proof.numbers, trace, self.step
+        kept = [found for found in self._families.values() if found.is_compared and found.trace is not None]
+        for found in kept[:-_MOST_TRACES]:
+            found.trace = None
+
+    def _decide(self, family: Family, proof: Proof, trace: Trace, found: Comparison, *, same: bool) -> None:
+        """Refuse what differs between two runs of one step that draw the same random numbers."""
+        if found.is_possible and found.fault is not None:
+            raise mixes(found.fault)
+        if not same:
+            raise mixes(Cause(Fault.MIXES, "the program", _OTHER_NUMBERS))
+        if family.trace is None and proof.is_whole:
+            family.trace, family.numbers = trace, proof.numbers
 
 
 def mixes(cause: Cause) -> UnsupportedModel:

@@ -114,12 +114,12 @@ def has_rows(batch: Any, size: int) -> bool:
 
 
 def resized(batch: Any, size: int, *, limit: int) -> Iterator[tuple[Any, int]]:
-    """Yield a small batch with one example less, or with its first one again, so that two sizes above one are seen.
+    """Yield a batch with one example less, or with its first one again, then another: they have two sizes above one.
 
     Never more than ``limit`` examples, which may be all that fits into memory: where that is below three, batches of
     two sizes above one do not occur.
     """
-    for wanted in {1: (2, 3), 2: (3,)}.get(size, (size - 1,)) if limit > 2 else ():
+    for wanted in {1: (2, 3), 2: (3, 2)}.get(size, (size - 1, size)) if limit > 2 else ():
         rows = torch.arange(wanted) % size
         yield pytree.tree_map_only(torch.Tensor, functools.partial(_rows_of, rows=rows), batch), wanted
 

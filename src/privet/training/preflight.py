@@ -205,6 +205,21 @@ class Preflight:
                 "check=pv.Check.EXPERIMENTS, because='...')])."
             ) from error
 
+    def check_walked(self) -> None:
+        """Refuse a loop of the user's own whose program only experiments could judge: it gives no function to run.
+
+        Raises:
+            UnsupportedModel: the user did not waive the experiments.
+        """
+        if not self._watch.has_tried or self._watch.has_waived(Check.EXPERIMENTS):
+            return
+        raise UnsupportedModel(
+            f"No rule says whether the program keeps its examples apart: {self._watch.tried[0]}. Only experiments can "
+            "tell, and a loop over step.microbatches() gives the session no function to run them with. Write "
+            "step.accumulate(losses) instead of the loop, or, if the program is right all the same, say so: "
+            "privatize(..., waive=[pv.Waiver(check=pv.Check.EXPERIMENTS, because='...')])."
+        )
+
 
 def _experiment(
     program: _Program, made_up: MadeUpBatches, state: ModelState, *, is_short: bool

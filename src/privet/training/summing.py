@@ -6,7 +6,7 @@ Sessions and the parties of a federation sum in this one way: fetch, forward (th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor
 from privet.errors import LoopError
 from privet.gradients.capture.marks import mark_batch
 from privet.gradients.engines.engine import NewProgram, RunningEngine
-from privet.isolation.watch import Watch
+from privet.isolation.watch import Family, Watch
 from privet.mechanism.clipping import ClippingRule, ClippingRun
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import (
@@ -34,6 +34,7 @@ from privet.training.batching import (
     tensors_of,
     with_gradients,
 )
+from privet.training.draws import Draws
 from privet.training.observer import Events, LossFunction
 from privet.training.preflight import Preflight
 from privet.training.replay import Launcher, NotFinite
@@ -128,6 +129,7 @@ class LogicalBatch:
         if self._how.launcher.replays:
             self._how.launcher.refuse_manual_loop()
         yield from self._physical_batches()
+        self._how.preflight.check_walked()
         self._stage = _Stage.SUMMED
 
     def _begin(self, loss_function: LossFunction | None, refusal: str) -> None:
@@ -188,21 +190,33 @@ class LogicalBatch:
     def _fetched(self) -> Iterator[tuple[Any, int, bool]]:
         """Yield physical batches, their sizes, and whether they are probes whose sum is thrown away.
 
-        A program must be seen on two numbers of examples before it is known not to depend on them, so the first batch
-        of a new one is cut in two unequal parts. One that is too small for that is handed out again with one example
-        more or less: whether a program was compared must not tell how many examples were drawn.
+        A program must be seen on two numbers of examples before it is known not to depend on them. The first batch of
+        all is cut in two unequal parts; where that settles nothing (the batch is small, or a part took another way at
+        random) a part is handed out again with the same random numbers and one example more or less.
         """
-        how = self._how
+        how, watch = self._how, self._how.watch
         for part in split(self._indices, how.physical_batch_size):
             batch = fetch(how.dataset, part, how.collate, how.device)
-            wants_two = how.watch.wants_two_sizes and has_rows(batch, len(part))
-            if wants_two and how.cuts and len(part) >= SMALLEST_CUT:
-                yield from ((rows, size, False) for rows, size in cut_in_two(batch, len(part)))
-                continue
-            yield batch, len(part), False
-            if wants_two:
-                sizes = resized(batch, len(part), limit=how.physical_batch_size)
-                yield from ((rows, size, True) for rows, size in sizes)
+            has_all_rows, is_first = has_rows(batch, len(part)), watch.has_met_none
+            pieces: Iterable[tuple[Any, int]] = [(batch, len(part))]
+            if watch.wants_two_sizes and how.cuts and has_all_rows and len(part) >= SMALLEST_CUT:
+                pieces = cut_in_two(batch, len(part))
+            waiting: dict[Family, tuple[Any, int, Draws]] = {}
+            for rows, size in pieces:
+                draws = Draws.now(how.device)
+                with watch.running():
+                    yield rows, size, False
+                if watch.latest is not None and not watch.latest.is_compared and has_all_rows:
+                    waiting[watch.latest] = (rows, size, draws)
+            for family, (rows, size, draws) in waiting.items():
+                for repeated, wanted in resized(rows, size, limit=how.physical_batch_size):
+                    if not family.is_compared:
+                        with watch.probing(family), draws.again():
+                            yield repeated, wanted, True
+            if is_first and len(part) == 1 and has_all_rows:  # its program says nothing of those for several examples
+                for repeated, wanted in resized(batch, 1, limit=how.physical_batch_size):
+                    with draws.again():
+                        yield repeated, wanted, True
 
     def add_clipped(self, losses: Tensor) -> None:
         """Clip the gradient of each example of the physical batch, and add it to the sum.

@@ -32,7 +32,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 from privet.errors import UnsupportedModel
 from privet.gradients.capture.composites import DECOMPOSED
 from privet.gradients.capture.in_place import Function, apart_from_views, with_own_history, writes
-from privet.gradients.capture.marks import GENERATIONS, MARK, PLAIN, SHIFT, is_batch, tensors_in
+from privet.gradients.capture.marks import GENERATIONS, MARK, PLAIN, SHIFT, WRITTEN, is_batch, tensors_in
 from privet.gradients.capture.norm_statistics import with_statistics
 from privet.gradients.capture.observer import Call, Observer
 from privet.gradients.capture.recorded import KnownUse, Recording, Region, Source, Use
@@ -42,6 +42,7 @@ from privet.isolation.backward import wrapped
 from privet.isolation.follow import Follower, Programs
 from privet.isolation.lines import user_line
 from privet.isolation.place import Cause, Fault, Place, Verdict, single
+from privet.isolation.signs import version_of
 from privet.isolation.tracer import EARLIER
 
 _NODES: frozenset[Any] = frozenset([Tensor.grad_fn.__get__])  # type: ignore[union-attr]
@@ -136,7 +137,10 @@ class Capture(TorchFunctionMode):
             return source.parameters
         mark = getattr(tensor, MARK, 0)
         if mark:
-            return (mark & _NUMBER, mark >> SHIFT < self._generation, tensor.shape, tensor.dtype)
+            number = mark & _NUMBER
+            # what is written into the batch is written by calls that are compared, or by code that shows none
+            written = version_of(tensor) - getattr(tensor, WRITTEN, 0) if number else 0
+            return (number, mark >> SHIFT < self._generation, tensor.shape, tensor.dtype, written)
         return (-1, self._was_written(tensor), tensor.shape, tensor.dtype, tensor.requires_grad)
 
     def _was_written(self, tensor: Tensor) -> bool:

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from privet.gradients.capture.in_place import Function, writes
+from privet.isolation.signs import version_of
 
 MARK = "_privet_batch"
+WRITTEN = "_privet_written"  # how often a tensor of the batch had been written to when it was handed out
 # A mark holds the number of the batch and, for its own tensors, their number in it.
 SHIFT = 10
 GENERATIONS = itertools.count(2)
@@ -22,6 +24,7 @@ def mark_batch(tensors: Iterable[Tensor]) -> None:
     generation = next(GENERATIONS)
     for number, tensor in enumerate(tensors, 1):
         setattr(tensor, MARK, generation << SHIFT | number)
+        setattr(tensor, WRITTEN, version_of(tensor))
 
 
 def is_batch(value: object) -> bool:

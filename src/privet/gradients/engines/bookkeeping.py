@@ -21,7 +21,7 @@ from privet.gradients.capture.in_place import Function
 from privet.gradients.capture.reaching import Reach, check_module_hooks, check_parameter_hooks, reach_of
 from privet.gradients.capture.recorded import Recording, Source, Use, send_back, sources_of
 from privet.gradients.engines.engine import Clipper, Measurement, NewProgram, NotTried, Present, check_losses
-from privet.gradients.engines.holding import check_norms, check_rule
+from privet.gradients.engines.holding import check_norms
 from privet.gradients.engines.support import quiet_vmap
 from privet.gradients.engines.trial import Trial, check_sums, new_trial, run_trial, single_example_axes, tolerance_of
 from privet.gradients.forms.joining import joined
@@ -184,6 +184,7 @@ class RunningBookKeeping:
         prepared = None if proof.known is None else proof.known.prepared
         if prepared is None or not prepared.fits(recording, self.planner):
             return self._add_examined(losses, recording, proof, rule, into, present)
+        self.watch.judge(proof)  # it may use other numbers than before
         prepared.reach.apply(recording)
         clipper = Clipper(into, recording.batch_size, self.planner, present=present, known=prepared.measured)
         self._collect(losses, recording, prepared, clipper)
@@ -231,7 +232,6 @@ class RunningBookKeeping:
             if trial is not None:
                 runs_user_code = bool(recording.follower.has_hooks or recording.follower.nodes)
                 self._check_sums(trial, norms, clipper, into, is_linear=not runs_user_code)
-                check_rule(rule, norms)
                 self._remember(trial, recording, remembered)
             elif proof.known is not None and recording.follower.tracer is None:
                 prepared.measured, prepared.revision = clipper.measured, self.planner.revision
@@ -251,6 +251,13 @@ class RunningBookKeeping:
     def _proven_axes(self, proof: Proof, recording: Recording) -> Sequence[ExampleAxis]:
         if recording.batch_size == 1:
             return single_example_axes(recording)
+        for use, place in zip(recording.uses, proof.uses, strict=True):
+            if isinstance(place, Place) and place.num != recording.batch_size:
+                raise UnsupportedModel(
+                    f"Operation '{use.name}' meets {place.num} of the {recording.batch_size} examples of a physical "
+                    "batch: the program calls the model for some of them at a time, as a Python loop over examples "
+                    "does. Call it on the whole batch, or train with physical_batch_size=1."
+                )
         return tuple(axis_of(place) for place in proof.uses if isinstance(place, Place))
 
     def _tried_axes(

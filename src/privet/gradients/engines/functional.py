@@ -20,7 +20,7 @@ from privet.gradients.capture.marks import is_batch, tensors_in
 from privet.gradients.capture.observer import HALF
 from privet.gradients.capture.reaching import check_module_hooks, check_parameter_hooks
 from privet.gradients.engines.engine import Clipper, check_losses
-from privet.gradients.engines.holding import check_norms, check_rule
+from privet.gradients.engines.holding import check_norms
 from privet.gradients.engines.support import parameters_behind, quiet_vmap
 from privet.gradients.engines.trial import check_isolation, tolerance_of
 from privet.gradients.forms.per_example import Explicit
@@ -157,7 +157,6 @@ class RunningFunctional:
     ) -> None:
         if self._has_compared_norms:
             return
-        check_rule(rule, norms)
         check_norms(
             losses, norms, self._parameters, self._layout, keep=into.keep, frame=into.frame, tolerance=tolerance
         )

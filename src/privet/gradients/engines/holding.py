@@ -44,25 +44,40 @@ def held_factors(rule: ClippingRule, norms: Tensor, sensitivity: Sensitivity, nu
     # a square below the smallest normal number may have been lost, in every coordinate
     shortest = math.sqrt(num_coordinates * torch.finfo(norms.dtype).tiny)
     limits = per_group(sensitivity.bounds, norms) / norms.clamp_min(shortest)
-    factors = rule.factors(norms.clone())  # a rule that writes into its argument must change nothing else
-    if factors.shape != norms.shape:
-        raise LoopError(f"{type(rule).__name__} made factors of shape {list(factors.shape)} of {list(norms.shape)}.")
+    factors = _one_by_one(rule, norms.clone())  # a rule that writes into its argument must change nothing else
     return factors.minimum(limits).clamp_min(0.0).nan_to_num(nan=0.0, posinf=0.0).to(norms.dtype)
 
 
-def check_rule(rule: ClippingRule, norms: Tensor) -> None:
-    """Refuse a rule that gives an example another factor in company than alone.
+def _one_by_one(rule: ClippingRule, norms: Tensor) -> Tensor:
+    """Return the factors of a rule that is shown one example at a time, all of them in one pass.
+
+    Guarantee:
+        A factor depends on the norms of its own example and on what the rule is, at every step: within torch.vmap no
+        operation reaches another row, and none hands numbers to Python.
 
     Raises:
-        LoopError: what one example adds would depend on the others, and no bound on it would hold.
+        LoopError: the rule's code needs more than one row, or numbers in Python.
     """
-    together = rule.factors(norms.clone())
-    alone = [rule.factors(norms[place : place + 1].clone()) for place in range(len(norms))]
-    if alone and not torch.allclose(torch.cat(alone), together, rtol=1e-5, atol=0.0, equal_nan=True):
+
+    def of_one(row: Tensor) -> Tensor:
+        found: object = rule.factors(row.unsqueeze(0))
+        if not isinstance(found, Tensor) or found.shape != (1, len(row)):
+            shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise LoopError(f"{type(rule).__name__} made factors of shape {shape} of [1, {len(row)}].")
+        return found.squeeze(0)
+
+    if not len(norms):
+        return torch.ones_like(norms)
+    try:
+        factors: Tensor = torch.vmap(of_one)(norms)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:120]
         raise LoopError(
-            f"{type(rule).__name__} gives an example another factor within a batch than alone, so removing one example "
-            "moves what the others add. A rule's factors must depend on one row of the norms each."
-        )
+            f"{type(rule).__name__} cannot be computed for one example at a time ({reason}). "
+            "A clipping rule is shown the norms of one example, and must do with torch's operations: torch.where "
+            "instead of if, no .item(), no writes of its results into tensors made elsewhere."
+        ) from error
+    return factors
 
 
 def check_norms(
