@@ -69,9 +69,9 @@ WEIGHTS: tuple[Mutant, ...] = (
     one(
         "buffers-may-change-at-a-party",
         "running statistics of private data leave a party of a federation",
-        _WATCH,
-        "            raise UnsupportedModel(_forward_words(self._changed()))",
-        "            self._changed()",
+        "federated/party_sums.py",
+        "events = Events.of([guard, evidence])",
+        "events = Events.of([evidence])",
         "tests/training/test_weights.py::test_a_party_whose_forward_pass_writes_into_the_model_is_refused",
     ),
     one(

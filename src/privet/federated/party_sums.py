@@ -111,10 +111,9 @@ class PartySums:
             clipping=FixedRun(rule=rule),
             events=events,
             physical_batch_size=self._records.physical_batch_size,
-            steps_taken=lambda: number,
             cuts=False,  # a process may live for one round: its sums must not depend on what it has seen before
         )
-        batch = summation.begin(indices, rule=rule, clipped=total, index=number)
+        batch = summation.begin(indices, rule=rule, clipped=total, index=number, steps_taken=number)
         try:
             batch.accumulate(self._records.losses)
             for notify in events.before_noise:

@@ -132,30 +132,6 @@ class _Pending:
         return self.prints.names(self.pages, self.device, self.differs)
 
 
-class StateGuard:
-    """Notices when a forward pass writes private data into a model's buffers or weights."""
-
-    def __init__(self, model: nn.Module) -> None:
-        """Remember the version and the place of every tensor of the model."""
-        self._holdings = Holdings(model)
-        self._accepted = self._holdings.changes()
-
-    def check(self) -> None:
-        """Raise if a tensor changed since the guard was made."""
-        if not self._holdings.is_same or self._holdings.changes() != self._accepted:
-            raise UnsupportedModel(_forward_words(self._changed()))
-
-    def _changed(self) -> list[str]:
-        before = dict(zip(self._holdings.tensors, self._accepted, strict=True))
-        listed = dict(self._holdings.tensors)
-        self._holdings.walk()
-        now = self._holdings.tensors
-        after = dict(zip(now, self._holdings.changes(), strict=True))
-        return sorted(
-            name for name in now.keys() | listed if now.get(name) is not listed.get(name) or before[name] != after[name]
-        )
-
-
 def _forward_words(names: Sequence[str]) -> str:
     return (
         f"The forward pass changed the buffers or parameters {_listed(names)}, which carries private data past the "
@@ -189,7 +165,7 @@ class WeightWatch:
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, *, found: Callable[[], None]) -> None:
         """Accept the present state; ``found`` is called once, before the first error of a change is raised."""
-        self._holdings, self._found = Holdings(model, optimizer), found
+        self.holdings, self._found = Holdings(model, optimizer), found
         self._random = random.SystemRandom()
         self._pending: deque[_Pending] = deque()
         self._prints, self._held = Fingerprints.of({}), dict[str, Tensor]()
@@ -201,7 +177,7 @@ class WeightWatch:
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
         """The model's parameters by name, as they were last accepted."""
-        return self._holdings.parameters
+        return self.holdings.parameters
 
     def held(self) -> Iterable[Tensor]:
         """Return what is watched: the tensors of the model and of the optimizer."""
@@ -217,10 +193,10 @@ class WeightWatch:
 
     def accept(self, *, looks_everywhere: bool) -> None:
         """Take the present state as the one to compare with."""
-        if not self._holdings.is_same:
-            self._holdings.walk()
-        tensors = self._holdings.everything()
-        self._places, self._counts = _places(tensors), self._holdings.changes()
+        if not self.holdings.is_same:
+            self.holdings.walk()
+        tensors = self.holdings.everything()
+        self._places, self._counts = _places(tensors), self.holdings.changes()
         where = [fact[:1] + fact[2:] for fact in self._places.values()]
         if where != self._where:
             self._where, self._prints = where, Fingerprints.of(tensors)
@@ -239,7 +215,7 @@ class WeightWatch:
         Raises:
             UnsupportedModel: naming the tensors.
         """
-        if not self._holdings.is_same or self._holdings.changes() != self._counts:
+        if not self.holdings.is_same or self.holdings.changes() != self._counts:
             self.note()
             raise UnsupportedModel(_forward_words(sorted(self._moved())))
 
@@ -286,9 +262,9 @@ class WeightWatch:
 
     def _moved(self) -> dict[str, str]:
         """Name what was replaced, moved or counted as changed, and how."""
-        if not self._holdings.is_same:
-            self._holdings.walk()
-        now = _places(self._holdings.everything())
+        if not self.holdings.is_same:
+            self.holdings.walk()
+        now = _places(self.holdings.everything())
         if now == self._places:
             return {}
         return {
@@ -319,22 +295,6 @@ class WeightWatch:
             yield
         finally:
             self.accept(looks_everywhere=True)
-
-    @contextmanager
-    def updating(self, *, looks_everywhere: Callable[[], bool]) -> Iterator[None]:
-        """Let a private update change the weights; also one that broke off is accepted, for its gradients had noise.
-
-        Raises:
-            WeightsChanged: of the update itself, if it used anything but the gradients it was given.
-        """
-        try:
-            yield
-        except WeightsChanged:
-            self.note()
-            raise
-        finally:
-            if not self.is_broken:
-                self.accept(looks_everywhere=looks_everywhere())
 
 
 def _read(prints: Fingerprints, pages: Sequence[int], device: torch.device, differs: Tensor) -> _Pending:
