@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import one
 
 _STATISTICS = "convex/statistics.py"
-_DONE = "mechanism/done.py"
+_DONE = "mechanism/executed.py"
 _SIZES = "tests/convex/test_statistics.py::test_the_noise_of_every_entry_has_the_announced_size"
 _RESTART = "tests/training/test_memory.py::test_what_was_summed_or_counted_before_memory_ran_out_is_forgotten"
 _LISTED = "tests/contract/test_families.py::test_every_piece_of_the_package_is_registered_and_stands_in_its_suite"

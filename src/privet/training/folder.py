@@ -128,7 +128,7 @@ class RunFolder:
                     "paid for; %d steps are left.", self.path, charged, plan.num_steps - charged,
                 )  # fmt: skip
             return
-        if not plan.is_named(checkpoint.plan_hash):
+        if not plan.matches_hash(checkpoint.plan_hash):
             raise CheckpointError(f"The checkpoint in {self.path} was made under another plan. Start in a new folder.")
         if not ledger.contains(checkpoint.head):
             raise CheckpointError(

@@ -23,7 +23,7 @@ from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import VoidReason
 from privet.errors import LoopError
 from privet.isolation.watch import UNFOLLOWED
-from privet.mechanism.done import Done
+from privet.mechanism.executed import ExecutedRound
 from privet.training.loop_events import LossFunction
 from privet.training.prepared import PreparedRun
 from privet.training.release import ChargedRelease
@@ -215,7 +215,7 @@ class Step:
         # The bound on one example and the mask of this step are fixed before its examples are read. Both are public.
         self._batch, self._clipped = run.begin_sum(indices, index)
         self.sensitivity, self.kept = self._clipped.sensitivity, self._clipped.kept
-        self._done: Done | None = None
+        self._done: ExecutedRound | None = None
         self._is_over = False
 
     def accumulate(self, loss_function: LossFunction) -> None:
@@ -283,7 +283,7 @@ class Step:
         return self.is_done or not self._batch.is_begun
 
     @property
-    def done(self) -> Done:
+    def done(self) -> ExecutedRound:
         """What the step did, as it was compared with what was charged; public."""
         if self._done is None:
             raise LoopError("A step can tell what it did after step.update().")
