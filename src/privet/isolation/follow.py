@@ -28,8 +28,10 @@ from privet.isolation.signs import (
     RESULT,
     VERSION,
     Entry,
+    Expected,
     Function,
     Numbered,
+    Rest,
     Sign,
     collect,
     kind_of,
@@ -46,6 +48,7 @@ _MOST_RESULTS = 1 << _SHIFT
 _FOLLOWERS = itertools.count(1)
 _CONSTANT, _CONSTANTS = "_privet_constant", itertools.count(1)
 _hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_num_nodes = torch._C._autograd._get_sequence_nr  # how many nodes of the graph this thread has made
 _GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
 
 
@@ -84,6 +87,7 @@ class Follower:
         self._number_of, self._parameters = number_of, parameters
         found = programs.by_size.get(num_examples)  # the latest used first
         self._candidate = found[0] if found else None
+        self._expected: Sequence[Expected] = () if self._candidate is None else self._candidate.expected
         self._num_calls = self._num_made = self._num_uses = 0
         # of these, what a known program has in common with this one is copied when they part
         self._entries: list[Entry] = []
@@ -96,6 +100,8 @@ class Follower:
         self._node: type = type(None)
         self._uses: list[Verdict] = []
         self._number = next(_FOLLOWERS) << _SHIFT
+        # a result has a node that the user wrote only if it was made where no call was seen
+        self._num_nodes, self._has_unseen_nodes = _num_nodes(), False
         self._may_trace, self._sees_all = may_trace, True
         self.is_lost = False  # whether the program is new, and no proof was allowed
         self._numbers: list[Any] = []  # which the calls leave open
@@ -115,64 +121,74 @@ class Follower:
 
         Returns the note that :meth:`note` left for this call when its program was new, if the call is recognised.
         """
-        # this runs for every call of every batch: nothing is built, and nothing is called that is written in Python
-        candidate, place = self._candidate, self._num_calls
+        # this runs for every call of every batch: nothing is built, and hardly anything is called that is Python
+        expected, place = self._expected, self._num_calls
         self._num_calls = place + 1
         self._is_kept = (hooks := _hooks(True)) is None
         if not self._is_kept:
             self._suspicions.note_hooks(hooks, function, args, kwargs)
-        if candidate is not None and place < len(candidate.expected):
-            wanted, names, made, length, pick, exact, types, results, given, kinds, others, numeric = (
-                candidate.expected[place]
-            )
+        if place < len(expected):
+            wanted, names, made, length, exact, results, given, rest, note = expected[place]
             values: Sequence[Any] = (*args, *kwargs.values()) if kwargs else args
             if (
                 (wanted is function or wanted == function)
                 and made == self._num_made
                 and length == len(values)
-                and names == (tuple(kwargs) if kwargs else ())
-                and (pick is None or (tuple(map(type, picked := pick(values))) == types and picked == exact))
+                and (names == tuple(kwargs) if kwargs else not names)
             ):
                 attribute, first = self._attribute, self._number
+                if not self._has_unseen_nodes and _num_nodes() != self._num_nodes:
+                    self._has_unseen_nodes = True
                 for index, number, version in results:
                     value = values[index]
-                    if getattr(value, attribute, 0) - first != number or isinstance(value.grad_fn, BackwardCFunction):
+                    if getattr(value, attribute, 0) - first != number:
                         break
-                    if version >= 0 and value._version - getattr(value, VERSION, 0) != version:
+                    if version >= 0 and (value._version and writes_since(value)) != version:
+                        break
+                    if self._has_unseen_nodes and isinstance(value.grad_fn, BackwardCFunction):
                         break
                 else:
-                    for index, kind, name in given:
+                    for index, known in exact:
                         value = values[index]
-                        if type(value) is not kind:
-                            break
-                        source = self._parameters.get(id(value))
-                        if source is not None and not source.derived:
-                            if source.parameters != name:
-                                break
-                        elif getattr(value, attribute, 0) >= first or self._number_of(value) != name:
+                        if value is not known and (type(value) is not type(known) or value != known):
                             break
                     else:
-                        for index, kind in kinds:
-                            if type(values[index]) is not kind:
+                        for index, kind, name in given:
+                            value = values[index]
+                            if type(value) is not kind:
+                                break
+                            source = self._parameters.get(id(value))
+                            if source is None or source.derived:
+                                if getattr(value, attribute, 0) >= first or self._number_of(value) != name:
+                                    break
+                            elif source.parameters is not name and source.parameters != name:
                                 break
                         else:
-                            for other in others:
-                                value = values[other.index]
-                                if other.seen is None or value is not other.seen:
-                                    if sign_of(value, self._sign) != other.sign:
-                                        break
-                                    other.note(value)
-                            else:
-                                for index, sign in numeric:
-                                    value = values[index]
-                                    if type(value) is float:
-                                        self._numbers.append(value)
-                                    elif sign[0] is GIVEN:
-                                        self._numbers.append(getattr(value, _CONSTANT, 0) or self._constant(value))
-                                    else:
-                                        collect(sign, value, self._constant, self._generator, self._numbers)
-                                return candidate.notes[place]
+                            if rest is None or self._takes(rest, values):
+                                return note
         return self._before_another(function, args, kwargs)
+
+    def _takes(self, rest: Rest, values: Sequence[Any]) -> bool:
+        """Compare the less usual arguments of a call; if they are the same, keep the numbers that it leaves open."""
+        for index, kind in rest.kinds:
+            if type(values[index]) is not kind:
+                return False
+        for plain in rest.plain:
+            value = values[plain.index]
+            if value is not plain.known or type(value) is list:  # a list may have other items than before
+                if type(value) is not plain.kind or value != plain.known or tuple(map(type, value)) != plain.types:
+                    return False
+                plain.known = value if type(value) is not list else plain.known
+        for index, sign in rest.others:
+            if sign_of(values[index], self._sign) != sign:
+                return False
+        for index, sign in rest.numeric:
+            value = values[index]
+            if type(value) is float:
+                self._numbers.append(value)
+            else:
+                collect(sign, value, self._constant, self._generator, self._numbers)
+        return True
 
     def _before_another(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Note a call that is not the expected one."""
@@ -183,7 +199,7 @@ class Follower:
             begun = self._candidate.entries[:place]
             for other in self._programs.of(self._num_examples):
                 if place < len(other.entries) and other.entries[place] == entry and other.entries[:place] == begun:
-                    self._candidate = other
+                    self._candidate, self._expected = other, other.expected
                     self._collect(signs, values)
                     return other.notes[place]
             if place == len(self._candidate.entries):
@@ -227,7 +243,7 @@ class Follower:
         assert self._candidate is not None
         self._seeds = self._candidate.verdicts
         self._copy_from(self._candidate, num_calls=self._num_calls - 1)  # without the one that is made now
-        self._candidate = None
+        self._candidate, self._expected = None, ()
         self._begin_trace()
 
     def _copy_from(self, candidate: Known, *, num_calls: int) -> None:
@@ -265,6 +281,21 @@ class Follower:
             if self._candidate is None:
                 self._made_after.append(self._num_calls)
                 self._verdicts.append(None if self.tracer is None else self.tracer.verdict(output))
+        self._num_nodes = _num_nodes()
+
+    def after_known(self, output: Tensor, *, is_use: bool) -> None:
+        """Number the only result of a call that was recognised; ``is_use`` if a parameter met the examples in it."""
+        self._num_uses += is_use
+        if not self._is_kept:
+            self._suspicions.repeatable.note_results((output,))
+        setattr(output, self._attribute, self._number + self._num_made)
+        self._num_made += 1
+        try:
+            if output._version:
+                setattr(output, VERSION, output._version)
+        except RuntimeError:  # in inference mode torch does not count
+            setattr(output, VERSION, -1)
+        self._num_nodes = _num_nodes()
 
     def use(self, output: Tensor) -> None:
         """Note the output of an operation in which a parameter met the examples."""

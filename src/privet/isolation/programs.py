@@ -85,7 +85,7 @@ class Known:
     expected: list[Expected] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.expected = [expected(entry) for entry in self.entries]
+        self.expected = [expected(entry, note) for entry, note in zip(self.entries, self.notes, strict=True)]
 
 
 @dataclass(slots=True)

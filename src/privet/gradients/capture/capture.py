@@ -170,14 +170,13 @@ class Capture(TorchFunctionMode):
             setattr(result, MARK, self._generation << SHIFT)
             self.recording.program.append(func)
             if known.use is not None:
-                result = self._repeat_use(known.use, func, args, kwargs, result, follower)
-        follower.after((result,))
+                result = self._repeat_use(known.use, func, args, kwargs, result)
+        follower.after_known(result, is_use=known.use is not None)
         return result
 
     def _repeat_use(
-        self, known: KnownUse, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor,
-        follower: Follower,
-    ) -> Tensor:  # fmt: skip
+        self, known: KnownUse, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
+    ) -> Tensor:
         """Record a use of parameters as it was recorded when the program was new."""
         if output._is_view():
             output = with_own_history(output, tensors_in(args))
@@ -189,7 +188,6 @@ class Capture(TorchFunctionMode):
         )  # fmt: skip
         use.listen(output)
         self.recording.uses.append(use)
-        follower.use(output)
         return output
 
     def _run_unusual(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
