@@ -53,7 +53,7 @@ class Charges(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SupposedCharges:
+class HypotheticalCharges:
     """Charges that no ledger holds, for the cost of what might be run.
 
     Attributes:

@@ -10,7 +10,7 @@ import numpy as np
 
 from privet import checks
 from privet.errors import ArgumentError
-from privet.mechanism.sampling import NothingDeclared, check_numbers, counted
+from privet.mechanism.sampling import SamplingDefaults, check_numbers, counted
 from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PARTITION_CHILD = 0x70617274
 
 
-class DealtBatches(NothingDeclared):
+class DealtBatches(SamplingDefaults):
     """Answers of samplers that deal all examples into the batches of an epoch, which share one event."""
 
     batches: int

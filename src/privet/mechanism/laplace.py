@@ -103,10 +103,6 @@ class L2Laplace(LaplaceNoise):
         event = L2LaplaceDpEvent(noise_multiplier=_ratio(std, clipped), num_coordinates=live)
         return PrivateSum(flat=clipped.flat, layout=clipped.layout, event=event, noise_std=std)
 
-    def log_ratio(self, z: Array, shift: Array) -> Array:
-        """Return ``log p(z) / p(z + shift)`` per row, at sensitivity 1."""
-        return np.asarray((np.linalg.norm(z + shift, axis=-1) - np.linalg.norm(z, axis=-1)) * self.pure_epsilon)
-
     @property
     def pure_epsilon(self) -> float:
         """The largest privacy loss of one release: the sensitivity over the scale."""
@@ -180,10 +176,6 @@ class ProductLaplace(LaplaceNoise):
         event = self._event(_ratio(std, clipped))
         return PrivateSum(flat=clipped.flat, layout=clipped.layout, event=event, noise_std=None)
 
-    def log_ratio(self, z: Array, shift: Array) -> Array:
-        """Return ``log p(z) / p(z + shift)`` per row, at sensitivity 1."""
-        return np.asarray((np.abs(z + shift) - np.abs(z)) @ (1 / self.mean_absolute()))
-
     def mean_absolute(self) -> Array:
         return np.asarray(self.multiplier / math.sqrt(2) * self._array)
 
@@ -246,15 +238,6 @@ class BlockL2(LaplaceNoise):
             add_radial_at(clipped.flat, members, scale=scale / coefficient, source=source)
         event = PureDpEvent(epsilon=1 / _ratio(scale, clipped))
         return PrivateSum(flat=clipped.flat, layout=clipped.layout, event=event, noise_std=None)
-
-    def norm(self, z: Array) -> Array:
-        """Return the block norm of every row."""
-        parts = [c * np.linalg.norm(z[..., m], axis=-1) for c, m in zip(self.coefficients, self._members, strict=True)]
-        return np.asarray(sum(parts))
-
-    def log_ratio(self, z: Array, shift: Array) -> Array:
-        """Return ``log p(z) / p(z + shift)`` per row, at sensitivity 1."""
-        return np.asarray((self.norm(z + shift) - self.norm(z)) / self.multiplier)
 
     def mean_absolute(self) -> Array:
         means = [mean_coordinate(len(m)) / c for c, m in zip(self.coefficients, self._members, strict=True)]

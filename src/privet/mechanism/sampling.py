@@ -118,7 +118,7 @@ def amplified(sampling: Sampling, event: DpEvent) -> DpEvent:
     return event if isinstance(event, NonPrivateDpEvent) else sampling.amplify(event)
 
 
-class NothingDeclared:
+class SamplingDefaults:
     """The answers that claim nothing: no limit, no declared size, no coins of its own, no batches that come back."""
 
     @property
@@ -141,7 +141,7 @@ class NothingDeclared:
         return False
 
 
-class RandomBatches(NothingDeclared, ABC):
+class RandomBatches(SamplingDefaults, ABC):
     """A sampler that draws every step afresh, with one event per step, for every adjacency."""
 
     steps: int
