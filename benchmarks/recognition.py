@@ -30,7 +30,8 @@ from benchmarks.pairs import paired
 from benchmarks.second_line import first_steps
 from benchmarks.watching import share_of_watch
 from privet.gradients.capture import capture
-from privet.isolation.follow import Follower, Proof
+from privet.isolation.follow import Follower
+from privet.isolation.programs import Proof
 
 _BOOK_KEEPING = next(contender for contender in OURS if contender.name == "privet_bookkeeping")
 _BERT = {

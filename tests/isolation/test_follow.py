@@ -17,8 +17,9 @@ from torch.utils import _pytree as pytree
 
 import privet.isolation
 from privet.isolation.asking import ASKING
-from privet.isolation.follow import Follower, Programs
+from privet.isolation.follow import Follower
 from privet.isolation.place import Place
+from privet.isolation.programs import Programs
 
 SIZE, WIDTH = 4, 6
 WEIGHT, OTHER = nn.Parameter(torch.ones(WIDTH, WIDTH)), nn.Parameter(torch.ones(WIDTH, WIDTH))

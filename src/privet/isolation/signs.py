@@ -156,39 +156,18 @@ class Entry:
     signs: tuple[Sign, ...]
 
 
-@dataclass(slots=True)
-class Plain:
-    """A sequence of arguments that are compared by value.
+Rest = tuple[
+    tuple[tuple[int, type], ...],
+    tuple[tuple[int, type, Sequence[Any], tuple[type, ...]], ...],
+    tuple[tuple[int, Sign], ...],
+    tuple[tuple[int, Sign], ...],
+]
+"""The arguments that few calls have, compiled into comparisons.
 
-    Attributes:
-        index: Its place among the arguments.
-        kind: Its type.
-        known: The sequence; replaced by an equal one that was given last, which is likely to be given again.
-        types: The types of its items.
-    """
-
-    index: int
-    kind: type
-    known: Sequence[Any]
-    types: Sequence[type]
-
-
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """The arguments of a call that few calls have.
-
-    Attributes:
-        kinds: Place and type of each argument of which only the type matters.
-        plain: Sequences of arguments that are compared by value.
-        others: Place and sign of each that is compared by its sign: a slice, a tensor from a user-written node.
-        numeric: Place and sign of each that leaves numbers open; see :func:`collect`.
-    """
-
-    kinds: Sequence[tuple[int, type]]
-    plain: Sequence[Plain]
-    others: Sequence[tuple[int, Sign]]
-    numeric: Sequence[tuple[int, Sign]]
-
+In order: place and type of each of which only the type matters; place, type, items and types of items of each sequence
+whose items are compared by value; place and sign of each that is compared by its sign (a slice, a tensor from a
+user-written node); and place and sign of each that leaves numbers open (see :func:`collect`).
+"""
 
 Expected = tuple[
     Function,
@@ -217,7 +196,7 @@ def expected(entry: Entry, note: Any) -> Expected:
     results: list[tuple[int, int, int]] = []
     given: list[tuple[int, Any, Any]] = []
     kinds: list[tuple[int, type]] = []
-    plain: list[Plain] = []
+    plain: list[tuple[int, type, Sequence[Any], tuple[type, ...]]] = []
     others: list[tuple[int, Sign]] = []
     for index, sign in enumerate(entry.signs):
         if sign[0] in _EXACT:
@@ -230,14 +209,14 @@ def expected(entry: Entry, note: Any) -> Expected:
             given.append((index, sign[1], sign[2]))
         elif sign[0] in _SEQUENCES and all(item[0] in _EXACT for item in sign[1:]):
             items = [item[1] for item in sign[1:]]
-            plain.append(Plain(index, sign[0], sign[0](items), tuple(map(type, items))))
+            plain.append((index, sign[0], sign[0](items), tuple(map(type, items))))
         else:
             others.append((index, sign))
     numeric = [(index, sign) for index, sign in enumerate(entry.signs) if num_numbers(sign)]
-    rest = Rest(kinds, plain, others, numeric) if kinds or plain or others or numeric else None
+    rest = (tuple(kinds), tuple(plain), tuple(others), tuple(numeric))
     return (
-        entry.function, entry.names, entry.made, len(entry.signs), tuple(exact), tuple(results), tuple(given), rest,
-        note,
+        entry.function, entry.names, entry.made, len(entry.signs), tuple(exact), tuple(results), tuple(given),
+        rest if any(rest) else None, note,
     )  # fmt: skip
 
 

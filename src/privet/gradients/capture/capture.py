@@ -39,9 +39,10 @@ from privet.gradients.capture.recorded import KnownUse, Recording, Region, Sourc
 from privet.gradients.capture.recurrent_layers import COMPOSITES, Composite, kept_inside
 from privet.isolation.asking import ASKING, LENGTHS
 from privet.isolation.backward import wrapped
-from privet.isolation.follow import Follower, Programs
+from privet.isolation.follow import Follower
 from privet.isolation.lines import user_line
 from privet.isolation.place import Cause, Fault, Place, Verdict, single
+from privet.isolation.programs import Programs
 from privet.isolation.signs import version_of
 from privet.isolation.tracer import EARLIER
 
@@ -234,7 +235,7 @@ class Capture(TorchFunctionMode):
                 follower.note_error(func)
             raise
         if func in _EXCHANGES and follower is not None:
-            follower.exchange(args[0], args[1])
+            follower.declare(args[0], follower.verdict(args[1]))
             setattr(args[0], MARK, getattr(args[1], MARK, 0))
         if isinstance(result, Tensor) or type(result) not in PLAIN or writes(func):
             call = Call(func, args, kwargs, statistics, node_before)
