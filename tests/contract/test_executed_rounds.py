@@ -24,8 +24,8 @@ from privet.mechanism.executed import AddedNoise, ExecutedRound, executed_gaussi
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 from privet.training import release as release_module
-from privet.training.geometry import release_geometry
-from privet.training.normalisation import PrivateNormalisation
+from privet.training.private_statistics.normalisation import PrivateNormalisation
+from privet.training.private_statistics.private_geometry import release_geometry
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 from tests.accounting.ledgers import done, step

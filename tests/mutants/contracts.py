@@ -171,10 +171,10 @@ CONTRACTS = (
     one(
         "pre-flight-without-large-numbers",
         "mixing that sleeps on small numbers passes",
-        "training/preflight.py",
+        "training/preflight/preflight.py",
         "_RANGES = ((0.0, 1.0), (-2.0, 2.0), (-40.0, 40.0))\n",
         "_RANGES = ((0.0, 1.0), (-2.0, 2.0))\n",
-        "tests/training/test_preflight.py::"
+        "tests/training/preflight/test_preflight.py::"
         "test_a_session_refuses_mixing_that_only_wakes_on_larger_numbers_than_its_data_holds",
     ),
 )

@@ -28,9 +28,9 @@ from privet.mechanism.executed import ExecutedRound, executed_together
 from privet.mechanism.sums import ClippedSum, PrivateSum
 from privet.training.checkpoint import load_checkpoint, save_checkpoint
 from privet.training.folder import RunFolder
-from privet.training.guards import trainable_parameters
 from privet.training.randomness import Streams
 from privet.training.release import ChargedRelease, GradientSum, Noisy
+from privet.training.weight_watch.guards import trainable_parameters
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,16 +23,16 @@ from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage, RunningAverage
 from privet.training.batching import Collate, MapDataset, tensors_held
 from privet.training.folder import Checkpoints, RunFolder, RunState
-from privet.training.guards import EvidenceRecorder, LoopGuard, check_optimizer, trainable_parameters
 from privet.training.last_iterate import chain_of
-from privet.training.observer import Events, Observer
+from privet.training.launch.replay import Launcher
+from privet.training.loop_events import Events, Observer
 from privet.training.performance import Performance
-from privet.training.preflight import Preflight
+from privet.training.preflight.preflight import Preflight
 from privet.training.randomness import Streams
-from privet.training.replay import Launcher
 from privet.training.summing import LogicalBatch, Summation
 from privet.training.telemetry import Receiver, Telemetry
 from privet.training.updates import StepSum, Updates
+from privet.training.weight_watch.guards import EvidenceRecorder, LoopGuard, check_optimizer, trainable_parameters
 
 
 class PreparedRun:

@@ -3,7 +3,7 @@
     charge the round -> draw the batch -> clip and sum -> add noise -> compare with the charge -> update the model
 
 ``Session.steps`` charges and draws, ``Step.accumulate`` clips and sums, ``Step.update`` adds the noise and updates.
-Averages, telemetry, checkpoints and checks observe the loop (:mod:`privet.training.observer`).
+Averages, telemetry, checkpoints and checks observe the loop (:mod:`privet.training.loop_events`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from privet.accounting.ledger import VoidReason
 from privet.errors import LoopError
 from privet.isolation.watch import UNFOLLOWED
 from privet.mechanism.executed import ExecutedRound
-from privet.training.observer import LossFunction
+from privet.training.loop_events import LossFunction
 from privet.training.prepared import PreparedRun
 from privet.training.release import ChargedRelease
 from privet.training.updates import Update

@@ -34,10 +34,10 @@ from privet.training.batching import (
     tensors_of,
     with_gradients,
 )
-from privet.training.draws import Draws
-from privet.training.observer import Events, LossFunction
-from privet.training.preflight import Preflight
-from privet.training.replay import Launcher, NotFinite
+from privet.training.launch.replay import Launcher, NotFinite
+from privet.training.loop_events import Events, LossFunction
+from privet.training.preflight.preflight import Preflight
+from privet.training.random_state import Draws
 
 
 @dataclass(kw_only=True, eq=False)

@@ -25,8 +25,8 @@ from privet.mechanism.clipping import Automatic, ClippingRule, KeepOrDrop, PerSa
 from privet.mechanism.grouping import Grouping, OneGroup, PerParameter
 from privet.mechanism.sensitivity import Norm, Sensitivity
 from privet.mechanism.sums import ClippedSum
-from privet.training.recording import Compile, Graph, Outcome, Recorder
-from privet.training.replay import Replay
+from privet.training.launch.recording import Compile, Graph, Outcome, Recorder
+from privet.training.launch.replay import Replay
 from tests.gradients.reference import engine_clipped_sum, layout_of, trainable
 
 BOUND, SIZE = 0.5, 6

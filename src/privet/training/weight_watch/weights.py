@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from privet.errors import UnsupportedModel, WeightsChanged
-from privet.training.fingerprints import Fingerprints
+from privet.training.weight_watch.fingerprints import Fingerprints
 
 # The least number of pages, and the share of all, that are looked at in steps at which not all are.
 _LEAST_PAGES, _SHARE = 4, 16
@@ -152,8 +152,8 @@ class WeightWatch:
         Between two private updates, every change that torch counts, and every tensor that was replaced or moved, is
         found at the next look. A look is taken before each update, at ``guarantee()``, at checkpoints and at the exit;
         physical batches are followed by the counters alone.
-        Changes that torch does not count are found by fingerprints (:mod:`privet.training.fingerprints`) taken after
-        an update and compared at the looks that follow. Models of up to a million numbers (on a device, sixteen
+        Changes that torch does not count are found by fingerprints (``weight_watch.fingerprints``) taken
+        after an update and compared at the looks that follow. Models of up to a million numbers (on a device, sixteen
         million), optimizer state included, are taken as a whole after every update; larger ones as a whole after
         updates 0, 1, 2, 4, 8 and so on, the last one and those before a checkpoint, and otherwise a sixteenth of
         their pages, chosen at random. On CUDA devices the answer is read when it is there, at the latest at the next

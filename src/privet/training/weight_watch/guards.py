@@ -14,10 +14,10 @@ from privet.errors import LoopError, PlanError, UnsupportedModel, WeightsChanged
 from privet.isolation.watch import Watch
 from privet.mechanism.noise import Noise
 from privet.mechanism.sums import ClippedSum
-from privet.training.following import Following, strangers_in
-from privet.training.observer import Observer
-from privet.training.preflight import Preflight
-from privet.training.weights import Holdings, WeightWatch
+from privet.training.loop_events import Observer
+from privet.training.preflight.preflight import Preflight
+from privet.training.weight_watch.following import Following, strangers_in
+from privet.training.weight_watch.weights import Holdings, WeightWatch
 
 
 def trainable_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -59,7 +59,7 @@ class StepGuard:
     Guarantee:
         torch's own optimizers and this library's are trusted to move the weights by the gradients they are given.
         Whatever else runs during an update (an optimizer of another make, hooks, a replaced ``step``) is followed
-        operation by operation (:mod:`privet.training.following`).
+        operation by operation (:mod:`privet.training.weight_watch.following`).
     """
 
     def __init__(self, optimizer: Optimizer, *, held: Callable[[], Iterable[Tensor]]) -> None:

@@ -22,11 +22,11 @@ from privet.gradients.engines.functional import Functional
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
 from privet.runs.ledger_check import check_ledger
-from privet.training.estimator import PrivateClassifier
+from privet.training.classifier import PrivateClassifier
 from privet.training.performance import Performance
 from privet.training.session import Session, Step
 from privet.training.start import privatize
-from privet.training.weights import _Pending
+from privet.training.weight_watch.weights import _Pending
 from privet.vocabulary import Adjacency, Unit
 from tests.training.tools import CPU, examples, full_batch, losses_of, network, plain_sgd, run, walk
 
@@ -368,7 +368,7 @@ def test_a_device_that_reports_late_is_waited_for_at_powers_of_two_and_at_the_ex
     def read(prints: Any, pages: Any, device: Any, differs: Tensor) -> _Pending:
         return _Pending(prints=prints, pages=pages, device=device, differs=differs, event=Late())  # type: ignore[arg-type]
 
-    monkeypatch.setattr("privet.training.weights._read", read)
+    monkeypatch.setattr("privet.training.weight_watch.weights._read", read)
     model = Net()
     session = begin(model)
     with pytest.raises(WeightsChanged, match=r"last\.weight"):
