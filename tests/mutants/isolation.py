@@ -307,7 +307,7 @@ ISOLATION = (
     one(
         "own-loops-train-what-is-tried",
         "a loop of the user's own trains a program that only experiments could judge, without any",
-        "training/preflight.py",
+        "training/preflight/preflight.py",
         "        if not self._watch.has_tried or self._watch.has_waived(Check.EXPERIMENTS):",
         "        if self._watch.has_tried or self._watch.has_waived(Check.EXPERIMENTS):",
         _in_zoo("weighted_by_rank"),
@@ -323,10 +323,10 @@ ISOLATION = (
     one(
         "repeated-with-other-draws",
         "a program that takes its way at random is repeated on another way, and never proven",
-        "training/draws.py",
+        "training/random_state.py",
         "        after = Draws.now(self.device)\n        self.restore()\n",
         "        after = Draws.now(self.device)\n",
-        "tests/training/test_later_programs.py::"
+        "tests/training/preflight/test_later_programs.py::"
         "test_a_model_that_skips_layers_at_random_is_proven_and_its_steps_are_soon_done_once",
     ),
 )

@@ -200,10 +200,10 @@ LEDGER = (
     one(
         "broken-off-fit-forgotten",
         "weights that an interrupted fit has trained are trained again for free",
-        "training/estimator.py",
+        "training/classifier.py",
         "            self._was_broken_off |= [p._version for p in trained] != versions",
         "            self._was_broken_off |= [p._version for p in trained] is None",
-        "tests/training/test_estimator.py::test_a_fit_that_was_broken_off_is_not_hidden_by_the_next",
+        "tests/training/test_classifier.py::test_a_fit_that_was_broken_off_is_not_hidden_by_the_next",
     ),
     one(
         "checkpoint-without-ledger-accepted",

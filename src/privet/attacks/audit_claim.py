@@ -49,7 +49,7 @@ class Claim:
         rounds = checks.count("num_rounds", self.num_rounds)
         if rounds > self.plan.num_rounds:
             raise PlanError(f"num_rounds is {rounds}, and the plan has {self.plan.num_rounds} rounds. Audit fewer.")
-        if rounds != self.plan.num_rounds and self.plan.composition.needs_the_end:
+        if rounds != self.plan.num_rounds and self.plan.composition.needs_completion:
             raise PlanError("A plan that releases the last iterate only claims nothing about part of its rounds.")
 
     @property

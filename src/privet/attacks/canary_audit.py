@@ -27,10 +27,10 @@ from privet.errors import DataError
 from privet.mechanism.layout import Layout
 from privet.mechanism.sampling import FullBatch
 from privet.plan import Plan
-from privet.training.guards import trainable_parameters
 from privet.training.performance import Performance
 from privet.training.session import Step
 from privet.training.start import privatize
+from privet.training.weight_watch.guards import trainable_parameters
 from privet.vocabulary import Adjacency, Release
 
 Array = NDArray[np.float64]

@@ -118,7 +118,7 @@ def _refuse_own_loop(name: str) -> None:
 
 def _in_words_of_the_command(failure: str | None, remedy: str) -> str | None:
     """Return a failure with what can be changed on the command line, where the library names its own arguments."""
-    from privet.training.preflight import FAILS_ON_MADE_UP, SHAPES_REMEDY
+    from privet.training.preflight.preflight import FAILS_ON_MADE_UP, SHAPES_REMEDY
 
     if failure is None or not failure.startswith(FAILS_ON_MADE_UP):
         return failure

@@ -82,7 +82,7 @@ def check_ledger(run_or_ledger: Path) -> LedgerCheck:
     if known is not None:
         known.check(view, view.charged_rounds * plan.sampling.steps_per_round, run_or_ledger)
     try:
-        if not plan.is_named(view.plan_hash):
+        if not plan.matches_hash(view.plan_hash):
             raise LedgerMismatch("The plan in the ledger's first row is not the one its rows were charged under.")
         view.verify(plan.segments)
         if files is not None:
@@ -216,5 +216,5 @@ def finished_ledger(files: RunFiles, plan: Plan) -> LedgerCheck | None:
     if not files.model.exists() or not files.status.exists() or read_json(files.status).get("state") != "finished":
         return None
     found = check_ledger(files.folder)
-    agrees = found.mismatch is None and plan.is_named(found.plan_hash)
+    agrees = found.mismatch is None and plan.matches_hash(found.plan_hash)
     return found if agrees and found.is_finished and found.steps_kept is not None else None

@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from privet.errors import UnsupportedModel
 from privet.gradients.capture.observer import Observer
+from privet.gradients.capture.recorded import Use
 from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.forms.per_example import Outer
 from privet.gradients.norms.planner import Planner
+from privet.gradients.rules.example_axis import ExampleAxis
+from privet.gradients.rules.layer_rules import RULES
+from privet.gradients.rules.rule_tools import Operand
 from privet.mechanism.clipping import Threshold
 from tests.gradients.reference import LossFunction, add, loop_clipped_sum, relative_error, started
 from tests.gradients.zoo import CASES, Case, squared
@@ -168,3 +174,27 @@ def test_another_clipping_bound_needs_no_new_examination(examined: list[str]) ->
     add(running, model, images(9), halved, into, squared)
     assert not examined
     assert relative_error(into.flat, loop_clipped_sum(model, squared, images(9), Threshold(norm=0.25))) <= 1e-9
+
+
+def test_a_rule_that_gives_a_known_use_another_shape_is_measured_as_that_shape() -> None:
+    is_late = False
+
+    def split(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
+        found = RULES[functional.linear](use, axis, batch_size)
+        if not is_late:
+            return found
+        source, part = found[0]
+        assert isinstance(part, Outer)
+        inputs = torch.cat([part.inputs, part.inputs], 1)  # the second position adds nothing
+        out_grads = torch.cat([part.out_grads, torch.zeros_like(part.out_grads)], 1)
+        return [(source, Outer(inputs=inputs, out_grads=out_grads)), *found[1:]]
+
+    torch.manual_seed(0)
+    model = nn.Linear(5, 4).double()
+    running, into, rule = started(BookKeeping(rules={**RULES, functional.linear: split}), model, NORM)
+    for seed in range(6):
+        is_late = seed == 5
+        batch = torch.randn(SIZE, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        into.clear()
+        add(running, model, batch, rule, into, squared)
+        assert relative_error(into.flat, loop_clipped_sum(model, squared, batch, NORM)) <= 1e-9

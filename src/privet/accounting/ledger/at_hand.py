@@ -8,8 +8,8 @@ from dp_accounting.dp_event import NonPrivateDpEvent
 
 from privet.accounting.ledger.rows import MAX_ROW_BYTES, CodedEvent, Reserved
 from privet.errors import ArgumentError, PrivetError
-from privet.mechanism.done import Done
 from privet.mechanism.events import DpEvent
+from privet.mechanism.executed import ExecutedRound
 
 # The JSON around one event in a closing row: {"count":<up to 16 digits>,"event":...} and a comma.
 _RETURNED_PART_BYTES = 48
@@ -62,13 +62,13 @@ class AtHand:
         return tuple(parts)
 
 
-def event_of(done: Done) -> DpEvent:
+def event_of(done: ExecutedRound) -> DpEvent:
     """Return the event of what was done; refuse anything else, an event above all."""
     found: object = done
-    if not isinstance(found, Done):
+    if not isinstance(found, ExecutedRound):
         raise ArgumentError(
             f"A ledger compares what was done, and got a {type(found).__name__}. What was planned is no evidence: take "
-            "what done_step or done_gaussian return, which is made of the noise that was drawn."
+            "what executed_step or executed_gaussian return, which is made of the noise that was drawn."
         )
     return found.event
 

@@ -68,8 +68,8 @@ from privet.errors import (
     LedgerWriteError,
     LoopError,
 )
-from privet.mechanism.done import Done
 from privet.mechanism.events import DpEvent, matches
+from privet.mechanism.executed import ExecutedRound
 
 if TYPE_CHECKING:
     from privet.accounting.ledger.heads import Heads
@@ -213,7 +213,7 @@ class Ledger(Told):
             self._at_hand.add(coded, rounds)
             self._coded = coded
 
-    def check(self, done: Done) -> None:
+    def check(self, done: ExecutedRound) -> None:
         """Use up one reserved round, and refuse its release unless what was done is what was reserved.
 
         Args:
@@ -233,7 +233,7 @@ class Ledger(Told):
             facts = coded_or_non_private(event)
             self._refuse(Mismatched(facts=facts, reserved=reserved), f"Reserved was {reserved.key.decode()}", facts)
 
-    def check_within(self, done: Done) -> None:
+    def check_within(self, done: ExecutedRound) -> None:
         """Refuse a further release of a round that is charged already unless it is what was charged.
 
         For a later step of a round that covers several, and for a round that an earlier process charged in advance.
