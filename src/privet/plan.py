@@ -69,7 +69,6 @@ class Plan:
     descent: StronglyConvexDescent | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse pieces of the wrong kind and combinations without a proof."""
         object.__setattr__(self, "delta", checks.probability("delta", self.delta))
         for name, protocol in _PROTOCOLS.items():
             piece = getattr(self, name)

@@ -23,7 +23,7 @@ ACCOUNTING = (
     one(
         "replacing-charged-as-removing",
         "the factor two of replacing a record is missing",
-        _ACCOUNTANTS,
+        "accounting/mechanisms.py",
         "return 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0",
         "return 1.0 if adjacency is Adjacency.REPLACE_ONE else 1.0",
         _TWICE,
@@ -31,9 +31,9 @@ ACCOUNTING = (
     one(
         "sampled-replacing-charged-as-removing",
         "replacing a record in a sampled release is accounted as removing it",
-        _ACCOUNTANTS,
-        "        if adjacency is Adjacency.REPLACE_ONE:\n            removed.append",
-        "        if adjacency is None:\n            removed.append",
+        "accounting/mechanisms.py",
+        "    if adjacency is Adjacency.REPLACE_ONE:\n        both: LossPair",
+        "    if adjacency is None:\n        both: LossPair",
         _REFERENCE,
     ),
     one(
@@ -116,8 +116,8 @@ ACCOUNTING = (
         "full-batches-of-truncation-free",
         "the case of a full batch, which reveals more, is charged like any other",
         "accounting/mechanisms.py",
-        "full, _ = _sampled_pairs(self.full_rate, self.noise_multiplier / 2, Adjacency.REPLACE_ONE)",
-        "full, _ = _sampled_pairs(self.full_rate, self.noise_multiplier, adjacency)",
+        "full, _ = sampled_pairs(self.full_rate, self.noise_multiplier / 2, Adjacency.REPLACE_ONE)",
+        "full, _ = sampled_pairs(self.full_rate, self.noise_multiplier, adjacency)",
         "tests/accounting/test_mechanisms.py",
     ),
     one(

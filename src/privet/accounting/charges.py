@@ -74,5 +74,4 @@ class HypotheticalCharges:
 
     @property
     def charged_rounds(self) -> int:
-        """How many rounds that is."""
         return sum(rounds for _, rounds in self.charged)

@@ -108,7 +108,6 @@ class Guarantee:
     tried: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse numbers that cannot be a guarantee: NaN, negative, or a delta that is no probability."""
         checks.probability("delta", self.delta)
         for name in ("epsilon", "mu", "lower", "cross_check", "witness"):
             value = getattr(self, name)

@@ -99,7 +99,6 @@ class MaskUnits:
 
     @property
     def number(self) -> int:
-        """How many units there are."""
         return sum(self.strata)
 
     def num_dropped(self, rate: float) -> list[int]:
@@ -155,7 +154,6 @@ class Coordinates:
     """Every coordinate by itself, wherever it lies: the masks of Zhu and Blaschko (2023)."""
 
     def units(self, layout: Layout) -> MaskUnits:
-        """Return one stratum over the whole vector."""
         parameters = tuple(
             _ParameterUnits(first_unit=offset, num_rows=size, row_size=1, block=1)
             for offset, size in zip(layout.offsets, layout.sizes, strict=True)
@@ -172,7 +170,6 @@ class Rows:
     """
 
     def units(self, layout: Layout) -> MaskUnits:
-        """Return one stratum per layer."""
         return _rows_of(layout, block=1)
 
 
@@ -187,11 +184,9 @@ class Blocks:
     num_rows: int
 
     def __post_init__(self) -> None:
-        """Refuse blocks of less than one row."""
         object.__setattr__(self, "num_rows", checks.count("num_rows", self.num_rows))
 
     def units(self, layout: Layout) -> MaskUnits:
-        """Return one stratum per layer."""
         return _rows_of(layout, block=self.num_rows)
 
 

@@ -77,7 +77,6 @@ class L2Laplace(LaplaceNoise):
     num_coordinates: int
 
     def __post_init__(self) -> None:
-        """Refuse dimensions below one and multipliers that are not positive."""
         checks.count("num_coordinates", self.num_coordinates)
         super().__post_init__()
 
@@ -86,7 +85,6 @@ class L2Laplace(LaplaceNoise):
         return True
 
     def event(self) -> DpEvent:
-        """Return the release at this multiplier and dimension."""
         return L2LaplaceDpEvent(noise_multiplier=self.multiplier, num_coordinates=self.num_coordinates)
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
@@ -125,7 +123,6 @@ class ProductLaplace(LaplaceNoise):
     sizes: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuse sizes below one, and lists without a one."""
         sizes = positive_units("sizes", self.sizes)
         if min(sizes) != 1:
             raise ArgumentError(f"The smallest of sizes must be 1, got {min(sizes)!r}. Divide all by the smallest.")
@@ -156,7 +153,6 @@ class ProductLaplace(LaplaceNoise):
 
     @property
     def pure_epsilon(self) -> float:
-        """The largest privacy loss of one release."""
         return math.sqrt(2 * float((1 / np.square(self._array)).sum())) / self.multiplier
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
@@ -199,7 +195,6 @@ class BlockL2(LaplaceNoise):
     coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuse blocks that are no partition and coefficients whose squares add up to more than one."""
         object.__setattr__(self, "coefficients", _shares("coefficients", self.coefficients))
         blocks = tuple(checks.count("block_of", block, minimum=0) for block in self.block_of)
         if set(blocks) != set(range(len(self.coefficients))):
@@ -211,12 +206,10 @@ class BlockL2(LaplaceNoise):
         super().__post_init__()
 
     def event(self) -> DpEvent:
-        """Return the pure guarantee."""
         return PureDpEvent(epsilon=1 / self.multiplier)
 
     @property
     def pure_epsilon(self) -> float:
-        """The largest privacy loss of one release."""
         return 1 / self.multiplier
 
     @cached_property

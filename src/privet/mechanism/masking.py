@@ -114,7 +114,6 @@ class NoMaskRun(ReleaseIndependentRun):
     """:class:`NoMask` in one run."""
 
     def begin(self, step: int, rng: np.random.Generator, like: Tensor) -> None:
-        """Return None: keep everything, and draw nothing."""
         return
 
 
@@ -148,7 +147,6 @@ class RedrawnMask:
     refresh_every: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse parts of the wrong kind."""
         _check_piece("schedule", self.schedule, RateSchedule)
         _check_piece("granularity", self.granularity, Granularity)
         if self.refresh_every is not None:
@@ -219,7 +217,6 @@ class SharedRandomMask(RedrawnMask):
     seed: int
 
     def __post_init__(self) -> None:
-        """Refuse parts of the wrong kind, and seeds below zero."""
         object.__setattr__(self, "seed", checks.count("seed", self.seed, minimum=0))
         super().__post_init__()
 
@@ -262,7 +259,6 @@ class FrozenMask(ConstantMask):
     granularity: Granularity = field(default_factory=Coordinates)
 
     def __post_init__(self) -> None:
-        """Refuse a share out of range, and parts of the wrong kind."""
         object.__setattr__(self, "rate", checks.probability("rate", self.rate, allow_zero=True))
         object.__setattr__(self, "seed", checks.count("seed", self.seed, minimum=0))
         _check_piece("granularity", self.granularity, Granularity)

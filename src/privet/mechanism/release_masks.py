@@ -42,7 +42,6 @@ class ChosenMask(ConstantMask):
     frozen_bits: str
 
     def __post_init__(self) -> None:
-        """Refuse bits that are none, that do not fit the number of coordinates, and a mask of everything."""
         if bool(self.frozen.all()):
             raise ArgumentError("A mask of every coordinate leaves nothing to train.")
 
@@ -54,7 +53,6 @@ class ChosenMask(ConstantMask):
 
     @property
     def frozen(self) -> NDArray[np.bool_]:
-        """Which coordinates are masked."""
         try:
             packed = base64.b64decode(self.frozen_bits.encode("ascii"), validate=True)
         except (AttributeError, UnicodeEncodeError, binascii.Error):

@@ -132,7 +132,6 @@ class History:
     _noise: list[tuple[float, float]] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse decays outside (0, 1)."""
         self.decay = checks.probability("decay", self.decay)
         self.floor_errors = checks.non_negative("floor_errors", self.floor_errors)
 
