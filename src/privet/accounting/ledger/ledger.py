@@ -26,7 +26,7 @@ Repeating rounds with the *same* noise would not be cheaper but ruinous: any sma
 The chain shows damage and any edit of a part. It cannot stop someone who may write the file from writing another whole
 one; the head kept in checkpoints and reports is what gives that away.
 
-The other files: ``rows`` (their bytes), ``tally`` (their sum), ``views`` (for readers), ``store`` (the way to the disk).
+The other files: ``rows`` (their bytes), ``tally`` (their sum), ``views`` (for readers), ``store`` (the disk).
 """
 
 from __future__ import annotations
