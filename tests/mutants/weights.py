@@ -220,8 +220,8 @@ WEIGHTS: tuple[Mutant, ...] = (
         "gradients-taken-after-the-optimizer-was-told",
         "an optimizer swaps gradients without noise in before it is followed",
         "training/updates.py",
-        "        with self.opened(written):",
-        "        with self.opened([parameter.grad for parameter in self.parameters if parameter.grad is not None]):",
+        "        with updates.opened(written):",
+        "        with updates.opened([value.grad for value in updates.parameters if value.grad is not None]):",
         "tests/training/weight_watch/test_following.py::test_gradients_that_an_optimizer_swaps_when_told_of_the_noise_are_refused",
     ),
 )

@@ -94,7 +94,8 @@ class L2Laplace(LaplaceNoise):
             As many coordinates get noise as the event says; another number is refused, because the cost depends on it.
             Masked coordinates stay exactly zero. An empty batch releases noise alone.
         """
-        clipped.check_plain_units(type(self).__name__)
+        if clipped.frame is not None:
+            clipped.refuse_units(type(self).__name__)
         live = live_coordinates(clipped, self.num_coordinates, type(self).__name__)
         std = self.multiplier * clipped.sensitivity.total
         add_radial(clipped.flat, scale=std / math.sqrt(live + 1), source=source, keep=clipped.keep)
@@ -162,7 +163,8 @@ class ProductLaplace(LaplaceNoise):
             Every coordinate gets an independent draw of its own scale; a mask is refused, because it would leave some
             of the charged coordinates out. An empty batch releases noise alone.
         """
-        clipped.check_plain_units(type(self).__name__)
+        if clipped.frame is not None:
+            clipped.refuse_units(type(self).__name__)
         _check_unmasked(clipped, len(self.sizes), type(self).__name__)
         std = self.multiplier * clipped.sensitivity.total
         scale = std / math.sqrt(2)
@@ -224,7 +226,8 @@ class BlockL2(LaplaceNoise):
         Guarantee:
             As in :meth:`ProductLaplace.add`.
         """
-        clipped.check_plain_units(type(self).__name__)
+        if clipped.frame is not None:
+            clipped.refuse_units(type(self).__name__)
         _check_unmasked(clipped, len(self.block_of), type(self).__name__)
         scale = self.multiplier * clipped.sensitivity.total
         for members, coefficient in zip(self._members, self.coefficients, strict=True):
