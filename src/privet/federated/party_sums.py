@@ -24,7 +24,7 @@ from privet.training.batching import MapDataset, fetch, split, tensors_held
 from privet.training.launch.replay import EagerLauncher
 from privet.training.loop_events import Events
 from privet.training.preflight.preflight import Preflight
-from privet.training.summing import Summation
+from privet.training.summing import LogicalBatch, Summation
 from privet.training.weight_watch.guards import EvidenceRecorder, LoopGuard, trainable_parameters
 
 LossFunction = Callable[..., Tensor]
@@ -113,7 +113,7 @@ class PartySums:
             physical_batch_size=self._records.physical_batch_size,
             cuts=False,  # a process may live for one round: its sums must not depend on what it has seen before
         )
-        batch = summation.begin(indices, rule=rule, clipped=total, index=number, steps_taken=number)
+        batch = LogicalBatch(summation, indices, rule=rule, clipped=total, index=number, steps_taken=number)
         try:
             batch.accumulate(self._records.losses)
             for notify in events.before_noise:
