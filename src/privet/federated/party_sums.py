@@ -21,11 +21,13 @@ from privet.mechanism.layout import Layout
 from privet.mechanism.noise import Noise
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import MapDataset, fetch, split, tensors_held
+from privet.training.evidence import EvidenceRecorder
 from privet.training.launch.replay import EagerLauncher
 from privet.training.loop_events import Events
 from privet.training.preflight.preflight import Preflight
 from privet.training.summing import LogicalBatch, Summation
-from privet.training.weight_watch.guards import EvidenceRecorder, LoopGuard, trainable_parameters
+from privet.training.trained import trainable_parameters
+from privet.training.weight_watch.guard import LoopGuard
 
 LossFunction = Callable[..., Tensor]
 

@@ -147,8 +147,8 @@ class FixedNoise:
     geometry: Geometry | None = None
     _frame: Frame | None = None
 
-    def __post_init__(self) -> None:
-        self.add = self.noise.add
+    def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
+        return self.noise.add(clipped, source)
 
     def begin(self, step: int, like: Tensor) -> StepUnits:
         if self._frame is None and self.geometry is not None:

@@ -21,6 +21,7 @@ from privet.mechanism.noise import StepUnits
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage, RunningAverage
 from privet.training.batching import Collate, MapDataset, tensors_held
+from privet.training.evidence import EvidenceRecorder
 from privet.training.folder import Checkpoints, RunFolder, RunState
 from privet.training.last_iterate import chain_of
 from privet.training.launch.replay import Launcher
@@ -30,8 +31,9 @@ from privet.training.preflight.preflight import Preflight
 from privet.training.randomness import Streams
 from privet.training.summing import Summation
 from privet.training.telemetry import Receiver, Telemetry
+from privet.training.trained import check_optimizer, trainable_parameters
 from privet.training.updates import Updates
-from privet.training.weight_watch.guards import EvidenceRecorder, LoopGuard, check_optimizer, trainable_parameters
+from privet.training.weight_watch.guard import LoopGuard
 
 
 class PreparedRun:
@@ -171,7 +173,7 @@ class PreparedRun:
             parameters=self.parameters,
             memory=torch.zeros_like(self.flat),
             optimizer=self.state.optimizer,
-            opened=self.guard.steps.opened,
+            opened=self.guard.opened,
             divisor=self.plan.sampling.expected_batch_size,
             records=self.launcher.uses_graphs,
         )
@@ -189,7 +191,7 @@ class PreparedRun:
         if self.state.average is not None:
             observers.append(self.state.average)
         if self.chain is not None:
-            self.chain.bind(self.ledger, lambda: self.guard.weights.look(waits=True))
+            self.chain.bind(self.ledger, lambda: self.guard.look(waits=True))
             observers.append(self.chain)
         observers.append(EvidenceRecorder(ledger=self.ledger, watch=watch, preflight=preflight))
         if self._telemetry is not None:

@@ -58,7 +58,7 @@ class Session:
         self._entered = True
         self._run.open()
         self._is_open, self._events = True, self._run.events
-        source, unseen = self._run.streams.noise.description, self._run.guard.weights.assumptions
+        source, unseen = self._run.streams.noise.description, self._run.guard.assumptions
         self._assumptions = (f"noise came from {source}", *unseen, UNFOLLOWED)
         for notify in self._events.run_begins:
             notify(self.ledger.charged_rounds)
@@ -148,8 +148,8 @@ class Session:
         Raises:
             WeightsChanged: something that was no private step changed the weights. From then on nothing is promised.
         """
-        if self._is_open and not self._run.guard.weights.is_broken:
-            self._run.guard.weights.look(waits=True)
+        if self._is_open and not self._run.guard.is_broken:
+            self._run.guard.look(waits=True)
         return self.plan.account(self.ledger, assumptions=self._assumptions)
 
     @contextmanager
@@ -169,14 +169,14 @@ class Session:
             raise LoopError("The weights cannot be changed while a step is being summed up. Call step.update() first.")
         for notify in self._events.before_public_change:
             notify()
-        with self._run.guard.weights.changing():
+        with self._run.guard.changing():
             self.ledger.note_public_change(reason, step=self.steps_taken)
             yield
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Put the averaged weights into the model for the length of the block; during the run or after it."""
-        with self._run.average.applied(self._run.guard.weights.changing if self._is_open else nullcontext):
+        with self._run.average.applied(self._run.guard.changing if self._is_open else nullcontext):
             yield
 
     def adopt_average(self) -> None:
