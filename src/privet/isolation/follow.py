@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from privet.isolation.asking import READING
 from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within
 from privet.isolation.place import Cause, Fault, Place, Verdict
-from privet.isolation.programs import Fresh, Known
+from privet.isolation.programs import CONSTANT, Fresh, Known
 from privet.isolation.programs import Programs as Programs
 from privet.isolation.programs import Proof as Proof
 from privet.isolation.reads import Read, checks_only, may_read
@@ -44,7 +44,7 @@ from privet.isolation.tracer import Trace, Tracer, tracer
 _SHIFT = 24
 _MOST_RESULTS = 1 << _SHIFT
 _FOLLOWERS = itertools.count(1)
-_CONSTANT, _CONSTANTS = "_privet_constant", itertools.count(1)
+_CONSTANTS = itertools.count(1)
 _hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
 
@@ -82,7 +82,7 @@ class Follower:
         self._slot, self._attribute = slot, f"_privet_serial_{slot}"
         self._programs, self._num_examples, self._place_of = programs, num_examples, place_of
         self._number_of, self._parameters = number_of, parameters
-        found = programs.by_size.get(num_examples)  # the latest used first
+        found = programs.of(num_examples)  # the latest used first
         self._candidate = found[0] if found else None
         self._num_calls = self._num_made = self._num_uses = 0
         # of these, what a known program has in common with this one is copied when they part
@@ -168,7 +168,7 @@ class Follower:
                                     if type(value) is float:
                                         self._numbers.append(value)
                                     elif sign[0] is GIVEN:
-                                        self._numbers.append(getattr(value, _CONSTANT, 0) or self._constant(value))
+                                        self._numbers.append(getattr(value, CONSTANT, 0) or self._constant(value))
                                     else:
                                         collect(sign, value, self._constant, self._generator, self._numbers)
                                 return candidate.notes[place]
@@ -332,11 +332,12 @@ class Follower:
 
     def _constant(self, tensor: Tensor) -> Any:
         """Return which constant a tensor is; one that is new to a program that was not traced may be a result."""
-        number: int = getattr(tensor, _CONSTANT, 0)
+        number: int = getattr(tensor, CONSTANT, 0)
         if number:
             return number
         number = next(_CONSTANTS)
-        setattr(tensor, _CONSTANT, number)
+        setattr(tensor, CONSTANT, number)
+        self._programs.mark(tensor)
         is_known = self.tracer is not None and not self.tracer.has_made(tensor)
         return number if is_known else Fresh(number)
 

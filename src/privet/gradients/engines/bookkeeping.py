@@ -127,6 +127,7 @@ class RunningBookKeeping:
 
     def close(self) -> None:
         self.abandon()
+        self.watch.programs.unmark()
 
     def _finish(self) -> Recording | None:
         capture, self._capture = self._capture, None
