@@ -12,6 +12,7 @@ from privet._lazy import lazily
 if TYPE_CHECKING:
     from privet.models.adapters import adapter_weights as adapter_weights
     from privet.models.adapters import add_adapters as add_adapters
+    from privet.models.adapters import load_adapter_weights as load_adapter_weights
     from privet.models.adapters import merge_adapters as merge_adapters
     from privet.models.convex_losses import ConvexLoss as ConvexLoss
     from privet.models.convex_losses import OneVsRestLogistic as OneVsRestLogistic
@@ -46,6 +47,7 @@ else:
             "privet.models.adapters": (
                 "adapter_weights",
                 "add_adapters",
+                "load_adapter_weights",
                 "merge_adapters",
             ),
             "privet.models.named_models": (
