@@ -1,6 +1,6 @@
-"""Networks of the published experiments: plain modules, default initialisation, no layer that mixes examples.
+"""Networks of the published experiments: plain modules, default initialisation, no interaction between examples.
 
-Names are resolved when they are first used, so that the sizes of named networks cost no import of torch.
+Names are resolved on first use, so the sizes of named networks do not import torch.
 """
 
 from __future__ import annotations
