@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -75,7 +75,9 @@ class Capture(TorchFunctionMode):
         """
         super().__init__()
         self._programs = programs
-        self._slot = 0
+        active = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        # two sessions may have physical batches open at once: each has a slot of its own
+        self._slot = _free_slot(active) if active else 0
         self._stance: Any = None
         self._generation = next(GENERATIONS) - 1  # the batch was marked just before, or is marked from now on
         self._follows_memory = follows_memory
@@ -85,7 +87,7 @@ class Capture(TorchFunctionMode):
         if programs is not None:
             self.recording.follower = Follower(
                 programs, batch_size, self._place_of, self._number_of, self.recording.tracked, may_trace=may_trace,
-                slot=self._free_slot(),
+                slot=self._slot,
             )  # fmt: skip
 
     def open(self) -> None:
@@ -98,7 +100,7 @@ class Capture(TorchFunctionMode):
         if self._stance is not None:
             self._stance.__exit__(None, None, None)
             self._stance = None
-        if self.recording.follower is not None:
+        if self.recording.follower is not None and self.recording.follower.tracer is not None:
             self.recording.follower.leave()
         above: list[Any] = []
         while (top := _pop_mode()) is not self:  # type: ignore[no-untyped-call]
@@ -107,14 +109,6 @@ class Capture(TorchFunctionMode):
             _push_mode(mode)  # type: ignore[no-untyped-call]
         recording: Recording = self.recording
         return recording
-
-    def _free_slot(self) -> int:
-        """Return the first slot that no other capture uses: two sessions may have physical batches open at once."""
-        active = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-        if active:
-            taken = {mode._slot for mode in active if isinstance(mode, Capture)}
-            self._slot = next(slot for slot in itertools.count() if slot not in taken)
-        return self._slot
 
     def _place_of(self, tensor: Tensor) -> Verdict:
         """Return where the examples lie in a tensor of the batch: the data set's items are its rows."""
@@ -325,3 +319,9 @@ class Capture(TorchFunctionMode):
                 "per example of it, for instance start.expand(-1, batch_size, -1)."
             )
         return result
+
+
+def _free_slot(active: Sequence[TorchFunctionMode]) -> int:
+    """Return the first slot that no other capture uses."""
+    taken = {mode._slot for mode in active if isinstance(mode, Capture)}
+    return next(slot for slot in itertools.count() if slot not in taken)

@@ -170,9 +170,9 @@ class Recording:
         """Release every tensor: hooks and graph refer to each other in a cycle that nothing else breaks."""
         for use in self.uses:
             use.release()
-        if self.follower is not None:
+        if self.follower is not None and self.follower.tracer is not None:
             self.follower.release()
-            self.follower = None
+        self.follower = None
         self.uses.clear()
         self.regions.clear()
         self.tracked.clear()
