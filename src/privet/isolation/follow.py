@@ -83,7 +83,7 @@ class Follower:
         self._slot, self._attribute = slot, f"_privet_serial_{slot}"
         self._programs, self._num_examples, self._place_of = programs, num_examples, place_of
         self._number_of, self._parameters = number_of, parameters
-        found = programs.by_size.get(num_examples)  # the latest used first
+        found = None if programs.traces_all else programs.by_size.get(num_examples)  # the latest used first
         self._candidate = found[0] if found else None
         self._expected: Sequence[Expected] = () if self._candidate is None else self._candidate.expected
         self._num_calls = self._num_made = self._num_uses = 0

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privet.errors import LoopError
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.engine import NewProgram, RunningEngine
 from privet.isolation.watch import Family, Watch
 from privet.mechanism.clipping import ClippingRule, ClippingRun

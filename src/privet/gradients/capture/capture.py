@@ -32,10 +32,22 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 from privet.errors import UnsupportedModel
 from privet.gradients.capture.composites import DECOMPOSED
 from privet.gradients.capture.in_place import Function, apart_from_views, with_own_history, writes
-from privet.gradients.capture.marks import GENERATIONS, MARK, PLAIN, SHIFT, WRITTEN, is_batch, tensors_in
 from privet.gradients.capture.norm_statistics import with_statistics
 from privet.gradients.capture.observer import Call, Observer
-from privet.gradients.capture.recorded import KnownUse, Recording, Region, Source, Use
+from privet.gradients.capture.recorded import (
+    GENERATIONS,
+    MARK,
+    PLAIN,
+    SHIFT,
+    WRITTEN,
+    KnownUse,
+    Recording,
+    Region,
+    Source,
+    Use,
+    is_batch,
+    tensors_in,
+)
 from privet.gradients.capture.recurrent_layers import COMPOSITES, Composite, kept_inside
 from privet.isolation.asking import ASKING, LENGTHS
 from privet.isolation.backward import wrapped
