@@ -111,10 +111,10 @@ mutants: $(VENV)/.stamp-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants --record $(ONLY)
 
 trust: $(VENV)/.stamp-dev
-	$(BIN)/python scripts/trust_table.py
+	$(BIN)/python scripts/trust_table.py --workers $(WORKERS)
 
 trust-slow: $(VENV)/.stamp-dev
-	$(BIN)/python scripts/trust_table.py --slow
+	$(BIN)/python scripts/trust_table.py --slow --workers $(WORKERS)
 
 format: $(VENV)/.stamp-dev
 	$(BIN)/ruff check --fix .

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from privet.accounting.ledger import Ledger
-from privet.accounting.ledger.rows import FORMAT, RowMaker, read_entry
+from privet.accounting.ledger.rows import FORMAT, RowFields, RowMaker, read_entry
 from privet.errors import LedgerError, LedgerMismatch, PlanError
 from privet.federated.loopback import run_in_process
 from privet.mechanism import codec
@@ -283,7 +283,9 @@ def test_a_row_of_a_kind_that_is_not_known_was_made_by_a_newer_privet(tmp_path: 
 
     plan, path = plan_of(), tmp_path / "ledger.jsonl"
     with Ledger.create(path, plan=plan.to_dict(), plan_hash=plan.hash) as ledger:
-        line = RowMaker(Renamed()).line(ledger._tally._fields(ledger._process))
+        line = RowMaker(Renamed()).line(
+            RowFields(ledger._tally.plan_hash, ledger._tally.prev, ledger._process, ledger._tally.num_rows)
+        )
         ledger.abandon()
     path.write_bytes(path.read_bytes() + line)
     with pytest.raises(LedgerError, match=r"Row 1 .* kind 'rename', which this version does not know.*newer privet"):

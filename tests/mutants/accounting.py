@@ -229,8 +229,8 @@ ACCOUNTING = (
         "an-end-that-later-rounds-do-not-take-back",
         "rounds charged after the end of a plan leave its last iterate as private as before",
         "accounting/ledger/tally.py",
-        "self.is_complete = False  # whatever is charged afterwards",
-        "pass  # whatever is charged afterwards",
+        "self.is_complete = False  # a later charge",
+        "pass  # a later charge",
         "tests/accounting/test_ledger.py::test_whatever_follows_the_end_of_a_plan_takes_it_back",
     ),
     one(

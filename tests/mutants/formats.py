@@ -48,7 +48,7 @@ FORMATS = (
         "former-name-without-the-descent",
         "folders of runs that release their last model only are mismatches",
         _FORMER,
-        'told = f"{told} with {_told(plan.descent)}"',
+        'text = f"{text} with {_repr(plan.descent)}"',
         "pass",
         _TESTS + "test_every_plan_of_format_1_is_known_by_the_name_it_had",
     ),
@@ -71,9 +71,11 @@ FORMATS = (
     one(
         "planned-event-taken",
         "a ledger compares the plan with itself",
-        "accounting/ledger/at_hand.py",
-        "if not isinstance(found, ExecutedRound):",
-        "if found is None:",
+        "accounting/ledger/ledger.py",
+        "raise no_evidence(done)\n        event = done.event\n        self._check_usable()\n"
+        "        with self._guard:\n            reserved",
+        "pass\n        event = getattr(done, 'event', done)\n        self._check_usable()\n"
+        "        with self._guard:\n            reserved",
         _FACTS + "test_a_ledger_takes_no_event_that_was_planned",
     ),
     one(
@@ -129,8 +131,8 @@ FORMATS = (
         "head-kept-at-the-end-only",
         "a run that was killed and restored from a backup is not noticed",
         "accounting/ledger/ledger.py",
-        "        self._tally.take(line)\n        self._keep_head()\n",
-        "        self._tally.take(line)\n        if isinstance(entry, Closed):\n            self._keep_head()\n",
+        "        tally.take(line)\n        if self._heads is not None:\n",
+        "        tally.take(line)\n        if self._heads is not None and isinstance(row.entry, Closed):\n",
         _ROLLED + "test_a_row_is_kept_before_data_are_read_for_it",
     ),
     one(

@@ -14,46 +14,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from privet.isolation.place import Verdict
 from privet.isolation.reads import Read
-from privet.isolation.signs import Entry, Expected, expected
+from privet.isolation.signs import Entry, Expected, expected, kind_of
 from privet.isolation.tracer import Trace
 
 Kind = tuple[Any, ...]
 """The functions that a program calls, and the shapes of one example: what batches of other sizes have in common."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Fresh:
-    """A public tensor that was met for the first time, made by a call that torch does not show or before the batch.
-
-    Attributes:
-        number: That it goes by from now on.
-    """
-
-    number: int
-
-
-def agree(one: Sequence[Any], other: Sequence[Any], before: Sequence[Any] | None = None) -> bool:
-    """Whether two runs used the same numbers.
-
-    Args:
-        one: Those of a run.
-        other: Those of a later one.
-        before: Those with which the program was proven, while a tracer saw everything: what was made anew there may be
-            made anew every time. None if ``one`` is that run.
-    """
-    if len(one) != len(other):
-        return False
-    proven = one if before is None else before
-    for place, (left, right) in enumerate(zip(one, other, strict=True)):
-        if isinstance(left, Fresh):
-            is_same = left.number == right or (
-                isinstance(right, Fresh) and place < len(proven) and isinstance(proven[place], Fresh)
-            )
-        else:
-            is_same = type(left) is type(right) and (left == right or (left != left and right != right))
-        if not is_same:
-            return False
-    return True
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +50,35 @@ class Known:
     expected: list[Expected] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.expected = [expected(entry) for entry in self.entries]
+        self.expected = [expected(entry, note) for entry, note in zip(self.entries, self.notes, strict=True)]
+
+    def beginning(self, num_calls: int, num_made: int, num_uses: int) -> Log:
+        """Return what it did up to a call, for a program that is the same up to there."""
+        return Log(
+            entries=self.entries[:num_calls], notes=dict(enumerate(self.notes[:num_calls])),
+            verdicts=self.verdicts[:num_made], made_after=self.made_after[:num_made], uses=self.uses[:num_uses],
+        )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class Log:
+    """What a program that is not known has done so far; its attributes are those of :class:`Known`."""
+
+    entries: list[Entry] = field(default_factory=list)
+    notes: dict[int, Any] = field(default_factory=dict)
+    verdicts: list[Verdict] = field(default_factory=list)
+    made_after: list[int] = field(default_factory=list)
+    uses: list[Verdict] = field(default_factory=list)
+
+    def up_to(self, losses: int, node: type) -> Known:
+        """Return the program that ends with the call that made a result."""
+        end = self.made_after[losses]
+        num_made = sum(after <= end for after in self.made_after)
+        return Known(
+            entries=self.entries[:end], verdicts=self.verdicts[:num_made], made_after=self.made_after[:num_made],
+            uses=self.uses, losses=losses, node=node, kind=kind_of(self.entries[:end]),
+            notes=[self.notes.get(place) for place in range(end)],
+        )  # fmt: skip
 
 
 @dataclass(slots=True)

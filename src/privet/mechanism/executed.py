@@ -57,6 +57,14 @@ class ExecutedRound:
         return cls(_MAKER, decode_event(data))
 
 
+def no_evidence(found: object) -> ArgumentError:
+    """Return the error for an object that is no executed round."""
+    return ArgumentError(
+        f"A ledger compares what was done, and got a {type(found).__name__}. What was planned is no evidence: take "
+        "what executed_step or executed_gaussian return, which is made of the noise that was drawn."
+    )
+
+
 @final
 class AddedNoise:
     """Evidence that normal noise was added to a vector. Only the functions that draw the noise build it."""

@@ -13,7 +13,8 @@ from safetensors import SafetensorError, safe_open
 from privet import checks
 from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger.rollback import read_newest
-from privet.accounting.ledger.tally import LedgerHead, LedgerView
+from privet.accounting.ledger.tally import LedgerHead
+from privet.accounting.ledger.views import LedgerView
 from privet.accounting.library_check import confirmed
 from privet.errors import LedgerCorrupt, LedgerMismatch, PrivetError
 from privet.mechanism.events import DpEvent
