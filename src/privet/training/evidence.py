@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privet.accounting.ledger import Ledger
-from privet.isolation.watch import Watch
+from privet.isolation.watch import Evidence, Watch
 from privet.mechanism.noise import Noise
 from privet.mechanism.sums import ClippedSum
 from privet.training.loop_events import Observer
@@ -16,8 +16,11 @@ class EvidenceRecorder(Observer):
     def __init__(self, *, ledger: Ledger, watch: Watch, preflight: Preflight) -> None:
         """Read from the watch and the pre-flight, write to the ledger."""
         self._ledger, self._watch, self._preflight = ledger, watch, preflight
+        self._noted: Evidence | None = None
 
     def before_noise(self, clipped: ClippedSum, noise: Noise) -> None:
         self._preflight.check_held()
-        watch = self._watch
-        self._ledger.note_evidence(tried=watch.tried, settled=watch.settled, vouched=watch.waived)
+        found = self._watch.evidence
+        if found is not self._noted:
+            self._ledger.note_evidence(tried=found.tried, settled=found.settled, vouched=found.waived)
+            self._noted = found

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privet.errors import LoopError
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.engine import NewProgram, RunningEngine
 from privet.isolation.watch import Family, Watch
 from privet.mechanism.clipping import ClippingRule, ClippingRun
@@ -198,7 +198,7 @@ class LogicalBatch:
         limit = how.physical_batch_size
         for part in split(self._indices, limit):
             batch = fetch(how.dataset, part, how.collate, how.device)
-            is_first = watch.has_met_none
+            is_first = len(part) == 1 and watch.has_met_none
             pieces: Iterable[tuple[Any, int]] = [(batch, len(part))]
             is_cut = watch.wants_two_sizes and how.cuts and len(part) >= SMALLEST_CUT
             if is_cut and has_rows(batch, len(part)):
@@ -215,9 +215,8 @@ class LogicalBatch:
                     if not family.is_compared:
                         with watch.probing(family), draws.again():
                             yield repeated, wanted, True
-            if (
-                is_first and len(part) == 1 and has_rows(batch, 1)
-            ):  # its program says nothing of those for several examples
+            # the program for one example says nothing of those for several
+            if is_first and has_rows(batch, 1):
                 for repeated, wanted in resized(batch, 1, limit=limit):
                     with draws.again():
                         yield repeated, wanted, True
