@@ -137,7 +137,7 @@ def test_the_run_of_a_loop_of_ones_own_has_no_recipe_to_look_for(ask: Ask, finis
         ("Detached", "The model (Detached), between its modules, mixes"),
         ("Counter", "The attribute 'calls' of module '' (Counter)"),
         ("Idle", "Freeze them"),
-        ("scalar", "not one row"),
+        ("scalar", "not have one row"),
         ("batch_norm", "GroupNorm"),
     ],
 )
@@ -177,5 +177,5 @@ def test_the_help_says_that_code_is_run(ask: Ask) -> None:
 
 
 def test_an_output_without_a_tensor_has_no_losses() -> None:
-    with pytest.raises(UnsupportedModel, match="not one row"):
+    with pytest.raises(UnsupportedModel, match="not have one row"):
         losses_for("nothing", 3)

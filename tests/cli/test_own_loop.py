@@ -110,7 +110,7 @@ def test_a_run_that_lost_its_recipe_is_not_taken_for_a_loop(ask: Ask, finished_r
         (tmp_path / "run" / name).write_bytes((finished_run / name).read_bytes())
     answer = ask("report", tmp_path / "run")
     assert answer.code == 1
-    assert "recipe.toml is not there" in answer.err
+    assert "recipe.toml is missing" in answer.err
 
 
 @pytest.mark.parametrize(("word", "verb"), [("verify", "account"), ("resume", "train"), ("test", "evaluate")])

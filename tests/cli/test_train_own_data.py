@@ -209,7 +209,7 @@ def test_decimal_commas_are_declared_and_tried_on_test_records(ask: Ask, own: Pa
     assert read.code == 0, read.err
     both = ask(*words, "--decimal", ",")
     assert both.code == 2
-    assert "both between cells and before a fraction" in both.err
+    assert "both the delimiter and the decimal mark" in both.err
 
 
 def test_records_with_more_cells_than_the_header_are_told_of(ask: Ask, own: Path) -> None:

@@ -178,7 +178,7 @@ def _ledger_facts(check: LedgerCheck) -> dict[str, Any]:
 
 
 def _print_ledger(check: LedgerCheck) -> None:
-    from privet.runs.ledger_check import end_words, lost_words
+    from privet.runs.ledger_check import lost_steps_text, plan_end_text
 
     show_heading(str(check.spent))
     click.echo()
@@ -188,8 +188,8 @@ def _print_ledger(check: LedgerCheck) -> None:
         {
             "chain": f"intact, {check.num_rows:,} rows",
             "rounds charged": f"{check.rounds_charged:,} of {check.rounds_planned:,} planned",
-            "end of plan": end_words(check),
-            "steps lost": lost_words(check),
+            "end of plan": plan_end_text(check),
+            "steps lost": lost_steps_text(check),
             "plan": "agrees with what was charged" if check.mismatch is None else f"MISMATCH: {check.mismatch}",
         }
     )

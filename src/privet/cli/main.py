@@ -22,11 +22,11 @@ _VERBS: Mapping[str, tuple[str, str, str]] = {
     "train": ("privet.cli.train", "train", "Run a recipe, or resume a run."),
     "evaluate": ("privet.cli.evaluate", "evaluate", "Measure a run's model on test data."),
     "predict": ("privet.cli.predict", "predict", "Let a run's model decide on new records."),
-    "report": ("privet.cli.report", "report", "Write a run's report: one HTML file."),
+    "report": ("privet.cli.report_command", "report", "Write a run's report: one HTML file."),
     "certify": ("privet.cli.certify", "certify", "Write a run's certificate, for others to check."),
     "account": ("privet.cli.account", "account", "Compute a guarantee, or read one off a ledger."),
     "doctor": ("privet.cli.doctor", "doctor", "Say whether a model can be trained privately."),
-    "audit": ("privet.cli.audit", "audit", "Attack a plan with canaries, beside what it claims."),
+    "audit": ("privet.cli.audit_command", "audit", "Attack a plan with canaries, beside what it claims."),
     "federated": ("privet.cli.federated", "federated", "Run a federation: parties with ledgers of their own."),
     "recipes": ("privet.cli.recipes", "recipes", "List, show or copy the recipes that come along."),
 }

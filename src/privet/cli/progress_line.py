@@ -59,7 +59,7 @@ class ProgressLine:
             self._show()
 
     def _may_use_clock(self, update: StepUpdate) -> bool:
-        return self._is_terminal or update.may_tell_time
+        return self._is_terminal or update.may_show_time
 
     def evaluated(self, point: CurvePoint) -> None:
         """Show nothing: the line has room for the run, the report for its results."""

@@ -25,7 +25,7 @@ from privet.reports.differences import shown_numbers
 from privet.reports.page import load_template
 from privet.reports.reconstruction_rows import REBUILT_HEADER, rebuilt_note, rebuilt_rows
 from privet.reports.statement import attack_bounds, percent, promise, terms
-from privet.runs.ledger_check import lost_words
+from privet.runs.ledger_check import lost_steps_text
 from privet.runs.measures import Measure
 from privet.runs.run_files import write_whole
 from privet.vocabulary import Release
@@ -220,7 +220,7 @@ def _comparison(content: RunContent) -> list[tuple[str, str, str, bool]]:
             ledger.spent.epsilon <= promised.epsilon,
         ),
         ("rounds run otherwise", "0", f"{ledger.num_mismatches:,}", ledger.num_mismatches == 0),
-        ("steps lost, and paid for", "any", lost_words(ledger), True),
+        ("steps lost, and paid for", "any", lost_steps_text(ledger), True),
         ("hash chain", "intact", f"intact, {ledger.num_rows:,} rows", True),
         (
             "plan",
