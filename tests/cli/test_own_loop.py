@@ -50,7 +50,7 @@ def test_a_loop_has_a_report_of_its_plan_and_ledger(ask: Ask, own: Path, tmp_pat
     page = (tmp_path / "report.html").read_text()
     assert "<h1>mine</h1>" in page
     assert "A training loop of your own" in page
-    assert "What was charged agrees with the plan" in page
+    assert "The ledger agrees with the plan" in page
     assert "<h3>Recipe</h3>" not in page
 
 

@@ -59,7 +59,7 @@ def test_a_report_shows_confidence_and_attacks_when_the_folder_holds_them(
     page = render(content)
     assert 'id="examination"' in page
     assert "expected calibration error, 15 bins of equal width" in page
-    assert "members found at 0.1 % false alarms" in page
+    assert "members found at 0.1 % false accusations" in page
     assert page.count("<h3>Membership attacks, on logarithmic axes</h3>") == 1
     # A name from a file is escaped in the table, and never drawn.
     assert "<script" not in page
@@ -101,7 +101,7 @@ def test_pictures_take_their_colours_from_the_page_and_share_no_names(calibratio
 
 def test_the_curve_of_an_attack_is_drawn_beside_its_limit() -> None:
     plot = roc_plot([attack("loss threshold", 0.5), attack("of my own", 0.2)], EVENT, Adjacency.ADD_REMOVE)
-    for words in ("no attack gets above", "1: loss threshold", "attack 2", "guessing"):
+    for words in ("limit of every attack", "1: loss threshold", "attack 2", "guessing"):
         assert f">{words}<" in plot.svg
     assert {row[0] for row in plot.rows} == {0.0, 1.0, 2.0}
 

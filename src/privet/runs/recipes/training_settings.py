@@ -28,6 +28,11 @@ class SgdSettings(Table):
     momentum: Share = 0.0
     weight_decay: NotNegative = 0.0
 
+    @property
+    def numbers_per_weight(self) -> int:
+        """State of the optimizer for every weight."""
+        return int(self.momentum > 0)
+
 
 class RmspropSettings(Table):
     """RMSprop."""
@@ -38,8 +43,22 @@ class RmspropSettings(Table):
     momentum: Share = 0.0
     weight_decay: NotNegative = 0.0
 
+    @property
+    def numbers_per_weight(self) -> int:
+        """State of the optimizer for every weight: the squares, and the momentum."""
+        return 1 + int(self.momentum > 0)
 
-class AdamSettings(Table):
+
+class TwoMoments(Table):
+    """Settings of an optimizer of the Adam family."""
+
+    @property
+    def numbers_per_weight(self) -> int:
+        """State of the optimizer for every weight: the first and the second moment."""
+        return 2
+
+
+class AdamSettings(TwoMoments):
     """Adam."""
 
     kind: Literal["adam"]
@@ -47,7 +66,7 @@ class AdamSettings(Table):
     weight_decay: NotNegative = 0.0
 
 
-class AdamWSettings(Table):
+class AdamWSettings(TwoMoments):
     """Adam with decoupled weight decay."""
 
     kind: Literal["adamw"]
@@ -55,7 +74,7 @@ class AdamWSettings(Table):
     weight_decay: NotNegative = 0.01
 
 
-class DPAdamSettings(Table):
+class DPAdamSettings(TwoMoments):
     """Adam with the noise variance subtracted from its second moment."""
 
     kind: Literal["dp_adam"]
@@ -64,7 +83,7 @@ class DPAdamSettings(Table):
     weight_decay: NotNegative = 0.0
 
 
-class DPAdamWSettings(Table):
+class DPAdamWSettings(TwoMoments):
     """DP-Adam with decoupled weight decay."""
 
     kind: Literal["dp_adamw"]
