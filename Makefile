@@ -82,7 +82,7 @@ unit: $(VENV)/.stamp-dev
 	$(PYTEST) -n $(WORKERS) -m "not slow"
 
 # Tests that take seconds and hold the laws on which a guarantee rests; a few that take long come with `make test` only.
-LATER := contract/test_engines accounting/test_mechanisms accounting/test_random_plans training/test_estimator \
+LATER := contract/test_engines accounting/test_mechanisms accounting/test_random_plans training/test_classifier \
 	training/test_several_processes
 QUICK := $(addprefix tests/,contract mechanism accounting gradients isolation training) \
 	$(addprefix tests/test_,$(addsuffix .py,checks formats names plan platforms repository wheel)) \
@@ -111,10 +111,10 @@ mutants: $(VENV)/.stamp-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants --record $(ONLY)
 
 trust: $(VENV)/.stamp-dev
-	$(BIN)/python scripts/trust_table.py
+	$(BIN)/python scripts/trust_table.py --workers $(WORKERS)
 
 trust-slow: $(VENV)/.stamp-dev
-	$(BIN)/python scripts/trust_table.py --slow
+	$(BIN)/python scripts/trust_table.py --slow --workers $(WORKERS)
 
 format: $(VENV)/.stamp-dev
 	$(BIN)/ruff check --fix .

@@ -25,8 +25,8 @@ from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sums import ClippedSum
+from privet.training.launch.replay import Compiled, CudaGraph, Eager, Launch
 from privet.training.randomness import Streams
-from privet.training.replay import Compiled, CudaGraph, Eager, Launch
 from privet.training.updates import Updates
 
 

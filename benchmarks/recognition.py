@@ -30,7 +30,8 @@ from benchmarks.pairs import paired
 from benchmarks.second_line import first_steps
 from benchmarks.watching import share_of_watch
 from privet.gradients.capture import capture
-from privet.isolation.follow import Follower, Proof
+from privet.isolation.follow import Follower
+from privet.isolation.programs import Proof
 
 _BOOK_KEEPING = next(contender for contender in OURS if contender.name == "privet_bookkeeping")
 _BERT = {
@@ -59,13 +60,16 @@ class _Blind(Follower):
     def after(self, *args: Any) -> None:
         """Number nothing."""
 
+    def after_known(self, output: Any, *, is_use: bool) -> None:
+        """Number nothing."""
+
     def use(self, *args: Any) -> None:
         """Note nothing."""
 
     def prove(self, *args: Any) -> Proof:
         """Say what was found about the last program."""
         assert self._candidate is not None
-        return Proof(self._whole(), self._candidate.uses, (), None, (), self._candidate)
+        return Proof(self._whole(), self._candidate.uses, (), None, known=self._candidate)
 
 
 def recognition(size: Size, device: torch.device, *, rounds: int) -> dict[str, Any]:
@@ -84,7 +88,7 @@ def recognition(size: Size, device: torch.device, *, rounds: int) -> dict[str, A
         known()
         blind()
     found = paired(known, blind, device, rounds=rounds)
-    with _timed(("before", "after", "use", "prove")) as times:
+    with _timed(("before", "after", "after_known", "use", "prove")) as times:
         for _ in range(10):
             known()
     num_calls = len(times["before"]) // 10
@@ -101,9 +105,9 @@ def _timed(names: tuple[str, ...]) -> Iterator[dict[str, list[float]]]:
     originals = {name: getattr(Follower, name) for name in names}
 
     def timed(original: Callable[..., Any], found: list[float]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
+        def call(*args: Any, **named: Any) -> Any:
             start = time.perf_counter()
-            result = original(*args)
+            result = original(*args, **named)
             found.append(time.perf_counter() - start)
             return result
 

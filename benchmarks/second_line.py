@@ -27,8 +27,8 @@ from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch
 from privet.plan import Plan
-from privet.training import preflight
 from privet.training.performance import Performance
+from privet.training.preflight import preflight
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 

@@ -19,7 +19,7 @@ from benchmarks.pairs import now
 from benchmarks.second_line import full_batch
 from privet.training.performance import Performance
 from privet.training.start import privatize
-from privet.training.weights import WeightWatch
+from privet.training.weight_watch.weights import WeightWatch
 
 _WATCHED = ("begin_step", "check_forward", "look", "accept")
 

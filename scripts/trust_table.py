@@ -1,6 +1,6 @@
 """Write docs/trust.md: run the acceptance tests that scripts/trust.toml names, and tell what came out.
 
-Usage: python scripts/trust_table.py [--slow] [--only AT-8 ...] [--output docs/trust.md]
+Usage: python scripts/trust_table.py [--slow] [--workers N] [--only AT-8 ...] [--output docs/trust.md]
 """
 
 from __future__ import annotations
@@ -112,8 +112,11 @@ def read_rows(only: list[str]) -> list[Row]:
     return [row for row in rows if not only or row.id in only]
 
 
-def run_tests(rows: list[Row], *, slow: bool) -> dict[str, Outcome]:
-    """Run the tests of all rows, each once, and return what came out for each row."""
+def run_tests(rows: list[Row], *, slow: bool, workers: int) -> dict[str, Outcome]:
+    """Run the tests of all rows, each once, and return what came out for each row.
+
+    Several workers run whole files; tests of them that no row asks for are not counted.
+    """
     files = sorted({node.partition("::")[0] for row in rows for node in row.tests})
     present = [file for file in files if (ROOT / file).exists()]
     for file in sorted(set(files) - set(present)):
@@ -121,7 +124,9 @@ def run_tests(rows: list[Row], *, slow: bool) -> dict[str, Outcome]:
     watching = Watching(rows)
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
-    pytest.main(["-q", "-p", "no:cacheprovider", *(["--slow"] if slow else []), *present], plugins=[watching])
+    options = ["--slow"] if slow else []
+    options += ["-n", str(workers)] if workers > 1 else []
+    pytest.main(["-q", "-p", "no:cacheprovider", *options, *present], plugins=[watching])
     return watching.outcomes
 
 
@@ -141,11 +146,12 @@ def main() -> int:
     """Run the tests and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slow", action="store_true", help="also the tests marked slow")
+    parser.add_argument("--workers", type=int, default=1, help="processes that run the tests")
     parser.add_argument("--only", nargs="*", default=[], metavar="AT", help="these rows, printed and not written")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "trust.md")
     asked = parser.parse_args()
     rows = read_rows(asked.only)
-    page, all_hold = table(rows, run_tests(rows, slow=asked.slow), slow=asked.slow)
+    page, all_hold = table(rows, run_tests(rows, slow=asked.slow, workers=asked.workers), slow=asked.slow)
     if asked.only:
         print(page)
     else:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from privet.accounting.ledger import Ledger
-from privet.accounting.ledger.rows import FORMAT, RowMaker, read_entry
+from privet.accounting.ledger.rows import FORMAT, RowFields, RowMaker, read_entry
 from privet.errors import LedgerError, LedgerMismatch, PlanError
 from privet.federated.loopback import run_in_process
 from privet.mechanism import codec
@@ -107,7 +107,7 @@ def test_a_stored_recipe_makes_the_plan_it_made(name: str) -> None:
     plan = load_recipe(STORED / "toml" / f"{name}.toml", quick=name != "demo").plan()
     assert Plan.from_dict(RECIPES[name]["plan"]) == plan
     assert plan.guarantee().epsilon == pytest.approx(RECIPES[name]["epsilon"], rel=1e-9)
-    assert plan.is_named(RECIPES[name]["hash"])
+    assert plan.matches_hash(RECIPES[name]["hash"])
 
 
 @pytest.mark.parametrize("path", sorted(STORED.rglob("certificate.json")), ids=lambda path: path.parent.name)
@@ -123,8 +123,8 @@ def test_a_stored_certificate_holds_or_is_to_be_made_again(path: Path) -> None:
 def test_every_plan_of_format_1_is_known_by_the_name_it_had(row: Mapping[str, Any]) -> None:
     plan = Plan.from_dict(row["plan"])
     assert former_fingerprint(plan) == row["hash"]
-    assert plan.is_named(row["hash"])
-    assert plan.is_named(plan.hash)
+    assert plan.matches_hash(row["hash"])
+    assert plan.matches_hash(plan.hash)
 
 
 def pieces_in(value: Any) -> Iterator[str]:
@@ -283,7 +283,9 @@ def test_a_row_of_a_kind_that_is_not_known_was_made_by_a_newer_privet(tmp_path: 
 
     plan, path = plan_of(), tmp_path / "ledger.jsonl"
     with Ledger.create(path, plan=plan.to_dict(), plan_hash=plan.hash) as ledger:
-        line = RowMaker(Renamed()).line(ledger._tally._fields(ledger._process))
+        line = RowMaker(Renamed()).line(
+            RowFields(ledger._tally.plan_hash, ledger._tally.prev, ledger._process, ledger._tally.num_rows)
+        )
         ledger.abandon()
     path.write_bytes(path.read_bytes() + line)
     with pytest.raises(LedgerError, match=r"Row 1 .* kind 'rename', which this version does not know.*newer privet"):

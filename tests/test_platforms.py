@@ -43,7 +43,7 @@ def test_without_file_locks_training_is_refused_with_the_remedy() -> None:
 class NoDoubles(TorchDispatchMode):
     """Refuses doubles as a device that has none would; files that work on the processor by design may use them."""
 
-    ON_THE_PROCESSOR = ("training/made_up.py", "training/randomness.py")
+    ON_THE_PROCESSOR = ("training/preflight/made_up.py", "training/randomness.py")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))

@@ -25,10 +25,10 @@ _WHERE = {
     "Performance": "privet.training.performance",
     "Plan": "privet.plan",
     "Poisson": "privet.mechanism.sampling",
-    "preflight": "privet.training.preflight",
-    "PrivateClassifier": "privet.training.estimator",
-    "PrivateNormalisation": "privet.training.normalisation",
-    "PrivateRegressor": "privet.training.estimator",
+    "preflight": "privet.training.preflight.preflight",
+    "PrivateClassifier": "privet.training.classifier",
+    "PrivateNormalisation": "privet.training.private_statistics.normalisation",
+    "PrivateRegressor": "privet.training.classifier",
     "privatize": "privet.training.start",
     "PrivetError": "privet.errors",
     "Release": "privet.vocabulary",
@@ -198,14 +198,14 @@ if TYPE_CHECKING:
     from privet.mechanism.noise import Gaussian as Gaussian
     from privet.mechanism.sampling import Poisson as Poisson
     from privet.plan import Plan as Plan
-    from privet.training.estimator import PrivateClassifier as PrivateClassifier
-    from privet.training.estimator import PrivateRegressor as PrivateRegressor
-    from privet.training.normalisation import PrivateNormalisation as PrivateNormalisation
+    from privet.training.classifier import PrivateClassifier as PrivateClassifier
+    from privet.training.classifier import PrivateRegressor as PrivateRegressor
     from privet.training.optimizers import DPAdam as DPAdam
     from privet.training.optimizers import DPAdamW as DPAdamW
     from privet.training.performance import Performance as Performance
     from privet.training.physical_batch import suggest_physical_batch as suggest_physical_batch
-    from privet.training.preflight import preflight as preflight
+    from privet.training.preflight.preflight import preflight as preflight
+    from privet.training.private_statistics.normalisation import PrivateNormalisation as PrivateNormalisation
     from privet.training.session import Session as Session
     from privet.training.start import privatize as privatize
     from privet.training.telemetry import Unprotected as Unprotected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privet.mechanism.geometry import Diagonal, Factored, Isotropic, PerGroup
-from privet.training.geometry import public_geometry, release_geometry
+from privet.training.private_statistics.private_geometry import public_geometry, release_geometry
 
 __all__ = [
     "Diagonal",

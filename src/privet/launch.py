@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from privet.training.replay import Compiled, CudaGraph, Eager
+from privet.training.launch.replay import Compiled, CudaGraph, Eager
 
 __all__ = [
     "Compiled",

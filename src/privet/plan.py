@@ -11,7 +11,7 @@ from privet import checks
 from privet.accounting.calibration import calibrate_noise
 from privet.accounting.charges import Charges
 from privet.accounting.composition import Composition, EveryIterate
-from privet.accounting.guarantee import SEEDED, Guarantee, guarantee, rests_on
+from privet.accounting.guarantee import SEEDED, Guarantee, guarantee, unverifiable_assumptions
 from privet.accounting.hidden_state import proven_last_iterate
 from privet.errors import ArgumentError, PlanError, RecipeError
 from privet.mechanism import codec
@@ -69,7 +69,6 @@ class Plan:
     descent: StronglyConvexDescent | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse pieces of the wrong kind and combinations without a proof."""
         object.__setattr__(self, "delta", checks.probability("delta", self.delta))
         for name, protocol in _PROTOCOLS.items():
             piece = getattr(self, name)
@@ -195,7 +194,7 @@ class Plan:
             "sampled indices and noise are secret and drawn from generators seeded by the operating system",
             f"noise is treated as an ideal real-valued {(self.noise.family or NoiseFamily.GAUSSIAN).value}",
             "plan constants are public and were not chosen by looking at the private data",
-            *rests_on(self.unit),
+            *unverifiable_assumptions(self.unit),
         )
 
     @cached_property
@@ -233,7 +232,7 @@ class Plan:
     def is_finished(self, ledger: Charges) -> bool:
         """Whether a run with this ledger used up the plan and, where only its end is released, came to that end."""
         is_used_up = ledger.charged_rounds >= self.num_rounds
-        return is_used_up and (ledger.is_complete or not self.composition.needs_the_end)
+        return is_used_up and (ledger.is_complete or not self.composition.needs_completion)
 
     @property
     def not_private_because(self) -> tuple[str, ...]:
@@ -328,7 +327,7 @@ class Plan:
         former = former_fingerprint(self)
         return () if former is None else (former,)
 
-    def is_named(self, told: object) -> bool:
+    def matches_hash(self, told: object) -> bool:
         """Whether a file that names its plan by this fingerprint means this plan, in whatever format it was written."""
         return told == self.hash or told in self.former_hashes
 

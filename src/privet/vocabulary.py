@@ -1,4 +1,4 @@
-"""The three words without which a guarantee means nothing: adjacency, unit and release; and who says what a unit is."""
+"""The terms that every guarantee states (adjacency, unit and release), and the unit of one item of a data set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Adjacency(Enum):
     ZERO_OUT = "zero_out"
 
     def words(self, unit: Unit) -> str:
-        """Say in plain words what the two data sets differ in."""
+        """Return the difference of the two data sets in words."""
         if self is Adjacency.ADD_REMOVE:
             return f"adding or removing one {unit.value}"
         if self is Adjacency.REPLACE_ONE:
@@ -44,7 +44,7 @@ class Unit(Enum):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What a guarantee about this unit rests on that no program can see."""
+        """Assumptions of a guarantee about this unit that no program can verify."""
         if self is Unit.PERSON:
             return ("one item of the data set holds everything about one person, and nobody is in two items",)
         return ()
@@ -63,49 +63,47 @@ class Release(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class OneItem:
-    """What one item of a data set is.
+    """The units that one item of a data set stands for.
 
     Attributes:
-        units: Everything that one item is, whole and alone.
-        otherwise: Why it is nothing else, and what to do, in sentences.
+        units: Every unit of which one item holds exactly one.
+        explanation: Why no other unit is possible and what the user can do, in sentences.
     """
 
     units: tuple[Unit, ...] = (Unit.RECORD,)
-    otherwise: str = (
-        "A data set that says nothing holds records, and somebody may have several. If each item holds everything "
+    explanation: str = (
+        "By default one item is one record, and one person may have several records. If each item holds everything "
         "about one person, say so: pv.OneItemPerPerson(dataset=...) in Python, or one_record_per_person=True where "
         "fit() takes arrays alone; in a recipe table.person = 'COLUMN' or one_record_per_person = true. Otherwise "
         "protect records: Unit.RECORD, privacy.unit = 'record'."
     )
 
     def check(self, unit: Unit) -> None:
-        """Refuse a unit that one item is not.
+        """Refuse a plan whose unit is not the unit of one item.
 
-        Guarantee: noise is calibrated to one item, so a promise about anything larger would be wrong.
+        Guarantee: noise is calibrated to one item, so a guarantee about a larger unit would be false.
 
         Raises:
-            DataError: saying what the items are, and the way out.
+            DataError: the message names the unit of the items and the remedy.
         """
         if unit not in self.units:
             raise DataError(
                 f"The plan protects one {unit.value}, and one item of the data set is one "
-                f"{' or one '.join(known.value for known in self.units)}. {self.otherwise}"
+                f"{' or one '.join(known.value for known in self.units)}. {self.explanation}"
             )
 
 
 ONE_RECORD = OneItem()
 
 
-class StatesItems(Protocol):
-    """A data set that says what one item of it is."""
+class HasOneItem(Protocol):
+    """A data set that states the unit of one item."""
 
     @property
-    def one_item(self) -> OneItem:
-        """What one item is."""
-        ...
+    def one_item(self) -> OneItem: ...
 
 
 def one_item_of(dataset: object) -> OneItem:
-    """Return what one item of a data set is: as its class states, or one record."""
-    # The class must state it: one that hands on whatever it is asked for says nothing about its own items.
-    return cast("StatesItems", dataset).one_item if hasattr(type(dataset), "one_item") else ONE_RECORD
+    """Return the unit that the class of a data set states for one item; one record if the class states none."""
+    # Ask the class, not the instance: a wrapper that forwards attributes states nothing about its own items.
+    return cast("HasOneItem", dataset).one_item if hasattr(type(dataset), "one_item") else ONE_RECORD

@@ -14,10 +14,7 @@ from privet.accounting.gaussian_dp import gdp_epsilon
 from privet.attacks.audit_bounds import (
     Errors,
     Guesses,
-    epsilon_bound,
-    mu_bound,
     one_run_epsilon,
-    one_run_mu,
     one_run_p_value,
     one_run_refutes,
 )
@@ -29,34 +26,26 @@ def errors(wrong_out: int, wrong_in: int, side: int = 1000) -> Errors:
     return Errors(false_positives=wrong_out, num_out=side, false_negatives=wrong_in, num_in=side)
 
 
-def test_an_errorless_test_is_worth_what_its_two_exact_limits_say() -> None:
+def test_an_errorless_test_has_the_two_exact_limits_of_no_errors() -> None:
     # no error in n trials: the limit at level a is 1 - a^(1/n)
     limit = 1 - 0.025 ** (1 / 1000)
-    assert mu_bound(errors(0, 0), confidence=0.95) == pytest.approx(-2 * ndtri(limit), rel=1e-9)
-    each = 0.05 / 4
-    found, lost = each ** (1 / 1000), 1 - each ** (1 / 1000)
-    expected = math.log((found - 1e-5) / lost)
-    assert epsilon_bound(errors(0, 0), delta=1e-5, confidence=0.95) == pytest.approx(expected, rel=1e-9)
+    assert errors(0, 0).upper_rates(0.95) == pytest.approx((limit, limit), rel=1e-9)
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 400), st.integers(0, 400), st.floats(0.5, 0.999))
-def test_more_errors_and_more_confidence_never_prove_more(wrong_out: int, wrong_in: int, confidence: float) -> None:
-    for bound in (mu_bound, lambda e, confidence: epsilon_bound(e, delta=1e-5, confidence=confidence)):
-        here = bound(errors(wrong_out, wrong_in), confidence=confidence)
-        assert bound(errors(wrong_out + 1, wrong_in), confidence=confidence) <= here
-        assert bound(errors(wrong_out, wrong_in + 1), confidence=confidence) <= here
-        assert bound(errors(wrong_out, wrong_in), confidence=(1 + confidence) / 2) <= here
+def test_more_errors_and_more_confidence_raise_the_limits(wrong_out: int, wrong_in: int, confidence: float) -> None:
+    false_positive, false_negative = errors(wrong_out, wrong_in).upper_rates(confidence)
+    assert errors(wrong_out + 1, wrong_in).upper_rates(confidence)[0] > false_positive
+    assert errors(wrong_out, wrong_in + 1).upper_rates(confidence)[1] > false_negative
+    surer = errors(wrong_out, wrong_in).upper_rates((1 + confidence) / 2)
+    assert surer[0] > false_positive
+    assert surer[1] > false_negative
 
 
-def test_a_test_no_better_than_chance_and_an_empty_side_prove_nothing() -> None:
-    for useless in (
-        errors(500, 500),
-        errors(0, 1000),
-        Errors(false_positives=0, num_out=0, false_negatives=0, num_in=9),
-    ):
-        assert mu_bound(useless, confidence=0.95) == 0
-        assert epsilon_bound(useless, delta=1e-5, confidence=0.95) == 0
+def test_a_side_without_canaries_has_the_limit_one() -> None:
+    empty = Errors(false_positives=0, num_out=0, false_negatives=0, num_in=9)
+    assert empty.upper_rates(0.95)[0] == 1
 
 
 def test_a_full_score_refutes_every_epsilon_below_the_one_of_repeated_randomized_response() -> None:
@@ -90,7 +79,20 @@ def test_one_more_right_guess_never_proves_less(made: int, data: st.DataObject) 
     right = data.draw(st.integers(0, made - 1))
     fewer, more = (Guesses(num_canaries=made, num_guesses=made, num_right=each) for each in (right, right + 1))
     assert one_run_epsilon(fewer, delta=1e-5, confidence=0.95) <= one_run_epsilon(more, delta=1e-5, confidence=0.95)
-    assert one_run_mu(fewer, confidence=0.95) <= one_run_mu(more, confidence=0.95)
+    for mu in (0.0, 0.5, 1.0, 2.0, 4.0):
+        assert refutes_mu(more, mu, 0.95) or not refutes_mu(fewer, mu, 0.95)
+
+
+def refutes_mu(guesses: Guesses, mu: float, confidence: float) -> bool:
+    return one_run_refutes(guesses, lambda rate: float(ndtr(ndtri(rate) - mu)), confidence=confidence)
+
+
+def largest_refuted_mu(guesses: Guesses, confidence: float) -> float:
+    low, high = 0.0, 64.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if refutes_mu(guesses, middle, confidence) else (low, middle)
+    return low
 
 
 def one_run_bounds(sigma: float, steps: int, canaries: int, seed: int) -> tuple[float, float]:
@@ -100,7 +102,7 @@ def one_run_bounds(sigma: float, steps: int, canaries: int, seed: int) -> tuple[
     made = [guess(scores, is_in, share=share) for share in SHARES]
     level = 1 - 0.05 / len(made)
     plain = max(one_run_epsilon(each, delta=1e-5, confidence=level) for each in made)
-    return plain, max(gdp_epsilon(one_run_mu(each, confidence=level), 1e-5) for each in made)
+    return plain, max(gdp_epsilon(largest_refuted_mu(each, level), 1e-5) for each in made)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def test_a_true_claim_is_refuted_no_more_often_than_allowed() -> None:
     for _ in range(runs):
         is_in = rng.random(canaries) < 0.5
         made = guess(rng.standard_normal(canaries) + is_in, is_in, share=1.0)
-        refuted += one_run_refutes(made, lambda rate: float(ndtr(ndtri(rate) - 1.0)), confidence=0.8)
+        refuted += refutes_mu(made, 1.0, 0.8)
     # more than 109 of 400 has a probability below 1e-4 at a rate of 20 percent
     assert refuted <= 109
 
@@ -137,10 +139,11 @@ def test_guesses_are_made_about_both_ends_and_nothing_between() -> None:
 
 
 def test_numbers_that_do_not_nest_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="right ones"):
+    with pytest.raises(ArgumentError, match="num_right <= num_guesses"):
         Guesses(num_canaries=5, num_guesses=3, num_right=4)
     with pytest.raises(ArgumentError, match="epsilon"):
         one_run_p_value(Guesses(num_canaries=5, num_guesses=3, num_right=2), epsilon=-1.0, delta=0.0)
     nothing = Guesses(num_canaries=5, num_guesses=0, num_right=0)
     assert one_run_p_value(nothing, epsilon=0.0, delta=0.0) == 1
-    assert (one_run_epsilon(nothing, delta=0.0, confidence=0.9), one_run_mu(nothing, confidence=0.9)) == (0, 0)
+    assert one_run_epsilon(nothing, delta=0.0, confidence=0.9) == 0
+    assert not refutes_mu(nothing, 0.0, 0.9)

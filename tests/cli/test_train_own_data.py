@@ -63,7 +63,7 @@ def test_without_a_declaration_the_schema_to_write_is_shown_and_nothing_is_run(a
     found = ask("train", "my.csv", "--target", "income", "--epsilon", "3")
     assert found.code == 2
     assert '{ name = "age", low = ?, high = ? }' in found.err
-    assert "column names are taken as public" in found.err
+    assert "column names are assumed to be public" in found.err
     assert "north" not in found.err
     assert not (own / "runs").exists()
 
@@ -78,7 +78,7 @@ REFUSED = {
         ("--target", "income", "--schema", "schema.toml", "--public-sample", "test.csv"),
         "Give one of them",
     ),
-    "about images": (("--target", "income", "--classes", "a,b"), "is about images"),
+    "about images": (("--target", "income", "--classes", "a,b"), "is for images"),
     "quick": (("--target", "income", "--quick"), "--quick"),
 }
 
@@ -124,7 +124,7 @@ def test_a_folder_of_images_trains_with_one_command(ask: Ask, tmp_path: Path, mo
     options = ("--epsilon", "3", "--size", "200", "--image-size", "16x12")
     found = ask("train", "pets", *options, *FEW_STEPS)
     assert found.code == 0, found.err
-    assert "taken as public: cat, dog" in found.err
+    assert "assumed to be public: cat, dog" in found.err
     assert recipe(tmp_path / "runs" / "pets")["images"] == {
         "train": str(tmp_path / "pets"),
         "train_size": 200,

@@ -200,7 +200,7 @@ def test_a_ledger_speaks_for_itself(ask: Ask, finished_run: Path) -> None:
     assert by_folder == by_file
     assert by_folder["agrees_with_plan"]
     assert by_folder["rounds_charged"] == by_folder["rounds_planned"] == 4
-    assert "agrees with what was charged" in ask("account", finished_run).out
+    assert "agrees with the charges" in ask("account", finished_run).out
 
 
 def test_a_ledger_with_a_changed_row_is_refused(ask: Ask, finished_run: Path, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from privet.mechanism.clipping import ClippingRule, ClippingRun
 from privet.mechanism.masking import MaskRun
 from privet.mechanism.noise import NoiseRun
 from privet.mechanism.registry import Pieces
+from privet.training.launch.replay import Launch
 from privet.training.optimizers import NoiseAware
 from privet.training.randomness import NoiseSource
-from privet.training.replay import Launch
 from privet.training.schedules import Schedule
 from tests.contract import (
     noises,
@@ -35,7 +35,8 @@ from tests.contract import (
 )
 from tests.contract.walking import full_name, implements
 from tests.convex import test_statistics
-from tests.training import test_optimizers, test_replay, test_schedules
+from tests.training import test_optimizers, test_schedules
+from tests.training.launch import test_replay
 from tests.training.tools import network
 
 
@@ -163,7 +164,7 @@ OTHERS = (
         name="launch",
         protocol=Launch,
         members=frozenset(test_replay.LAUNCHES),
-        suite="tests/training/test_replay.py",
+        suite="tests/training/launch/test_replay.py",
     ),
     _reached("engine", Engine, test_engines.ENGINES.values(), "contract/test_engines.py"),
     _reached("family of features", FeatureMap, test_statistics.MAPS.values(), "convex/test_statistics.py"),

@@ -64,8 +64,6 @@ def test_the_three_sources_multiply_to_the_ratio_of_the_floors(
     found = disparity_sources(setting, cell, reference=other)
     ratio = setting.upper_loss(cell).privacy / setting.upper_loss(other).privacy
     assert found.total == pytest.approx(ratio, rel=1e-9)
-    if abs(math.log(ratio)) > 1e-6:
-        assert math.fsum(found.log_shares.values()) == pytest.approx(1, rel=1e-6)
 
 
 def test_at_a_fixed_budget_the_floor_grows_with_the_root_of_the_steps() -> None:
@@ -113,7 +111,7 @@ def test_a_class_has_the_mean_loss_of_its_groups() -> None:
 def test_constants_and_arguments_without_meaning_are_refused() -> None:
     with pytest.raises(ArgumentError, match="lower"):
         BoundConstants(lower=2.0, upper=1.0)
-    with pytest.raises(ArgumentError, match="floor needs noise"):
+    with pytest.raises(ArgumentError, match="floor needs noise_std"):
         disparity_sources(replace(SETTING, noise_std=0.0), CELL, reference=CELL)
     for bad in ({"noise_std": -1.0}, {"dimension": 0}, {"noise_std": math.nan}, {"clip_norm": math.inf}):
         with pytest.raises(ArgumentError):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privet.effects.model_sensitivity import model_sensitivity
+from privet.effects.model_sensitivity import measure_sensitivity
 from privet.errors import ArgumentError, PlanError
 from privet.mechanism.geometry import Diagonal, Frame
 from privet.mechanism.grouping import PerLayer
@@ -32,7 +32,7 @@ def measured(count: int = 50) -> tuple[nn.Module, Tensor, Tensor]:
 
 def test_weights_are_the_derivatives_of_the_mean_loss() -> None:
     model, x, y = measured()
-    found = model_sensitivity(model, losses, x, y)
+    found = measure_sensitivity(model, losses, x, y)
     gradients = torch.autograd.grad(losses(model(x), y).mean(), list(model.parameters()))
     assert np.allclose(found.weights, torch.cat([g.reshape(-1) for g in gradients]).abs().numpy(), atol=1e-6)
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -53,7 +53,7 @@ KINDS: dict[str, Noise] = {
 @pytest.mark.parametrize("name", KINDS)
 def test_the_expected_cost_is_that_of_draws(name: str) -> None:
     model, x, y = measured()
-    found = model_sensitivity(model, losses, x, y, grouping=PerLayer())
+    found = measure_sensitivity(model, losses, x, y, grouping=PerLayer())
     bounds, stream = Sensitivity(bounds=(0.3, 0.4)), KeystreamNoise(bytes(48))
     costs = []
     for _ in range(1500):
@@ -67,10 +67,10 @@ def test_the_expected_cost_is_that_of_draws(name: str) -> None:
 
 def test_noise_for_another_model_without_a_size_or_without_examples_is_refused() -> None:
     model, x, y = measured()
-    found, bounds = model_sensitivity(model, losses, x, y), Sensitivity(bounds=(1.0,))
+    found, bounds = measure_sensitivity(model, losses, x, y), Sensitivity(bounds=(1.0,))
     with pytest.raises(PlanError, match="coordinates"):
         found.expected_cost(L2Laplace(num_coordinates=3, noise_multiplier=1.0), bounds)
     with pytest.raises(PlanError, match="calibrated"):
         found.expected_cost(Gaussian(), bounds)
     with pytest.raises(ArgumentError, match="public examples"):
-        model_sensitivity(model, losses, x[:0], y[:0])
+        measure_sensitivity(model, losses, x[:0], y[:0])

@@ -65,7 +65,7 @@ def test_clipping_layers_by_a_threshold_can_give_a_negative_eigenvalue() -> None
     for _ in range(3000):
         slopes = generator.normal(size=(2, 3, 3))
         parts = torch.from_numpy(slopes @ slopes.transpose(0, 2, 1))
-        kernel = TangentKernel(parts=parts, pulls=torch.ones(3, 1, dtype=torch.float64))
+        kernel = TangentKernel(parts=parts, output_gradients=torch.ones(3, 1, dtype=torch.float64))
         factors = torch.from_numpy(10 ** generator.uniform(-3, 0, size=(3, 2)))
         found = matrix_properties(kernel.clipped(factors))
         least = min(least, found.least_eigenvalue / found.largest)

@@ -31,10 +31,12 @@ class Hostile:
     Attributes:
         program: From the scene and a batch to one loss per example.
         removed: The record whose absence moves the sum.
+        assumed: What a guarantee must assume where the program is not stopped; empty if it must be stopped.
     """
 
     program: Callable[..., Tensor]
     removed: int = LAST
+    assumed: str = ""
 
     @property
     def name(self) -> str:
@@ -45,11 +47,11 @@ class Hostile:
 HOSTILE: list[Hostile] = []
 
 
-def hostile(*, removed: int = LAST) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+def hostile(*, removed: int = LAST, assumed: str = "") -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Note a program."""
 
     def note(program: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        HOSTILE.append(Hostile(program=program, removed=removed))
+        HOSTILE.append(Hostile(program=program, removed=removed, assumed=assumed))
         return program
 
     return note
@@ -349,21 +351,21 @@ def activations_changed_by_numpy(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return losses
 
 
-@hostile()
+@hostile(assumed="another thread")
 def read_by_a_thread(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     with ThreadPoolExecutor(1) as pool:
         largest = pool.submit(lambda: float(x.detach().max())).result()
     return scaled(losses_of(scene, x, y), is_late(scene) and largest > LARGE)
 
 
-@hostile()
+@hostile(assumed="torch's modes switched off")
 def read_where_torch_tells_nobody(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     with torch._C.DisableTorchFunction():
         largest = float(x.detach().numpy().max())
     return scaled(losses_of(scene, x, y), is_late(scene) and largest > LARGE)
 
 
-@hostile()
+@hostile(assumed="without looking at private values")
 def read_after_the_losses_for_the_next_batch(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     losses = scaled(losses_of(scene, x, y), scene.memory.get("large", False))
     scene.memory["large"] = is_late(scene) and float(x.max()) > LARGE

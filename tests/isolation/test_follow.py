@@ -17,8 +17,9 @@ from torch.utils import _pytree as pytree
 
 import privet.isolation
 from privet.isolation.asking import ASKING
-from privet.isolation.follow import Follower, Programs
+from privet.isolation.follow import Follower
 from privet.isolation.place import Place
+from privet.isolation.programs import Programs
 
 SIZE, WIDTH = 4, 6
 WEIGHT, OTHER = nn.Parameter(torch.ones(WIDTH, WIDTH)), nn.Parameter(torch.ones(WIDTH, WIDTH))
@@ -96,6 +97,23 @@ class Doubled(torch.autograd.Function):
         return grads[0] * grads[0].sum()
 
 
+class Attached(torch.autograd.Function):
+    """Makes no call, and becomes the node of a tensor that a call made."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, made: list[Tensor]) -> Tensor:
+        return made[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0].sum(), None
+
+
+def without_gradients(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return x @ WEIGHT
+
+
 def first_of(x: Tensor) -> Tensor:
     middle = x.mul(2)  # the first result
     middle.mul(3)  # the second
@@ -140,6 +158,11 @@ def first_of(x: Tensor) -> Tensor:
         ),
         pytest.param(
             lambda x: (x @ WEIGHT).mul(2).sum(1), lambda x: Doubled.apply(x @ WEIGHT).sum(1), id="user-written node"
+        ),
+        pytest.param(
+            lambda x: (without_gradients(x) + x @ WEIGHT).sum(1),
+            lambda x: (Attached.apply(WEIGHT, [without_gradients(x)]) + x @ WEIGHT).sum(1),
+            id="user-written node without calls",
         ),
     ],
 )  # fmt: skip

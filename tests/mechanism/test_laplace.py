@@ -60,8 +60,20 @@ def draw(piece: Piece, rows: int, seed: int, source: object = keystream) -> Arra
 
 
 def norm_of(piece: Piece, z: Array) -> Array:
-    """The norm in the exponent, as the largest loss that a shift by z could make, over epsilon."""
-    return piece.log_ratio(np.zeros_like(z), z) / piece.pure_epsilon
+    """Return the norm in the exponent of the density, row by row, as the docstring of each piece defines it."""
+    if isinstance(piece, L2Laplace):
+        return np.asarray(np.linalg.norm(z, axis=-1))
+    if isinstance(piece, ProductLaplace):
+        rates = 1 / np.array(piece.sizes)
+        return np.asarray(np.abs(z) @ rates / np.linalg.norm(rates))
+    blocks = np.array(piece.block_of)
+    lengths = [np.linalg.norm(z[..., blocks == block], axis=-1) for block in range(len(piece.coefficients))]
+    return np.asarray(sum(share * length for share, length in zip(piece.coefficients, lengths, strict=True)))
+
+
+def log_ratio(piece: Piece, z: Array, shift: Array) -> Array:
+    """Return ``log p(z) / p(z + shift)`` per row, at sensitivity 1."""
+    return (norm_of(piece, z + shift) - norm_of(piece, z)) * piece.pure_epsilon
 
 
 def worst_shift(piece: Piece, z: Array) -> Array:
@@ -77,11 +89,11 @@ def test_the_worst_shift_reaches_the_pure_epsilon_and_none_exceeds_it(name: str)
     z = draw(piece, 400, 1)
     random = rng.normal(size=z.shape)
     random /= np.linalg.norm(random, axis=1, keepdims=True)
-    worst = piece.log_ratio(z, worst_shift(piece, z))
+    worst = log_ratio(piece, z, worst_shift(piece, z))
     assert piece.pure_epsilon == pytest.approx(EPSILON, rel=1e-9)
-    assert max(worst.max(), piece.log_ratio(z, random).max()) <= EPSILON * (1 + 1e-9)
+    assert max(worst.max(), log_ratio(piece, z, random).max()) <= EPSILON * (1 + 1e-9)
     assert worst.max() >= 0.999 * EPSILON
-    assert np.abs(piece.log_ratio(z, random)).max() < 0.75 * EPSILON, "random directions alone would prove nothing"
+    assert np.abs(log_ratio(piece, z, random)).max() < 0.75 * EPSILON, "random directions alone would prove nothing"
 
 
 @each_source

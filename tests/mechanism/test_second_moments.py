@@ -6,8 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from privet.errors import ArgumentError
 from privet.mechanism.geometry import Factored
@@ -19,45 +17,9 @@ from privet.mechanism.second_moments import (
     axis_moments,
     factored_geometry,
     floored,
-    least_absolute_units,
-    least_variance_units,
-    preconditioning_units,
 )
 
 LAYOUT = Layout.of([("w", (6, 5)), ("b", (6,))], OneGroup())
-vectors = st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=12)
-
-
-@settings(deadline=None, max_examples=40)
-@given(vectors, st.randoms(use_true_random=False))
-def test_the_rules_keep_the_same_share_of_gradients_with_the_least_noise(values: list[float], random: object) -> None:
-    moments = np.array(values)
-    rng = np.random.default_rng(len(values))
-    weights = np.exp(rng.normal(size=len(values)))
-    variance, absolute = least_variance_units(moments, weights), least_absolute_units(moments, weights)
-    for units, cost, best in (
-        (variance, lambda u: weights @ u**2, np.sqrt(moments * weights).sum() ** 2),
-        (absolute, lambda u: weights @ u, np.cbrt(weights**2 * moments).sum() ** 1.5),
-        (preconditioning_units(moments), lambda u: u @ u, None),
-    ):
-        assert (moments / units**2).sum() == pytest.approx(1.0)
-        if best is not None:
-            assert cost(units) == pytest.approx(best)
-            other = units * np.exp(0.3 * rng.normal(size=len(units)))
-            other *= math.sqrt(float((moments / other**2).sum()))
-            assert cost(other) >= cost(units) * (1 - 1e-12)
-            equal = np.full(len(units), math.sqrt(float(moments.sum())))
-            assert cost(equal) >= cost(units) * (1 - 1e-12)
-
-
-def test_equal_moments_and_weights_give_equal_units() -> None:
-    for rule in (least_variance_units, lambda s: least_absolute_units(s, np.ones(4)), preconditioning_units):
-        assert np.ptp(rule(np.full(4, 3.0))) < 1e-12
-
-
-def test_weighing_by_the_moments_themselves_gives_equal_units() -> None:
-    moments = np.array([0.1, 1.0, 30.0])
-    assert np.ptp(least_variance_units(moments, moments)) < 1e-12
 
 
 @pytest.mark.parametrize("bad", [[0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0], [-1.0, -2.0], []], ids=str)

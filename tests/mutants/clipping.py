@@ -138,7 +138,7 @@ CLIPPING = (
     one(
         "labels-that-mean-none-index-tables",
         "a loss weighted by its label fails on every made-up batch, and is refused",
-        "training/made_up.py",
+        "training/preflight/made_up.py",
         " and not limit.is_index",
         "",
         "tests/effects/test_mitigation.py::"
@@ -246,10 +246,10 @@ CLIPPING = (
     one(
         "pre-flight-by-odd-and-even-alone",
         "examples an even number of places apart may mix through values that carry no gradient",
-        "training/preflight.py",
+        "training/preflight/preflight.py",
         '        for exchanged in trials(self.made_up.num_examples, torch.device("cpu")):\n',
         "        odd = torch.arange(self.made_up.num_examples) % 2 == 1\n        for exchanged in (odd, ~odd):\n",
-        "tests/training/test_preflight.py::test_two_examples_that_meet_are_refused_wherever_they_stand",
+        "tests/training/preflight/test_preflight.py::test_two_examples_that_meet_are_refused_wherever_they_stand",
     ),
     one(
         "mean-loss-taken-for-a-sum",
@@ -282,7 +282,7 @@ CLIPPING = (
         "        if self._into.frame is not None:\n            part = rescaled",
         "        if self._into.frame is not None and position < 0:\n            part = rescaled",
         "tests/gradients/forms/test_rescaling.py",
-        "tests/training/test_geometry.py",
+        "tests/training/private_statistics/test_private_geometry.py",
     ),
     one(
         "mask-not-applied-to-the-sum",
@@ -316,18 +316,18 @@ CLIPPING = (
     one(
         "layers-may-be-unfrozen",
         "a layer that joins during a session is moved by gradients without noise",
-        "training/guards.py",
-        "return value.requires_grad is not (id(value) in self._trained)",
-        "return False",
-        "tests/training/test_later_programs.py::test_a_layer_that_is_unfrozen_during_a_session_is_refused",
+        "training/weight_watch/guards.py",
+        "if value.requires_grad is not (id(value) in self._trained):",
+        "if value is None:",
+        "tests/training/preflight/test_later_programs.py::test_a_layer_that_is_unfrozen_during_a_session_is_refused",
     ),
     one(
         "stray-gradients-are-applied",
         "the optimizer applies a gradient that never went through a private step",
-        "training/guards.py",
-        "if any(value.grad is not None and",
-        "if False and any(value.grad is not None and",
-        "tests/training/test_later_programs.py::test_a_gradient_of_a_frozen_parameter_that_the_optimizer_holds_is_not_applied",
+        "training/weight_watch/guards.py",
+        "if value.grad is not None and id(value) not in self._trained:",
+        "if value is None:",
+        "tests/training/preflight/test_later_programs.py::test_a_gradient_of_a_frozen_parameter_that_the_optimizer_holds_is_not_applied",
     ),
     one(
         "one-order-for-all-batches",
@@ -335,7 +335,7 @@ CLIPPING = (
         "gradients/engines/bookkeeping.py",
         "or trial.silent or moves:",
         "or trial.silent:",
-        "tests/training/test_later_programs.py::test_rows_that_are_sorted_by_their_data_are_looked_at_in_every_batch[walked]",
+        "tests/training/preflight/test_later_programs.py::test_rows_that_are_sorted_by_their_data_are_looked_at_in_every_batch[walked]",
     ),
     one(
         "a-sleeping-model-passes",
@@ -343,7 +343,7 @@ CLIPPING = (
         "gradients/engines/bookkeeping.py",
         "or trial.silent or moves:",
         "or moves:",
-        "tests/training/test_later_programs.py::test_a_head_of_zeros_does_not_pass_a_trial_for_good",
+        "tests/training/preflight/test_later_programs.py::test_a_head_of_zeros_does_not_pass_a_trial_for_good",
     ),
     one(
         "one-example-is-never-tried",
@@ -359,7 +359,7 @@ CLIPPING = (
         "gradients/engines/bookkeeping.py",
         "signature = (tuple(recording.program), outputs)",
         "signature = ((), outputs)",
-        "tests/training/test_later_programs.py::test_a_term_that_no_rule_knows_and_that_begins_later_is_refused_by_trial",
+        "tests/training/preflight/test_later_programs.py::test_a_term_that_no_rule_knows_and_that_begins_later_is_refused_by_trial",
     ),
     one(
         "new-programs-without-leaves",
@@ -367,22 +367,22 @@ CLIPPING = (
         "gradients/engines/bookkeeping.py",
         "if self._can_repeat and not self._has_leaves and signature[0] not in self._programs:",
         "if False:",
-        "tests/training/test_later_programs.py::test_examples_that_are_centred_later_are_refused_before_anything_is_added",
+        "tests/training/preflight/test_later_programs.py::test_examples_that_are_centred_later_are_refused_before_anything_is_added",
     ),
     one(
         "optimizer-steps-freely",
         "the user's own optimizer.step() trains without privacy",
-        "training/guards.py",
+        "training/weight_watch/guards.py",
         "        if not self._open:",
         "        if self._open is None:",
-        "tests/training/test_guards.py::test_a_step_of_the_optimizer_outside_an_update_is_refused",
+        "tests/training/weight_watch/test_guards.py::test_a_step_of_the_optimizer_outside_an_update_is_refused",
     ),
     one(
         "foreign-parameters-accepted",
         "the optimizer moves parameters that no private step covers",
-        "training/guards.py",
+        "training/weight_watch/guards.py",
         "    if foreign:",
         "    if foreign < 0:",
-        "tests/training/test_guards.py::test_an_optimizer_with_foreign_parameters_is_refused",
+        "tests/training/weight_watch/test_guards.py::test_an_optimizer_with_foreign_parameters_is_refused",
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import one
 
 _STATISTICS = "convex/statistics.py"
-_DONE = "mechanism/done.py"
+_DONE = "mechanism/executed.py"
 _SIZES = "tests/convex/test_statistics.py::test_the_noise_of_every_entry_has_the_announced_size"
 _RESTART = "tests/training/test_memory.py::test_what_was_summed_or_counted_before_memory_ran_out_is_forgotten"
 _LISTED = "tests/contract/test_families.py::test_every_piece_of_the_package_is_registered_and_stands_in_its_suite"
@@ -171,10 +171,10 @@ CONTRACTS = (
     one(
         "pre-flight-without-large-numbers",
         "mixing that sleeps on small numbers passes",
-        "training/preflight.py",
+        "training/preflight/preflight.py",
         "_RANGES = ((0.0, 1.0), (-2.0, 2.0), (-40.0, 40.0))\n",
         "_RANGES = ((0.0, 1.0), (-2.0, 2.0))\n",
-        "tests/training/test_preflight.py::"
+        "tests/training/preflight/test_preflight.py::"
         "test_a_session_refuses_mixing_that_only_wakes_on_larger_numbers_than_its_data_holds",
     ),
 )

@@ -9,7 +9,7 @@ _FORMER = "mechanism/former_fingerprint.py"
 _ROWS = "accounting/ledger/rows.py"
 _TESTS = "tests/test_formats.py::"
 _ROLLED = "tests/accounting/test_ledger_rollback.py::"
-_FACTS = "tests/contract/test_what_was_done.py::"
+_FACTS = "tests/contract/test_executed_rounds.py::"
 
 FORMATS = (
     one(
@@ -71,15 +71,17 @@ FORMATS = (
     one(
         "planned-event-taken",
         "a ledger compares the plan with itself",
-        "accounting/ledger/at_hand.py",
-        "if not isinstance(found, Done):",
-        "if found is None:",
+        "accounting/ledger/ledger.py",
+        "raise no_evidence(done)\n        event = done.event\n        self._check_usable()\n"
+        "        with self._guard:\n            reserved",
+        "pass\n        event = getattr(done, 'event', done)\n        self._check_usable()\n"
+        "        with self._guard:\n            reserved",
         _FACTS + "test_a_ledger_takes_no_event_that_was_planned",
     ),
     one(
         "largest-noise-of-a-joint-release",
         "one part of a release may have less noise than is charged",
-        "mechanism/done.py",
+        "mechanism/executed.py",
         "stds=(min(stds),)",
         "stds=(max(stds),)",
         _FACTS + "test_statistics_with_half_the_noise_on_either_part_are_refused",
@@ -88,7 +90,7 @@ FORMATS = (
         "first-party-speaks-for-all",
         "a party that adds less noise than the others is not noticed",
         "federated/coordinator.py",
-        "NoiseOfParties(done=done_together(parts))",
+        "NoiseOfParties(done=executed_together(parts))",
         "NoiseOfParties(done=parts[0])",
         _FACTS + "test_a_coordinator_compares_what_each_party_did_in_its_own_session",
     ),
@@ -129,8 +131,8 @@ FORMATS = (
         "head-kept-at-the-end-only",
         "a run that was killed and restored from a backup is not noticed",
         "accounting/ledger/ledger.py",
-        "        self._tally.take(line)\n        self._keep_head()\n",
-        "        self._tally.take(line)\n        if isinstance(entry, Closed):\n            self._keep_head()\n",
+        "        tally.take(line)\n        if self._heads is not None:\n",
+        "        tally.take(line)\n        if self._heads is not None and isinstance(row.entry, Closed):\n",
         _ROLLED + "test_a_row_is_kept_before_data_are_read_for_it",
     ),
     one(

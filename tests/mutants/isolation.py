@@ -14,6 +14,7 @@ _HOSTILE = (
 )
 _TRUTH = "tests/isolation/test_rules.py::test_where_a_rule_gives_a_place_an_example_changes_its_own_rows_alone"
 _NUMBERS = "tests/isolation/test_sizes.py::test_what_depends_on_the_number_of_examples_shows_at_two_sizes"
+_FOLLOW = "tests/isolation/test_follow.py::test_a_program_that_differs_in_anything_is_not_recognised"
 _PROVE = "tests/isolation/test_prove.py"
 _FIXED = 'raise Mixes("rows of the examples are picked by a fixed number")'
 
@@ -297,17 +298,25 @@ ISOLATION = (
         _hostile("gradient_written_in_a_hook"),
     ),
     one(
+        "hidden-nodes-not-noticed",
+        "a known program may attach a user-written node to a result where no call is seen",
+        "isolation/follow.py",
+        "        if not self._has_unseen_nodes and _num_nodes() != self._num_nodes:",
+        "        if not self._has_unseen_nodes and _num_nodes() < self._num_nodes:",
+        f"{_FOLLOW}[user-written node without calls]",
+    ),
+    one(
         "hidden-writes-not-noticed",
         "code that shows no calls may begin to write into tensors",
         "isolation/follow.py",
-        "                    if version >= 0 and value._version",
-        "                    if version > 99 and value._version",
+        "            if version >= 0 and (value._version",
+        "            if version > 99 and (value._version",
         _hostile("scripted_write_late"),
     ),
     one(
         "own-loops-train-what-is-tried",
         "a loop of the user's own trains a program that only experiments could judge, without any",
-        "training/preflight.py",
+        "training/preflight/preflight.py",
         "        if not self._watch.has_tried or self._watch.has_waived(Check.EXPERIMENTS):",
         "        if self._watch.has_tried or self._watch.has_waived(Check.EXPERIMENTS):",
         _in_zoo("weighted_by_rank"),
@@ -323,10 +332,10 @@ ISOLATION = (
     one(
         "repeated-with-other-draws",
         "a program that takes its way at random is repeated on another way, and never proven",
-        "training/draws.py",
+        "training/random_state.py",
         "        after = Draws.now(self.device)\n        self.restore()\n",
         "        after = Draws.now(self.device)\n",
-        "tests/training/test_later_programs.py::"
+        "tests/training/preflight/test_later_programs.py::"
         "test_a_model_that_skips_layers_at_random_is_proven_and_its_steps_are_soon_done_once",
     ),
 )

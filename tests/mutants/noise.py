@@ -230,8 +230,8 @@ NOISE = (
                 file=_STEP,
                 old="run.mask.watch(noisy.value.private, kept=self.kept)",
                 new="flat, noisy.value.private.flat = noisy.value.private.flat, clean\n"
-                "        run.mask.watch(noisy.value.private, kept=self.kept)\n"
-                "        noisy.value.private.flat = flat",
+                "            run.mask.watch(noisy.value.private, kept=self.kept)\n"
+                "            noisy.value.private.flat = flat",
             ),
         ),
         killed_by=("tests/training/test_masks.py::test_a_ranking_depends_on_released_sums_alone",),

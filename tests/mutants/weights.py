@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant, one
 
-_WATCH = "training/weights.py"
-_PRINTS = "training/fingerprints.py"
-_FOLLOWING = "training/following.py"
+_WATCH = "training/weight_watch/weights.py"
+_PRINTS = "training/weight_watch/fingerprints.py"
+_FOLLOWING = "training/weight_watch/following.py"
 _SESSION = "training/session.py"
-_GUARDS = "training/guards.py"
+_GUARDS = "training/weight_watch/guards.py"
 _TALLY = "accounting/ledger/tally.py"
-_FOUND = "tests/training/test_weights.py::test_a_change_between_two_steps_is_refused_and_nothing_is_promised"
-_HOOK = "tests/training/test_following.py::test_a_hook_that_uses_gradients_without_noise_is_refused"
+_FOUND = (
+    "tests/training/weight_watch/test_weights.py::test_a_change_between_two_steps_is_refused_and_nothing_is_promised"
+)
+_HOOK = "tests/training/weight_watch/test_following.py::test_a_hook_that_uses_gradients_without_noise_is_refused"
 
 WEIGHTS: tuple[Mutant, ...] = (
     one(
@@ -64,15 +66,15 @@ WEIGHTS: tuple[Mutant, ...] = (
         _WATCH,
         "            self.note()\n            raise UnsupportedModel(_forward_words(sorted(self._moved())))",
         "            self.accept(looks_everywhere=True)",
-        "tests/training/test_guards.py::test_a_forward_pass_that_changes_a_buffer_is_refused_by_name",
+        "tests/training/weight_watch/test_guards.py::test_a_forward_pass_that_changes_a_buffer_is_refused_by_name",
     ),
     one(
         "buffers-may-change-at-a-party",
         "running statistics of private data leave a party of a federation",
-        _WATCH,
-        "            raise UnsupportedModel(_forward_words(self._changed()))",
-        "            self._changed()",
-        "tests/training/test_weights.py::test_a_party_whose_forward_pass_writes_into_the_model_is_refused",
+        "federated/party_sums.py",
+        "events = Events.of([guard, evidence])",
+        "events = Events.of([evidence])",
+        "tests/training/weight_watch/test_weights.py::test_a_party_whose_forward_pass_writes_into_the_model_is_refused",
     ),
     one(
         "counters-not-compared",
@@ -98,7 +100,7 @@ WEIGHTS: tuple[Mutant, ...] = (
         _GUARDS,
         "        self.weights.look(waits=self._is_deep)",
         "        if self._num_updates == 0:\n            self.weights.look(waits=True)",
-        "tests/training/test_weights.py::test_a_forward_pass_that_writes_through_data_at_a_later_step_is_refused",
+        "tests/training/weight_watch/test_weights.py::test_a_forward_pass_that_writes_through_data_at_a_later_step_is_refused",
     ),
     one(
         "views-not-compared",
@@ -114,7 +116,7 @@ WEIGHTS: tuple[Mutant, ...] = (
         _WATCH,
         "    for owner, kept in optimizer.state.items():",
         "    for owner, kept in ():",
-        "tests/training/test_weights.py::test_the_other_optimizers_state_may_not_be_written_either",
+        "tests/training/weight_watch/test_weights.py::test_the_other_optimizers_state_may_not_be_written_either",
     ),
     one(
         "bits-weighed-alike",
@@ -122,7 +124,7 @@ WEIGHTS: tuple[Mutant, ...] = (
         _PRINTS,
         "drawn.bitwise_or_(1).to(device)",
         "torch.ones_like(drawn).to(device)",
-        "tests/training/test_fingerprints.py::test_exchanged_numbers_show",
+        "tests/training/weight_watch/test_fingerprints.py::test_exchanged_numbers_show",
     ),
     one(
         "words-of-64-bits",
@@ -130,7 +132,7 @@ WEIGHTS: tuple[Mutant, ...] = (
         _PRINTS,
         "8: torch.int32}",
         "8: torch.int64}",
-        "tests/training/test_fingerprints.py::test_signs_that_change_in_pairs_show",
+        "tests/training/weight_watch/test_fingerprints.py::test_signs_that_change_in_pairs_show",
     ),
     one(
         "no-look-at-the-exit",
@@ -138,7 +140,7 @@ WEIGHTS: tuple[Mutant, ...] = (
         _GUARDS,
         "            if not self.weights.is_broken:\n                self.weights.look(waits=True)\n        except",
         "            pass\n        except",
-        "tests/training/test_weights.py::"
+        "tests/training/weight_watch/test_weights.py::"
         "test_a_session_in_which_another_optimizer_does_all_the_training_promises_nothing",
     ),
     one(
@@ -147,7 +149,7 @@ WEIGHTS: tuple[Mutant, ...] = (
         _SESSION,
         "        if self._is_open and not self._run.guard.weights.is_broken:",
         "        if self._entered is None:",
-        "tests/training/test_weights.py::test_a_guarantee_that_is_asked_for_within_the_session_looks_first",
+        "tests/training/weight_watch/test_weights.py::test_a_guarantee_that_is_asked_for_within_the_session_looks_first",
     ),
     one(
         "change-not-in-the-ledger",
@@ -155,7 +157,7 @@ WEIGHTS: tuple[Mutant, ...] = (
         "training/prepared.py",
         "        self.ledger.note_unexplained_change(step=self.state.steps_taken)",
         "        return",
-        "tests/training/test_weights.py::test_the_ledger_keeps_it_and_whoever_reads_it_is_told",
+        "tests/training/weight_watch/test_weights.py::test_the_ledger_keeps_it_and_whoever_reads_it_is_told",
     ),
     one(
         "unexplained-row-not-read",
@@ -185,7 +187,7 @@ WEIGHTS: tuple[Mutant, ...] = (
     one(
         "hooks-not-followed",
         "a hook on the optimizer's step swaps in gradients without noise",
-        "training/guards.py",
+        "training/weight_watch/guards.py",
         "if strangers else nullcontext()",
         "if not strangers else nullcontext()",
         _HOOK,
@@ -196,7 +198,7 @@ WEIGHTS: tuple[Mutant, ...] = (
         _FOLLOWING,
         '_TRUSTED = ("torch.optim.", "privet.training.optimizers")',
         '_TRUSTED = ("",)',
-        "tests/training/test_following.py::test_an_optimizer_whose_step_uses_gradients_without_noise_is_refused",
+        "tests/training/weight_watch/test_following.py::test_an_optimizer_whose_step_uses_gradients_without_noise_is_refused",
     ),
     one(
         "replaced-steps-trusted",
@@ -204,7 +206,7 @@ WEIGHTS: tuple[Mutant, ...] = (
         _FOLLOWING,
         "    if step is not None and not _is_of_a_scheduler(step, kind):",
         "    if step is kind:",
-        "tests/training/test_following.py::test_a_step_that_was_replaced_is_followed",
+        "tests/training/weight_watch/test_following.py::test_a_step_that_was_replaced_is_followed",
     ),
     one(
         "numpy-not-followed",
@@ -220,6 +222,6 @@ WEIGHTS: tuple[Mutant, ...] = (
         "training/updates.py",
         "        with self.opened(written):",
         "        with self.opened([parameter.grad for parameter in self.parameters if parameter.grad is not None]):",
-        "tests/training/test_following.py::test_gradients_that_an_optimizer_swaps_when_told_of_the_noise_are_refused",
+        "tests/training/weight_watch/test_following.py::test_gradients_that_an_optimizer_swaps_when_told_of_the_noise_are_refused",
     ),
 )

@@ -36,8 +36,8 @@ from privet.mechanism.second_moments import num_axis_sums
 from privet.mechanism.sensitivity import Sensitivity
 from privet.mechanism.sums import ClippedSum
 from privet.plan import Plan
+from privet.training.launch.replay import CudaGraph
 from privet.training.performance import Performance
-from privet.training.replay import CudaGraph
 from privet.training.session import Session
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit

@@ -16,8 +16,8 @@ from privet.mechanism.masking import FrozenMask, Mask, NoMask, RandomMask
 from privet.mechanism.release_masks import RankedMask
 from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
+from privet.training.launch.replay import Compiled
 from privet.training.performance import Performance
-from privet.training.replay import Compiled
 from privet.training.start import privatize
 from privet.vocabulary import Release
 from tests.training.tools import (

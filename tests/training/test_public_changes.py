@@ -15,8 +15,8 @@ from privet.accounting.ledger import Ledger
 from privet.errors import ArgumentError, LoopError, WeightsChanged
 from privet.runs.ledger_check import check_ledger
 from privet.training.averaging import ExponentialAverage
-from tests.training.test_weights import Net, begin, by_data, by_load_state_dict, by_set, inside, trained
 from tests.training.tools import examples, losses_of, run, walk
+from tests.training.weight_watch.test_weights import Net, begin, by_data, by_load_state_dict, by_set, inside, trained
 
 
 @pytest.mark.parametrize("change", [by_data, by_load_state_dict, by_set])

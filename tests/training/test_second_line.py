@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
-from privet.training import preflight
 from privet.training.performance import Performance
+from privet.training.preflight import preflight
 from privet.training.start import privatize
 from tests.training.tools import full_batch
 

@@ -19,9 +19,9 @@ from privet.federated.contributions import ClippedSums
 from privet.federated.coordinator import Coordinator
 from privet.federated.party import Party
 from privet.gradients.engines.support import check_model
-from privet.training.estimator import PrivateClassifier
-from privet.training.geometry import release_geometry
-from privet.training.normalisation import PrivateNormalisation
+from privet.training.classifier import PrivateClassifier
+from privet.training.private_statistics.normalisation import PrivateNormalisation
+from privet.training.private_statistics.private_geometry import release_geometry
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 from tests.training.tools import examples, losses_of, network, plain_sgd, poisson

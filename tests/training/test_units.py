@@ -24,8 +24,8 @@ from privet.federated.party import Party
 from privet.plan import Plan
 from privet.training.augmentation import Views
 from privet.training.batching import MapDataset
+from privet.training.classifier import PrivateClassifier
 from privet.training.data_seal import DataSeal
-from privet.training.estimator import PrivateClassifier
 from privet.training.start import privatize
 from privet.training.units import OneItemPerPerson
 from privet.vocabulary import Adjacency, OneItem, Unit, one_item_of

@@ -17,9 +17,9 @@ from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
 from privet.mechanism.noise import FixedNoise
 from privet.mechanism.sums import ClippedSum
+from privet.training.launch.replay import CudaGraph, Eager, Launch
 from privet.training.optimizers import DPAdam
 from privet.training.randomness import Streams
-from privet.training.replay import CudaGraph, Eager, Launch
 from privet.training.updates import Updates, _RecordedUpdate, check_draws
 
 

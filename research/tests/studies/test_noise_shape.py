@@ -10,7 +10,7 @@ import torch
 
 from privet.accounting.calibration import spent_epsilon
 from privet.mechanism.events import compose
-from privet.training.geometry import geometry_event
+from privet.training.private_statistics.private_geometry import geometry_event
 from privet.vocabulary import Adjacency
 from privet_research.studies import noise_shape
 from privet_research.studies.noise_shape import ARMS, PLAIN, STEEP_PUBLIC, TUNED, run_noise_study

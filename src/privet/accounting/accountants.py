@@ -1,11 +1,12 @@
-"""Accountants: from an event to a privacy curve. Each says what it supports, and refuses rather than guesses.
+"""Accountants compute the privacy curve of an event. An accountant refuses an event that it cannot bound.
 
-The factor two of ``Adjacency.REPLACE_ONE`` is applied here and nowhere else: an event always states noise over the norm
-bound of one unit, and exchanging one unit for another moves the sum by up to twice that bound.
+An event states noise over the norm bound of one unit. Under ``Adjacency.REPLACE_ONE`` the sum moves by up to twice that
+bound; the accountants apply this factor (``neighbour_distance``), the events never contain it.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,31 +16,31 @@ import numpy as np
 from privet import checks
 from privet.accounting import renyi
 from privet.accounting.curves import SMALLEST_PLD_DELTA, GaussianCurve, LossCurves, PrivacyCurve, RenyiCurve
-from privet.accounting.dominating_pairs import Removal, Replacement, Reversed
+from privet.accounting.dominating_pairs import Removal
 from privet.accounting.event_reader import Releases, read_releases
 from privet.accounting.loss_distribution import COARSEST_SPACING, Grid, Part, compose_losses, plan_grid
-from privet.accounting.mechanisms import SampledPure
+from privet.accounting.mechanisms import Losses, SampledPure, neighbour_distance, sampled_pairs
 from privet.accounting.pure_composition import MOST_RELEASES, PureCurve
 from privet.accounting.renyi_composition import total_divergences
 from privet.accounting.total_variation import surcharged
-from privet.errors import AccountingError, ArgumentError
+from privet.errors import AccountingError
 from privet.mechanism.events import DpEvent
 from privet.vocabulary import Adjacency
 
-# Outside these multipliers the losses of one step are too large or too small to share a grid with anything.
+# Outside this range the losses of one step are too large or too small for any grid.
 _PLD_MULTIPLIERS = (1e-3, 1e7)
 
 
 class Accountant(Protocol):
-    """One way to bound what an event reveals."""
+    """A method that bounds the privacy loss of an event."""
 
     @property
     def name(self) -> str:
-        """The name that a guarantee shows."""
+        """The name in a guarantee."""
         ...
 
     def supports(self, event: DpEvent, adjacency: Adjacency) -> str | None:
-        """Return None when the event can be bounded, else the reason why not."""
+        """Return None if the accountant can bound the event, otherwise the reason."""
         ...
 
     def curve(self, event: DpEvent, adjacency: Adjacency) -> PrivacyCurve:
@@ -55,12 +56,28 @@ class Accountant(Protocol):
         ...
 
 
+class CurveAccountant(ABC):
+    """An accountant that reads epsilon and delta from its curve. A subclass writes ``supports`` and ``curve``."""
+
+    @abstractmethod
+    def supports(self, event: DpEvent, adjacency: Adjacency) -> str | None: ...
+
+    @abstractmethod
+    def curve(self, event: DpEvent, adjacency: Adjacency) -> PrivacyCurve: ...
+
+    def epsilon(self, event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
+        return self.curve(event, adjacency).epsilon(delta)
+
+    def delta(self, event: DpEvent, *, epsilon: float, adjacency: Adjacency) -> float:
+        return float(self.curve(event, adjacency).deltas(np.array([checks.number("epsilon", epsilon)]))[0])
+
+
 @dataclass(frozen=True, kw_only=True)
-class ExactGaussian:
-    """Gaussian releases on the whole data set: closed form, no error.
+class ExactGaussian(CurveAccountant):
+    """Gaussian releases on the whole data set, in closed form.
 
     Guarantee: the curve is the exact trade-off of the composition, under every adjacency.
-    Edge cases: nothing released gives epsilon 0; zero noise gives inf.
+    Edge cases: an empty event gives epsilon 0; zero noise gives inf.
     """
 
     name: str = field(default="exact Gaussian", init=False)
@@ -78,19 +95,13 @@ class ExactGaussian:
     def curve(self, event: DpEvent, adjacency: Adjacency) -> PrivacyCurve:
         _refuse(self.supports(event, adjacency))
         releases = _read(event, adjacency)
-        mu = np.inf if releases.nothing_hidden else _factor(adjacency) * releases.signal_to_noise
+        mu = np.inf if releases.nothing_hidden else neighbour_distance(adjacency) * releases.signal_to_noise
         return surcharged(GaussianCurve(total_mu=float(mu)), releases.total_variation)
-
-    def epsilon(self, event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
-        return self.curve(event, adjacency).epsilon(delta)
-
-    def delta(self, event: DpEvent, *, epsilon: float, adjacency: Adjacency) -> float:
-        return _delta_at(self.curve(event, adjacency), epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExactPure:
-    """Equal pure releases, all on Poisson samples of one rate or all on the whole data set: a finite sum, no error.
+class ExactPure(CurveAccountant):
+    """Equal pure releases, all on Poisson samples of one rate or all on the whole data set: an exact finite sum.
 
     Guarantee: the curve is the exact one of the worst mechanism with these pure guarantees.
     Edge cases: mixtures of different pure releases, and more than ten million, are refused.
@@ -117,20 +128,14 @@ class ExactPure:
         drawn = PureCurve(rate=pair.rate, epsilon_each=pair.epsilon, num_releases=count, accountant=self.name)
         return surcharged(drawn, releases.total_variation)
 
-    def epsilon(self, event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
-        return self.curve(event, adjacency).epsilon(delta)
-
-    def delta(self, event: DpEvent, *, epsilon: float, adjacency: Adjacency) -> float:
-        return _delta_at(self.curve(event, adjacency), epsilon)
-
 
 @dataclass(frozen=True, kw_only=True)
-class PLD:
+class PLD(CurveAccountant):
     """Privacy-loss distributions: tight to about 0.1 percent, always from above; for delta of 1e-12 and more.
 
     Attributes:
-        coarsest_spacing: Largest distance of grid points; a tenth of one step's loss is never exceeded without need, so
-            larger values cost at most 0.1 percent and save much time.
+        coarsest_spacing: Largest distance of grid points. A larger value saves time and costs at most 0.1 percent,
+            because the grid is finer than a tenth of the loss of one step wherever that is possible.
 
     Guarantee: at every epsilon >= 0 the curve lies on or above the true one, for both orders of the two data sets.
     Edge cases: compositions whose grid would be too long or too coarse are refused by ``supports``.
@@ -140,7 +145,7 @@ class PLD:
     coarsest_spacing: float = COARSEST_SPACING
 
     def supports(self, event: DpEvent, adjacency: Adjacency) -> str | None:
-        """See ``Accountant``; plans the grid, which costs milliseconds and allocates nothing large."""
+        """Plan the grid without composing; this takes milliseconds and little memory."""
         releases = _read(event, adjacency)
         refusal = _refusal(releases, adjacency)
         if refusal is not None:
@@ -152,7 +157,7 @@ class PLD:
         return None
 
     def num_points(self, event: DpEvent, adjacency: Adjacency) -> int:
-        """Return how many grid points the composition needs: what it costs in time."""
+        """Return the number of grid points of the composition, which decides its running time."""
         return sum(grid.num_points for _, grid in self._plans(_read(event, adjacency), adjacency))
 
     def _plans(self, releases: Releases, adjacency: Adjacency) -> list[tuple[list[Part], Grid]]:
@@ -164,7 +169,7 @@ class PLD:
         multipliers = [step.noise_multiplier for step in releases.sampled]
         multipliers += [mechanism.noise_ratio for mechanism, _ in releases.others]
         if releases.signal_to_noise > 0:
-            multipliers.append(1 / (_factor(adjacency) * releases.signal_to_noise))
+            multipliers.append(1 / (neighbour_distance(adjacency) * releases.signal_to_noise))
         if not all(low <= multiplier <= high for multiplier in multipliers):
             raise AccountingError(
                 f"Noise multipliers must lie between {low} and {high}, got {min(multipliers)} to {max(multipliers)}."
@@ -182,19 +187,13 @@ class PLD:
         )
         return surcharged(drawn, releases.total_variation)
 
-    def epsilon(self, event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
-        return self.curve(event, adjacency).epsilon(delta)
-
-    def delta(self, event: DpEvent, *, epsilon: float, adjacency: Adjacency) -> float:
-        return _delta_at(self.curve(event, adjacency), epsilon)
-
 
 @dataclass(frozen=True, kw_only=True)
-class RDP:
-    """Renyi differential privacy: fast, never fails, looser; the independent check on the others.
+class RDP(CurveAccountant):
+    """Renyi differential privacy: fast, always available and looser; the independent cross-check of the others.
 
     Guarantee: the curve lies above the true one at every epsilon >= 0, for every delta in (0, 1).
-    Edge cases: nothing released gives epsilon 0; zero noise gives inf; very small noise gives large finite values.
+    Edge cases: an empty event gives epsilon 0; zero noise gives inf; very small noise gives large finite values.
     """
 
     name: str = field(default="RDP", init=False)
@@ -213,22 +212,16 @@ class RDP:
             drawn = RenyiCurve(orders=orders, divergences=total, accountant=self.name)
         return surcharged(drawn, releases.total_variation)
 
-    def epsilon(self, event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
-        return self.curve(event, adjacency).epsilon(delta)
-
-    def delta(self, event: DpEvent, *, epsilon: float, adjacency: Adjacency) -> float:
-        return _delta_at(self.curve(event, adjacency), epsilon)
-
 
 ACCOUNTANTS: tuple[Callable[[], Accountant], ...] = (ExactGaussian, ExactPure, PLD, RDP)
-"""All of them, the tightest first."""
+"""All accountants, the tightest first."""
 
 
 def tightest(event: DpEvent, adjacency: Adjacency, delta: float, *, pld: Accountant | None = None) -> Accountant:
     """Return the accountant with the smallest valid bound at delta: an exact one, else PLD, else RDP.
 
-    A PLD on another grid may stand in for the usual one.
-    Raises ``AccountingError`` with every reason when none supports the event.
+    ``pld`` replaces the default PLD accountant, for instance by one with a coarser grid.
+    Raises ``AccountingError`` with every reason if no accountant supports the event.
     """
     delta = checks.probability("delta", delta)
     kinds = [kind for kind in ACCOUNTANTS if kind is not PLD or delta >= SMALLEST_PLD_DELTA]
@@ -243,7 +236,7 @@ def tightest(event: DpEvent, adjacency: Adjacency, delta: float, *, pld: Account
 
 
 def curve(event: DpEvent, adjacency: Adjacency) -> PrivacyCurve:
-    """Compose an event once with the tightest accountant for ordinary deltas, and return its curve."""
+    """Return the curve of the tightest accountant for deltas of 1e-12 and more."""
     return tightest(event, adjacency, SMALLEST_PLD_DELTA).curve(event, adjacency)
 
 
@@ -251,33 +244,22 @@ def _directions(releases: Releases, adjacency: Adjacency) -> list[list[Part]]:
     whole: list[Part] = []
     if releases.signal_to_noise > 0:
         # A Gaussian pair equals its own reverse, so it is the same part in both directions.
-        multiplier = 1 / (_factor(adjacency) * releases.signal_to_noise)
+        multiplier = 1 / (neighbour_distance(adjacency) * releases.signal_to_noise)
         whole = [(Removal(rate=1.0, noise_multiplier=multiplier), 1)]
     removed, added = list(whole), list(whole)
-    for step in releases.sampled:
-        q, z, n = step.rate, step.noise_multiplier, step.num_steps
-        if adjacency is Adjacency.REPLACE_ONE:
-            removed.append((Replacement(rate=q, noise_multiplier=z), n))
-            added.append((Replacement(rate=q, noise_multiplier=z), n))
-        else:
-            removed.append((Removal(rate=q, noise_multiplier=z), n))
-            added.append((Reversed(pair=Removal(rate=q, noise_multiplier=z)), n))
-    for mechanism, n in releases.others:
-        when_removed, when_added = mechanism.losses(adjacency)
-        removed.append((when_removed, n))
-        added.append((when_added, n))
+    pairs: list[tuple[tuple[Losses, Losses], int]] = [
+        (sampled_pairs(step.rate, step.noise_multiplier, adjacency), step.num_steps) for step in releases.sampled
+    ]
+    pairs += [(mechanism.losses(adjacency), count) for mechanism, count in releases.others]
+    for (when_removed, when_added), count in pairs:
+        removed.append((when_removed, count))
+        added.append((when_added, count))
     return [removed] if removed == added else [removed, added]
 
 
 def _read(event: DpEvent, adjacency: Adjacency) -> Releases:
-    _factor(adjacency)
+    neighbour_distance(adjacency)
     return read_releases(event)
-
-
-def _factor(adjacency: Adjacency) -> float:
-    if not isinstance(adjacency, Adjacency):
-        raise ArgumentError(f"adjacency must be a privet Adjacency, got {adjacency!r} ({type(adjacency).__name__}).")
-    return 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
 
 
 def _refusal(releases: Releases, adjacency: Adjacency) -> str | None:
@@ -297,7 +279,3 @@ def _trivial(releases: Releases, name: str) -> GaussianCurve:
 def _refuse(reason: str | None) -> None:
     if reason is not None:
         raise AccountingError(reason)
-
-
-def _delta_at(curve: PrivacyCurve, epsilon: float) -> float:
-    return float(curve.deltas(np.array([checks.number("epsilon", epsilon)]))[0])

@@ -17,7 +17,6 @@ from privet.vocabulary import Adjacency
 Measure: TypeAlias = Callable[[DpEvent, float, Adjacency], float]
 
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-2, 1e6
-MOST_STEPS = 10**9
 _ITERATIONS = 100
 _FAST_PLD = PLD(coarsest_spacing=1e-2)
 # Points of loss distributions that a table may compose, and the number of rows that are composed in any case.
@@ -144,22 +143,6 @@ def _refine(spent: Callable[[float], float], target: float, low: float, high: fl
         if value > target and high - low <= tolerance:
             return high
     return high
-
-
-def _last_fitting(fits: Callable[[int], bool], low: int, stride: int) -> int:
-    """Return the last whole number that fits, given that ``low`` does: doubling strides, then halving."""
-    high = low + stride
-    while fits(high):
-        if high > MOST_STEPS:
-            raise CalibrationError(
-                f"The budget is not exhausted after {MOST_STEPS} steps: does every step release noise?"
-            )
-        low, stride = high, stride * 2
-        high = low + stride
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
 
 
 def epsilon_table(

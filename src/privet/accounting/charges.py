@@ -53,7 +53,7 @@ class Charges(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SupposedCharges:
+class HypotheticalCharges:
     """Charges that no ledger holds, for the cost of what might be run.
 
     Attributes:
@@ -74,5 +74,4 @@ class SupposedCharges:
 
     @property
     def charged_rounds(self) -> int:
-        """How many rounds that is."""
         return sum(rounds for _, rounds in self.charged)

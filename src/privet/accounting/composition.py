@@ -30,7 +30,7 @@ class Composition(Protocol):
         ...
 
     @property
-    def needs_the_end(self) -> bool:
+    def needs_completion(self) -> bool:
         """Whether a run must have come to its planned end to be covered."""
         ...
 
@@ -73,7 +73,7 @@ class EveryIterate:
         return ()
 
     @property
-    def needs_the_end(self) -> bool:
+    def needs_completion(self) -> bool:
         return False
 
     def event(self, round_event: DpEvent, rounds: int) -> DpEvent:

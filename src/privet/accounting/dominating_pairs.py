@@ -1,14 +1,14 @@
-"""The pairs of distributions that dominate one release, and their masses between given privacy losses.
+"""Dominating pairs of single releases, and their masses between given privacy losses.
 
-Losses are ``L(x) = log P(x) / Q(x)``. Every pair but the mixture has one non-decreasing loss function on the real line,
-so the masses of P and Q between two losses are differences of distribution functions: closed forms, nothing estimated.
-Where the loss is flat, the mass behind it is an atom of the loss, which the discretisation keeps between its two
-neighbours.
+The privacy loss is ``L(x) = log P(x) / Q(x)``. Every pair except a mixture has a non-decreasing loss on the real line,
+so the masses of P and Q between two losses are differences of distribution functions, in closed form. An interval of
+constant loss is an atom of the loss distribution; the discretisation puts it between the two neighbouring grid points.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,15 +27,15 @@ class LossPair(Protocol):
         ...
 
     def outcome(self, losses: Array) -> Array:
-        """Return the outcome at which each loss is reached; minus or plus infinity beyond the range of losses."""
+        """Return the outcome of each loss; minus or plus infinity outside the range of losses."""
         ...
 
     def upper_mass(self, left: Array, right: Array) -> Array:
-        """Return P's mass between outcomes."""
+        """Return the mass of P between outcomes."""
         ...
 
     def lower_mass(self, left: Array, right: Array) -> Array:
-        """Return Q's mass between outcomes."""
+        """Return the mass of Q between outcomes."""
         ...
 
     def ends(self, stds: float) -> tuple[float, float]:
@@ -49,18 +49,42 @@ def normal_mass(left: Array, right: Array) -> Array:
     return np.asarray(ndtr(np.where(flip, -left, right)) - ndtr(np.where(flip, -right, left)))
 
 
+class SampledPair(ABC):
+    """P = (1-q) Q + q P' against Q, for a release with the pair (P', Q) on a Poisson sample of rate q."""
+
+    rate: float
+
+    @abstractmethod
+    def unsampled_loss(self, x: Array) -> Array:
+        """Return the loss between P' and Q."""
+
+    @abstractmethod
+    def unsampled_mass(self, left: Array, right: Array) -> Array:
+        """Return the mass of P' between outcomes."""
+
+    @abstractmethod
+    def lower_mass(self, left: Array, right: Array) -> Array: ...
+
+    def loss(self, x: Array) -> Array:
+        plain = np.asarray(self.unsampled_loss(x))
+        if self.rate == 1:
+            return plain
+        return np.asarray(np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + plain))
+
+    def upper_mass(self, left: Array, right: Array) -> Array:
+        with_unit = self.unsampled_mass(left, right)
+        return with_unit if self.rate == 1 else (1 - self.rate) * self.lower_mass(left, right) + self.rate * with_unit
+
+
 @dataclass(frozen=True, kw_only=True)
-class Removal:
+class Removal(SampledPair):
     """P = (1-q) N(0, z^2) + q N(1, z^2) against Q = N(0, z^2): one unit is removed. With rate 1: a plain Gaussian."""
 
     rate: float
     noise_multiplier: float
 
-    def loss(self, x: Array) -> Array:
-        ratio = (2 * x - 1) / (2 * self.noise_multiplier * self.noise_multiplier)
-        if self.rate == 1:
-            return ratio
-        return np.asarray(np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + ratio))
+    def unsampled_loss(self, x: Array) -> Array:
+        return (2 * x - 1) / (2 * self.noise_multiplier * self.noise_multiplier)
 
     def outcome(self, losses: Array) -> Array:
         q = self.rate
@@ -73,10 +97,8 @@ class Removal:
             ratio = np.where(losses > 1, large, small)
         return self.noise_multiplier * self.noise_multiplier * ratio + 0.5
 
-    def upper_mass(self, left: Array, right: Array) -> Array:
-        z, q = self.noise_multiplier, self.rate
-        shifted = normal_mass((left - 1) / z, (right - 1) / z)
-        return shifted if q == 1 else (1 - q) * self.lower_mass(left, right) + q * shifted
+    def unsampled_mass(self, left: Array, right: Array) -> Array:
+        return normal_mass((left - 1) / self.noise_multiplier, (right - 1) / self.noise_multiplier)
 
     def lower_mass(self, left: Array, right: Array) -> Array:
         return normal_mass(left / self.noise_multiplier, right / self.noise_multiplier)
@@ -88,7 +110,7 @@ class Removal:
 
 @dataclass(frozen=True, kw_only=True)
 class Mirrored:
-    """A pair with its roles exchanged, on the mirrored line so that the loss increases."""
+    """The pair (Q, P), on the mirrored line so that the loss increases."""
 
     pair: LossPair
 
@@ -105,7 +127,7 @@ class Mirrored:
         return self.pair.upper_mass(-right, -left)
 
     def ends(self, stds: float) -> tuple[float, float]:
-        """Return the mirrored ends, for pairs whose ends hold for both distributions."""
+        """Return the mirrored ends; correct for pairs whose ends hold for both distributions."""
         low, high = self.pair.ends(stds)
         return -high, -low
 
@@ -167,9 +189,9 @@ class FixedSizeExchange:
     """One record is exchanged, under Gaussian noise on samples of a fixed size drawn without replacement.
 
     The profile is ``q * delta_G(log(1 + (e^eps - 1) / q))`` for eps >= 0 with the Gaussian of twice the signal, closed
-    by symmetry for eps < 0 (Balle, Barthe and Gaboardi, 2018; Dong, Roth and Su, 2019). As a pair on the line: the
-    sampled Gaussian above its point of loss zero, the reverse of it on the mirrored side, and the mass that is left
-    over, alike in both distributions, in between. It equals its own reverse.
+    by symmetry for eps < 0 (Balle, Barthe and Gaboardi, 2018; Dong, Roth and Su, 2019). As a pair on the line it is the
+    sampled Gaussian above its point of loss zero, its reverse on the mirrored side, and between them the remaining
+    mass, which is equal in both distributions. The pair equals its own reverse.
 
     Attributes:
         rate: Batch size over data set size.
@@ -193,12 +215,12 @@ class FixedSizeExchange:
         half = self._half
         above = half.upper_mass(np.maximum(left, 0.5), np.maximum(right, 0.5))
         below = half.lower_mass(np.maximum(-right, 0.5), np.maximum(-left, 0.5))
-        return np.asarray(above + below + self._alike(left, right))
+        return np.asarray(above + below + self._common_mass(left, right))
 
     def lower_mass(self, left: Array, right: Array) -> Array:
         return self.upper_mass(-right, -left)
 
-    def _alike(self, left: Array, right: Array) -> Array:
+    def _common_mass(self, left: Array, right: Array) -> Array:
         half, tail = self._half, (np.array(0.5), np.array(np.inf))
         mass = max(0.0, 1.0 - float(half.upper_mass(*tail)) - float(half.lower_mass(*tail)))
         return np.asarray(mass * (np.clip(right, -0.5, 0.5) - np.clip(left, -0.5, 0.5)))
@@ -221,33 +243,29 @@ def _laplace_cdf(x: Array) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaplaceRemoval:
+class LaplaceRemoval(SampledPair):
     """P = (1-q) Lap(0, b) + q Lap(1, b) against Q = Lap(0, b): one unit is removed, noise ``b`` over the l1 bound."""
 
     rate: float
     noise_multiplier: float
 
-    def loss(self, x: Array) -> Array:
-        ratio = np.clip(2 * x - 1, -1.0, 1.0) / self.noise_multiplier
-        if self.rate == 1:
-            return np.asarray(ratio)
-        return np.asarray(np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + ratio))
+    def unsampled_loss(self, x: Array) -> Array:
+        return np.asarray(np.clip(2 * x - 1, -1.0, 1.0) / self.noise_multiplier)
 
     def outcome(self, losses: Array) -> Array:
-        # The loss is that of a Gaussian pair with another scale, cut off at both ends.
+        # The loss is that of a Gaussian pair with another scale, constant beyond both centres.
         ratio = Removal(rate=self.rate, noise_multiplier=1.0).outcome(losses) - 0.5
         x = (self.noise_multiplier * ratio + 1) / 2
         return np.where(x <= 0, -np.inf, np.where(x >= 1, np.inf, x))
 
-    def upper_mass(self, left: Array, right: Array) -> Array:
-        b, q = self.noise_multiplier, self.rate
-        return (1 - q) * self.lower_mass(left, right) + q * laplace_mass((left - 1) / b, (right - 1) / b)
+    def unsampled_mass(self, left: Array, right: Array) -> Array:
+        return laplace_mass((left - 1) / self.noise_multiplier, (right - 1) / self.noise_multiplier)
 
     def lower_mass(self, left: Array, right: Array) -> Array:
         return laplace_mass(left / self.noise_multiplier, right / self.noise_multiplier)
 
     def ends(self, stds: float) -> tuple[float, float]:
-        """Exponential tails reach as far as the square of normal ones."""
+        # an exponential tail reaches as far as the square of a normal one
         reach = self.noise_multiplier * (stds * stds / 2 + 3)
         return -reach, 1 + reach
 
@@ -256,8 +274,8 @@ class LaplaceRemoval:
 class PureRemoval:
     """Randomised response, the worst mechanism of a pure guarantee, on a Poisson sample: two atoms of loss.
 
-    Without sampling P is right with odds exp(epsilon) and Q wrong with the same odds; with sampling P is
-    ``(1-q) Q + q P`` (Kairouz, Oh and Viswanath, 2015). The atoms sit at outcomes 0.25 and 0.75.
+    Without sampling P answers right with odds exp(epsilon) and Q answers wrong with the same odds; with sampling P is
+    ``(1-q) Q + q P`` (Kairouz, Oh and Viswanath, 2015). The atoms are at outcomes 0.25 and 0.75.
     """
 
     rate: float
@@ -265,7 +283,7 @@ class PureRemoval:
 
     @property
     def losses(self) -> tuple[float, float]:
-        """The loss of the less and of the more likely outcome."""
+        """The losses of the two outcomes, the smaller first."""
         q, e = self.rate, self.epsilon
         if q == 1:
             return -e, e
@@ -298,10 +316,10 @@ class PureRemoval:
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture:
-    """One of several pairs, chosen by a coin that both distributions share and that the observer may know.
+    """A random choice among several pairs, common to both distributions and visible to the observer.
 
     Attributes:
-        branches: Probability and pair of each branch; the probabilities add up to 1.
+        branches: The probability and the pair of each branch; the probabilities sum to 1.
     """
 
     branches: tuple[tuple[float, LossPair], ...]

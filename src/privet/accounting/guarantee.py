@@ -25,9 +25,9 @@ __all__ = [
     "delta_at",
     "guarantee",
     "privacy_profile",
-    "rests_on",
     "rounded_up",
     "trade_off",
+    "unverifiable_assumptions",
 ]
 
 _INFINITY = "infinity"
@@ -56,7 +56,7 @@ _ITEM = {
 }
 
 
-def rests_on(unit: Unit) -> tuple[str, ...]:
+def unverifiable_assumptions(unit: Unit) -> tuple[str, ...]:
     """Return what every guarantee of a run rests on and no program can see: the one list of it."""
     return (
         "learning rates, stopping and every other choice during the run were made without looking at private values",
@@ -108,7 +108,6 @@ class Guarantee:
     tried: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse numbers that cannot be a guarantee: NaN, negative, or a delta that is no probability."""
         checks.probability("delta", self.delta)
         for name in ("epsilon", "mu", "lower", "cross_check", "witness"):
             value = getattr(self, name)

@@ -66,7 +66,6 @@ class Sketch:
 
     @property
     def std(self) -> float:
-        """Standard deviation of the composed loss."""
         variance = 0.0
         for losses, log_masses, count in zip(self.losses, self.log_masses, self.counts, strict=True):
             masses = np.exp(log_masses)
@@ -216,7 +215,6 @@ class LossCurve:
         return (self.first + at + 0.0) * self.spacing + min(max(inside, 0.0), self.spacing)
 
     def delta(self, epsilons: Array) -> Array:
-        """Return delta at every epsilon >= 0."""
         last = len(self.deltas) - 1
         position = np.clip(epsilons / self.spacing - self.first, 0.0, float(last))
         at = position.astype(np.int64)

@@ -1,14 +1,10 @@
-"""Releases beside the sampled Gaussian, each with the pairs that dominate it and their Renyi divergences.
-
-An event states noise over the bound of one unit. What an adjacency makes of that is decided here and in
-``accountants``, and nowhere else.
-"""
+"""Releases other than the sampled Gaussian, with their dominating pairs and their Renyi divergences."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +22,7 @@ from privet.accounting.dominating_pairs import (
     Reversed,
 )
 from privet.accounting.renyi import SampledGaussian
+from privet.errors import ArgumentError
 from privet.mechanism.truncated import overflow_probability
 from privet.vocabulary import Adjacency
 
@@ -34,24 +31,43 @@ Losses: TypeAlias = LossPair | Mixture
 
 
 class Mechanism(Protocol):
-    """One kind of release that needs numerical composition."""
+    """A release that needs numerical composition."""
 
     @property
     def noise_ratio(self) -> float:
-        """Noise over the largest difference that one unit can make; what is far from 1 fits on no grid."""
+        """Noise over the largest change by one unit. A grid fits only if this is not far from 1."""
         ...
 
     def refusal(self, adjacency: Adjacency) -> str | None:
-        """Say why there is no bound under this adjacency, or None if there is."""
+        """Return the reason why there is no bound under this adjacency; None if there is one."""
         ...
 
     def losses(self, adjacency: Adjacency) -> tuple[Losses, Losses]:
-        """Return the dominating pair when the unit is removed, and when it is added."""
+        """Return the dominating pair for a removed unit and the one for an added unit."""
         ...
 
     def divergences(self, orders: Array, adjacency: Adjacency) -> Array:
         """Return the Renyi divergence at every order, the larger of the two directions."""
         ...
+
+
+def neighbour_distance(adjacency: Adjacency) -> float:
+    """Return the distance of two neighbouring sums, at most, over the bound of one unit: 2 for an exchange, else 1."""
+    if not isinstance(adjacency, Adjacency):
+        raise ArgumentError(f"adjacency must be a privet Adjacency, got {adjacency!r} ({type(adjacency).__name__}).")
+    return 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
+
+
+class PoissonSampled:
+    """A release on a Poisson sample or, at rate 1, on all records. Its exchange on a sample has no proven bound."""
+
+    rate: float
+    label: ClassVar[str]
+
+    def refusal(self, adjacency: Adjacency) -> str | None:
+        if adjacency is not Adjacency.REPLACE_ONE or self.rate == 1:
+            return None
+        return f"{self.label} on Poisson samples is not supported under Adjacency.REPLACE_ONE. Account it unsampled."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,15 +106,14 @@ class TruncatedGaussian:
         return self.noise_multiplier / 2
 
     def refusal(self, adjacency: Adjacency) -> None:
-        """The pair of a full batch covers every change of one record."""
-        return
+        return  # the pair of a full batch covers every change of one record
 
     def losses(self, adjacency: Adjacency) -> tuple[Losses, Losses]:
-        removed, added = _sampled_pairs(self.rate, self.noise_multiplier, adjacency)
+        removed, added = sampled_pairs(self.rate, self.noise_multiplier, adjacency)
         weight = self.full_probability
         if weight == 0 or self.full_rate == 0:
             return removed, added
-        full, _ = _sampled_pairs(self.full_rate, self.noise_multiplier / 2, Adjacency.REPLACE_ONE)
+        full, _ = sampled_pairs(self.full_rate, self.noise_multiplier / 2, Adjacency.REPLACE_ONE)
         return (
             Mixture(branches=((1 - weight, removed), (weight, full))),
             Mixture(branches=((1 - weight, added), (weight, full))),
@@ -128,7 +143,6 @@ class FixedSizeGaussian:
         return self.noise_multiplier / 2
 
     def refusal(self, adjacency: Adjacency) -> str | None:
-        """Only the exchange of a record keeps the number of records, on which the sampling rests."""
         if adjacency is Adjacency.REPLACE_ONE:
             return None
         return "Samples of fixed size are accounted under Adjacency.REPLACE_ONE only."
@@ -143,7 +157,7 @@ class FixedSizeGaussian:
 
 @dataclass(frozen=True, kw_only=True)
 class SampledLaplace:
-    """Laplace noise over an l1 bound, on a Poisson sample or, at rate 1, on all the data."""
+    """Laplace noise over an l1 bound, on a Poisson sample or, at rate 1, on all records."""
 
     rate: float
     noise_multiplier: float
@@ -153,7 +167,6 @@ class SampledLaplace:
         return self.noise_multiplier
 
     def refusal(self, adjacency: Adjacency) -> str | None:
-        """An exchange has no pair here: its l1 sensitivity must be stated by whoever releases."""
         if adjacency is not Adjacency.REPLACE_ONE:
             return None
         return (
@@ -170,8 +183,13 @@ class SampledLaplace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampledPure:
-    """A pure guarantee, on a Poisson sample or, at rate 1, on all the data."""
+class SampledPure(PoissonSampled):
+    """A pure guarantee, on a Poisson sample or, at rate 1, on all records.
+
+    On a sample two atoms dominate only if one of the two data sets lacks the unit, so an exchange is refused.
+    """
+
+    label: ClassVar[str] = "A pure release"
 
     rate: float
     epsilon: float
@@ -180,16 +198,9 @@ class SampledPure:
     def noise_ratio(self) -> float:
         return 1 / self.epsilon
 
-    def refusal(self, adjacency: Adjacency) -> str | None:
-        """Sampled pure releases are dominated by two atoms only when the unit's absence is one of the two worlds."""
-        if adjacency is not Adjacency.REPLACE_ONE or self.rate == 1:
-            return None
-        return "Pure releases on Poisson samples are not supported under Adjacency.REPLACE_ONE. Account them unsampled."
-
     def pair(self, adjacency: Adjacency) -> PureRemoval:
-        """Return the two atoms when the unit is removed; an exchange of units costs twice the epsilon."""
-        factor = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
-        return PureRemoval(rate=self.rate, epsilon=factor * self.epsilon)
+        """Return the two atoms for a removed unit; an exchange costs twice the epsilon."""
+        return PureRemoval(rate=self.rate, epsilon=neighbour_distance(adjacency) * self.epsilon)
 
     def losses(self, adjacency: Adjacency) -> tuple[Losses, Losses]:
         removed = self.pair(adjacency)
@@ -200,7 +211,8 @@ class SampledPure:
         return renyi.pure_divergences(orders, rate=pair.rate, epsilon=pair.epsilon)
 
 
-def _sampled_pairs(rate: float, multiplier: float, adjacency: Adjacency) -> tuple[LossPair, LossPair]:
+def sampled_pairs(rate: float, multiplier: float, adjacency: Adjacency) -> tuple[LossPair, LossPair]:
+    """Return the pairs of Gaussian noise on a Poisson sample, for a removed unit and for an added unit."""
     if adjacency is Adjacency.REPLACE_ONE:
         both: LossPair = (
             Removal(rate=1.0, noise_multiplier=multiplier / 2)

@@ -35,7 +35,6 @@ class RandomSearch:
     shape: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse means below one and negative shapes."""
         object.__setattr__(self, "mean", checks.positive("mean", self.mean))
         object.__setattr__(self, "shape", checks.number("shape", self.shape))
         if self.mean < 1:

@@ -1,21 +1,23 @@
-"""Independent Laplace noise of different scales on a contribution of bounded length: Renyi divergences from above.
+"""Upper bounds on the Renyi divergences of independent Laplace noise of different scales under an l2 bound.
 
-No single direction of the contribution is the worst one: for a pure guarantee it is spread like the inverse scales, for
-many releases it sits in the coordinate of the smallest scale. At every order the divergence is a sum of terms, concave
+No direction of the contribution is always the worst. For a pure guarantee it is proportional to the inverse scales; for
+many releases it lies in the coordinate of the smallest scale. At every order the divergence is a sum of terms, concave
 in the squared share of each coordinate, so its maximum over the ball is a water-filling problem. Its dual gives an
-upper bound at every price, the least of which is the maximum.
+upper bound at every price, and the smallest of these bounds is the maximum.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
 from privet.accounting.dominating_pairs import LossPair
+from privet.accounting.mechanisms import PoissonSampled, neighbour_distance
 from privet.errors import AccountingError
 from privet.vocabulary import Adjacency
 
@@ -42,7 +44,7 @@ def slope(orders: Array, x: Array) -> Array:
 def worst_divergences(orders: Array, scales: Array, counts: Array, *, reach: float) -> Array:
     """Return the largest divergence over all contributions of length ``reach``, from above, at every order.
 
-    Guarantee: every price gives an upper bound by weak duality, whether or not it is the best one.
+    Guarantee: by weak duality every price gives an upper bound, also one that is not optimal.
     """
     column, squares = orders[:, None], (scales * scales)[None, :]
     high = np.log(orders / 2 / squares.min())
@@ -60,9 +62,9 @@ def worst_divergences(orders: Array, scales: Array, counts: Array, *, reach: flo
 def _best_share(orders: Array, cost: Array) -> tuple[Array, Array]:
     """Return the shift at which a divergence less ``cost`` times its square is largest, and a bound on that maximum.
 
-    Newton's rule on logarithms, from the right, where it cannot overshoot: the logarithm of the slope is concave. What
-    is missing to the maximum after the last step is bounded by the tangent, since the divergence is concave in the
-    square of the shift.
+    Newton's method on logarithms, started on the right, cannot overshoot because the logarithm of the slope is concave.
+    The tangent bounds the gap to the maximum after the last iteration, since the divergence is concave in the square of
+    the shift.
     """
     most = 1 / (2 * cost)  # the slope is below 1 / (2 x)
     log_x = np.log(most)
@@ -81,18 +83,19 @@ def _best_share(orders: Array, cost: Array) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampledProductLaplace:
-    """Independent Laplace noise over a bound on the length, on a Poisson sample or, at rate 1, on all the data.
+class SampledProductLaplace(PoissonSampled):
+    """Independent Laplace noise over an l2 bound, on a Poisson sample or, at rate 1, on all records.
 
     Attributes:
         rate: Sampling probability.
-        scales: Different scales over the bound.
-        counts: Coordinates of each scale.
+        scales: The different scales over the bound.
+        counts: The number of coordinates of each scale.
     """
 
     rate: float
     scales: tuple[float, ...]
     counts: tuple[int, ...]
+    label: ClassVar[str] = "ProductLaplace"
 
     @property
     def noise_ratio(self) -> float:
@@ -100,27 +103,20 @@ class SampledProductLaplace:
 
     @property
     def pure_epsilon(self) -> float:
-        """The largest loss: a contribution along the inverse scales reaches it."""
+        """The largest loss, which a contribution proportional to the inverse scales reaches."""
         return math.sqrt(math.fsum(n / b / b for b, n in zip(self.scales, self.counts, strict=True)))
 
-    def refusal(self, adjacency: Adjacency) -> str | None:
-        """An exchange on samples has no proven bound here."""
-        if adjacency is not Adjacency.REPLACE_ONE or self.rate == 1:
-            return None
-        return "ProductLaplace on Poisson samples is not supported under Adjacency.REPLACE_ONE. Account it unsampled."
-
     def losses(self, adjacency: Adjacency) -> tuple[LossPair, LossPair]:
-        """Refuse: there is no single worst direction, hence no single pair."""
-        raise AccountingError("Independent Laplace noise on a length has no single worst direction. Use RDP.")
+        raise AccountingError("Independent Laplace noise under an l2 bound has no single dominating pair. Use RDP.")
 
     def divergences(self, orders: Array, adjacency: Adjacency) -> Array:
-        """See ``Mechanism``.
+        """Return the divergences; see :meth:`Mechanism.divergences`.
 
-        Sampling is taken into account by the binomial expansion at whole orders (Mironov, Talwar and Zhang, 2019;
-        reflection exchanges the two distributions, so that removal is the worse direction); an order in between has
-        the bound of the next whole one.
+        Sampling enters by the binomial expansion at whole orders (Mironov, Talwar and Zhang, 2019; a reflection
+        exchanges the two distributions, so removal is the worse direction). Another order gets the bound of the next
+        whole one.
         """
-        reach = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
+        reach = neighbour_distance(adjacency)
         scales, counts = np.array(self.scales), np.array(self.counts, dtype=np.float64)
         most = reach * self.pure_epsilon
         if self.rate == 1:

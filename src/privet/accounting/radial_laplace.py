@@ -1,13 +1,13 @@
 """Noise of density ``exp(-length / scale)``: its privacy loss in closed form, in any dimension.
 
 Let the sum move by ``s`` scales. The loss at a point is the difference of its distances to the two centres, so it is
-constant on hyperboloids with these foci. In prolate spheroidal coordinates the density of the angle ``t`` (the loss is
-``s sin t``) separates from the rest and what is integrated out is a Bessel function: up to a constant,
+constant on hyperboloids with these foci. In prolate spheroidal coordinates the angle ``t`` (the loss is ``s sin t``)
+separates from the other coordinates, whose integral is a Bessel function. Up to a constant, the density of ``t`` is
 
     ``exp(s sin(t) / 2) * cos(t)^(d - 2) * (a + cos(t)^2)``,   ``a = (2 (d - 1) / s) * K_{d/2}(s/2) / K_{d/2-1}(s/2)``.
 
-Under the other centre ``t`` has the mirrored density. The noise is log-concave and the same in all directions, so this
-single pair, at full sensitivity, dominates every other. One dimension is the ordinary Laplace mechanism.
+Under the other centre ``t`` has the mirrored density. The noise is log-concave and isotropic, so this single pair, at
+full sensitivity, dominates every other one. In one dimension it is the ordinary Laplace mechanism.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import kve, logsumexp
 
-from privet.accounting.dominating_pairs import Mirrored, Removal
+from privet.accounting.dominating_pairs import Mirrored, Removal, SampledPair
+from privet.accounting.mechanisms import PoissonSampled, neighbour_distance
 from privet.vocabulary import Adjacency
 
 Array = NDArray[np.float64]
@@ -30,15 +32,15 @@ _RIGHT = math.pi / 2
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 _ROUNDING = 1e-13
 _MOST_NODES = 1 << 21
-# Densities below exp(-700) of the largest are taken for zero: doubles hold no less.
-_NOTHING = 700.0
+# A density below exp(-700) of the largest one underflows in double precision and counts as zero.
+_UNDERFLOW = 700.0
 _RECURRED = 4096
 
 
 def bessel_ratio(order: float, z: float) -> float:
     """Return ``K_order(z) / K_{order-1}(z)`` for whole and half orders of one half and more.
 
-    The upward recurrence is stable; for large orders it starts a few thousand steps below from a bound (Amos, 1974)
+    The upward recurrence is stable. For a large order it starts a few thousand steps below, from a bound (Amos, 1974)
     whose error it contracts.
     """
     first = 0.5 if order % 1 else 1.0
@@ -67,12 +69,12 @@ class Angle:
         return bessel_ratio(self.dimension / 2, self.shift / 2) * 2 * (self.dimension - 1) / self.shift
 
     def log_shape(self, t: Array) -> Array:
-        """Return the logarithm of what both densities share, up to a constant."""
+        """Return the logarithm of the common factor of both densities, up to a constant."""
         cosine = np.maximum(np.cos(t), 1e-300)
         return np.asarray((self.dimension - 2) * np.log(cosine) + np.log1p(cosine * cosine / self._constant))
 
     def peak(self, tilt: float) -> float:
-        """Return the angle at which ``exp(tilt sin t)`` times the shape is largest; there is only one."""
+        """Return the angle at which ``exp(tilt sin t)`` times the shape has its only maximum."""
         if tilt < 0:
             return -self.peak(-tilt)
         low, high = 0.0, 1.0
@@ -96,20 +98,20 @@ class Angle:
         return tuple(_edge(log_density, top, side * _RIGHT, floor) for side in (-1, 1))  # type: ignore[return-value]
 
     def width(self, tilt: float) -> float:
-        """Return a step over which the tilted density changes by less than an eight-point rule resolves."""
+        """Return a panel width at which the eight-point rule resolves the tilted density."""
         return 0.5 / math.sqrt(self.dimension + 2 * abs(tilt))
 
     @cached_property
     def log_total(self) -> float:
         """The logarithm of the integral of the density under the shifted centre."""
-        low, high = self.reach(self.shift / 2, _NOTHING)
+        low, high = self.reach(self.shift / 2, _UNDERFLOW)
         t, log_weights = panels(low, high, self.width(self.shift / 2))
         return float(logsumexp(self.shift / 2 * np.sin(t) + self.log_shape(t) + log_weights))
 
     def mass(self, left: Array, right: Array) -> Array:
-        """Return the mass between angles under the centre that makes large angles likely."""
+        """Return the mass between angles under the centre that favours large angles."""
         tilt = self.shift / 2
-        low, high = self.reach(tilt, _NOTHING)
+        low, high = self.reach(tilt, _UNDERFLOW)
         left, right = np.clip(left, low, high), np.clip(right, low, high)
         half = (right - left) / 2
         t = (left + half)[..., None] + half[..., None] * _NODES
@@ -142,8 +144,8 @@ def panels(low: float, high: float, width: float) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RadialRemoval:
-    """One unit is removed: ``(1-q) Q + q P`` against ``Q``, the two laws of the angle; at rate 1 ``P`` against ``Q``.
+class RadialRemoval(SampledPair):
+    """The dominating pair for a removed unit; P' and Q are the two distributions of the angle, which is the outcome.
 
     Attributes:
         rate: Sampling probability q.
@@ -159,40 +161,35 @@ class RadialRemoval:
     def _angle(self) -> Angle:
         return Angle(shift=1 / self.scale, dimension=self.dimension)
 
-    def loss(self, x: Array) -> Array:
-        """See ``LossPair``; the outcome is the angle."""
-        plain = np.sin(np.clip(x, -_RIGHT, _RIGHT)) / self.scale
-        if self.rate == 1:
-            return np.asarray(plain)
-        return np.asarray(np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + plain))
+    def unsampled_loss(self, x: Array) -> Array:
+        return np.asarray(np.sin(np.clip(x, -_RIGHT, _RIGHT)) / self.scale)
 
     def outcome(self, losses: Array) -> Array:
-        # The loss depends on the plain one as that of a Gaussian pair of unit noise does.
+        # Sampling changes the loss as it changes that of a Gaussian pair with unit noise.
         plain = Removal(rate=self.rate, noise_multiplier=1.0).outcome(losses) - 0.5
         sine = plain * self.scale
         inside = np.arcsin(np.clip(sine, -1.0, 1.0))
         return np.where(sine <= -1, -np.inf, np.where(sine >= 1, np.inf, inside))
 
-    def upper_mass(self, left: Array, right: Array) -> Array:
-        shifted = self._angle.mass(left, right)
-        return shifted if self.rate == 1 else (1 - self.rate) * self.lower_mass(left, right) + self.rate * shifted
+    def unsampled_mass(self, left: Array, right: Array) -> Array:
+        return self._angle.mass(left, right)
 
     def lower_mass(self, left: Array, right: Array) -> Array:
         return self._angle.mass(-np.asarray(right), -np.asarray(left))
 
     def ends(self, stds: float) -> tuple[float, float]:
-        """See ``LossPair``; they hold for both distributions."""
+        # these ends hold for both distributions
         tilt = 1 / (2 * self.scale)
         top = self._angle.peak(tilt)
         largest = tilt * math.sin(top) + float(self._angle.log_shape(np.array(top))) - self._angle.log_total
-        # Outside, the density is below exp(-drop) of the largest, over a length of at most pi.
+        # Outside the ends the density is below exp(-drop) of the largest, over a length of at most pi.
         high = self._angle.reach(tilt, stds * stds / 2 + math.log(8 * stds) + max(0.0, largest))[1]
         return -high, high
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampledRadialLaplace:
-    """Noise of density ``exp(-length / scale)`` on a Poisson sample or, at rate 1, on all the data.
+class SampledRadialLaplace(PoissonSampled):
+    """Noise of density ``exp(-length / scale)`` on a Poisson sample or, at rate 1, on all records.
 
     Attributes:
         rate: Sampling probability.
@@ -203,30 +200,23 @@ class SampledRadialLaplace:
     rate: float
     noise_multiplier: float
     dimension: int
+    label: ClassVar[str] = "L2Laplace"
 
     @property
     def noise_ratio(self) -> float:
         return self.noise_multiplier
 
-    def refusal(self, adjacency: Adjacency) -> str | None:
-        """An exchange on samples has no proven pair here."""
-        if adjacency is not Adjacency.REPLACE_ONE or self.rate == 1:
-            return None
-        return "L2Laplace on Poisson samples is not supported under Adjacency.REPLACE_ONE. Account it unsampled."
-
     def pair(self, adjacency: Adjacency) -> RadialRemoval:
         """Return the dominating pair; an exchange moves the sum twice as far."""
-        factor = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
         scale = self.noise_multiplier / math.sqrt(self.dimension + 1)
-        return RadialRemoval(rate=self.rate, scale=scale / factor, dimension=self.dimension)
+        return RadialRemoval(rate=self.rate, scale=scale / neighbour_distance(adjacency), dimension=self.dimension)
 
     def losses(self, adjacency: Adjacency) -> tuple[RadialRemoval, RadialRemoval | Mirrored]:
-        """See ``Mechanism``; without sampling the pair equals its own reverse."""
-        removed = self.pair(adjacency)
+        removed = self.pair(adjacency)  # at rate 1 the pair equals its own reverse
         return (removed, removed) if self.rate == 1 else (removed, Mirrored(pair=removed))
 
     def divergences(self, orders: Array, adjacency: Adjacency) -> Array:
-        """See ``Mechanism``; orders that would need too many nodes get the largest loss, which bounds them all."""
+        """Return the divergences; an order that needs too many nodes gets the largest loss, which bounds all orders."""
         pair = self.pair(adjacency)
         shift = 1 / pair.scale
         angle = Angle(shift=shift, dimension=self.dimension)
@@ -235,7 +225,7 @@ class SampledRadialLaplace:
         for index, order in enumerate(orders.tolist()):
             tilt = (order - 0.5) * shift
             width = angle.width(tilt)
-            # the shape is the same on both sides, so one end is the other's mirror image
+            # the shape is symmetric, so the lower end is the mirror image of the upper end
             end = angle.reach(tilt, 60.0)[1]
             if 2 * end / width * len(_NODES) > _MOST_NODES:
                 continue

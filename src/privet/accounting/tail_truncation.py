@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import i0e
 
 from privet import checks
+from privet.accounting.mechanisms import neighbour_distance
 from privet.errors import AccountingError
 from privet.mechanism.events import DpEvent, flatten, fuse_gaussians
 from privet.vocabulary import Adjacency
@@ -92,8 +93,7 @@ class _Draws:
 
 
 def _draws(event: DpEvent, adjacency: Adjacency) -> list[_Draws]:
-    factor = 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
-    return [_draw(part, count, factor) for part, count in flatten(event)]
+    return [_draw(part, count, neighbour_distance(adjacency)) for part, count in flatten(event)]
 
 
 def _draw(part: DpEvent, count: int, factor: float) -> _Draws:

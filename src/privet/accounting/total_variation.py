@@ -33,7 +33,6 @@ class SurchargedCurve:
 
     @property
     def accountant(self) -> str:
-        """The accountant of the base, and what was added to it."""
         return f"{self.base.accountant} + total variation"
 
     def _sums(self, epsilons: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Attacks on trained models, to be held against what their guarantee allows."""
+"""Attacks on trained models and on gradients, compared with the limits that a guarantee sets."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from privet.attacks.membership_verdict import membership_report as membership_report
     from privet.attacks.reconstruction.methods import InvertingGradients as InvertingGradients
     from privet.attacks.reconstruction.methods import Reconstructions as Reconstructions
+    from privet.attacks.reconstruction.methods import least_squares as least_squares
+    from privet.attacks.reconstruction.methods import least_squares_bound as least_squares_bound
+    from privet.attacks.reconstruction.methods import least_squares_errors as least_squares_errors
 else:
     __getattr__, __dir__ = lazily(
         __name__,
@@ -27,7 +30,13 @@ else:
                 "loss_threshold",
                 "train_shadows",
             ),
-            "privet.attacks.reconstruction.methods": ("InvertingGradients", "Reconstructions"),
+            "privet.attacks.reconstruction.methods": (
+                "InvertingGradients",
+                "Reconstructions",
+                "least_squares",
+                "least_squares_bound",
+                "least_squares_errors",
+            ),
             "privet.attacks.membership_verdict": ("MembershipReport", "membership_report"),
         },
     )

@@ -1,38 +1,35 @@
-"""Lower bounds on epsilon from an attacker's hits, which hold with a stated confidence.
+"""Lower bounds on epsilon from an attacker's correct guesses, at a stated confidence.
 
-From rates of errors: Kairouz, Oh and Viswanath (2015) for (epsilon, delta), Nasr et al. (2023) for Gaussian DP. From
-right guesses about many canaries of one single run: Steinke, Nasr and Jagielski (2023), and for trade-off functions
-Mahloujifar, Melis and Chaudhuri (2024). All bounds are exact: no normal approximation, no simulated quantiles.
+Bounds from correct guesses about many canaries of one run: Steinke, Nasr and Jagielski (2023), and for trade-off
+functions Mahloujifar, Melis and Chaudhuri (2024). All bounds are exact: no normal approximation, no simulated
+quantiles.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import bdtrc, expit, ndtr, ndtri
+from scipy.special import bdtrc, expit
 
 from privet import checks
-from privet.attacks.intervals import lower_limit, upper_limit
+from privet.attacks.intervals import upper_limit
 from privet.errors import ArgumentError
 
-Array = NDArray[np.float64]
 _LARGEST = 64.0
 _BISECTIONS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
 class Errors:
-    """Error counts of one fixed test: on canaries that were out, and on canaries that were in.
+    """Error counts of one fixed test, on canaries outside and inside the training data.
 
     Attributes:
-        false_positives: Canaries that were out and were called in.
-        num_out: Canaries that were out.
-        false_negatives: Canaries that were in and were called out.
-        num_in: Canaries that were in.
+        false_positives: Canaries outside that the test called members.
+        num_out: Canaries outside.
+        false_negatives: Canaries inside that the test called non-members.
+        num_in: Canaries inside.
     """
 
     false_positives: int
@@ -41,9 +38,9 @@ class Errors:
     num_in: int
 
     def upper_rates(self, confidence: float) -> tuple[float, float]:
-        """Return rates of false positives and negatives that are both too high, with this confidence.
+        """Return upper limits of the false-positive and the false-negative rate that hold together at this confidence.
 
-        Edge cases: a side without canaries has the rate 1, which proves nothing.
+        Edge cases: a side without canaries has the limit 1, which proves nothing.
         """
         each = 1 - (1 - checks.probability("confidence", confidence)) / 2
         return (
@@ -52,46 +49,14 @@ class Errors:
         )
 
 
-def mu_bound(errors: Errors, *, confidence: float) -> float:
-    """Return a mu below which the mechanism is surely not mu-GDP (Nasr et al. 2023); 0 where nothing is proven.
-
-    Guarantee: with probability at most ``1 - confidence`` over coins and noise, the bound exceeds the mu of a mechanism
-    that is mu-GDP, if the test was fixed before the scores were seen.
-    """
-    false_positive, false_negative = errors.upper_rates(confidence)
-    if false_positive + false_negative >= 1:
-        return 0.0
-    return max(0.0, float(-ndtri(false_positive) - ndtri(false_negative)))
-
-
-def epsilon_bound(errors: Errors, *, delta: float, confidence: float) -> float:
-    """Return an epsilon below which the mechanism is surely not (epsilon, delta)-DP, without any other assumption.
-
-    Guarantee: as in :func:`mu_bound`. It grows with the logarithm of the number of canaries at best, so it says little
-    about large epsilons. Both directions are tried, each with its part of the error.
-    """
-    delta = checks.probability("delta", delta, allow_zero=True)
-    each = 1 - (1 - checks.probability("confidence", confidence)) / 4
-    pairs = (
-        (errors.num_in - errors.false_negatives, errors.num_in, errors.false_positives, errors.num_out),
-        (errors.num_out - errors.false_positives, errors.num_out, errors.false_negatives, errors.num_in),
-    )
-    best = 0.0
-    for right, of_right, wrong, of_wrong in pairs:
-        gain = lower_limit(right, of_right, confidence=each) - delta
-        if gain > 0:
-            best = max(best, math.log(gain / upper_limit(wrong, of_wrong, confidence=each)))
-    return best
-
-
 @dataclass(frozen=True, kw_only=True)
 class Guesses:
-    """Guesses of an attacker about the canaries of one run, each in or out by its own fair coin.
+    """Guesses of an attacker about the canaries of one run. A fair coin per canary decides its membership.
 
     Attributes:
-        num_canaries: How many coins were tossed.
-        num_guesses: On how many of them the attacker committed himself.
-        num_right: How many of those guesses were right.
+        num_canaries: Number of canaries.
+        num_guesses: Number of canaries about which the attacker guesses.
+        num_right: Number of correct guesses.
     """
 
     num_canaries: int
@@ -99,16 +64,15 @@ class Guesses:
     num_right: int
 
     def __post_init__(self) -> None:
-        """Refuse numbers that do not nest."""
         if not 0 <= self.num_right <= self.num_guesses <= self.num_canaries:
             raise ArgumentError(
-                f"There cannot be {self.num_right} right ones among {self.num_guesses} guesses about "
-                f"{self.num_canaries} canaries."
+                f"Guesses needs num_right <= num_guesses <= num_canaries, got {self.num_right}, {self.num_guesses} and "
+                f"{self.num_canaries}."
             )
 
 
 def one_run_p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
-    """Bound the probability of this many right guesses under (epsilon, delta)-DP (Steinke et al. 2023, theorem 5.2).
+    """Bound the probability of this many correct guesses under (epsilon, delta)-DP (Steinke et al. 2023, theorem 5.2).
 
     Guarantee: an upper bound for every mechanism and every attacker; canaries may depend on each other in any way.
     Edge cases: no guess gives 1; epsilon = inf gives 1.
@@ -120,7 +84,7 @@ def one_run_p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
     if right == 0:
         return 1.0
     chance = float(expit(epsilon))
-    # the probability of at least k successes, for k from 0 to the number seen
+    # entry k: the probability of at least k correct guesses
     tails = np.concatenate([[1.0], bdtrc(np.arange(right), guesses.num_guesses, chance)])
     beta = float(tails[right])
     steps = np.arange(1, right + 1)
@@ -129,23 +93,23 @@ def one_run_p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
 
 
 def one_run_epsilon(guesses: Guesses, *, delta: float, confidence: float) -> float:
-    """Return the epsilon below which this many right guesses are less likely than ``1 - confidence``.
+    """Return the epsilon below which this many correct guesses are less likely than ``1 - confidence``.
 
-    Guarantee: as in :func:`one_run_p_value`. Edge cases: 0 where even epsilon = 0 is not refuted.
+    Guarantee: as in :func:`one_run_p_value`. Edge cases: 0 if epsilon = 0 is not refuted.
     """
     allowed = 1 - checks.probability("confidence", confidence)
     return _largest_refuted(lambda epsilon: one_run_p_value(guesses, epsilon=epsilon, delta=delta) < allowed)
 
 
 def one_run_refutes(guesses: Guesses, inverse: Callable[[float], float], *, confidence: float) -> bool:
-    """Whether this many right guesses refute a trade-off function (Mahloujifar et al. 2024, algorithm 3).
+    """Whether this many correct guesses refute a trade-off function (Mahloujifar et al. 2024, algorithm 3).
 
     Args:
-        guesses: What was guessed.
-        inverse: The smallest rate of false positives that the trade-off function allows at a rate of true positives.
+        guesses: The attacker's guesses.
+        inverse: Maps a true-positive rate to the smallest false-positive rate that the trade-off function allows.
         confidence: A true claim is refuted with probability at most one minus this.
 
-    Edge cases: no right guess refutes nothing.
+    Edge cases: zero correct guesses refute nothing.
     """
     allowed = 1 - checks.probability("confidence", confidence)
     canaries, made, right = guesses.num_canaries, guesses.num_guesses, guesses.num_right
@@ -154,26 +118,14 @@ def one_run_refutes(guesses: Guesses, inverse: Callable[[float], float], *, conf
     hit, missed = allowed * right / canaries, allowed * (made - right) / canaries
     for place in range(right - 1, -1, -1):
         grown = max(missed, inverse(hit))
-        # at the last place of a full score the quotient is never reached: place < made
+        # place < made, so the divisor is positive
         hit = min(1.0, hit + place / (made - place) * (grown - missed))
         missed = grown
     return hit + missed > made / canaries
 
 
-def one_run_mu(guesses: Guesses, *, confidence: float) -> float:
-    """Return the mu below which this many right guesses refute mu-GDP; 0 where nothing is refuted.
-
-    Guarantee: as in :func:`one_run_refutes`, for mechanisms that are mu-GDP, such as Gaussian noise without sampling.
-    """
-
-    def refutes(mu: float) -> bool:
-        return one_run_refutes(guesses, lambda rate: float(ndtr(ndtri(rate) - mu)), confidence=confidence)
-
-    return _largest_refuted(refutes)
-
-
 def _largest_refuted(is_refuted: Callable[[float], bool]) -> float:
-    """Return the end of the refuted stretch [0, x), from below."""
+    """Return a lower bound of x, where [0, x) is the refuted interval."""
     if not is_refuted(0.0):
         return 0.0
     low, high = 0.0, 1.0

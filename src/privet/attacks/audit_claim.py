@@ -1,4 +1,4 @@
-"""The claim that an audit puts to the test, and what came of it."""
+"""The claim that an audit tests, and the result of the audit."""
 
 from __future__ import annotations
 
@@ -23,47 +23,46 @@ from privet.plan import Plan
 Array = NDArray[np.float64]
 _DOUBLINGS = 7
 _PRECISION = 4e-3
-# From rare to common and back, so that a step function on the grid loses little in either tail.
+# Dense near 0 and near 1, so that a step function on the grid loses little in either tail.
 _RARE = np.logspace(-12, -2, 240, endpoint=False)
 _GRID: Array = np.concatenate([[0.0], _RARE, np.linspace(0.01, 0.99, 600), 1 - _RARE[::-1], [1.0]])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """The claim of a plan about a number of its rounds, and the claim that it would make with other noise.
+    """The privacy claim of a plan for some of its rounds, at the plan's noise multiplier or at another one.
 
     Attributes:
-        plan: The plan, calibrated.
-        num_rounds: How many of its rounds an attacker saw.
+        plan: The calibrated plan.
+        num_rounds: Number of rounds that the attacker observes.
     """
 
     plan: Plan
     num_rounds: int
 
     def __post_init__(self) -> None:
-        """Refuse plans that promise nothing, and rounds that a plan does not have."""
         if self.plan.not_private_because:
             raise PlanError(
-                f"There is nothing to audit, because the plan promises nothing: "
+                f"The plan gives no guarantee to audit, it promises nothing: "
                 f"{'; '.join(self.plan.not_private_because)}."
             )
         rounds = checks.count("num_rounds", self.num_rounds)
         if rounds > self.plan.num_rounds:
             raise PlanError(f"num_rounds is {rounds}, and the plan has {self.plan.num_rounds} rounds. Audit fewer.")
-        if rounds != self.plan.num_rounds and self.plan.composition.needs_the_end:
+        if rounds != self.plan.num_rounds and self.plan.composition.needs_completion:
             raise PlanError("A plan that releases the last iterate only claims nothing about part of its rounds.")
 
     @property
     def noise_multiplier(self) -> float:
-        """The ratio of noise to sensitivity that the plan claims."""
+        """The noise multiplier that the plan claims."""
         noise = self.plan.noise
         multiplier = noise.noise_multiplier
         if multiplier is None:
-            raise PlanError(f"{noise!r} has no noise_multiplier yet. Audit a plan that is calibrated.")
+            raise PlanError(f"{noise!r} has no noise_multiplier yet. Call plan.calibrated(...) before the audit.")
         return multiplier
 
     def event(self, noise_multiplier: float) -> DpEvent:
-        """Return what the rounds would cost with this multiplier."""
+        """Return the event of the rounds at this multiplier."""
         plan = replace(self.plan, noise=self.plan.noise.with_multiplier(noise_multiplier))
         return plan.composition.event(plan.round_event, self.num_rounds)
 
@@ -72,19 +71,19 @@ class Claim:
         return spent_epsilon(self.event(noise_multiplier), delta=self.plan.delta, adjacency=self.plan.adjacency)
 
     def false_negatives(self, noise_multiplier: float, false_positive_rates: Sequence[float] | Array) -> Array:
-        """Return the least rates of false negatives that the claim allows."""
+        """Return the smallest false-negative rates that the claim allows at these false-positive rates."""
         event = self.event(noise_multiplier)
-        drawn = curve(event, self.plan.adjacency)
-        if isinstance(drawn, GaussianCurve):
-            # the same function in closed form, a hundred times faster
-            return np.asarray(ndtr(-ndtri(np.asarray(false_positive_rates)) - drawn.total_mu))
+        privacy_curve = curve(event, self.plan.adjacency)
+        if isinstance(privacy_curve, GaussianCurve):
+            # closed form of the same function, a hundred times faster
+            return np.asarray(ndtr(-ndtri(np.asarray(false_positive_rates)) - privacy_curve.total_mu))
         return trade_off(event, adjacency=self.plan.adjacency, false_positive_rates=false_positive_rates)
 
     def inverse(self, noise_multiplier: float) -> Callable[[float], float]:
-        """Return the function from a rate of true positives to the least rate of false positives that comes with it.
+        """Return the function from a true-positive rate to the smallest false-positive rate that the claim allows.
 
-        Guarantee: never above the true one; between the points of a fixed grid it takes the lower end. The trade-off
-        function of an adjacency relation is its own inverse, since either data set may be the true one.
+        Guarantee: never above the exact value: between two grid points it returns the smaller value. The trade-off
+        function of an adjacency relation is its own inverse, because the relation is symmetric.
         """
         table = self.false_negatives(noise_multiplier, _GRID)
 
@@ -95,11 +94,11 @@ class Claim:
         return least
 
     def test(self, is_refuted: Callable[[float], bool]) -> tuple[bool, float | None]:
-        """Return whether the claim is refuted, and the least multiplier found whose claim is; None if there is none.
+        """Return whether the claim is refuted, and the smallest refuted multiplier found; None if none is refuted.
 
         Args:
-            is_refuted: Says of a multiplier whether the evidence refutes the claim made with it. More noise claims
-                more, so once refuted, every larger multiplier is.
+            is_refuted: Whether the evidence refutes the claim at a multiplier. More noise is a stronger claim, so
+                every multiplier above a refuted one is refuted too.
         """
         claimed = self.noise_multiplier
         broken = is_refuted(claimed)
@@ -123,20 +122,20 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditFinding:
-    """The finding of one audit, beside the claim. It is about canaries only, not about training data.
+    """The result of one audit beside the claim. It contains facts about canaries only, not about training data.
 
     Attributes:
-        audit: Which audit, in words.
-        attacker: What the attacker used, in words.
-        num_canaries: Canaries, each in or out by fair coins.
-        num_observations: Scores that were judged.
-        num_rounds: Rounds of the plan that were run and that the claim is about.
+        audit: Name of the audit.
+        attacker: Name of the attack.
+        num_canaries: Number of canaries; a fair coin decides the membership of each.
+        num_observations: Number of scores.
+        num_rounds: Number of rounds that the audit ran, which the claim covers.
         confidence: A correct program passes with at least this probability.
-        delta: Of both epsilons.
-        epsilon_bound: Epsilon is at least this, with the confidence; 0 when nothing was proven.
-        epsilon_claim: Epsilon is at most this, by the accountant.
-        noise_bound: The multiplier is at most this, with the confidence; None when nothing was proven or not asked.
-        noise_claim: The multiplier of the plan that was run.
+        delta: Delta of both epsilons.
+        epsilon_bound: Lower bound on epsilon at the confidence; 0 if nothing was proven.
+        epsilon_claim: Upper bound on epsilon, by the accountant.
+        noise_bound: Upper bound on the noise multiplier at the confidence; None if nothing was proven.
+        noise_claim: Noise multiplier of the plan.
         is_broken: Whether the claim is refuted.
     """
 
@@ -154,7 +153,7 @@ class AuditFinding:
     is_broken: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the finding as plain JSON values; infinite numbers as text."""
+        """Return the finding as JSON values; infinite numbers become text."""
         return {
             name: "infinity" if isinstance(value, float) and math.isinf(value) else value
             for name, value in asdict(self).items()

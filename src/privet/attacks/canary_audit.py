@@ -1,8 +1,8 @@
-"""White-box audit with many canaries: the real session runs, and an attacker who sees every noisy gradient guesses.
+"""White-box audit with many canaries: a real session runs, and an attacker who sees every noisy gradient guesses.
 
-Each canary has a coordinate of the model's own parameters to itself, so one step gives as many independent tests as
-there are canaries (after Nasr et al. 2021 and 2023). The test is on the trade-off function that the accountant claims,
-which is valid for every sampling rate and every noise; for Gaussian noise without sampling it is the bound on mu.
+Each canary occupies a coordinate of the model's parameters alone, so one step gives one independent test per canary
+(after Nasr et al. 2021 and 2023). The audit tests the trade-off function that the accountant claims, which is valid for
+every sampling rate and every noise; for Gaussian noise without sampling this is the bound on mu.
 """
 
 from __future__ import annotations
@@ -27,24 +27,26 @@ from privet.errors import DataError
 from privet.mechanism.layout import Layout
 from privet.mechanism.sampling import FullBatch
 from privet.plan import Plan
-from privet.training.guards import trainable_parameters
 from privet.training.performance import Performance
 from privet.training.session import Step
 from privet.training.start import privatize
+from privet.training.weight_watch.guards import trainable_parameters
 from privet.vocabulary import Adjacency, Release
 
 Array = NDArray[np.float64]
 _SIMULATED = 1_000_000
 _CANDIDATES = np.linspace(0.0, 1.0, 302)[1:-1]
-# Too little noise is what an audit is to find; how far short it falls decides where it shows best.
+# An audit looks for too little noise. The best threshold depends on the ratio of the real noise to the claimed noise.
 _SHORTFALLS = (0.9, 0.5)
 
 
 class Coins(Enum):
-    """The moment at which the canaries that are in are chosen.
+    """The time at which coins decide the membership of the canaries.
 
-    EVERY_ROUND: anew for each round. Every round is one experiment: many observations, the sharpest view of one round.
-    ONCE: for the whole run. Every canary is one experiment: also sees what adds up over rounds.
+    EVERY_ROUND: new coins for each round. Every round is one experiment: many observations, the sharpest test of one
+        round.
+    ONCE: one coin per canary for the whole run. Every canary is one experiment, which also tests the composition of
+        rounds.
     """
 
     EVERY_ROUND = "every_round"
@@ -56,12 +58,12 @@ class CanaryAudit:
     """An audit of a plan on a model, with synthetic records only.
 
     Attributes:
-        num_canaries: How many; at most one per trainable coordinate and per record of the plan.
-        num_rounds: How many rounds of the plan to run; all of them if it has fewer.
+        num_canaries: Number of canaries; at most one per trainable coordinate and per record of the plan.
+        num_rounds: Number of rounds to run; all rounds if the plan has fewer.
         confidence: A correct program passes with at least this probability.
-        coins: When it is decided who is in.
-        physical_batch_size: How many canaries go through the model at once.
-        seed: Of coins, sampling, masks and noise. An audit can be repeated; nothing in it is private.
+        coins: The time at which coins decide the membership.
+        physical_batch_size: Number of canaries in one forward pass.
+        seed: Seed of coins, sampling, masks and noise. An audit is repeatable; it uses no private data.
     """
 
     num_canaries: int = 2000
@@ -72,45 +74,44 @@ class CanaryAudit:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no audit can have."""
         for name in ("num_canaries", "num_rounds", "physical_batch_size"):
             object.__setattr__(self, name, checks.count(name, getattr(self, name)))
         object.__setattr__(self, "confidence", checks.probability("confidence", self.confidence))
         object.__setattr__(self, "seed", checks.count("seed", self.seed, minimum=0))
 
     def run(self, model: nn.Module, plan: Plan, *, losses: Losses, record: Sequence[Tensor]) -> AuditFinding:
-        """Run the plan's own pieces on the model and return what the canaries prove.
+        """Run the plan's pieces on the model with canaries, and return the finding.
 
         Args:
-            model: The model to be trained; its weights stay as they are.
-            plan: The calibrated plan. Where it releases the last iterate only, its rounds are audited as if all were.
-            losses: From the tensors of a batch to one loss per example, as for training.
-            record: Made-up examples: tensors whose first axis has at least as many entries as there are canaries.
+            model: The model; its weights do not change.
+            plan: The calibrated plan. A plan that releases only the last iterate is audited as one that releases all.
+            losses: Maps the tensors of a batch to one loss per example, as in training.
+            record: Synthetic examples: tensors with at least one row per canary.
 
         Guarantee:
-            If every round is what the accountant says, the finding is not broken with probability ``confidence`` at
-            least: coins are fair and independent, the test is fixed before a score is seen, and the canaries'
-            coordinates get independent noise. Edge cases: a plan that promises nothing is refused.
+            If every round has the privacy that the accountant claims, the finding is not broken with probability at
+            least ``confidence``: coins are fair and independent, the test is fixed before the scores exist, and the
+            canaries' coordinates get independent noise. Edge cases: a plan without a guarantee is refused.
         """
         if plan.release is Release.LAST_ITERATE:
             plan = replace(plan, release=Release.EVERY_ITERATE, descent=None)
         rounds = min(self.num_rounds, plan.num_rounds)
         whole = Claim(plan=plan, num_rounds=rounds)
         each = whole if self.coins is Coins.ONCE else Claim(plan=plan, num_rounds=1)
-        bench = _Bench(self, model, plan, losses, record, whole.noise_multiplier)
-        thresholds = bench.thresholds(each)
-        scores = list(bench.scores(rounds))
-        # the allowed error is shared among the thresholds
+        audit_run = _AuditRun(self, model, plan, losses, record, whole.noise_multiplier)
+        thresholds = audit_run.thresholds(each)
+        scores = list(audit_run.scores(rounds))
+        # each threshold gets an equal part of the allowed error probability
         level = 1 - (1 - self.confidence) / len(thresholds)
         rates = np.array([_count(scores, threshold).upper_rates(level) for threshold in thresholds])
-        # errors that a blind guess could have are no evidence against any claim
+        # error rates that add up to 1 or more are possible by chance: no evidence against any claim
         broken, noise_bound = (False, None) if (rates.sum(1) >= 1).all() else each.test(
             lambda multiplier: bool((each.false_negatives(multiplier, rates[:, 0]) > rates[:, 1]).any())
         )  # fmt: skip
         return AuditFinding(
             audit="canaries per run" if self.coins is Coins.ONCE else "canaries per round",
             attacker="noisy gradients",
-            num_canaries=bench.num_canaries,
+            num_canaries=audit_run.num_canaries,
             num_observations=sum(len(found) for found, _ in scores),
             num_rounds=rounds,
             confidence=self.confidence,
@@ -124,10 +125,10 @@ class CanaryAudit:
 
 
 def sharpened(plan: Plan, *, num_rounds: int, noise_multiplier: float = 0.5) -> Plan:
-    """Return the same pieces with little noise and without sampling, where a fault of noise or clipping shows soonest.
+    """Return the plan with little noise and without sampling, where an audit detects faults of noise or clipping best.
 
-    Ten times fewer observations than at a multiplier of 2 show the same fault. The plan's noise, clipping, grouping,
-    mask and adjacency are kept.
+    The same fault needs ten times fewer observations than at a multiplier of 2. The plan's noise, clipping, grouping,
+    mask and adjacency stay the same.
     """
     return replace(
         plan,
@@ -138,8 +139,8 @@ def sharpened(plan: Plan, *, num_rounds: int, noise_multiplier: float = 0.5) -> 
     )
 
 
-class _Bench:
-    """One audit under way: the records, the session, the scores."""
+class _AuditRun:
+    """One running audit: its records, session and scores."""
 
     def __init__(
         self,
@@ -160,7 +161,9 @@ class _Bench:
         coordinates = canary_coordinates(self._layout, wanted, self._rng)
         self.num_canaries = len(coordinates)
         if not record or min(len(part) for part in record) < self.num_canaries:
-            raise DataError(f"record must hold at least {self.num_canaries} made-up examples, one per canary.")
+            raise DataError(
+                f"record must hold at least {self.num_canaries} made-up examples, one per canary; give more rows."
+            )
         self._coordinates = torch.from_numpy(coordinates)
         self._records = CanaryRecords(
             coordinates=self._coordinates,
@@ -177,7 +180,7 @@ class _Bench:
         self._noise_ratios = noise_multiplier * rule.sensitivity.total / bounds[self._groups]
 
     def scores(self, rounds: int) -> Iterator[tuple[Array, NDArray[np.bool_]]]:
-        """Run rounds of the plan; yield the attacker's scores with the truth about them."""
+        """Run rounds of the plan; yield the attacker's scores and the true membership."""
         audit = self._audit
         session = privatize(
             self._model,
@@ -209,7 +212,7 @@ class _Bench:
             parameter.grad = None
 
     def _released(self, step: Step) -> Array:
-        """Return each canary's coordinate of the noisy sum over its bound; NaN where the mask left it out."""
+        """Return each canary's coordinate of the noisy sum over its bound; NaN if the mask drops it."""
         gradients = [value.grad for value in self._parameters if value.grad is not None]
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).double()
         flat = self._plan.noise.in_clipped_units(flat, self._layout)
@@ -221,7 +224,7 @@ class _Bench:
         return found
 
     def _evidence(self, seen: Array, ratios: Array) -> Array:
-        """Return the log-likelihood ratio of in against out at one step, for normal noise."""
+        """Return the log-likelihood ratio of membership at one step, for Gaussian noise."""
         share = self._plan.sampling.inclusion
         scale = 2 * ratios**2
         found = _mixed(share, (2 * seen - 1) / scale)
@@ -230,9 +233,9 @@ class _Bench:
         return found
 
     def thresholds(self, claim: Claim) -> tuple[float, ...]:
-        """Return the scores from which a canary is called in: each is the best one if noise is short by some factor.
+        """Return thresholds on the score, each the best one for noise that is too small by a fixed factor.
 
-        Drawn from the claim alone, so they are fixed before the real scores exist.
+        They follow from the claim alone, so they are fixed before the real scores exist.
         """
         rounds = claim.num_rounds
         side = max(1, self.num_canaries * (1 if self._audit.coins is Coins.ONCE else self._audit.num_rounds) // 2)
@@ -247,12 +250,12 @@ class _Bench:
         wrong_out, sure_out, wrong_in, sure_in = np.stack(rates, axis=1)
         asked = np.stack([wrong_out, sure_out])
         limit, sure_limit = claim.false_negatives(claim.noise_multiplier, asked.ravel()).reshape(asked.shape)
-        # by how many times the width of the intervals such a mechanism would break the claim
+        # margin by which such a mechanism breaks the claim, in widths of the confidence intervals
         gain = (limit - wrong_in) / (limit - sure_limit + sure_in - wrong_in)
         return tuple(float(row[best]) for row, best in zip(candidates, gain.argmax(1), strict=True))
 
     def _simulated(self, rounds: int, shortfall: float) -> tuple[Array, Array]:
-        """Return sorted scores of canaries in and out, of the claimed mechanism with its noise short by a factor."""
+        """Return sorted scores of members and non-members, simulated with the claimed noise times ``shortfall``."""
         rng = np.random.default_rng([self._audit.seed, 0x74687265])
         sampling = self._plan.sampling
         num_steps, share = rounds * sampling.steps_per_round, sampling.inclusion
@@ -275,7 +278,7 @@ def _mixed(share: float, log_ratio: Array) -> Array:
 
 
 def _upper(rates: Array, trials: int, confidence: float) -> Array:
-    """Return exact upper limits at expected counts; for the choice of thresholds, no part of the proof."""
+    """Return exact upper limits at expected counts. Used to choose thresholds; the proof does not depend on it."""
     wrong = np.minimum(rates * trials, trials - 0.5)
     return np.asarray(betaincinv(wrong + 1, trials - wrong, confidence))
 

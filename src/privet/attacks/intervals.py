@@ -1,4 +1,4 @@
-"""Exact intervals around shares (Clopper and Pearson, 1934)."""
+"""Exact confidence intervals of proportions (Clopper and Pearson, 1934)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from privet.errors import ArgumentError
 
 @dataclass(frozen=True, kw_only=True)
 class Proportion:
-    """A share of trials, with an interval that holds the true rate at least as often as promised.
+    """A proportion of trials, with an interval that contains the true rate with at least the stated confidence.
 
     Attributes:
-        value: The share that was seen; 0 without trials.
+        value: The observed proportion; 0 without trials.
         low: Lower end of the interval.
         high: Upper end of the interval.
-        num_trials: How many trials it rests on.
-        confidence: The level of the interval.
+        num_trials: Number of trials.
+        confidence: Confidence level of the interval.
     """
 
     value: float
@@ -30,9 +30,9 @@ class Proportion:
 
 
 def clopper_pearson(successes: int, trials: int, *, confidence: float = 0.95) -> Proportion:
-    """Return the two-sided exact interval of a share: each end is missed with at most half of what is left.
+    """Return the two-sided exact interval of a proportion; each side gets half of the error probability.
 
-    Edge cases: no successes give the lower end 0, no failures the upper end 1, no trials the interval from 0 to 1.
+    Edge cases: without successes the lower end is 0, without failures the upper end is 1.
     """
     tail = (1 - checks.probability("confidence", confidence)) / 2
     return Proportion(

@@ -1,11 +1,11 @@
-"""Membership inference: does a model betray whether a record trained it? Scores, and how much they reveal.
+"""Membership inference attacks: scores for whether a record was in the training data of a model.
 
-Three attacks: a threshold on the loss (Yeom et al. 2018), a logistic regression on what the model says, cross-validated
-so that it is never judged on what it was fitted to, and the likelihood ratio of Carlini et al. (2022), LiRA, which
-learns from shadow models how each single record would look inside and outside.
+Three attacks: a threshold on the loss (Yeom et al. 2018), a cross-validated logistic regression on the model's
+predictions, and the likelihood ratio of Carlini et al. (2022), LiRA, which fits the distribution of each record's
+log-odds on shadow models with and without the record.
 
-A result is always shown beside what the guarantee allows: no attack may do better than the trade-off function of the
-mechanism. An attack that does badly proves nothing; one that does better than allowed proves a fault.
+A result is always shown beside the limit of the guarantee: no attack can exceed the trade-off function of the
+mechanism. A weak attack proves nothing; an attack that exceeds the limit proves a fault.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _LOG_TWO_PI = math.log(2 * math.pi)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MembershipScores:
-    """One number per record, larger where the attack believes that the record trained the model.
+    """One score per record; a larger score means more likely a member of the training data.
 
     Attributes:
-        attack: What made the scores, in words.
-        members: Scores of records that did train it.
-        non_members: Scores of records of the same kind that did not.
+        attack: Name of the attack.
+        members: Scores of training records.
+        non_members: Scores of records of the same distribution that are not training records.
     """
 
     attack: str
@@ -43,35 +43,37 @@ class MembershipScores:
     non_members: Array
 
     def __post_init__(self) -> None:
-        """Refuse empty sides and scores that cannot be ordered."""
         for name in ("members", "non_members"):
             values = np.asarray(getattr(self, name), dtype=np.float64)
             if values.ndim != 1 or not len(values):
-                raise DataError(f"{name} must hold one score per record and at least one record.")
+                raise DataError(
+                    f"{name} must be a vector with one score per record, at least one; got shape {values.shape}."
+                )
             if np.isnan(values).any():
-                raise DataError(f"{name} holds scores that are not numbers. Leave such records out on both sides.")
+                raise DataError(
+                    f"{name} contains NaN: scores that are not numbers. Remove such records from both sides."
+                )
             object.__setattr__(self, name, values)
 
 
 def loss_threshold(members: Predictions, non_members: Predictions) -> MembershipScores:
-    """Score by the loss alone: what a model knows, it fits better."""
+    """Score each record by its negative loss."""
     return MembershipScores(attack="loss threshold", members=-members.losses, non_members=-non_members.losses)
 
 
 def logistic_regression(
     members: Predictions, non_members: Predictions, *, num_folds: int = 5, weight_decay: float = 1e-3, seed: int = 0
 ) -> MembershipScores:
-    """Score by a logistic regression on log-probabilities, label and loss; every record by a fit that never saw it.
+    """Score by a cross-validated logistic regression on log-probabilities, label and loss.
 
-    The loss is given besides the logits and the label because no linear function of those two can form it: it depends
-    on which logit is the label's.
+    The loss is a feature of its own because it is no linear function of the logits and the one-hot label.
 
     Args:
-        members: What the model says of records that trained it.
-        non_members: What it says of others.
-        num_folds: Parts of the cross-validation, each with its share of both sides.
-        weight_decay: Half the squared length of the weights is added to the mean loss with this factor.
-        seed: Of the division into parts.
+        members: Predictions for training records.
+        non_members: Predictions for other records.
+        num_folds: Number of folds of the cross-validation, stratified by membership.
+        weight_decay: Factor of half the squared norm of the weights in the objective.
+        seed: Seed of the division into folds.
     """
     folds = checks.count("num_folds", num_folds, minimum=2)
     generator = np.random.default_rng(checks.count("seed", seed, minimum=0))
@@ -80,7 +82,7 @@ def logistic_regression(
     place = np.empty(len(features), dtype=np.int64)
     for side in (is_member, ~is_member):
         if side.sum() < folds:
-            raise ArgumentError(f"num_folds is {folds}, more than there are records on one side. Use fewer.")
+            raise ArgumentError(f"num_folds is {folds}, and one side has fewer records than that. Use fewer folds.")
         place[side] = generator.permutation(int(side.sum())) % folds
     scores = np.empty(len(features))
     for fold in range(folds):
@@ -92,7 +94,7 @@ def logistic_regression(
 
 
 def _attack_features(predictions: Predictions) -> Array:
-    # Logarithms of vanishing probabilities are cut off: one such record would decide the whole fit.
+    # Cut off the logarithms of tiny probabilities: otherwise one such record dominates the fit.
     logits = np.maximum(predictions.log_probabilities, -30.0)
     truth = np.eye(logits.shape[1])[predictions.labels]
     return np.concatenate([logits, truth, np.minimum(predictions.losses, 30.0)[:, None]], axis=1)
@@ -101,7 +103,7 @@ def _attack_features(predictions: Predictions) -> Array:
 def _fit_logistic(features: Array, is_member: NDArray[np.bool_], weight_decay: float) -> Callable[[Array], Array]:
     centre, spread = features.mean(0), np.maximum(features.std(0), 1e-6)
     inputs = (features - centre) / spread
-    # Both sides count the same, however many records they have.
+    # Both sides have the same total weight, whatever their sizes.
     weights = np.where(is_member, 0.5 / is_member.sum(), 0.5 / (~is_member).sum())
     signs = np.where(is_member, 1.0, -1.0)
 
@@ -118,11 +120,11 @@ def _fit_logistic(features: Array, is_member: NDArray[np.bool_], weight_decay: f
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shadows:
-    """Scores of shadow models for each record, of models that it trained and of models that it did not train.
+    """Predictions of shadow models for each record.
 
     Attributes:
         margins: Log-odds of the true class, ``[models, records]``.
-        was_member: Whether the record trained the model, same shape.
+        was_member: Whether the record was in the training data of the model, same shape.
     """
 
     margins: Array
@@ -132,18 +134,20 @@ class Shadows:
 def train_shadows(
     fit: Callable[[NDArray[np.int64]], Predictions], *, num_records: int, num_models: int, seed: int = 0
 ) -> Shadows:
-    """Train shadow models, each on a random half of the records; every record is inside half of the models.
+    """Train shadow models on random halves of the records; every record is a member of half of the models.
 
     Args:
-        fit: Trains a model on the records at these positions, as the target was trained, and returns what it says of
-            all records, in order.
-        num_records: How many records there are.
-        num_models: How many models to train; an even number of at least four.
-        seed: Of the halves.
+        fit: Trains a model on the records at these positions, in the same way as the target, and returns its
+            predictions for all records, in order.
+        num_records: Number of records.
+        num_models: Number of shadow models; an even number of at least four.
+        seed: Seed of the random halves.
     """
     models, records = checks.count("num_models", num_models, minimum=4), checks.count("num_records", num_records)
     if models % 2:
-        raise ArgumentError(f"num_models must be even, so that each record is inside half of them; got {models}.")
+        raise ArgumentError(
+            f"num_models must be even, so that each record is a member of half of the models; got {models}."
+        )
     generator = np.random.default_rng(checks.count("seed", seed, minimum=0))
     inside = generator.permuted(np.tile(np.arange(models)[:, None] < models // 2, (1, records)), axis=0)
     margins = np.stack([fit(np.flatnonzero(row)).margins for row in inside])
@@ -155,21 +159,21 @@ def train_shadows(
 def likelihood_ratio(
     target: Predictions, is_member: NDArray[np.bool_], shadows: Shadows, *, shares_variance: bool | None = None
 ) -> MembershipScores:
-    """Score by LiRA: how much likelier a record's log-odds are among models that saw it than among those that did not.
+    """Score by LiRA: the log-likelihood ratio of a record's log-odds under shadow models with and without the record.
 
     Args:
-        target: What the attacked model says of all records.
-        is_member: Which of them trained it.
-        shadows: Models trained like it, by :func:`train_shadows`.
-        shares_variance: Estimate one variance for all records instead of one each; by default below 64 models, where
-            single variances are too noisy (Carlini et al. 2022, section VI).
+        target: Predictions of the attacked model for all records.
+        is_member: Whether each record was in its training data.
+        shadows: Shadow models of :func:`train_shadows`.
+        shares_variance: Estimate one variance for all records instead of one per record; by default below 64 models,
+            where variances of single records are too noisy (Carlini et al. 2022, section VI).
     """
     inside, margins = shadows.was_member, shadows.margins
     members = np.asarray(is_member, dtype=bool)
     if members.shape != (target.num_examples,) or margins.shape[1:] != members.shape:
-        raise DataError("The target, its membership and the shadow models must be about the same records.")
+        raise DataError("target, is_member and shadows must be about the same records, with one entry per record each.")
     if (inside.sum(0) < 2).any() or ((~inside).sum(0) < 2).any():
-        raise DataError("Every record must be inside and outside of at least two shadow models. Train more.")
+        raise DataError("Every record must be a member and a non-member of at least two shadow models. Train more.")
     shared = len(margins) < 64 if shares_variance is None else shares_variance
     ratio = _log_density(target.margins, margins, inside, shared) - _log_density(
         target.margins, margins, ~inside, shared

@@ -1,4 +1,4 @@
-"""Evaluation of membership scores: ROC curve, AUC, hits at few false alarms, and the limit of a guarantee."""
+"""Evaluation of membership scores: ROC curve, AUC, true positives at low false-positive rates, and the limit."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ CONFIDENCE = 0.95
 LEVELS = (0.001, 0.01)
 _LIMIT_POINTS = 2001
 _MOST_ROC_POINTS = 300
-# Marks attacks on a network that has seen no record: what they achieve is no sign of members.
+# Suffix for attacks on a network before training: the control, which cannot detect members.
 NEVER_TRAINED = ", control: never trained"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttackLimit:
-    """The limit of every membership attack on average, by the guarantee of the mechanism that trained the model."""
+    """The limit of every membership attack, by the guarantee of the mechanism that trained the model."""
 
     event: DpEvent
     adjacency: Adjacency
 
     def true_positive_rates(self, false_positive_rates: Sequence[float] | Array) -> Array:
-        """Return the largest rate of members found at each rate of false alarms."""
+        """Return the largest true-positive rate at each false-positive rate."""
         rates = 1 - trade_off(self.event, adjacency=self.adjacency, false_positive_rates=false_positive_rates)
         return np.asarray(np.minimum(rates, 1.0))
 
@@ -46,17 +46,17 @@ class AttackLimit:
     def area(self) -> float:
         """The largest area under a ROC curve, rounded up.
 
-        Guarantee: an upper bound. The limit rises with the rate of false alarms, so a sum over right ends of intervals
-        is never below the integral.
+        Guarantee: an upper bound. The limit increases with the false-positive rate, so a sum over right ends of
+        intervals is never below the integral.
         """
         return float(self.true_positive_rates(np.linspace(0.0, 1.0, _LIMIT_POINTS))[1:].mean())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Area:
-    """The area under the ROC curve: how often a member scores above a non-member. 0.5 is guessing.
+    """The area under the ROC curve: the probability that a member scores above a non-member; 0.5 is chance.
 
-    The interval is DeLong's (1988), a normal approximation: the area is no share, so no exact interval exists.
+    The interval is that of DeLong et al. (1988), a normal approximation; the area is no proportion of trials.
     """
 
     value: float
@@ -69,12 +69,12 @@ class OperatingPoint:
     """The attack at one threshold.
 
     Attributes:
-        level: The rate of false alarms it aims at.
-        false_positives: Non-members accused. The threshold is a score of a non-member, so the true rate has exactly the
-            law behind the Clopper-Pearson interval.
-        true_positives: Members found; exact, because the threshold was chosen without looking at members.
-        limit: The largest rate of members found that the guarantee allows at ``level``; 1 without a guarantee.
-        sure_limit: The same at the upper end of the false alarms' interval: what must not be exceeded for sure.
+        level: The target false-positive rate.
+        false_positives: False-positive rate. The threshold is the score of a non-member, so the Clopper-Pearson
+            interval is exact.
+        true_positives: True-positive rate; its interval is exact, because the threshold does not depend on members.
+        limit: The largest true-positive rate that the guarantee allows at ``level``; 1 without a guarantee.
+        sure_limit: The same at the upper end of the false-positive interval, for a comparison that includes chance.
     """
 
     level: float
@@ -85,7 +85,7 @@ class OperatingPoint:
 
     @property
     def exceeds_limit(self) -> bool:
-        """Whether the attack exceeds the limit beyond chance: then the guarantee does not hold."""
+        """Whether the attack exceeds the limit by more than chance, which refutes the guarantee."""
         return self.true_positives.low > self.sure_limit
 
 
@@ -94,13 +94,13 @@ class MembershipReport:
     """The result of one attack, beside its limit.
 
     Attributes:
-        attack: What made the scores.
-        num_members: Records that trained the model.
-        num_non_members: Records that did not.
-        area: Under the ROC curve.
+        attack: Name of the attack.
+        num_members: Number of training records.
+        num_non_members: Number of other records.
+        area: Area under the ROC curve.
         area_limit: The largest area that the guarantee allows; 1 without a guarantee.
-        points: At few false alarms.
-        roc: Pairs of false-positive and true-positive rates, from rare to all.
+        points: The attack at low false-positive rates.
+        roc: Pairs of false-positive and true-positive rates, ascending.
     """
 
     attack: str
@@ -147,12 +147,12 @@ def _read_proportion(row: Any) -> Proportion:
 def membership_report(
     scores: MembershipScores, limit: AttackLimit | None, *, levels: Sequence[float] = LEVELS
 ) -> MembershipReport:
-    """Summarise an attack beside its limit; None where the model comes without a guarantee.
+    """Summarise an attack beside its limit.
 
     Args:
-        scores: From one of the attacks.
-        limit: Of the mechanism that trained the model.
-        levels: Rates of false alarms at which to count.
+        scores: Scores of one attack.
+        limit: Limit of the mechanism that trained the model; None for a model without a guarantee.
+        levels: False-positive rates of the operating points.
     """
     return MembershipReport(
         attack=scores.attack,
@@ -167,7 +167,7 @@ def membership_report(
 
 def _area(scores: MembershipScores) -> Area:
     members, others = np.sort(scores.members), np.sort(scores.non_members)
-    # For each record, the share of the other side that it beats; equal scores count half.
+    # For each record, the fraction of the other side below it; equal scores count half.
     beats = (np.searchsorted(others, members, "left") + np.searchsorted(others, members, "right")) / (2 * len(others))
     beaten = (np.searchsorted(members, others, "left") + np.searchsorted(members, others, "right")) / (2 * len(members))
     value = float(beats.mean())
@@ -182,10 +182,10 @@ def _point(scores: MembershipScores, limit: AttackLimit | None, level: float) ->
     ordered = np.sort(scores.non_members)[::-1]
     num_allowed = min(math.floor(level * len(ordered)), len(ordered) - 1)
     threshold = ordered[num_allowed]
-    accused = int((scores.non_members > threshold).sum())
-    # Equal scores may leave fewer accused than allowed; the wider of the two intervals holds for both.
+    num_false = int((scores.non_members > threshold).sum())
+    # With equal scores the count may be below the allowed one; the larger of the two limits is valid.
     highest = upper_limit(num_allowed, len(ordered), confidence=(1 + CONFIDENCE) / 2)
-    false = clopper_pearson(accused, len(ordered), confidence=CONFIDENCE)
+    false = clopper_pearson(num_false, len(ordered), confidence=CONFIDENCE)
     found = int((scores.members > threshold).sum())
     limits = [1.0, 1.0] if limit is None else limit.true_positive_rates([level, max(highest, false.high)]).tolist()
     return OperatingPoint(
@@ -198,7 +198,7 @@ def _point(scores: MembershipScores, limit: AttackLimit | None, level: float) ->
 
 
 def _roc(scores: MembershipScores) -> tuple[tuple[float, float], ...]:
-    """Return the curve at up to a few hundred false-positive rates, evenly spread on a logarithmic scale."""
+    """Return the curve at up to a few hundred false-positive rates on a logarithmic scale."""
     others, members = np.sort(scores.non_members), np.sort(scores.members)
     size = len(others)
     wanted = np.unique(np.round(np.logspace(0, math.log10(size), _MOST_ROC_POINTS)).astype(np.int64))

@@ -1,8 +1,8 @@
 """Audit of a whole training in one run (Steinke, Nasr and Jagielski 2023).
 
-Canaries join the training data, each by its own fair coin. Afterwards an attacker says of some of them whether they
-were in, and abstains on the rest. How many guesses are right bounds epsilon from below, for any mechanism and any
-dependence among the canaries. The bound is loose: passing proves little, failing proves a fault.
+A fair coin per canary decides whether it joins the training data. After training, an attacker guesses the coins of some
+canaries and abstains on the others. The number of correct guesses gives a lower bound on epsilon, for any mechanism and
+any dependence among the canaries. The bound is loose: a passed audit proves little, a failed one proves a fault.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Release
 
 Array = NDArray[np.float64]
-# Shares of the canaries to guess about, fixed in advance; the allowed error is divided among them.
+# Fractions of the canaries to guess about, fixed in advance; the error probability is divided among them.
 SHARES = (1.0, 0.5, 0.2, 0.1, 0.05)
 
 
-class _Mixed:
-    """Training records with canaries among them; every item is a record's tensors."""
+class _RecordsAndCanaries:
+    """Training records and canaries as one data set of tuples of tensors."""
 
     def __init__(self, records: Sequence[Tensor], extra: Sequence[Tensor]) -> None:
         self._tensors = [torch.cat([record, other]) for record, other in zip(records, extra, strict=True)]
@@ -50,12 +50,12 @@ class _Mixed:
 
 @dataclass(frozen=True, kw_only=True)
 class OneRunAudit:
-    """An audit of a real training with canaries that are ordinary records of the data's kind.
+    """An audit of a real training run, with ordinary records as canaries.
 
     Attributes:
         confidence: A correct program passes with at least this probability, for each attack.
-        physical_batch_size: How many examples go through the model at once.
-        seed: Of the coins and of the run. With it the trained model is NOT PRIVATE; it is thrown away.
+        physical_batch_size: Number of examples in one forward pass.
+        seed: Seed of the coins and of the run. The seeded model is NOT PRIVATE; discard it.
     """
 
     confidence: float = 0.9999
@@ -63,7 +63,6 @@ class OneRunAudit:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no audit can have."""
         object.__setattr__(self, "confidence", checks.probability("confidence", self.confidence))
         object.__setattr__(self, "physical_batch_size", checks.count("physical_batch_size", self.physical_batch_size))
         object.__setattr__(self, "seed", checks.count("seed", self.seed, minimum=0))
@@ -79,28 +78,28 @@ class OneRunAudit:
         canaries: Sequence[Tensor],
         attacks: Sequence[Attack],
     ) -> tuple[AuditFinding, ...]:
-        """Train the model under the plan with about half of the canaries, attack it, and return what that proves.
+        """Train the model under the plan with about half of the canaries, attack it, and return one finding per attack.
 
         Args:
-            model: Trained in place.
-            optimizer: Of the model.
-            plan: Calibrated. All of it is run.
-            losses: From the tensors of a batch to one loss per example.
-            records: Training data: tensors with one row per record. They are the same whatever the coins say.
-            canaries: Tensors of the same kinds; under ``REPLACE_ONE`` twice as many rows as canaries, of which the
-                second half stands in for canaries that are out.
+            model: The model, trained in place.
+            optimizer: Optimizer of the model.
+            plan: The calibrated plan; all its rounds run.
+            losses: Maps the tensors of a batch to one loss per example.
+            records: Training data: tensors with one row per record, independent of the coins.
+            canaries: Tensors of the same kinds; under ``REPLACE_ONE`` with two rows per canary, of which the second
+                half replaces the canaries outside the data.
             attacks: The attackers.
 
         Guarantee:
-            If the run is as private as the plan says, a finding is not broken with probability ``confidence`` at least
-            (Steinke et al. 2023, theorem 5.2; Mahloujifar et al. 2024, theorem 3.2). Findings tell nothing of the
-            records beyond what the noisy model does. Edge cases: ``ZERO_OUT`` is refused, because a blank record is not
-            a record of the data's kind.
+            If the run has the privacy that the plan claims, a finding is not broken with probability at least
+            ``confidence`` (Steinke et al. 2023, theorem 5.2; Mahloujifar et al. 2024, theorem 3.2). Findings depend on
+            the records only through the noisy model. Edge cases: ``ZERO_OUT`` is refused, because a null record is no
+            ordinary record.
         """
-        is_in, dataset = self._mixed(plan, records, canaries)
+        is_in, dataset = self._with_canaries(plan, records, canaries)
         scored = [part[: len(is_in)] for part in canaries]
         claims = [_claim_of(plan, attack) for attack in attacks]
-        begun = [attack.start(model, losses, scored) for attack in attacks]
+        attack_runs = [attack.start(model, losses, scored) for attack in attacks]
         session = privatize(
             model,
             optimizer,
@@ -113,35 +112,41 @@ class OneRunAudit:
             for step in session.steps():
                 step.accumulate(losses)
                 step.update()
-                for attack_run in begun:
+                for attack_run in attack_runs:
                     attack_run.after_step(step.index)
         return tuple(
             self._finding(attack, claim, attack_run.scores(), is_in)
-            for attack, claim, attack_run in zip(attacks, claims, begun, strict=True)
+            for attack, claim, attack_run in zip(attacks, claims, attack_runs, strict=True)
         )
 
-    def _mixed(
+    def _with_canaries(
         self, plan: Plan, records: Sequence[Tensor], canaries: Sequence[Tensor]
-    ) -> tuple[NDArray[np.bool_], _Mixed]:
-        """Toss the coins; return them and the data with the canaries that are in."""
+    ) -> tuple[NDArray[np.bool_], _RecordsAndCanaries]:
+        """Draw the coins; return them and the data with the chosen canaries."""
         replaces = plan.adjacency is Adjacency.REPLACE_ONE
         if plan.adjacency is Adjacency.ZERO_OUT:
-            raise PlanError("The one-run audit knows no blank records of the data's kind. Use the canary audit.")
+            raise PlanError("The one-run audit has no blank records for ZERO_OUT. Use the canary audit.")
         rows = len(canaries[0]) if canaries else 0
         num_canaries = rows // 2 if replaces else rows
         if len(records) != len(canaries) or num_canaries < 1:
-            raise DataError("records and canaries must be the same kinds of tensors, with one row or more per canary.")
+            raise DataError(
+                "records and canaries must have the same number of tensors, with one row or more per canary."
+            )
         is_in = np.random.default_rng([self.seed, 0x636F696E]).random(num_canaries) < 0.5
         places = np.arange(num_canaries)
         chosen = np.where(is_in, places, places + num_canaries) if replaces else places[is_in]
         kept = len(records[0])
         if plan.sampling.declared_size is not None:
-            # a public number of records: canaries take the places of the last ones
+            # the number of records is public: canaries replace the last records
             kept = min(kept, plan.sampling.declared_size - num_canaries)
         if kept < 0:
-            raise DataError(f"The plan has room for fewer records than there are canaries ({num_canaries}). Use fewer.")
+            raise DataError(
+                f"The plan's data set is smaller than the number of canaries ({num_canaries}). Use fewer canaries."
+            )
         index = torch.from_numpy(chosen)
-        return is_in, _Mixed([part[:kept] for part in records], [part[index.to(part.device)] for part in canaries])
+        return is_in, _RecordsAndCanaries(
+            [part[:kept] for part in records], [part[index.to(part.device)] for part in canaries]
+        )
 
     def _finding(self, attack: Attack, claim: Claim, scores: Array, is_in: NDArray[np.bool_]) -> AuditFinding:
         guesses = tuple(guess(scores, is_in, share=share) for share in SHARES)
@@ -151,9 +156,9 @@ class OneRunAudit:
             inverse = claim.inverse(multiplier)
             return any(one_run_refutes(each, inverse, confidence=level) for each in guesses)
 
-        # both bounds hold at once, because each has half of the allowed error
+        # both bounds hold together: each gets half of the error probability
         plain = max(one_run_epsilon(each, delta=claim.plan.delta, confidence=level) for each in guesses)
-        # guesses that a blind attacker could have made are no evidence against any claim
+        # guesses that are possible by chance are no evidence against any claim
         is_evidence = any(one_run_refutes(each, lambda rate: rate, confidence=level) for each in guesses)
         broken, noise_bound = claim.test(is_refuted) if is_evidence else (False, None)
         claimed = claim.epsilon(claim.noise_multiplier)
@@ -174,12 +179,12 @@ class OneRunAudit:
 
 
 def guess(scores: Array, is_in: NDArray[np.bool_], *, share: float) -> Guesses:
-    """Call the canaries with the highest scores in and those with the lowest out, half and half; abstain on the rest.
+    """Guess that the highest scores are members and as many of the lowest are not; abstain on the rest.
 
     Args:
-        scores: One per canary. Equal scores are ordered by their place, which has nothing to do with the coins.
-        is_in: The truth.
-        share: The share of canaries to guess about, fixed before the scores were seen.
+        scores: One per canary. Equal scores are ordered by position, which is independent of the coins.
+        is_in: The true membership.
+        share: The fraction of canaries to guess about, fixed before the scores exist.
     """
     order = np.argsort(scores, kind="stable")
     half = int(checks.probability("share", share, allow_one=True) * len(order)) // 2
@@ -190,7 +195,7 @@ def guess(scores: Array, is_in: NDArray[np.bool_], *, share: float) -> Guesses:
 def _claim_of(plan: Plan, attack: Attack) -> Claim:
     if attack.sees_every_iterate and plan.release is Release.LAST_ITERATE:
         raise PlanError(
-            f"The attack by {attack.name} looks at every iterate, and the plan promises that nobody does. Use "
+            f"The attack by {attack.name} observes every iterate, and the plan releases the last iterate only. Use "
             "LossAttack."
         )
     return Claim(plan=plan, num_rounds=plan.num_rounds)

@@ -57,7 +57,7 @@ def search(
     comparison, the cost of the same expected number of runs is shown for the
     case that all of them are released.
     """
-    from privet.accounting.guarantee import guarantee, rests_on, rounded_up
+    from privet.accounting.guarantee import guarantee, rounded_up, unverifiable_assumptions
     from privet.accounting.private_selection import RandomSearch
     from privet.mechanism.events import compose
     from privet.mechanism.noise import Gaussian
@@ -79,7 +79,7 @@ def search(
             delta=delta,
             adjacency=Adjacency(adjacency),
             unit=Unit(unit),
-            assumptions=(*words.get(name, ()), *rests_on(Unit(unit))),
+            assumptions=(*words.get(name, ()), *unverifiable_assumptions(Unit(unit))),
         )
         for name, event in answers.items()
     }

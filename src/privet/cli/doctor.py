@@ -117,7 +117,7 @@ def _refuse_own_loop(name: str) -> None:
 
 def _with_remedy(failure: str | None, remedy: str) -> str | None:
     """Return a failure with a remedy on the command line in place of the library's remedy in Python."""
-    from privet.training.preflight import FAILS_ON_MADE_UP, SHAPES_REMEDY
+    from privet.training.preflight.preflight import FAILS_ON_MADE_UP, SHAPES_REMEDY
 
     if failure is None or not failure.startswith(FAILS_ON_MADE_UP):
         return failure

@@ -173,12 +173,12 @@ def _print_comparison(rows: list[dict[str, Any]]) -> None:
 
 def _epsilon_of_every_iterate(plan: Plan) -> float | None:
     """Return epsilon of the same run if every iterate were released; None where the guarantee allows that."""
-    from privet.accounting.charges import SupposedCharges
+    from privet.accounting.charges import HypotheticalCharges
     from privet.vocabulary import Release
 
     if plan.release is Release.EVERY_ITERATE:
         return None
-    return plan.account(SupposedCharges(charged=plan.segments)).epsilon
+    return plan.account(HypotheticalCharges(charged=plan.segments)).epsilon
 
 
 def _print(recipe: Recipe, plan: Plan, found: dict[str, Any]) -> None:

@@ -20,8 +20,8 @@ from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.plan import Plan
 from privet.training.batching import MapDataset
 from privet.training.last_iterate import ProvenLoss
+from privet.training.launch.replay import fastest_for
 from privet.training.performance import Performance
-from privet.training.replay import fastest_for
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Release, Unit
 

@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 
 from privet import checks
 from privet.accounting.gaussian_dp import gdp_mu
-from privet.accounting.guarantee import SEEDED, Guarantee, guarantee, rests_on
+from privet.accounting.guarantee import SEEDED, Guarantee, guarantee, unverifiable_assumptions
 from privet.accounting.ledger import Ledger
 from privet.convex.features import DrawnFeatures, FeatureMap
 from privet.errors import DataError
@@ -123,7 +123,7 @@ class SufficientStatistics:
             assumptions=(
                 "features are drawn without the data, and constants were not chosen by looking at them",
                 "noise is treated as an ideal real-valued Gaussian",
-                *rests_on(self.unit),
+                *unverifiable_assumptions(self.unit),
             ),
             not_private_because=reasons,
         )

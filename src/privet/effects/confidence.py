@@ -1,10 +1,9 @@
-"""Calibration of a classifier's confidence: calibration errors, reliability, proper scores, temperature.
+"""Calibration of a classifier's confidence: calibration errors, reliability diagram, proper scores.
 
-A prediction's confidence is the largest probability it gives. A classifier is calibrated if, of the predictions made
-with confidence 0.8, eight in ten are right. The errors are those of Naeini et al. (2015) and Guo et al. (2017).
+The confidence of a prediction is its largest probability. A classifier is calibrated if 80 % of its predictions with
+confidence 0.8 are correct. The errors are those of Naeini et al. (2015) and Guo et al. (2017).
 
-Not private: everything here is an exact function of the examples it is given. Measure on public or held-out data, and
-fit a temperature on public data or pay for the data it is fitted on.
+Not private: all results are exact functions of the examples. Measure on public or held-out data.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ Array = NDArray[np.float64]
 
 
 def reliability(predictions: Predictions, *, num_bins: int = 15, binning: Binning = Binning.EQUAL_WIDTH) -> Reliability:
-    """Sort predictions by confidence.
+    """Group predictions into bins by confidence.
 
-    Equal width cuts [0, 1] into equal parts, each with its upper end. Equal mass puts the same number of predictions
-    into every bin, up to one and up to equal confidences, which are never separated.
+    Equal width divides [0, 1] into intervals of equal length, open on the left. Equal mass puts the same number of
+    predictions into every bin, up to one; equal confidences always share a bin.
     """
     count = checks.count("num_bins", num_bins)
-    return _sorted_into_bins(predictions.confidences, predictions.is_right, count, binning)
+    return _binned(predictions.confidences, predictions.is_right, count, binning)
 
 
-def _sorted_into_bins(confidences: Array, right: NDArray[np.bool_], count: int, binning: Binning) -> Reliability:
+def _binned(confidences: Array, right: NDArray[np.bool_], count: int, binning: Binning) -> Reliability:
     edges = np.linspace(0.0, 1.0, count + 1)
     if binning is Binning.EQUAL_MASS:
         edges[1:-1] = np.quantile(confidences, edges[1:-1], method="inverted_cdf")
-    # A largest probability is never zero, so nothing lies at the open lower end; rounding may lift one above 1.
+    # A confidence is never zero, the open lower end; by rounding it may exceed 1.
     places = np.minimum(np.searchsorted(edges[1:], confidences, side="left"), count - 1)
     sizes = np.bincount(places, minlength=count)
-    shared = np.maximum(sizes, 1)
-    means = np.bincount(places, weights=confidences, minlength=count) / shared
-    shares = np.bincount(places, weights=right, minlength=count) / shared
+    divisors = np.maximum(sizes, 1)
+    means = np.bincount(places, weights=confidences, minlength=count) / divisors
+    shares = np.bincount(places, weights=right, minlength=count) / divisors
     return Reliability(
         binning=binning,
         bins=tuple(
@@ -65,16 +64,16 @@ def calibration_report(
 ) -> CalibrationReport:
     """Measure calibration, with bootstrap intervals over the choice of test examples.
 
-    Binned errors are biased upwards in small samples, and so are their resampled values: an interval may lie wholly
-    above the value. It does not cover the spread between training runs.
+    Binned errors are biased upwards in small samples, and resampled ones even more: an interval may lie entirely above
+    the value. It does not cover the variation between training runs.
 
     Args:
-        predictions: What to measure.
-        num_bins: Bins of the reliability diagram.
-        binning: How they are cut.
-        num_resamples: Bootstrap samples.
-        confidence: Level of the intervals.
-        seed: Of the resampling alone.
+        predictions: Predictions on test data.
+        num_bins: Number of bins of the reliability diagram.
+        binning: Rule that defines the bins.
+        num_resamples: Number of bootstrap samples.
+        confidence: Confidence level of the intervals.
+        seed: Seed of the resampling.
     """
     generator = np.random.default_rng(checks.count("seed", seed, minimum=0))
     tail = (1 - checks.probability("confidence", confidence)) / 2
@@ -83,7 +82,7 @@ def calibration_report(
     squares, losses = predictions.squared_errors, predictions.losses
 
     def measured(rows: NDArray[np.int64] | slice) -> tuple[float, ...]:
-        found = _sorted_into_bins(confidences[rows], right[rows], bins, binning)
+        found = _binned(confidences[rows], right[rows], bins, binning)
         means = (float(right[rows].mean()), float(squares[rows].mean()), float(losses[rows].mean()))
         return (*means, found.expected_error, found.largest_error, found.over_confidence, found.under_confidence)
 
@@ -104,5 +103,5 @@ def calibration_report(
         negative_log_likelihood=likelihood,
         over_confidence=over,
         under_confidence=under,
-        reliability=_sorted_into_bins(confidences, right, bins, binning),
+        reliability=_binned(confidences, right, bins, binning),
     )

@@ -1,10 +1,10 @@
-"""Measures of a classifier for every class and declared group, with intervals, and examples of the highest loss.
+"""Measures of a classifier for every class and declared group, with intervals, and the examples of the highest loss.
 
-Private training costs small groups and groups of weak features more than others (Bagdasaryan et al., 2019; Xu and Chen,
-2026). Gaps of accuracy, loss and calibration are measured here, and explained in
-``privet.effects.feature_to_noise``.
+Private training costs small groups and groups with weak features more accuracy than others (Bagdasaryan et al., 2019;
+Xu and Chen, 2026). This module measures gaps of accuracy, loss and calibration; ``privet.effects.feature_to_noise``
+explains them.
 
-Not private: everything here is an exact function of the examples it is given. Measure on public or held-out data.
+Not private: all results are exact functions of the examples. Measure on public or held-out data.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ CLASS_ATTRIBUTE = "class"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Attribute:
-    """A declared sorting of examples into groups.
+    """A declared partition of examples into groups.
 
     Attributes:
-        name: What sorts them, such as ``sex``.
+        name: Name of the attribute, such as ``sex``.
         group_names: One name per group.
-        codes: The group of each example, from 0.
+        codes: The group number of each example, from 0.
     """
 
     name: str
@@ -48,28 +48,28 @@ class Attribute:
         if len(codes) and (codes.min() < 0 or codes.max() >= len(self.group_names)):
             raise DataError(f"The groups of {self.name!r} must be numbers from 0 to {len(self.group_names) - 1}.")
         if len(set(self.group_names)) != len(self.group_names):
-            raise ArgumentError(f"{self.name!r} names a group twice. Give each group a name of its own.")
+            raise ArgumentError(f"{self.name!r} names a group twice. Give each group a different name.")
 
 
 def check_attribute(attribute: Attribute, labels: Codes) -> None:
-    """Refuse an attribute from which no comparison of groups follows.
+    """Refuse an attribute that does not allow a comparison of groups.
 
     Raises:
-        DataError: the attribute sorts other examples, all examples are in one group, or a group holds one class only:
-            its accuracy would be that class's, and its gap one between classes and not between groups.
+        DataError: the attribute has another number of examples, all examples are in one group, or a group has examples
+            of one class only, so that its gap would be one between classes and not between groups.
     """
     if len(attribute.codes) != len(labels):
-        raise DataError(f"{attribute.name!r} must give one group per example, and gives more or fewer.")
+        raise DataError(f"{attribute.name!r} must give one group per example, and the two numbers differ.")
     present = np.unique(attribute.codes)
     if len(present) < 2:
         raise DataError(
-            f"All examples are in one group of {attribute.name!r}: there is no gap to measure. Leave it out, or "
-            "evaluate on data that hold two groups or more."
+            f"All examples are in one group of {attribute.name!r}, so there is no gap to measure. Leave it out, or "
+            "evaluate on data with two groups or more."
         )
     single = [attribute.group_names[code] for code in present if len(np.unique(labels[attribute.codes == code])) < 2]
     if single:
         raise DataError(
-            f"Of {attribute.name!r}, the group {single[0]!r} holds examples of one class only: its figures would be "
+            f"In {attribute.name!r}, the group {single[0]!r} holds examples of one class only: its measures would be "
             "those of the class. Merge it with another group, or evaluate on more data."
         )
 
@@ -86,20 +86,20 @@ def fairness_report(
 ) -> FairnessReport:
     """Measure accuracy, loss and calibration of every class and group, and the gaps between them.
 
-    Intervals are bootstrap percentiles over the choice of examples within each group; they do not cover the spread
-    between training runs. Gaps are differences of extremes, so they are above zero even where groups do not differ: a
-    gap is evidence only if its whole interval is well above what groups of these sizes show by chance.
+    Intervals are bootstrap percentiles over the choice of examples within each group; they do not cover the variation
+    between training runs. A gap is the maximum minus the minimum, so it is above zero even for equal groups: it is
+    evidence only if its whole interval is well above the gap that groups of these sizes have by chance.
 
-    Edge cases: an empty group is listed and not measured; attributes without a comparison are refused.
+    Edge cases: an empty group is listed without measures; attributes that allow no comparison are refused.
 
     Args:
-        predictions: What to measure.
+        predictions: Predictions on test data.
         class_names: One name per class.
-        attributes: Declared sortings of the examples into groups.
-        num_bins: Bins of equal width for the calibration error.
-        num_resamples: Bootstrap samples.
-        confidence: Level of the intervals.
-        seed: Of the resampling alone.
+        attributes: Declared attributes.
+        num_bins: Number of bins of equal width for the calibration error.
+        num_resamples: Number of bootstrap samples.
+        confidence: Confidence level of the intervals.
+        seed: Seed of the resampling.
     """
     for attribute in attributes:
         check_attribute(attribute, predictions.labels)
@@ -116,9 +116,9 @@ def fairness_report(
 
 
 def _table(predictions: Predictions, num_bins: int) -> Array:
-    """Return columns whose means are accuracy, loss, and each bin's share of the calibration error.
+    """Return columns whose means are accuracy, loss, and each bin's part of the calibration error.
 
-    A weighted mean of the rows then gives all three measures, so that a resample is one product.
+    A weighted mean of the rows gives all three measures, so a bootstrap resample is one matrix product.
     """
     confidences, right = predictions.confidences, predictions.is_right
     edges = np.linspace(0.0, 1.0, num_bins + 1)
@@ -129,7 +129,7 @@ def _table(predictions: Predictions, num_bins: int) -> Array:
 
 
 def _figures(means: Array) -> Array:
-    """Turn means of the table's columns into accuracy, loss and calibration error, along the last axis."""
+    """Return accuracy, loss and calibration error along the last axis, from means of the table's columns."""
     return np.stack([means[..., 0], means[..., 1], np.abs(means[..., 2:]).sum(-1)], axis=-1)
 
 
@@ -197,18 +197,20 @@ def decision_disparity(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> DecisionDisparity:
-    """Return fairlearn's two differences between groups in how a two-class model decides.
+    """Return demographic parity and equalized odds differences of a two-class model, by fairlearn.
 
     Intervals are bootstrap percentiles over the choice of examples within each group, for the rates of true and false
-    positives within each class of a group. Like all differences of extremes they lie above zero even by chance.
+    positives within each class of a group. Like all gaps they are above zero even by chance.
 
     Raises:
         ArgumentError: there are not two classes.
-        DataError: no comparison of groups follows from the attribute.
+        DataError: the attribute allows no comparison of groups.
         DependencyError: fairlearn is not installed.
     """
     if predictions.log_probabilities.shape[1] != 2 or len(class_names) != 2 or positive_class not in (0, 1):
-        raise ArgumentError("Differences of decisions are defined for two classes, one of them the favourable one.")
+        raise ArgumentError(
+            "Differences of decisions are defined for two classes, one of them positive_class (0 or 1)."
+        )
     check_attribute(attribute, predictions.labels)
     metrics = _fairlearn_metrics()
     truth = (predictions.labels == positive_class).astype(int)
@@ -236,7 +238,7 @@ def decision_disparity(
 def _rate_gaps(
     decided: NDArray[np.int_], codes: NDArray[np.int64], count: int, generator: np.random.Generator
 ) -> Array:
-    """Return the largest difference of groups in the share decided for, then that of every resample."""
+    """Return the largest difference between groups in the positive rate, for the data and for every resample."""
     shares = np.array([decided[codes == code].mean() for code in np.unique(codes)])
     sizes = np.unique(codes, return_counts=True)[1]
     # resampling ones and zeros with replacement is a binomial draw
@@ -257,12 +259,12 @@ def _fairlearn_metrics() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class LongTail:
-    """The examples a model finds hardest and easiest, by position; ties go to the earlier example.
+    """Positions of the examples with the largest and the smallest losses; equal losses are ordered by position.
 
     Attributes:
         hardest: Positions of the largest losses, largest first.
         easiest: Positions of the smallest losses, smallest first.
-        num_right_among_hardest: How many of the hardest are still classified correctly.
+        num_right_among_hardest: Number of the hardest examples that are classified correctly.
     """
 
     hardest: tuple[int, ...]
@@ -271,11 +273,11 @@ class LongTail:
 
 
 def long_tail(predictions: Predictions, *, num_shown: int = 10, label: int | None = None) -> LongTail:
-    """Return the examples of largest and of smallest loss, of one class or of all.
+    """Return the examples of largest and of smallest loss, of one class or of all classes.
 
-    Noise hurts examples with rare features most, even within a class: the hardest ones should look badly made.
+    Noise affects examples with rare features most, even within a class.
 
-    Edge cases: with fewer examples than asked for, all are returned; a class without examples gives nothing.
+    Edge cases: if fewer than ``num_shown`` examples exist, all are returned.
     """
     count = checks.count("num_shown", num_shown)
     chosen = np.arange(predictions.num_examples) if label is None else np.flatnonzero(predictions.labels == label)

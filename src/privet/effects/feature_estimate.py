@@ -1,15 +1,15 @@
-"""Where a gap between groups comes from, estimated on real data: features, clipping, imbalance.
+"""Sources of a gap between groups, estimated on real data: features, clipping, imbalance.
 
-The theory of the feature-to-noise ratio knows its features; real data do not name theirs. The estimate takes what
-separates the classes on average for the feature, and all else for noise:
+The theory of the feature-to-noise ratio assumes known features; those of real data are unknown. The estimate uses the
+differences between class means as features, and counts everything else as noise:
 
-* feature size: how far the classes' means lie from their common centre, corrected for the means' own noise;
-* noise length: the usual distance of an example from the mean of its class;
-* clipping factor: the mean of ``min(1, C / |gradient|)`` at the model that is given.
+* feature size: root mean square distance of the class means from their centre, corrected for sampling noise;
+* noise length: root mean square distance of an example from the mean of its class;
+* clipping factor: the mean of ``min(1, C / |gradient|)`` at the given model.
 
-Limits: means see linear features only, so what a network learns beyond them is counted as noise; position counts (a
-moved object is noise); and gradients change in training. It ranks groups of one data set at one resolution. It is no
-bound and cannot be compared between data sets. Not private: use public data.
+Limits: class means contain linear features only, so nonlinear features count as noise; the position of an object
+matters; and gradients change during training. The estimate ranks groups of one data set at one resolution. It is no
+bound, and values of different data sets are not comparable. Not private: use public data.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ Codes = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureEstimate:
-    """The feature and the noise of a set of examples.
+    """Estimated feature size and noise of a set of examples.
 
     Attributes:
-        feature_size: Distance of the classes' means from their centre, root mean square over the classes.
-        noise_length: Distance of an example from its class's mean, root mean square.
+        feature_size: Root mean square distance of the class means from their centre.
+        noise_length: Root mean square distance of an example from the mean of its class.
     """
 
     feature_size: float
     noise_length: float
 
     def feature_to_noise(self, *, noise_std: float, num_filters: int = 1) -> float:
-        """The ratio for a layer of this many filters; infinite without noise, zero without a feature."""
+        """Return the ratio for a layer with this many filters; infinite without noise, zero without a feature."""
         if self.feature_size == 0:
             return 0.0
         deviation = checks.non_negative("noise_std", noise_std)
@@ -51,9 +51,9 @@ class FeatureEstimate:
 
 
 def estimate_features(features: Array, labels: Codes) -> FeatureEstimate:
-    """Estimate feature and noise from examples of two classes or more.
+    """Estimate feature size and noise from examples of two classes or more.
 
-    Edge cases: classes of one example give no estimate of noise and are refused, as is a single class.
+    Edge cases: a single class and classes with one example are refused.
 
     Args:
         features: One row per example, of any further shape.
@@ -62,15 +62,15 @@ def estimate_features(features: Array, labels: Codes) -> FeatureEstimate:
     rows = np.asarray(features, dtype=np.float64).reshape(len(features), -1)
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) < 2 or counts.min() < 2:
-        raise DataError("Separating features from noise needs at least two classes and at least two examples of each.")
+        raise DataError("The feature estimate needs at least two classes and at least two examples of each.")
     if not np.isfinite(rows).all():
         raise DataError("Features must be finite numbers. Remove or fill in NaN and infinite values.")
     means = np.stack([rows[labels == one].mean(0) for one in classes])
-    # Unbiased, so that small classes do not look quieter than large ones.
+    # unbiased: otherwise small classes would have too little noise
     spreads = np.array([rows[labels == one].var(0, ddof=1).sum() for one in classes])
     errors, number = spreads / counts, len(classes)
     found = ((means - means.mean(0)) ** 2).sum(1)
-    # A mean of few examples lies away from the centre by chance alone.
+    # the expected squared distance of a class mean from the centre by sampling noise alone
     by_chance = errors * (1 - 1 / number) ** 2 + (errors.sum() - errors) / number**2
     return FeatureEstimate(
         feature_size=math.sqrt(max(0.0, float((found - by_chance).mean()))),
@@ -79,9 +79,10 @@ def estimate_features(features: Array, labels: Codes) -> FeatureEstimate:
 
 
 def padding_ratio(side: int, padding: int) -> float:
-    """The share of a padded image's side that is padding, ``2 p / (s + 2 p)``: 5 on 28 pixels is 26 %.
+    """Return the fraction of padding in a padded image's side, ``2 p / (s + 2 p)``: 5 on 28 pixels is 26 %.
 
-    Padded and resized back, an object keeps ``1 - ratio`` of its side, and so about that share of its feature's size.
+    After padding and resizing, an object has ``1 - ratio`` of its former side, and about that fraction of its feature
+    size.
     """
     width = checks.count("side", side)
     margin = checks.count("padding", padding, minimum=0)
@@ -90,14 +91,14 @@ def padding_ratio(side: int, padding: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSources:
-    """Why the theory expects more loss in one group than in the best one.
+    """Sources of the loss that the theory expects in one group beyond that of the best group.
 
     Attributes:
-        name: The group.
-        share: Its share of the examples.
-        estimate: Its features and noise.
-        clip_factor: What clipping leaves of its gradients on average.
-        sources: Against the group of least expected loss; all 1 for that group itself.
+        name: Name of the group.
+        share: Its fraction of the examples.
+        estimate: Its feature size and noise.
+        clip_factor: Its mean clipping factor.
+        sources: Factors against the group of smallest expected loss; all 1 for that group.
     """
 
     name: str
@@ -110,17 +111,17 @@ class GroupSources:
 def explain_groups(
     features: Array, labels: Codes, attribute: Attribute, gradient_norms: Array, *, clip_norm: float
 ) -> tuple[GroupSources, ...]:
-    """Split the expected disparity of each group into feature disparity, clipping and imbalance (Corollary 4.2).
+    """Decompose the expected disparity of each group into feature disparity, clipping and imbalance (Corollary 4.2).
 
     Args:
         features: One row per example.
         labels: Class numbers.
-        attribute: The groups; groups without examples are left out.
-        gradient_norms: Length of each example's loss gradient at the model in question.
-        clip_norm: Bound that training clips to.
+        attribute: The groups; empty groups are skipped.
+        gradient_norms: Norm of each example's loss gradient at the model.
+        clip_norm: Clipping norm of the training.
 
     Raises:
-        DataError: no comparison follows from the attribute, or a group is too small to estimate its features.
+        DataError: the attribute allows no comparison, or a group is too small for an estimate.
     """
     check_attribute(attribute, labels)
     bound = checks.positive("clip_norm", clip_norm)
@@ -134,7 +135,7 @@ def explain_groups(
             found.append((name, float(own.mean()), estimate_features(features[own], labels[own]), float(kept.mean())))
     strengths = [estimate.feature_to_noise(noise_std=1.0) for _, _, estimate, _ in found]
     if not all(strengths):
-        raise DataError(f"The means of the classes do not differ within a group of {attribute.name!r}: no features.")
+        raise DataError(f"The class means are equal in a group of {attribute.name!r}: no features. Leave it out.")
     best = int(np.argmax([share * kept * ratio for (_, share, _, kept), ratio in zip(found, strengths, strict=True)]))
     return tuple(
         GroupSources(

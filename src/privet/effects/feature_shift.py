@@ -1,17 +1,18 @@
 """Shift of features between public data and the data to fine-tune on; a large shift makes pre-training harmful.
 
-Proposition 4.4 of Xu and Chen (2026): fine-tuning begins at ``log(1 + exp(-a (cos(angle) - sin(angle))))``, where the
-angle turns one class's feature towards the other's. Beyond 45 degrees that is worse than the ``log 2`` of an untrained
-network. Real data do not name their features, so class means represent them, as in ``feature_estimate``. With ``u`` the
-means of the public classes and ``f`` those of the target,
+Proposition 4.4 of Xu and Chen (2026): fine-tuning starts at the loss ``log(1 + exp(-a (cos(angle) - sin(angle))))``,
+where the angle rotates one class's feature towards the other's. Beyond 45 degrees this is worse than the ``log 2`` of
+an untrained network. The features of real data are unknown, so class means represent them, as in ``feature_estimate``.
+With ``u`` the means of the public classes and ``f`` those of the target,
 
     margin(k) = min over j != k of (|f_k - u_j|^2 - |f_k - u_k|^2)  /  min over j != k of |u_k - u_j|^2
 
-is by how much a class's mean is nearer to its own public mean than to any other, against the same without a shift. In
-the publication's setting it equals ``cos(angle) - sin(angle)`` for the class that is turned towards the other.
+compares the distance of a class mean to its own public mean with the distance to the nearest other public mean; it is
+1 without a shift. In the setting of the publication it equals ``cos(angle) - sin(angle)`` for the rotated class.
 
-Limits: means see linear features at fixed positions, a network sees more; and the proposition is about the start, which
-enough private steps forget. It is a warning sign, not a bound. Not private: use public or held-out data.
+Limits: class means contain linear features at fixed positions only, and the proposition is about the initial loss,
+whose influence decreases with private steps. The margin is a warning, not a bound. Not private: use public or held-out
+data.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class ClassShift:
     """The shift of one class.
 
     Attributes:
-        name: The class.
-        margin: 1 without a shift; 0 where its mean is as near to another public class; below that, nearer.
-        nearest_other: The public class that comes nearest.
+        name: Name of the class.
+        margin: 1 without a shift; 0 if another public class is as near as its own; negative if it is nearer.
+        nearest_other: The nearest other public class.
     """
 
     name: str
@@ -49,12 +50,12 @@ class ClassShift:
 
     @property
     def angle(self) -> float:
-        """The angle, in radians from 0 to 135 degrees, at which the proposition has this margin."""
+        """The angle in radians, from 0 to 135 degrees, with this margin in the proposition."""
         return equivalent_angle(self.margin)
 
     @property
     def is_harmed(self) -> bool:
-        """Whether Proposition 4.4 predicts a worse start than from scratch for this class."""
+        """Whether Proposition 4.4 predicts a larger initial loss than from scratch for this class."""
         return pretraining_harms(self.angle)
 
 
@@ -64,8 +65,8 @@ class FeatureShift:
 
     Attributes:
         classes: One entry per class.
-        margin: Mean over the classes, with a bootstrap interval over the choice of examples of both sides.
-        confidence: Level of the interval.
+        margin: Mean over the classes, with a bootstrap interval over the examples of both data sets.
+        confidence: Confidence level of the interval.
     """
 
     classes: tuple[ClassShift, ...]
@@ -74,21 +75,20 @@ class FeatureShift:
 
     @property
     def angle(self) -> float:
-        """The largest angle of a class, in radians: the proposition's bound is that of the class turned most."""
+        """The largest angle of a class, in radians, which decides the bound of the proposition."""
         return max(found.angle for found in self.classes)
 
     @property
     def harmed_classes(self) -> tuple[str, ...]:
-        """The classes for which Proposition 4.4 predicts a worse start than from scratch."""
+        """The classes for which Proposition 4.4 predicts a larger initial loss than from scratch."""
         return tuple(found.name for found in self.classes if found.is_harmed)
 
     @property
     def harms_on_average(self) -> bool:
-        """Whether the mean over the classes is below zero: no class's gain makes up for another's loss."""
+        """Whether the mean margin is below zero."""
         return self.margin.value < 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return asdict(self) | {
             "angle_degrees": math.degrees(self.angle),
             "harmed_classes": list(self.harmed_classes),
@@ -97,7 +97,7 @@ class FeatureShift:
 
 
 def equivalent_angle(margin: float) -> float:
-    """Return the angle whose cosine minus sine is the margin, from 0 to 135 degrees; margins beyond are held to it."""
+    """Return the angle whose cosine minus sine is the margin, clamped to 0 to 135 degrees."""
     value = min(max(checks.number("margin", margin), -math.sqrt(2)), 1.0)
     return math.acos(value / math.sqrt(2)) - math.pi / 4
 
@@ -111,28 +111,28 @@ def feature_shift(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> FeatureShift:
-    """Estimate the shift from examples of both sides.
+    """Estimate the shift from examples of both data sets.
 
-    Edge cases: a class needs two examples or more on both sides; values that are not finite are refused, and so are
-    public classes whose means do not differ beyond chance.
+    Edge cases: refused are classes with fewer than two examples, values that are not finite, and public classes whose
+    means differ by no more than chance.
 
     Args:
         public: Features, one row per example, and class numbers of the data to pre-train on.
-        target: The same of the data to fine-tune on, normalised alike.
-        class_names: One name per class; both sides have the same classes.
-        num_resamples: Bootstrap samples.
-        confidence: Level of the interval.
-        seed: Of the resampling alone.
+        target: Features and class numbers of the data to fine-tune on, with the same normalisation.
+        class_names: One name per class; both data sets have the same classes.
+        num_resamples: Number of bootstrap samples.
+        confidence: Confidence level of the interval.
+        seed: Seed of the resampling.
     """
     level = checks.probability("confidence", confidence)
     generator = np.random.default_rng(checks.count("seed", seed, minimum=0))
     sides = [_sides(features, labels, len(class_names)) for features, labels in (public, target)]
     if sides[0][0].shape[1] != sides[1][0].shape[1]:
         raise DataError("Public and target examples must have equally many features. Choose other public data.")
-    # One pass for all resamples: row 0 of the weights is the data as they are.
+    # One product for all resamples: row 0 of the weights is the data without resampling.
     count = checks.count("num_resamples", num_resamples)
     (own, errors), (moved, _) = (_means(rows, chosen, count, generator) for rows, chosen in sides)
-    # a resampled mean has the error of the data's own mean, and that of the resampling
+    # a resampled mean has the sampling error of the data and that of the resampling
     found = [_margins(own[place], moved[place], errors if place == 0 else 2 * errors) for place in range(count + 1)]
     margins, others = found[0]
     lows = np.quantile([values.mean() for values, _ in found[1:]], [(1 - level) / 2, (1 + level) / 2])
@@ -153,7 +153,7 @@ def _sides(features: Array, labels: Codes, num_classes: int) -> tuple[Array, lis
     chosen = [np.flatnonzero(labels == code) for code in range(num_classes)]
     if num_classes < 2 or min(len(own) for own in chosen) < 2:
         raise DataError(
-            "A shift is estimated from two classes or more with two examples or more of each, on both sides."
+            "A shift is estimated from two classes or more with two examples or more of each, in both data sets."
         )
     return rows, chosen
 
@@ -171,11 +171,14 @@ def _means(rows: Array, chosen: Sequence[Codes], count: int, generator: np.rando
 
 
 def _margins(own: Array, moved: Array, errors: Array) -> tuple[Array, Codes]:
-    """Return the margin of every class and which other class comes nearest; noise of the public means is taken out."""
+    """Return the margin and the nearest other class of every class, corrected for the noise of the public means."""
     blocked = np.diag(np.full(len(own), np.inf))
     far = ((moved[:, None] - own[None]) ** 2).sum(2) - errors
     gains = far - np.diag(far)[:, None] + blocked
     apart = (((own[:, None] - own[None]) ** 2).sum(2) - errors[:, None] - errors + blocked).min(1)
     if (apart <= 0).any():
-        raise DataError("The means of the public classes do not differ beyond chance: they have no linear features.")
+        raise DataError(
+            "The means of the public classes do not differ beyond chance: they have no linear features. Choose other "
+            "public data."
+        )
     return gains.min(1) / apart, gains.argmin(1)

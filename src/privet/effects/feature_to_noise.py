@@ -1,28 +1,28 @@
 """The feature-to-noise ratio and the losses that follow from it, after Xu and Chen (2026).
 
 The quantities are those of Definition 3.3, Theorems 3.4, 3.5 and 3.7, Corollaries 4.1 and 4.2 and Proposition 4.4 of
-"Differential privacy in two-layer networks: how DP-SGD harms fairness and robustness". The formulas of the publication
-are lost in the form in which it was available, so every right-hand side here is RECONSTRUCTED from the update rule:
+"Differential privacy in two-layer networks: how DP-SGD harms fairness and robustness". The available copy of the
+publication has no legible formulas, so every right-hand side is RECONSTRUCTED from the update rule:
 
 * the ratio, the clipping factor and the contraction are derived from the gradient of the two-layer network;
-* the shape of the bounds (a vanishing part, a part of order ``1/sqrt(n)``, a floor ``1/(p c FNR)``) is the text's;
-* the constants of order one in front of them are unknown. They are fields of ``BoundConstants``, 1 by default.
+* the form of the bounds (a vanishing part, a part of order ``1/sqrt(n)``, a floor ``1/(p c FNR)``) is from the text;
+* the constants of order one are unknown. They are fields of ``BoundConstants``.
 
-So the figures rank settings and show how a loss moves with noise, size and share. They are not certified bounds, and
-a test compares their ranking with trained networks.
+The values rank settings and show the influence of noise, feature size and share on the loss. They are not certified
+bounds; a test compares their ranking with trained networks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from privet import checks
 from privet.errors import ArgumentError
 
-_GUESSING = math.log(2)
+_CHANCE_LOSS = math.log(2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,8 @@ class PatchCell:
     """One class in one group.
 
     Attributes:
-        feature_size: Length of its feature.
-        share: Its proportion of the training data, the paper's ``p``.
+        feature_size: Norm of its feature.
+        share: Its fraction of the training data, ``p`` in the paper.
     """
 
     feature_size: float
@@ -44,13 +44,13 @@ class PatchCell:
 
 @dataclass(frozen=True, kw_only=True)
 class BoundConstants:
-    """Constants of order one that the publication does not give; all RECONSTRUCTED.
+    """Constants of order one that the publication does not state; all RECONSTRUCTED.
 
     Attributes:
-        contraction: In front of the rate of learning.
-        generalisation: In front of the part that more data removes.
-        upper: In front of the floor of the upper bound.
-        lower: In front of the floor of the lower bound; at most ``upper``.
+        contraction: Factor of the contraction rate.
+        generalisation: Factor of the generalisation part.
+        upper: Factor of the floor in the upper bound.
+        lower: Factor of the floor in the lower bound; at most ``upper``.
     """
 
     contraction: float = 1.0
@@ -74,13 +74,13 @@ class AttackNorm(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class LossParts:
-    """A predicted loss in its parts.
+    """The parts of a predicted loss.
 
     Attributes:
-        vanishing: What is left of the loss at the start; further steps remove it.
-        generalisation: What more data removes.
-        privacy: The floor that noise sets; steps and data do not remove it.
-        adversarial: What an attack adds.
+        vanishing: Remainder of the initial loss; it decreases with steps.
+        generalisation: Generalisation error; it decreases with the number of examples.
+        privacy: Floor due to noise; neither steps nor data reduce it.
+        adversarial: Additional loss under attack.
     """
 
     vanishing: float
@@ -90,24 +90,24 @@ class LossParts:
 
     @property
     def total(self) -> float:
-        """The sum."""
         return self.vanishing + self.generalisation + self.privacy + self.adversarial
 
 
 @dataclass(frozen=True, kw_only=True)
 class PatchSetting:
-    """A training of the two-layer network, as far as the theory sees it.
+    """The training settings of the two-layer network that the theory depends on.
 
     Attributes:
-        dimension: Length of a patch, the paper's ``d``.
-        num_filters: Filters per class, ``m``.
-        patch_noise_std: Deviation of the noise patch.
-        noise_std: Deviation of the noise on the *averaged* gradient: multiplier times clip norm over batch size.
-        clip_norm: Bound on one example's gradient.
-        learning_rate: Of plain gradient steps.
-        num_steps: How many, ``T``.
+        dimension: Length of a patch, ``d`` in the paper.
+        num_filters: Number of filters per class, ``m``.
+        patch_noise_std: Standard deviation of the noise patch.
+        noise_std: Standard deviation of the noise on the *averaged* gradient: noise multiplier times clipping norm over
+            batch size.
+        clip_norm: Clipping norm.
+        learning_rate: Learning rate of plain gradient descent.
+        num_steps: Number of steps, ``T``.
         num_examples: Size of the training set, ``n``.
-        constants: What is not known.
+        constants: The unknown constants.
     """
 
     dimension: int
@@ -131,22 +131,22 @@ class PatchSetting:
 
     @property
     def patch_noise_length(self) -> float:
-        """Usual length of a noise patch, ``sigma_p sqrt(d)``."""
+        """Typical norm of a noise patch, ``sigma_p sqrt(d)``."""
         return self.patch_noise_std * math.sqrt(self.dimension)
 
     def gradient_bound(self, cell: PatchCell) -> float:
-        """The longest gradient an example of the cell can usually have: ``sqrt(2/m) (|f| + sigma_p sqrt(d))``."""
+        """Return a bound on the typical gradient norm in the cell: ``sqrt(2/m) (|f| + sigma_p sqrt(d))``."""
         return math.sqrt(2 / self.num_filters) * (cell.feature_size + self.patch_noise_length)
 
     def clip_factor(self, cell: PatchCell) -> float:
-        """The factor that clipping leaves of that gradient, at most 1 (Definition 3.3)."""
+        """Return the clipping factor of that gradient, at most 1 (Definition 3.3)."""
         bound = self.gradient_bound(cell)
         return 1.0 if bound <= self.clip_norm else self.clip_norm / bound
 
     def feature_to_noise(self, cell: PatchCell) -> float:
-        """``|f|^2 / (sigma_n sqrt(m) (|f| + sigma_p sqrt(d)))`` (Definition 3.3).
+        """Return ``|f|^2 / (sigma_n sqrt(m) (|f| + sigma_p sqrt(d)))`` (Definition 3.3).
 
-        Edge cases: infinite without noise; zero for a feature of length zero.
+        Edge cases: infinite without noise; zero for a feature of norm zero.
         """
         if cell.feature_size == 0:
             return 0.0
@@ -156,19 +156,19 @@ class PatchSetting:
         return cell.feature_size**2 / (self.noise_std * spread)
 
     def contraction(self, cell: PatchCell) -> float:
-        """The share of a cell's loss that one step removes, ``eta p c |f|^2 / m``, at most 1 (Equation 4)."""
+        """Return the relative decrease of a cell's loss in one step, ``eta p c |f|^2 / m``, at most 1 (Equation 4)."""
         rate = self.learning_rate * cell.share * self.clip_factor(cell) * cell.feature_size**2 / self.num_filters
         return min(1.0, self.constants.contraction * rate)
 
-    def upper_loss(self, cell: PatchCell, *, initial_loss: float = _GUESSING) -> LossParts:
-        """The test loss that holds with high probability (Theorem 3.4).
+    def upper_loss(self, cell: PatchCell, *, initial_loss: float = _CHANCE_LOSS) -> LossParts:
+        """Return the upper bound on the test loss, with high probability (Theorem 3.4).
 
-        Edge cases: infinite for a feature of length zero or a share of zero, unless there is no noise.
+        Edge cases: infinite for a feature of norm zero or a share of zero, unless there is no noise.
         """
         return self._parts(cell, initial_loss, self.constants.upper)
 
-    def lower_loss(self, cell: PatchCell, *, initial_loss: float = _GUESSING) -> LossParts:
-        """The expected test loss that no such training goes below (Theorem 3.5)."""
+    def lower_loss(self, cell: PatchCell, *, initial_loss: float = _CHANCE_LOSS) -> LossParts:
+        """Return the lower bound on the expected test loss (Theorem 3.5)."""
         parts = self._parts(cell, initial_loss, self.constants.lower)
         return LossParts(vanishing=parts.vanishing, generalisation=0.0, privacy=parts.privacy)
 
@@ -185,10 +185,10 @@ class PatchSetting:
         )
 
     def adversarial_loss(self, cell: PatchCell, *, radius: float, norm: AttackNorm) -> LossParts:
-        """The test loss under attack (Theorem 3.7): the radius times the dual length of what noise left in a filter.
+        """Return the test loss under attack (Theorem 3.7): it adds the radius times the dual norm of a filter's noise.
 
-        That length is ``eta sigma_n sqrt(T d)`` for changes measured in l2, and ``eta sigma_n d sqrt(2 T / pi)`` for
-        changes measured by their largest coordinate.
+        The dual norm is ``eta sigma_n sqrt(T d)`` for attacks in l2, and ``eta sigma_n d sqrt(2 T / pi)`` for attacks
+        in l-infinity.
         """
         clean = self.upper_loss(cell)
         step = self.learning_rate * self.noise_std
@@ -203,41 +203,41 @@ class PatchSetting:
         )
 
     def fine_tuning_loss(self, cell: PatchCell, *, angle: float, learned_margin: float) -> LossParts:
-        """The test loss of private fine-tuning after pre-training on features turned by an angle (Proposition 4.4).
+        """Return the test loss of private fine-tuning after pre-training on rotated features (Proposition 4.4).
 
-        Training begins at ``log(1 + exp(-a (cos - sin)))``, where ``a`` is the margin that pre-training learned.
+        Training starts at the loss ``log(1 + exp(-a (cos - sin)))``, where ``a`` is the margin after pre-training.
 
         Args:
             cell: The fine-tuning features.
-            angle: Between the features of both data sets, in radians.
+            angle: Angle between the features of both data sets, in radians.
             learned_margin: ``a``; zero is training from scratch.
         """
         return self.upper_loss(cell, initial_loss=pretrained_start(angle=angle, learned_margin=learned_margin))
 
 
 def pretrained_start(*, angle: float, learned_margin: float) -> float:
-    """The loss with which fine-tuning begins: ``log(1 + exp(-a (cos(angle) - sin(angle))))``."""
+    """Return the initial loss of fine-tuning: ``log(1 + exp(-a (cos(angle) - sin(angle))))``."""
     turned = checks.number("angle", angle)
     margin = checks.non_negative("learned_margin", learned_margin) * (math.cos(turned) - math.sin(turned))
     return math.log1p(math.exp(-abs(margin))) + max(0.0, -margin)
 
 
 def pretraining_harms(angle: float) -> bool:
-    """Whether Proposition 4.4 predicts a worse start than from scratch: the sine is larger than the cosine.
+    """Whether Proposition 4.4 predicts a larger initial loss than from scratch: the sine is larger than the cosine.
 
-    It is about the start. Given steps enough, private training forgets it: in simulations the crossing lies later,
-    near a right angle.
+    The influence of the initial loss decreases with private steps: in simulations pre-training harms only near a right
+    angle.
     """
     turned = checks.number("angle", angle)
     return math.sin(turned) > math.cos(turned)
 
 
 def class_loss(losses: Sequence[float], shares: Sequence[float]) -> float:
-    """The loss of a class over its groups, or of a group over its classes (Corollaries 4.1 and 4.2).
+    """Return the mean loss of a class over its groups, or of a group over its classes (Corollaries 4.1 and 4.2).
 
     Args:
         losses: One per cell.
-        shares: The cells' shares of all data; only their proportion counts. All zero is refused.
+        shares: The cells' fractions of the data, up to a common factor. All zero is refused.
     """
     weights = [checks.non_negative("share", share) for share in shares]
     if len(weights) != len(losses) or not math.fsum(weights):
@@ -247,7 +247,7 @@ def class_loss(losses: Sequence[float], shares: Sequence[float]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class DisparitySources:
-    """Why the floor of one cell lies above that of another: three factors whose product is the ratio of the floors.
+    """Three factors whose product is the ratio of the privacy floors of two cells.
 
     Attributes:
         features: Ratio of the feature-to-noise ratios; above 1 the cell's features are weaker.
@@ -261,26 +261,19 @@ class DisparitySources:
 
     @property
     def total(self) -> float:
-        """Ratio of the floors."""
+        """The ratio of the floors."""
         return self.features * self.clipping * self.imbalance
-
-    @property
-    def log_shares(self) -> Mapping[str, float]:
-        """The part of each source in the logarithm of the ratio; they add up to 1. Zero where the floors are equal."""
-        whole = math.log(self.total)
-        named = {"features": self.features, "clipping": self.clipping, "imbalance": self.imbalance}
-        return {name: math.log(value) / whole if whole else 0.0 for name, value in named.items()}
 
 
 def disparity_sources(setting: PatchSetting, cell: PatchCell, *, reference: PatchCell) -> DisparitySources:
     """Decompose the ratio of two cells' floors into feature disparity, clipping and imbalance (Section 4.1).
 
     Raises:
-        ArgumentError: a cell has no examples or no feature, or there is no noise, so that there is no floor.
+        ArgumentError: a cell has a share or a feature of zero, or the noise is zero, so no floor exists.
     """
     for one in (cell, reference):
         if not (one.share and one.feature_size and setting.noise_std):
-            raise ArgumentError("A floor needs noise, a share above zero and a feature of some length.")
+            raise ArgumentError("A floor needs noise_std, share and feature_size above zero.")
     return DisparitySources(
         features=setting.feature_to_noise(reference) / setting.feature_to_noise(cell),
         clipping=setting.clip_factor(reference) / setting.clip_factor(cell),

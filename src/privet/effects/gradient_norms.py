@@ -1,6 +1,6 @@
-"""Lengths of single examples' gradients at a given model, for looking at what clipping does to whom.
+"""Norms of per-example gradients at a given model, which show the effect of clipping on each example.
 
-Not private: exact functions of the examples. Meant for public data.
+Not private: exact functions of the examples. Use public data.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from privet.gradients.engines.support import quiet_vmap
 
 
 def gradient_norms(model: nn.Module, inputs: Tensor, labels: Tensor, *, batch_size: int = 250) -> NDArray[np.float64]:
-    """Return the length of each example's cross entropy gradient in all parameters that training may change.
+    """Return the norm of each example's cross entropy gradient in all trainable parameters.
 
     Args:
-        model: A classifier whose examples do not interact. It is copied, put into evaluation mode, and not changed.
+        model: A classifier without interaction between examples. A copy in evaluation mode is used.
         inputs: The examples.
         labels: Their classes.
-        batch_size: Examples whose gradients are held at once.
+        batch_size: Number of examples per vmap call, to limit memory.
 
     Raises:
-        UnsupportedModel: the model does not run one example at a time.
+        UnsupportedModel: the model does not run on single examples.
         DataError: a gradient is not finite.
     """
-    still = copy.deepcopy(model).eval()
-    trained = {name: value.detach() for name, value in still.named_parameters() if value.requires_grad}
-    fixed = {name: value.detach() for name, value in still.named_parameters() if not value.requires_grad}
-    fixed |= dict(still.named_buffers())
-    device = next(still.parameters()).device
+    frozen_copy = copy.deepcopy(model).eval()
+    trained = {name: value.detach() for name, value in frozen_copy.named_parameters() if value.requires_grad}
+    fixed = {name: value.detach() for name, value in frozen_copy.named_parameters() if not value.requires_grad}
+    fixed |= dict(frozen_copy.named_buffers())
+    device = next(frozen_copy.parameters()).device
 
     def loss_of(parameters: dict[str, Tensor], example: Tensor, label: Tensor) -> Tensor:
-        outputs: Tensor = torch.func.functional_call(still, {**fixed, **parameters}, (example.unsqueeze(0),))
+        outputs: Tensor = torch.func.functional_call(frozen_copy, {**fixed, **parameters}, (example.unsqueeze(0),))
         return functional.cross_entropy(outputs, label.unsqueeze(0))
 
     slopes_of = torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0))
@@ -49,11 +49,11 @@ def gradient_norms(model: nn.Module, inputs: Tensor, labels: Tensor, *, batch_si
                 slopes = slopes_of(trained, part.to(device), truth.to(device))
         except (RuntimeError, ValueError) as error:
             raise UnsupportedModel(
-                f"Gradients of single examples need a model that treats them one by one: {str(error).splitlines()[0]}"
+                f"Per-example gradients need a model that runs on single examples: {str(error).splitlines()[0]}"
             ) from error
         squares = torch.stack([value.flatten(1).square().sum(1) for value in slopes.values()])
         found.append(squares.sum(0).sqrt().double().cpu())
     norms = torch.cat(found).numpy() if found else np.zeros(0)
     if not np.isfinite(norms).all():
-        raise DataError("A gradient is not finite, so nothing can be said about clipping.")
+        raise DataError("A per-example gradient is not finite. Use examples with finite losses.")
     return norms

@@ -1,4 +1,4 @@
-"""Figures of groups and the gaps between them: plain values that need no torch to be shown."""
+"""Measures of groups and the gaps between them, as plain values without torch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class GroupFigures:
     """Measures of a classifier for one group.
 
     Attributes:
-        name: The group.
-        num_examples: How many examples the figures rest on.
-        accuracy: Share of right predictions.
+        name: Name of the group.
+        num_examples: Number of examples.
+        accuracy: Fraction of correct predictions.
         loss: Mean negative log-likelihood.
-        calibration_error: ECE within the group; biased upwards where the group is small.
+        calibration_error: ECE within the group; biased upwards in small groups.
     """
 
     name: str
@@ -46,14 +46,14 @@ class AttributeReport:
     """The groups of one attribute and the gaps between them.
 
     Attributes:
-        attribute: What sorts the examples: ``class``, or a declared column.
-        groups: One row per group that has examples.
-        empty_groups: Declared groups without an example; nothing can be said about them.
+        attribute: ``class``, or the name of a declared column.
+        groups: One entry per group with examples.
+        empty_groups: Declared groups without examples.
         accuracy_gap: Largest accuracy of a group minus the smallest.
-        loss_gap: The same of the loss.
-        calibration_gap: The same of the calibration error.
-        worst_group: The group of least accuracy; the first of equals.
-        worst_share: Share of the resamples in which that group has the least accuracy: near 1 the choice is sure.
+        loss_gap: Largest loss of a group minus the smallest.
+        calibration_gap: Largest calibration error of a group minus the smallest.
+        worst_group: The group of smallest accuracy; the first one if several are equal.
+        worst_share: Fraction of the resamples in which that group has the smallest accuracy.
     """
 
     attribute: str
@@ -82,12 +82,12 @@ class DecisionDisparity:
     """Disparity of decisions between the groups of one attribute, for two classes.
 
     Attributes:
-        attribute: What sorts the examples.
-        demographic_parity: Largest difference between groups in the share that is given the positive class.
+        attribute: Name of the attribute.
+        demographic_parity: Largest difference between groups in the rate of positive predictions.
         equalized_odds: Largest difference between groups in the true or in the false positive rate.
-        positive_class: Name of the class that counts as the favourable decision.
-        demographic_parity_interval: Bootstrap interval of the first difference; None where none was made.
-        equalized_odds_interval: The same of the second.
+        positive_class: Name of the favourable class.
+        demographic_parity_interval: Bootstrap interval of ``demographic_parity``; None without resampling.
+        equalized_odds_interval: Bootstrap interval of ``equalized_odds``; None without resampling.
     """
 
     attribute: str
@@ -104,26 +104,26 @@ class DecisionDisparity:
             demographic_parity=checks.number("demographic_parity", data["demographic_parity"]),
             equalized_odds=checks.number("equalized_odds", data["equalized_odds"]),
             positive_class=str(data["positive_class"]),
-            **{name: _interval_in(data.get(name)) for name in _DECISION_INTERVALS},
+            **{name: _optional_interval(data.get(name)) for name in _DECISION_INTERVALS},
         )
 
 
-def _interval_in(data: Any) -> Interval | None:
+def _optional_interval(data: Any) -> Interval | None:
     return None if data is None else Interval.from_dict(data)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRow:
-    """Why the theory of the feature-to-noise ratio expects more loss in a group than in the best one.
+    """Factors by which the theory of the feature-to-noise ratio expects a larger loss in a group than in the best one.
 
     Attributes:
-        attribute: What sorts the examples.
-        name: The group.
-        share: Its share of the examples.
-        clip_factor: What clipping leaves of its gradients on average.
-        features: Factor on the expected loss from weaker features.
-        clipping: Factor from stronger clipping.
-        imbalance: Factor from being rarer.
+        attribute: Name of the attribute.
+        name: Name of the group.
+        share: Its fraction of the examples.
+        clip_factor: Its mean clipping factor.
+        features: Factor due to weaker features.
+        clipping: Factor due to stronger clipping.
+        imbalance: Factor due to a smaller share.
     """
 
     attribute: str
@@ -149,11 +149,11 @@ class FairnessReport:
     """Measures of a classifier for every class and every declared group.
 
     Attributes:
-        num_examples: How many examples it rests on.
+        num_examples: Number of examples.
         attributes: One entry for the classes, then one per declared attribute.
-        decisions: For two classes, how differently groups are decided about; empty where that was not asked for.
-        sources: Where gaps are expected from, group by group; empty where that was not asked for.
-        confidence: Level of the intervals.
+        decisions: Disparity of decisions for two classes; empty if not requested.
+        sources: Expected sources of the gaps, one entry per group; empty if not requested.
+        confidence: Confidence level of the intervals.
     """
 
     num_examples: int

@@ -1,6 +1,6 @@
-"""Two ways to help a group, and what they cost: weighting its losses is free, drawing it more often is charged.
+"""Two methods in favour of a group: loss weights cost no privacy, a higher sampling rate does.
 
-Freezing and augmentation are free too: see ``privet.mechanism.masking`` and ``privet.training.augmentation``.
+Freezing and augmentation cost no privacy either: see ``privet.mechanism.masking`` and ``privet.training.augmentation``.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 
 def group_weighted(losses: Losses, groups: Callable[[Tensor, Tensor], Tensor], weights: Sequence[float]) -> Losses:
-    """Return a loss function that multiplies every example's loss by the weight of its own group.
+    """Return a loss function that multiplies every example's loss by the weight of its group.
 
-    Guarantee: free. A weight changes an example's gradient before it is clipped, and the clipping bound holds whatever
-    the gradient was. That needs weights that are declared: weights computed from the records, such as the inverse of
-    their counts, are a release of their own and not covered.
+    Guarantee: no privacy cost. A weight changes an example's gradient before clipping, and the clipping bound holds for
+    every gradient. The weights must be declared: weights computed from the records, such as inverse counts, are a
+    separate release that the guarantee does not cover.
 
-    Edge cases: a weight of zero leaves a group out; weights below zero, infinite or NaN are refused. Gradients that are
-    longer than the bound already gain nothing from a larger weight.
+    Edge cases: a weight of zero excludes a group; weights below zero, infinite or NaN are refused. A larger weight has
+    no effect on gradients that are already longer than the bound.
 
     Args:
-        losses: From inputs and targets to one loss per example.
-        groups: From inputs and targets to the group of each example, from 0.
-        weights: One per group, declared.
+        losses: Maps inputs and targets to one loss per example.
+        groups: Maps inputs and targets to the group number of each example, from 0.
+        weights: Declared weights, one per group.
     """
     values = [checks.non_negative("weight", weight) for weight in weights]
     if not values:
-        raise ArgumentError("Give one weight per group.")
+        raise ArgumentError("weights is empty. Give one weight per group.")
 
     def weighted(inputs: Tensor, targets: Tensor) -> Tensor:
         found = losses(inputs, targets)
@@ -47,31 +47,31 @@ def group_weighted(losses: Losses, groups: Callable[[Tensor, Tensor], Tensor], w
 
 
 def charged_for_group_rates(plan: Plan, rates: Sequence[float]) -> Plan:
-    """Return the plan that a training with a sampling rate per group would have to be charged as.
+    """Return the plan whose guarantee covers training with a different sampling rate for each group.
 
-    privet's sessions draw every record at one rate, and recipes refuse any other. Whoever draws a rare group more often
-    in a loop of their own must account for it at the highest rate; this plan is the price.
+    Sessions and recipes sample every record at one rate. A custom training loop that samples a rare group more often
+    must be accounted for at the highest rate; this plan has that rate.
 
-    Guarantee: where every record joins a step independently of all others with the rate of its own group, the guarantee
-    of this plan holds for the records of every group, because the cost rises with the rate. The average rate would
-    understate what the favoured group, of all people, gives up. Rates must be declared, not computed from the records.
+    Guarantee: if every record joins a step independently with the rate of its group, the guarantee of this plan holds
+    for the records of every group, because the privacy cost increases with the rate. The average rate would understate
+    the cost for the group with the highest rate. Rates must be declared, not computed from the records.
 
-    Edge cases: equal rates give the plan at that rate; a group of rate zero is not used and costs nothing.
+    Edge cases: equal rates give the plan at that rate; a group with rate zero is not used and has no cost.
 
     Args:
-        plan: The plan with one rate; its noise, clipping and steps are kept.
-        rates: Probability with which a record of each group joins a step.
+        plan: The plan with one rate; noise, clipping and steps stay the same.
+        rates: Sampling probability of a record per step, one per group.
 
     Raises:
-        ArgumentError: the plan samples otherwise, so that there is no rate to raise, or no group is ever drawn.
+        ArgumentError: the plan has no Poisson sampling, or all rates are zero.
     """
     if not plan.sampling.has_independent_coins or plan.sampling.inclusion == 1:
         raise ArgumentError(
-            f"Rates of groups are charged for Poisson sampling, and this plan has {type(plan.sampling).__name__}. Use "
-            "Poisson sampling, or weight losses, which is free."
+            f"Sampling rates of groups need Poisson sampling, and this plan has {type(plan.sampling).__name__}. Use "
+            "Poisson sampling, or group_weighted losses, which cost no privacy."
         )
     found = [checks.probability("rate", rate, allow_zero=True, allow_one=True) for rate in rates]
     if not found or max(found) == 0:
-        raise ArgumentError("Give one rate per group, at least one of them above zero: otherwise nothing is drawn.")
+        raise ArgumentError("Give one rate per group, at least one of them above zero.")
     divisor = plan.sampling.expected_batch_size
     return replace(plan, sampling=Poisson(rate=max(found), steps=plan.num_steps, expected_batch_size=divisor))

@@ -1,9 +1,9 @@
-"""Sensitivity of a model to noise in each coordinate, and the expected cost of any noise.
+"""Sensitivity of a model's loss to noise in each coordinate, and the expected cost of a noise distribution.
 
 The sensitivity of a model is the derivative of its mean loss by every parameter (Xiang, Yang and Li 2019). It is an
-exact function of the examples it is measured on, so they must be public: measured on private ones it would void any
-guarantee that rests on it. To first order zero-mean noise costs nothing on average; the weighted absolute noise that is
-computed here says how far the loss can be pushed by it, not how far it will be.
+exact function of the examples, so they must be public: with private examples, a guarantee that depends on it is void.
+To first order zero-mean noise does not change the mean loss; the weighted absolute noise computed here is a scale for
+the change of the loss by one draw, not its expected increase.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ModelSensitivity:
     """The derivative of the mean loss by every trainable coordinate, in absolute value.
 
     Attributes:
-        layout: Where each parameter lies.
-        weights: One per coordinate, zero or more.
+        layout: Position of each parameter in the vector of coordinates.
+        weights: Non-negative, one per coordinate.
     """
 
     layout: Layout
@@ -44,25 +44,25 @@ class ModelSensitivity:
         """Return the mean of ``sum_i weight_i |noise_i|`` for one release.
 
         Args:
-            noise: Calibrated.
-            sensitivity: The bound of clipping, per group; in the units of the noise where it has a geometry.
+            noise: The calibrated noise.
+            sensitivity: The clipping bounds per group; for noise with a geometry, in its units.
 
-        Edge cases: a model that no coordinate matters to has cost 0; noise without a multiplier is refused.
+        Edge cases: noise without a multiplier is refused.
         """
         return float(noise.mean_noise(self.layout, sensitivity) @ self.weights)
 
 
-def model_sensitivity(
+def measure_sensitivity(
     model: nn.Module, losses: Losses, features: Tensor, labels: Tensor, *, grouping: Grouping | None = None
 ) -> ModelSensitivity:
-    """Measure a model on public examples.
+    """Measure the sensitivity of a model on public examples.
 
     Args:
-        model: As it stands; it is not changed.
-        losses: From outputs and labels to one loss per example.
-        features: Of the public examples.
-        labels: Of the public examples.
-        grouping: Of the plan whose noise is to be judged; one group by default.
+        model: The model; it is not changed.
+        losses: Maps outputs and labels to one loss per example.
+        features: Features of the public examples.
+        labels: Labels of the public examples.
+        grouping: Grouping of the plan whose noise is evaluated; one group by default.
     """
     named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
     layout = Layout.of([(name, tuple(value.shape)) for name, value in named], grouping or OneGroup())

@@ -1,4 +1,4 @@
-"""Accuracy under attack by radius, and the length of the weights: plain values that need no torch to be shown."""
+"""Accuracy under attack by radius, and the norm of the weights, as plain values without torch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from privet.errors import ArgumentError
 
 
 def wilson_interval(num_right: int, num_examples: int, *, confidence: float = 0.95) -> Interval:
-    """Return a share with its score interval (Wilson, 1927), which stays within 0 and 1.
+    """Return a proportion with its score interval (Wilson, 1927), which lies within 0 and 1.
 
-    Edge cases: no examples give the share 0 and the interval from 0 to 1.
+    Edge cases: without examples the value is 0 and the interval is 0 to 1.
     """
     n = checks.count("num_examples", num_examples, minimum=0)
     right = checks.count("num_right", num_right, minimum=0)
@@ -33,7 +33,7 @@ def wilson_interval(num_right: int, num_examples: int, *, confidence: float = 0.
 
 @dataclass(frozen=True, kw_only=True)
 class RadiusPoint:
-    """Accuracy when every example may be moved by this much; radius 0 is the accuracy without an attack."""
+    """Accuracy under attacks of this radius; radius 0 is the accuracy without an attack."""
 
     radius: float
     accuracy: Interval
@@ -41,15 +41,15 @@ class RadiusPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class RobustnessReport:
-    """Accuracy against the radius of an attack.
+    """Accuracy by radius of an attack.
 
-    An attack only finds an upper bound: a better one may break more examples.
+    The accuracy under one attack is an upper bound: a better attack may succeed on more examples.
 
     Attributes:
-        norm: In words, the norm that the radius is measured in.
-        num_examples: How many examples were attacked.
-        num_steps: Steps of the attack.
-        num_restarts: Random starts of the attack.
+        norm: Name of the norm of the radius.
+        num_examples: Number of attacked examples.
+        num_steps: Number of steps of the attack.
+        num_restarts: Number of random starts of the attack.
         points: One per radius, ascending.
     """
 
@@ -84,17 +84,18 @@ class RobustnessReport:
 def noise_walk_length(
     *, learning_rate: float, noise_std: float, num_steps: int, num_parameters: int, momentum: float = 0.0
 ) -> float:
-    """Return how far noise alone carries the weights: ``eta sigma sqrt(T d)`` (Xu and Chen, 2026, Section 4.2).
+    """Return the expected norm of the weights' random walk by noise: ``eta sigma sqrt(T d)`` (Xu and Chen, 2026, 4.2).
 
-    A larger norm of the weights lets a small change of the input change the output by more. With momentum one draw
-    moves the weights by ``eta / (1 - momentum)`` in the end, which is the rate that is used then.
+    The larger the norm of the weights, the more a small change of the input can change the output. With momentum one
+    draw changes the weights by ``eta / (1 - momentum)`` in total, so this is the effective learning rate.
 
     Args:
-        learning_rate: Of plain gradient steps.
-        noise_std: Of the noise on the averaged gradient, per coordinate: multiplier times sensitivity over batch size.
-        num_steps: How many noisy steps.
-        num_parameters: How many coordinates get noise.
-        momentum: Of the optimizer; exact in the limit of many steps.
+        learning_rate: Learning rate of SGD.
+        noise_std: Standard deviation of the noise on each coordinate of the averaged gradient: noise multiplier times
+            sensitivity over batch size.
+        num_steps: Number of noisy steps.
+        num_parameters: Number of coordinates with noise.
+        momentum: Momentum of SGD; exact in the limit of many steps.
     """
     rate = checks.non_negative("learning_rate", learning_rate)
     kept = 1 - checks.probability("momentum", momentum, allow_zero=True)
@@ -109,11 +110,11 @@ def noise_walk_length(
 
 @dataclass(frozen=True, kw_only=True)
 class WeightGrowth:
-    """The length of a model's weights beside what noise alone explains.
+    """The norm of a model's weights beside the norm that noise alone would give.
 
     Attributes:
-        measured: Length of all trained weights.
-        from_noise: Length that a random walk of the same noise has.
+        measured: Norm of all trained weights.
+        from_noise: Norm of a random walk with the same noise.
     """
 
     measured: float
@@ -121,7 +122,7 @@ class WeightGrowth:
 
     @property
     def noise_share(self) -> float:
-        """The part of the squared length that noise alone explains, at most 1; 0 for weights of length zero."""
+        """The fraction of the squared norm that noise explains, at most 1; 0 for weights of norm zero."""
         return min(1.0, (self.from_noise / self.measured) ** 2) if self.measured else 0.0
 
     @classmethod

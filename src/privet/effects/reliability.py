@@ -1,4 +1,4 @@
-"""Accuracy by confidence, and the figures that follow from it: plain values that need no torch to be shown."""
+"""Accuracy by confidence and calibration errors, as plain values without torch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from privet import checks
 from privet.errors import ArgumentError
 
 _INTERVALS = ("accuracy", "expected_error", "largest_error", "brier_score", "negative_log_likelihood")
-# Files that were written before these had intervals lack them.
-_PARTS = ("over_confidence", "under_confidence")
+# Files of earlier versions do not contain these intervals.
+_OPTIONAL = ("over_confidence", "under_confidence")
 
 
 class Binning(Enum):
-    """The rule that sorts confidences into bins."""
+    """The rule that defines the bins of confidence."""
 
     EQUAL_WIDTH = "equal width"
     EQUAL_MASS = "equal mass"
@@ -25,14 +25,14 @@ class Binning(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ReliabilityBin:
-    """The predictions whose confidence lies in ``(low, high]``; an empty bin has zero for its means.
+    """The predictions with confidence in ``(low, high]``; the means of an empty bin are zero.
 
     Attributes:
         low: Lower end, not included.
         high: Upper end, included.
-        num_examples: How many predictions fall in.
+        num_examples: Number of predictions.
         confidence: Their mean confidence.
-        accuracy: The share of them that is right.
+        accuracy: Fraction of correct predictions.
     """
 
     low: float
@@ -43,7 +43,7 @@ class ReliabilityBin:
 
     @property
     def over_confidence(self) -> float:
-        """Confidence above accuracy; negative where the predictions are better than they say."""
+        """Mean confidence minus accuracy; negative for under-confident predictions."""
         return self.confidence - self.accuracy
 
     @classmethod
@@ -56,13 +56,12 @@ class ReliabilityBin:
 
 @dataclass(frozen=True, kw_only=True)
 class Reliability:
-    """Accuracy by confidence, and the errors that follow from it."""
+    """Accuracy by confidence (a reliability diagram), and the calibration errors."""
 
     bins: tuple[ReliabilityBin, ...]
     binning: Binning
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the bins as plain values."""
         return {"binning": self.binning.value, "bins": [asdict(entry) for entry in self.bins]}
 
     @classmethod
@@ -74,22 +73,21 @@ class Reliability:
 
     @property
     def num_examples(self) -> int:
-        """The number of predictions."""
         return sum(entry.num_examples for entry in self.bins)
 
     @property
     def expected_error(self) -> float:
-        """ECE: the mean gap between confidence and accuracy, bins weighted by their predictions."""
+        """ECE: the mean absolute gap between confidence and accuracy, weighted by the number of predictions."""
         return math.fsum(self._weighted(abs(entry.over_confidence), entry) for entry in self.bins)
 
     @property
     def largest_error(self) -> float:
-        """MCE: the largest gap of a bin that holds any prediction. Rests on few examples where bins are sparse."""
+        """MCE: the largest absolute gap of a bin that is not empty. Unreliable if that bin has few predictions."""
         return max((abs(entry.over_confidence) for entry in self.bins if entry.num_examples), default=0.0)
 
     @property
     def worst_bin_size(self) -> int:
-        """The number of predictions in the bin of the largest error, which may be one."""
+        """The number of predictions in the bin of the largest error."""
         worst = max(
             (entry for entry in self.bins if entry.num_examples), key=lambda e: abs(e.over_confidence), default=None
         )
@@ -97,12 +95,12 @@ class Reliability:
 
     @property
     def over_confidence(self) -> float:
-        """The part of the expected error from bins that claim more than they hold."""
+        """The part of the expected error from over-confident bins."""
         return math.fsum(self._weighted(max(entry.over_confidence, 0.0), entry) for entry in self.bins)
 
     @property
     def under_confidence(self) -> float:
-        """The part of the expected error from bins that hold more than they claim."""
+        """The part of the expected error from under-confident bins."""
         return math.fsum(self._weighted(max(-entry.over_confidence, 0.0), entry) for entry in self.bins)
 
     def _weighted(self, gap: float, entry: ReliabilityBin) -> float:
@@ -111,7 +109,7 @@ class Reliability:
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A value and a bootstrap percentile interval around it."""
+    """A value and its bootstrap percentile interval."""
 
     value: float
     low: float
@@ -127,16 +125,15 @@ class CalibrationReport:
     """The calibration of one classifier on one set of examples.
 
     Attributes:
-        num_examples: How many examples it rests on.
-        accuracy: Share of right predictions.
+        num_examples: Number of examples.
+        accuracy: Fraction of correct predictions.
         expected_error: ECE.
-        largest_error: MCE; its interval is wide where bins are sparse.
-        brier_score: Mean squared distance of the probabilities from the truth.
+        largest_error: MCE; its interval is wide if bins have few predictions.
+        brier_score: Mean squared distance between the probabilities and the one-hot label.
         negative_log_likelihood: Mean loss.
-        reliability: The bins behind the errors.
-        over_confidence: The part of the expected error from bins that claim more than they hold; None where no interval
-            was made.
-        under_confidence: The part from bins that hold more than they claim.
+        reliability: The bins of the reliability diagram.
+        over_confidence: The part of the expected error from over-confident bins; None in files of earlier versions.
+        under_confidence: The part of the expected error from under-confident bins; None in files of earlier versions.
     """
 
     num_examples: int
@@ -150,7 +147,7 @@ class CalibrationReport:
     under_confidence: Interval | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        known = (name for name in (*_INTERVALS, *_PARTS) if getattr(self, name) is not None)
+        known = (name for name in (*_INTERVALS, *_OPTIONAL) if getattr(self, name) is not None)
         intervals = {name: asdict(getattr(self, name)) for name in known}
         return {"num_examples": self.num_examples, **intervals, "reliability": self.reliability.to_dict()}
 
@@ -161,5 +158,5 @@ class CalibrationReport:
                 num_examples=checks.count("num_examples", data["num_examples"]),
                 reliability=Reliability.from_dict(data["reliability"]),
                 **{name: Interval.from_dict(data[name]) for name in _INTERVALS},
-                **{name: Interval.from_dict(data[name]) for name in _PARTS if name in data},
+                **{name: Interval.from_dict(data[name]) for name in _OPTIONAL if name in data},
             )

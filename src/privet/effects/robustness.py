@@ -1,9 +1,9 @@
 """Accuracy under attack: projected gradient ascent on the input (Madry et al., 2018), in two norms, with restarts.
 
-Noise in training leaves directions in the weights that have nothing to do with the classes, and lengthens them with
-every step: small changes of the input then move the output by more (Xu and Chen, 2026, Theorem 3.7).
+Noise in training adds components to the weights that are unrelated to the classes, and their norm grows with every
+step: a small change of the input then changes the output by more (Xu and Chen, 2026, Theorem 3.7).
 
-Not private: everything here is an exact function of the examples it is given.
+Not private: all results are exact functions of the examples.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Logits = Callable[[Tensor], Tensor]
 
 
 class Norm(Protocol):
-    """A norm on one example's input: how far a change is, and where it grows fastest."""
+    """A norm on changes of one example's input."""
 
     @property
     def name(self) -> str:
-        """The norm in words."""
+        """Name of the norm, for reports."""
         ...
 
     def start(self, inputs: Tensor, radius: float, generator: torch.Generator) -> Tensor:
@@ -36,11 +36,11 @@ class Norm(Protocol):
         ...
 
     def ascent(self, gradients: Tensor) -> Tensor:
-        """Return the change of length 1 along which each example's loss grows fastest; zero where it has no slope."""
+        """Return the change of norm 1 that increases each example's loss fastest; zero for a zero gradient."""
         ...
 
     def project(self, changes: Tensor, radius: float) -> Tensor:
-        """Return the nearest changes whose length is at most the radius."""
+        """Project changes onto the ball of this radius."""
         ...
 
 
@@ -51,42 +51,37 @@ class LargestChange:
     name: str = "largest change of a coordinate (l-infinity)"
 
     def start(self, inputs: Tensor, radius: float, generator: torch.Generator) -> Tensor:
-        """Return changes that are uniform in the cube."""
         return (2 * _uniform(inputs, generator) - 1) * radius
 
     def ascent(self, gradients: Tensor) -> Tensor:
-        """Return the signs."""
         return gradients.sign()
 
     def project(self, changes: Tensor, radius: float) -> Tensor:
-        """Clamp every coordinate."""
         return changes.clamp(-radius, radius)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Euclidean:
-    """The l2 norm: the length of the change."""
+    """The l2 norm."""
 
     name: str = "length of the change (l2)"
 
     def start(self, inputs: Tensor, radius: float, generator: torch.Generator) -> Tensor:
-        """Return changes that are uniform in the ball."""
+        # uniform in the ball
         directions = self.ascent(_gaussian(inputs, generator))
         size = math.prod(inputs.shape[1:])
         lengths = _uniform(inputs.flatten(1)[:, :1], generator) ** (1 / size)
         return directions * (radius * lengths.reshape(-1, *(1 for _ in inputs.shape[1:])))
 
     def ascent(self, gradients: Tensor) -> Tensor:
-        """Scale every example's gradient to length 1."""
         return gradients / _lengths(gradients).clamp_min(torch.finfo(gradients.dtype).tiny)
 
     def project(self, changes: Tensor, radius: float) -> Tensor:
-        """Shorten the changes that are too long."""
         return changes * (radius / _lengths(changes).clamp_min(torch.finfo(changes.dtype).tiny)).clamp_max(1.0)
 
 
 def _lengths(values: Tensor) -> Tensor:
-    # Scaled by the largest entry first: squares of very small gradients would vanish.
+    # Divide by the largest entry first: squares of very small gradients would underflow.
     flat = values.flatten(1)
     scale = flat.abs().amax(1, keepdim=True).clamp_min(torch.finfo(values.dtype).tiny)
     lengths: Tensor = torch.linalg.vector_norm(flat / scale, dim=1, keepdim=True) * scale
@@ -94,7 +89,7 @@ def _lengths(values: Tensor) -> Tensor:
 
 
 def _uniform(like: Tensor, generator: torch.Generator) -> Tensor:
-    # Drawn on the CPU, so that an attack starts from the same points on every device.
+    # Drawn on the CPU, so that an attack has the same initial points on every device.
     return torch.rand(like.shape, generator=generator, dtype=torch.float64).to(like)
 
 
@@ -107,12 +102,12 @@ class ProjectedGradient:
     """Projected gradient ascent on the loss of each example.
 
     Attributes:
-        norm: What the radius is measured in.
-        num_steps: Gradient steps per start.
-        step_share: Length of a step as a share of the radius.
-        num_restarts: How often to start; an example counts as broken if any start breaks it.
-        random_start: Start anywhere within the radius; False starts at the example, which makes restarts pointless.
-        bounds: Range that inputs stay in, such as 0 and 1 for pixels; None leaves them free.
+        norm: Norm of the radius.
+        num_steps: Number of gradient steps per start.
+        step_share: Step size as a fraction of the radius.
+        num_restarts: Number of starts; the attack succeeds on an example if any start succeeds.
+        random_start: Start at a random point within the radius; False starts at the example.
+        bounds: Range of valid inputs, such as 0 and 1 for pixels; None for no bounds.
     """
 
     norm: Norm
@@ -126,14 +121,14 @@ class ProjectedGradient:
         checks.count("num_steps", self.num_steps)
         checks.positive("step_share", self.step_share)
         if checks.count("num_restarts", self.num_restarts) > 1 and not self.random_start:
-            raise ArgumentError("Restarts from the same point find the same. Use random_start=True or one start.")
+            raise ArgumentError("Restarts from the same point are identical. Use random_start=True or num_restarts=1.")
 
     def attack(
         self, model: Logits, inputs: Tensor, labels: Tensor, *, radius: float, generator: torch.Generator
     ) -> Tensor:
         """Return one changed input per example, from one start.
 
-        Edge cases: radius 0 returns the inputs; an example without slope stays where it started.
+        Edge cases: radius 0 returns the inputs; an example with a zero gradient keeps its initial point.
         """
         size = checks.non_negative("radius", radius)
         changes = torch.zeros_like(inputs)
@@ -151,10 +146,10 @@ class ProjectedGradient:
 
 
 def _rise(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return a number whose slope in each input is that of its cross entropy, up to a positive factor.
+    """Return a scalar whose gradient by each input is that of the cross entropy, up to a positive factor.
 
-    The factor is one minus the probability of the true class. It vanishes in rounding where a model is confident, and
-    an attack that kept it would stand still there and call the model robust; directions do not need it.
+    The factor is one minus the probability of the true class. For confident predictions it underflows to zero, and an
+    attack with it would not move and would report a robust model. The direction does not depend on it.
     """
     others = logits.detach().scatter(1, labels[:, None], -torch.inf)
     pulls = others.softmax(1).scatter(1, labels[:, None], -1.0)
@@ -172,26 +167,27 @@ def robustness_curve(
     batch_size: int = 500,
     seed: int = 0,
 ) -> RobustnessReport:
-    """Measure accuracy when every example may be moved, by radius.
+    """Measure accuracy under attack, by radius.
 
-    An example broken at one radius counts as broken at every larger one, where the same change is allowed: the curve
-    never rises. Radius 0 is added; it is the accuracy without an attack.
+    A successful attack at one radius counts at every larger radius too, so the curve never increases. Radius 0 is
+    always
+    included: the accuracy without an attack.
 
     Args:
-        model: The classifier; run in evaluation mode, its gradients are left alone.
-        inputs: Examples in the space in which the radius is measured, such as pixels from 0 to 1.
+        model: The classifier; it runs in evaluation mode and its ``grad`` fields do not change.
+        inputs: Examples in the space of the radius, such as pixels from 0 to 1.
         labels: Their classes.
-        attack: How to attack.
-        radii: How far examples may be moved.
-        as_inputs: From that space to what the model takes, such as a normalisation; None for the model's own.
-        batch_size: Examples per pass.
-        seed: Of the random starts.
+        attack: The attack.
+        radii: Radii of the attack.
+        as_inputs: Maps that space to the model's inputs, such as a normalisation; None if they are the same.
+        batch_size: Number of examples per forward pass.
+        seed: Seed of the random starts.
 
     Raises:
-        DataError: there are no examples, or the model gives NaN.
+        DataError: inputs are empty or differ from labels in number, or the model returns NaN.
     """
     if not len(inputs) or len(inputs) != len(labels):
-        raise DataError("An attack needs examples, and one label for each.")
+        raise DataError("An attack needs examples, and one label per example.")
     ascending = sorted({checks.non_negative("radius", radius) for radius in radii} | {0.0})
     device = next(model.parameters()).device
     prepared = as_inputs or (lambda values: values)
@@ -227,16 +223,16 @@ def _num_unbroken(
     radii: Sequence[float],
     generator: torch.Generator,
 ) -> Tensor:
-    """Return how many examples of a batch are still right at each radius; the first radius is 0."""
-    standing = _is_right(logits, inputs, labels).nonzero().squeeze(1)
-    counts = [len(standing)]
+    """Return the number of correct predictions in a batch under attack at each radius; the first radius is 0."""
+    robust = _is_right(logits, inputs, labels).nonzero().squeeze(1)
+    counts = [len(robust)]
     for radius in radii[1:]:
         for _ in range(attack.num_restarts):
-            own, truth = inputs[standing], labels[standing]
-            if len(standing):
+            own, truth = inputs[robust], labels[robust]
+            if len(robust):
                 changed = attack.attack(logits, own, truth, radius=radius, generator=generator)
-                standing = standing[_is_right(logits, changed, truth)]
-        counts.append(len(standing))
+                robust = robust[_is_right(logits, changed, truth)]
+        counts.append(len(robust))
     return torch.tensor(counts)
 
 
@@ -244,11 +240,11 @@ def _num_unbroken(
 def _is_right(logits: Logits, inputs: Tensor, labels: Tensor) -> Tensor:
     found = logits(inputs)
     if bool(found.isnan().any()):
-        raise DataError("The model gives NaN, so nothing can be said about its robustness.")
+        raise DataError("The model returns NaN for some examples. Check its weights and the range of the inputs.")
     return found.argmax(1) == labels
 
 
 def weight_length(model: nn.Module) -> float:
-    """Return the length of all weights that training may change."""
+    """Return the l2 norm of all trainable weights."""
     squares = [value.detach().double().square().sum() for value in model.parameters() if value.requires_grad]
     return math.sqrt(float(torch.stack(squares).sum())) if squares else 0.0

@@ -1,13 +1,13 @@
 """Effects of random masks on private training: the terms of the convergence bound, and their measurement.
 
-Masking before clipping takes noise away and lets what is kept through less clipped, at the price of signal (Zhu and
-Blaschko, "Improving differentially private SGD via randomly sparsified gradients", 2023). Their bound (Theorem 3.5) on
-the mean of ``P(|xi| < 3C/4) h(grad) |grad|`` over the run is ``U(r) = descent_term / kappa + (1 - r) / kappa *
-learning_rate * noise_term`` with ``1 - r < kappa <= 1``. Whether a rate above zero can help is a question of kappa
-alone, which can be measured: with ``kappa = 1 - r`` the bound only grows with the rate, with ``kappa = sqrt(1 - r)`` it
-is least at :attr:`ConvergenceTerms.optimal_rate`.
+Masking before clipping reduces noise and clips the kept coordinates less, but loses signal (Zhu and Blaschko,
+"Improving differentially private SGD via randomly sparsified gradients", 2023). Their bound (Theorem 3.5) on the mean
+of ``P(|xi| < 3C/4) h(grad) |grad|`` over the run is ``U(r) = descent_term / kappa + (1 - r) / kappa * learning_rate *
+noise_term`` with ``1 - r < kappa <= 1``. Only kappa decides whether a rate above zero can help, and it can be measured:
+with ``kappa = 1 - r`` the bound increases with the rate, with ``kappa = sqrt(1 - r)`` its minimum is at
+:attr:`ConvergenceTerms.optimal_rate`.
 
-Functions of gradients are exact functions of the examples behind them: not private, and meant for public data.
+Not private: functions of gradients are exact functions of the examples. Use public data.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ Losses = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class ConvergenceTerms:
-    """The constants of a run from which the convergence bound follows; all of them are public or assumed.
+    """The constants of the convergence bound; all of them are public or assumed.
 
     Attributes:
         clip_norm: The clipping threshold C.
-        noise_multiplier: Noise on the sum over C.
+        noise_multiplier: Standard deviation of the noise on the sum, over C.
         num_coordinates: Number of trainable parameters.
         smoothness: Lipschitz constant G of the loss's gradient.
-        expected_batch_size: By what the noisy sum is divided.
-        learning_rate: Of plain gradient descent.
-        num_steps: Of the run.
-        loss_drop: From the first loss to the least possible one.
-        clipping_bias: Mean of the bias terms b', which vanish for gradients distributed symmetrically.
+        expected_batch_size: Divisor of the noisy sum.
+        learning_rate: Learning rate of plain gradient descent.
+        num_steps: Number of steps.
+        loss_drop: Initial loss minus the smallest possible loss.
+        clipping_bias: Mean of the bias terms b', which are zero for symmetrically distributed gradients.
     """
 
     clip_norm: float
@@ -55,7 +55,6 @@ class ConvergenceTerms:
     clipping_bias: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
         for name in ("clip_norm", "noise_multiplier", "smoothness", "expected_batch_size", "learning_rate"):
             object.__setattr__(self, name, checks.positive(name, getattr(self, name)))
         for name in ("num_coordinates", "num_steps"):
@@ -65,13 +64,13 @@ class ConvergenceTerms:
 
     @property
     def noise_term(self) -> float:
-        """Delta_sigma: what the noise contributes, ``C^2 sigma^2 d G / (2 B^2)``."""
+        """Delta_sigma, the contribution of the noise: ``C^2 sigma^2 d G / (2 B^2)``."""
         noise = self.clip_norm * self.noise_multiplier / self.expected_batch_size
         return noise**2 * self.num_coordinates * self.smoothness / 2
 
     @property
     def descent_term(self) -> float:
-        """Delta_C: what is left without noise, ``loss_drop / (learning_rate T) + learning_rate G C^2 / 2 - bias``."""
+        """Delta_C, the bound without noise: ``loss_drop / (learning_rate T) + learning_rate G C^2 / 2 - bias``."""
         descent = self.loss_drop / (self.learning_rate * self.num_steps)
         return descent + self.learning_rate * self.smoothness * self.clip_norm**2 / 2 - self.clipping_bias
 
@@ -83,20 +82,19 @@ class ConvergenceTerms:
 
     @property
     def optimal_rate(self) -> float:
-        """Where the bound is least for ``kappa = sqrt(1 - r)``: ``1 - Delta_C / (learning_rate * Delta_sigma)``.
+        """The minimum of the bound for ``kappa = sqrt(1 - r)``: ``1 - Delta_C / (learning_rate * Delta_sigma)``.
 
-        The learning rate multiplies the noise term in the bound, as it does here; equation 114 of the paper omits it.
-        Zero where noise does not dominate.
+        The learning rate multiplies the noise term, as in the bound; equation 114 of the paper omits it. Zero if noise
+        does not dominate.
         """
         return max(0.0, 1 - max(0.0, self.descent_term) / (self.learning_rate * self.noise_term))
 
 
 def equivalent_clipping(clip_norm: float, *, momentum: float, new_momentum: float) -> float:
-    """Return the threshold that moves the weights as far under another momentum: ``C / (1 - momentum)`` is kept.
+    """Return the threshold with the same total update under another momentum: ``C / (1 - momentum)`` stays the same.
 
-    One noisy gradient moves the weights by ``learning_rate / (1 - momentum)`` times itself in the end, signal and noise
-    alike. This is about heavy-ball momentum without dampening; for Adam, which divides by the size of the gradients,
-    threshold and momentum are separate choices.
+    One noisy gradient changes the weights by ``learning_rate / (1 - momentum)`` times itself in total, signal and noise
+    alike. This holds for heavy-ball momentum without dampening, not for Adam, which divides by the size of gradients.
     """
     old = checks.probability("momentum", momentum, allow_zero=True)
     new = checks.probability("new_momentum", new_momentum, allow_zero=True)
@@ -123,8 +121,8 @@ class Kappa:
     """The factor that a random mask leaves of the bound's left-hand side.
 
     Attributes:
-        value: Kappa, or NaN where no gradient is near enough to the mean for the bound to say anything.
-        near_mean: Share of gradients within three quarters of the threshold of their mean, without a mask.
+        value: Kappa; NaN if no gradient is close enough to the mean, so that the bound is empty.
+        near_mean: Fraction of gradients within three quarters of the threshold from their mean, without a mask.
         rate: The mask's rate.
     """
 
@@ -134,7 +132,7 @@ class Kappa:
 
     @property
     def premise_holds(self) -> bool:
-        """Whether enough gradients are near their mean for ``kappa < 1`` to be proven (Lemma 3.3)."""
+        """Whether enough gradients are close to their mean, the premise of ``kappa < 1`` (Lemma 3.3)."""
         return self.near_mean >= math.sqrt(1 - self.rate)
 
 
@@ -163,21 +161,21 @@ def _bounded_part(mean: Tensor, rest: Tensor, bound: float) -> tuple[float, floa
 
 
 def noise_norm_ratio(num_coordinates: int, *, rate: float, num_draws: int = 1, seed: int = 0) -> float:
-    """Return the mean length of masked noise over that of the same noise unmasked (Figure 1c): ``sqrt(1 - rate)``."""
+    """Return the mean norm of masked noise over that of the unmasked noise (Figure 1c): about ``sqrt(1 - rate)``."""
     size = checks.count("num_coordinates", num_coordinates)
     dropped = math.floor(checks.probability("rate", rate, allow_zero=True) * size)
     rng = np.random.default_rng(checks.count("seed", seed, minimum=0))
     found = []
     for _ in range(checks.count("num_draws", num_draws)):
-        squares = np.square(rng.standard_normal(size))  # independent, so that any coordinates may be the masked ones
+        squares = np.square(rng.standard_normal(size))  # independent coordinates: the first ones can be the masked ones
         found.append(math.sqrt(squares[dropped:].sum() / squares.sum()))
     return float(np.mean(found))
 
 
 def gradient_norm_ratio(gradients: Tensor, keep: Tensor, *, clip_norm: float) -> float:
-    """Return by how much a mask lengthens the mean clipped gradient on the kept coordinates (Figure 1d).
+    """Return the norm of the mean clipped gradient on the kept coordinates, masked over unmasked (Figure 1d).
 
-    Between 1, where nothing is clipped, and about ``1 / sqrt(1 - rate)``, where everything is.
+    Between 1, if nothing is clipped, and about ``1 / sqrt(1 - rate)``, if everything is clipped.
     """
     bound, rows = checks.positive("clip_norm", clip_norm), _rows(gradients).double()
     if keep.dtype != torch.bool or keep.shape != rows.shape[1:] or not bool(keep.any()):
@@ -202,39 +200,39 @@ def projected_deviations(gradients: Tensor, *, num_axes: int = 2, seed: int = 0)
 
 @dataclass(frozen=True, kw_only=True)
 class Symmetry:
-    """Whether points lie symmetrically about the origin.
+    """Result of a test for symmetry about the origin.
 
     Attributes:
-        energy_distance: Between the points and their mirror images; zero for a symmetric distribution.
-        p_value: Share of random mirrorings of single points that give at least this distance.
+        energy_distance: Between the points and their reflections; zero for a symmetric distribution.
+        p_value: Fraction of random sign flips of single points with at least this distance.
     """
 
     energy_distance: float
     p_value: float
 
 
-def symmetry(points: Tensor, *, num_mirrorings: int = 199, seed: int = 0) -> Symmetry:
-    """Test whether the points' distribution is symmetric about the origin, by mirroring points at random."""
+def symmetry(points: Tensor, *, num_flips: int = 199, seed: int = 0) -> Symmetry:
+    """Test whether the distribution of the points is symmetric about the origin, by random sign flips."""
     rows = _rows(points).double()
     generator = torch.Generator(rows.device).manual_seed(checks.count("seed", seed, minimum=0))
     apart, across = torch.cdist(rows, rows), torch.cdist(rows, -rows)
 
     def distance(signs: Tensor) -> float:
-        # mirroring both of two points leaves their distance; mirroring one turns it into that to the mirror image
+        # flipping both points keeps their distance; flipping one gives the distance to its reflection
         same = signs.unsqueeze(0) * signs.unsqueeze(1) > 0
         within, between = torch.where(same, apart, across), torch.where(same, across, apart)
         return float(2 * between.mean() - 2 * within.mean())
 
     found = distance(torch.ones(len(rows), dtype=rows.dtype, device=rows.device))
     count = 0
-    for _ in range(checks.count("num_mirrorings", num_mirrorings)):
+    for _ in range(checks.count("num_flips", num_flips)):
         signs = torch.randint(0, 2, (len(rows),), generator=generator, device=rows.device) * 2 - 1
         count += distance(signs) >= found
-    return Symmetry(energy_distance=found, p_value=(1 + count) / (1 + num_mirrorings))
+    return Symmetry(energy_distance=found, p_value=(1 + count) / (1 + num_flips))
 
 
 def times_masked(keeps: Iterable[Tensor | None], num_coordinates: int) -> NDArray[np.int64]:
-    """Count how often each coordinate was masked (Figure 12); None is a mask that keeps everything. Public."""
+    """Count the masks that drop each coordinate (Figure 12); None is a mask that keeps all. Public."""
     counts = np.zeros(checks.count("num_coordinates", num_coordinates), dtype=np.int64)
     for keep in keeps:
         if keep is not None:
@@ -243,7 +241,7 @@ def times_masked(keeps: Iterable[Tensor | None], num_coordinates: int) -> NDArra
 
 
 def frequency_distance(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
-    """Return the largest gap between two distribution functions of :func:`times_masked` (Kolmogorov and Smirnov)."""
+    """Return the Kolmogorov-Smirnov distance between two distributions of :func:`times_masked`."""
     if not len(first) or not len(second):
         raise ArgumentError("frequency_distance compares the counts of at least one coordinate on each side.")
     values = np.union1d(first, second)

@@ -1,13 +1,13 @@
-"""Clipping and convergence: the tangent kernel of a model, and the matrix that clipping turns it into.
+"""Clipping and convergence: the neural tangent kernel of a model, with and without clipping.
 
-Under gradient flow the training loss moves by ``dL/dt = -(dL/df)^T A (dL/df)``, where ``A`` is the tangent kernel
-``H = (df/dw)(df/dw)^T`` without clipping and ``sum_r H_r C_r`` with it: ``H_r`` is the share of parameter group ``r``,
-and ``C_r`` holds each example's clipping factor (Bu et al., "On the convergence and calibration of deep learning with
-differential privacy", equations 2.1 and 4.3). The loss falls for all labels exactly if ``A`` is positive in quadratic
-form, and it can come to rest only where the outputs' gradient is zero if ``A`` is regular. Clipping by a threshold
-breaks the first of these, and layer by layer it may break the second.
+Under gradient flow the training loss changes by ``dL/dt = -(dL/df)^T A (dL/df)``, where ``A`` is the tangent kernel
+``H = (df/dw)(df/dw)^T`` without clipping and ``sum_r H_r C_r`` with clipping: ``H_r`` is the part of parameter group
+``r``, and ``C_r`` is the diagonal matrix of the clipping factors (Bu et al., "On the convergence and calibration of
+deep learning with differential privacy", equations 2.1 and 4.3). The loss decreases for all labels exactly if the
+quadratic form of ``A`` is positive, and if ``A`` is regular, its stationary points are those with a zero gradient by
+the outputs. Clipping by a threshold violates the first condition, and per-layer clipping can violate the second.
 
-Everything here is an exact function of the examples it is given: not private, and meant for public data.
+Not private: all results are exact functions of the examples. Use public data.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class MatrixProperties:
     """Properties of a square matrix that decide convergence.
 
     Attributes:
-        asymmetry: Length of ``A - A^T`` over the length of ``A``; zero for a symmetric matrix.
+        asymmetry: Frobenius norm of ``A - A^T`` over that of ``A``; zero for a symmetric matrix.
         least_quadratic: The smallest ``x^T A x`` over unit vectors.
         least_eigenvalue: The smallest real part of an eigenvalue.
-        largest: The spectral norm, to which the other figures are compared.
+        largest: The spectral norm, the scale of the tolerance.
     """
 
     asymmetry: float
@@ -54,7 +54,7 @@ class MatrixProperties:
 
     @property
     def is_positive_in_quadratic_form(self) -> bool:
-        """Whether no vector has a negative quadratic form: the loss does not rise for any labels."""
+        """Whether the quadratic form is non-negative: the loss increases for no labels."""
         return self.least_quadratic >= -TOLERANCE * self.largest
 
     @property
@@ -88,11 +88,11 @@ class TangentKernel:
 
     Attributes:
         parts: One matrix per group, ``[groups, examples * outputs, examples * outputs]``; their sum is ``H``.
-        pulls: The derivative of each example's loss by its outputs, ``[examples, outputs]``.
+        output_gradients: The derivative of each example's loss by its outputs, ``[examples, outputs]``.
     """
 
     parts: Tensor
-    pulls: Tensor
+    output_gradients: Tensor
 
     @property
     def whole(self) -> Tensor:
@@ -101,11 +101,11 @@ class TangentKernel:
 
     @cached_property
     def gradient_norms(self) -> Tensor:
-        """Length of each example's loss gradient in each group, ``[examples, groups]``."""
-        examples, outputs = self.pulls.shape
+        """Norm of each example's loss gradient in each group, ``[examples, groups]``."""
+        examples, outputs = self.output_gradients.shape
         blocks = self.parts.reshape(-1, examples, outputs, examples, outputs)
         own = torch.diagonal(blocks, dim1=1, dim2=3)  # [groups, outputs, outputs, examples]
-        squares = torch.einsum("nk,gkln,nl->ng", self.pulls, own, self.pulls)
+        squares = torch.einsum("nk,gkln,nl->ng", self.output_gradients, own, self.output_gradients)
         return squares.clamp_min(0).sqrt()
 
     def clipped(self, factors: Tensor) -> Tensor:
@@ -115,13 +115,13 @@ class TangentKernel:
                 f"factors must have one row per example and one column per group, {tuple(self.gradient_norms.shape)}; "
                 f"got {tuple(factors.shape)}."
             )
-        columns = factors.to(self.parts).repeat_interleave(self.pulls.shape[1], 0)
+        columns = factors.to(self.parts).repeat_interleave(self.output_gradients.shape[1], 0)
         return torch.einsum("gij,jg->ij", self.parts, columns)
 
     def loss_derivative(self, matrix: Tensor) -> float:
         """Return ``dL/dt`` of the mean loss under the gradient flow that ``matrix`` describes."""
-        pull = self.pulls.flatten() / len(self.pulls)
-        return -float(pull @ matrix @ pull)
+        gradient = self.output_gradients.flatten() / len(self.output_gradients)
+        return -float(gradient @ matrix @ gradient)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -129,10 +129,11 @@ class KernelReport:
     """The effect of one clipping rule on the kernel of one batch.
 
     Attributes:
-        properties: Of the matrix that drives the loss.
-        loss_derivative: The rate at which the mean loss begins to change; above zero it rises.
-        dropped_share: Share of examples whose factor is zero in some group.
-        scaled_alike: Whether all examples of a group have the same factor, so that clipping is only a change of rate.
+        properties: Properties of the matrix ``A``.
+        loss_derivative: Initial derivative of the mean loss by time.
+        dropped_share: Fraction of examples with a factor of zero in some group.
+        scaled_alike: Whether all examples of a group have the same factor, so that clipping only scales the learning
+            rate.
     """
 
     properties: MatrixProperties
@@ -140,28 +141,23 @@ class KernelReport:
     dropped_share: float
     scaled_alike: bool
 
-    @property
-    def loss_falls_for_all_labels(self) -> bool:
-        """Whether no choice of labels would make the loss rise from here."""
-        return self.properties.is_positive_in_quadratic_form
-
 
 def tangent_kernel(
     model: nn.Module, inputs: Tensor, targets: Tensor, losses: Losses, *, grouping: Grouping | None = None
 ) -> TangentKernel:
     """Compute the kernel of a model on a batch, in double precision and one part per clipping group.
 
-    Memory grows with examples times outputs times parameters: meant for small networks and a few hundred examples.
+    Memory grows with examples times outputs times parameters: use small networks and a few hundred examples.
 
     Args:
-        model: Any module whose examples do not interact. It is copied, not changed.
+        model: A module without interaction between examples. It is copied, not changed.
         inputs: The examples.
-        targets: What ``losses`` compares the outputs with.
-        losses: From outputs and targets to one loss per example.
-        grouping: Which parameters are clipped together; all of them by default.
+        targets: Targets of ``losses``.
+        losses: Maps outputs and targets to one loss per example.
+        grouping: The clipping groups; one group by default.
 
     Raises:
-        UnsupportedModel: the model does not run one example at a time.
+        UnsupportedModel: the model does not run on single examples.
     """
     exact = copy.deepcopy(model).double()
     named = {name: value.detach() for name, value in exact.named_parameters() if value.requires_grad}
@@ -180,16 +176,16 @@ def tangent_kernel(
     except (RuntimeError, ValueError) as error:
         raise UnsupportedModel(
             f"The kernel needs the outputs of one example at a time: {str(error).splitlines()[0]} Put random layers "
-            "(dropout) into eval(), and use layers that treat examples one by one."
+            "(dropout) into eval(), and use layers without interaction between examples."
         ) from error
     parts = [torch.zeros((), dtype=torch.float64)] * layout.num_groups
     for name, group in zip(layout.names, layout.groups, strict=True):
         rows = slopes[name].flatten(2).flatten(0, 1)
         parts[group] = parts[group].to(rows.device) + rows @ rows.mT
-    return TangentKernel(parts=torch.stack(parts), pulls=_pulls(exact, examples, targets, losses))
+    return TangentKernel(parts=torch.stack(parts), output_gradients=_output_gradients(exact, examples, targets, losses))
 
 
-def _pulls(model: nn.Module, examples: Tensor, targets: Tensor, losses: Losses) -> Tensor:
+def _output_gradients(model: nn.Module, examples: Tensor, targets: Tensor, losses: Losses) -> Tensor:
     with torch.no_grad():
         outputs = model(examples)
     leaf = outputs.detach().requires_grad_()
@@ -197,12 +193,12 @@ def _pulls(model: nn.Module, examples: Tensor, targets: Tensor, losses: Losses) 
     each = losses(leaf, wanted)
     if each.shape != (len(examples),):
         raise ArgumentError(f"losses must give one number per example, got the shape {tuple(each.shape)}.")
-    pulls: Tensor = torch.autograd.grad(each.sum(), leaf)[0]
-    return pulls.reshape(len(examples), -1)
+    gradients: Tensor = torch.autograd.grad(each.sum(), leaf)[0]
+    return gradients.reshape(len(examples), -1)
 
 
 def kernel_report(kernel: TangentKernel, clipping: Clipping | None) -> KernelReport:
-    """Say what a clipping rule does to a kernel; None is training without clipping."""
+    """Return the effect of a clipping rule on a kernel; None is training without clipping."""
     norms = kernel.gradient_norms
     factors = torch.ones_like(norms) if clipping is None else clipping.for_groups(norms.shape[1]).factors(norms)
     matrix = kernel.clipped(factors)

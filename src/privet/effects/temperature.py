@@ -1,7 +1,7 @@
-"""Temperature scaling (Guo et al. 2017): one number that corrects a classifier's confidence and no prediction.
+"""Temperature scaling (Guo et al. 2017): one number that corrects a classifier's confidence but changes no prediction.
 
-It is the control that any claim about calibration must beat. The temperature is a function of the labels it is fitted
-on, so these must be public, or the fit must be paid for: ``fit_temperature_privately`` trains it under its own plan.
+It is the baseline for any claim about calibration. The temperature depends on the labels of the fit, so these must be
+public, or the fit must be private: ``fit_temperature_privately`` trains it under its own plan.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ _LOG_RANGE = (-5.0, 5.0)
 
 
 def fit_temperature(public: Predictions) -> float:
-    """Return the temperature with the least negative log-likelihood, between e^-5 and e^5.
+    """Return the temperature with the smallest negative log-likelihood, between e^-5 and e^5.
 
-    Not private: the result depends on the labels without noise. Only public examples may be used, and none that the
-    corrected classifier is measured on.
+    Not private: the result depends on the labels without noise. Use public examples that are not in the test data.
 
-    Edge cases: predictions that are all right, or all wrong, have their optimum at an end of the range.
+    Edge cases: if all predictions are correct or all are wrong, the result is an end of the range.
     """
     rows = np.arange(public.num_examples)
 
     def loss(log_temperature: float) -> float:
-        heated = log_softmax(public.log_probabilities * math.exp(-log_temperature), axis=1)
-        return -float(heated[rows, public.labels].mean())
+        scaled = log_softmax(public.log_probabilities * math.exp(-log_temperature), axis=1)
+        return -float(scaled[rows, public.labels].mean())
 
     found = minimize_scalar(loss, bounds=_LOG_RANGE, method="bounded", options={"xatol": 1e-6})
     return math.exp(float(found.x))
@@ -48,14 +47,14 @@ def fit_temperature(public: Predictions) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateTemperature:
-    """A temperature, and what its fit revealed about the examples it was fitted on."""
+    """A temperature, and the guarantee of its fit for the examples of the fit."""
 
     temperature: float
     guarantee: Guarantee
 
 
 class _Temperature(nn.Module):
-    """Logits divided by the exponential of the one parameter, which keeps the temperature positive."""
+    """Logits divided by the exponential of the only parameter, so that the temperature is positive."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,16 +70,16 @@ def fit_temperature_privately(
     """Train a temperature on private examples under their own plan.
 
     Args:
-        held_out: Predictions for examples that did not train the classifier. On examples that did, the two guarantees
-            add up instead of holding side by side, and a temperature would hardly be found: the classifier knows them.
-        plan: What the fit costs. One parameter needs little: a few dozen full-batch steps will do. The clipping norm
-            should be large, about 10: the confident mistakes that call for a higher temperature have the longest
-            gradients, and cutting these short leaves the classifier over-confident.
-        learning_rate: Of plain gradient descent on the logarithm of the temperature.
+        held_out: Predictions for examples outside the training data of the classifier. For training examples the two
+            guarantees compose, and the fit would be poor, because the classifier is over-confident on them.
+        plan: The plan of the fit. A few dozen full-batch steps suffice for one parameter. Use a large clipping norm,
+            about 10: confident mistakes, which require a higher temperature, have the longest gradients, and clipping
+            them leaves the classifier over-confident.
+        learning_rate: Learning rate of gradient descent on the logarithm of the temperature.
         seed: Makes the fit repeatable and NOT PRIVATE.
 
     Guarantee:
-        The temperature is covered by the returned guarantee, which is about the held-out examples. It is clamped to
+        The returned guarantee covers the temperature, for the held-out examples. It is clamped to
         [e^-5, e^5], which is post-processing. An empty batch releases noise alone.
     """
     scale = _Temperature()

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from privet import checks
-from privet.accounting.charges import Charges, SupposedCharges
+from privet.accounting.charges import Charges, HypotheticalCharges
 from privet.accounting.guarantee import Guarantee
 from privet.errors import PlanError
 from privet.federated.contributions import CONTRIBUTIONS, Contribution
@@ -159,7 +159,7 @@ class Agreement:
 
     def guarantee(self, ledger: Charges | None = None, *, assumptions: tuple[str, ...] = ()) -> Guarantee:
         """Account the plan, or what a party's ledger says was charged, with what the federation assumes beside it."""
-        charges = ledger or SupposedCharges(charged=self.plan.segments)
+        charges = ledger or HypotheticalCharges(charged=self.plan.segments)
         words = (*self.contribution.assumptions, *self._assumptions_of_unit)
         # a ledger of an earlier version does not name them
         return self.plan.account(

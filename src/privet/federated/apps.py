@@ -22,7 +22,7 @@ from privet.errors import DataError, DependencyError, PrivetError
 from privet.federated.coordinator import Coordinator, RoundReport
 from privet.federated.messages import Answer, Broadcast, Outcome
 from privet.federated.party import Party, Replica
-from privet.mechanism.done import Done
+from privet.mechanism.executed import ExecutedRound
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -129,7 +129,7 @@ def unpack_answer(content: RecordDict) -> Answer:
     )
 
 
-def _done(facts: ConfigRecord) -> tuple[Done, ...]:
+def _done(facts: ConfigRecord) -> tuple[ExecutedRound, ...]:
     """Read what a party says its steps did."""
     told = str(facts.get("done", "[]"))
     try:
@@ -138,7 +138,7 @@ def _done(facts: ConfigRecord) -> tuple[Done, ...]:
         found = None
     if not isinstance(found, list):
         raise DataError("An answer does not say in a known way what its party did.")
-    return tuple(Done.read(part) for part in found)
+    return tuple(ExecutedRound.read(part) for part in found)
 
 
 def _replica(context: Context) -> Replica | None:

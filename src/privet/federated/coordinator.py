@@ -23,14 +23,14 @@ from privet.federated.coordinates import SharedCoordinates, layout_of, read_weig
 from privet.federated.messages import Answer, Broadcast, Outcome
 from privet.federated.party_sums import clip
 from privet.mechanism.clipping import FixedRun
-from privet.mechanism.done import Done, done_together
 from privet.mechanism.events import compose
+from privet.mechanism.executed import ExecutedRound, executed_together
 from privet.mechanism.sums import ClippedSum, PrivateSum
 from privet.training.checkpoint import load_checkpoint, save_checkpoint
 from privet.training.folder import RunFolder
-from privet.training.guards import trainable_parameters
 from privet.training.randomness import Streams
 from privet.training.release import ChargedRelease, GradientSum, Noisy
+from privet.training.weight_watch.guards import trainable_parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class NoiseOfParties:
         done: The noise and the bounds that they report.
     """
 
-    done: Done
+    done: ExecutedRound
 
     def add_noise(self) -> Noisy[None]:
         """Add none here; report the parties' own."""
@@ -113,7 +113,7 @@ class Coordinator:
         try:
             checkpoint = load_checkpoint(self._folder.checkpoint_path)
             if checkpoint is not None:
-                if not plan.is_named(checkpoint.plan_hash) or not self.ledger.contains(checkpoint.head):
+                if not plan.matches_hash(checkpoint.plan_hash) or not self.ledger.contains(checkpoint.head):
                     raise CheckpointError(
                         f"The checkpoint in {self._folder.path} does not belong to the ledger beside it. Restore the "
                         "newest ledger, or start in a new folder."
@@ -245,19 +245,19 @@ class Coordinator:
             return "it is longer than any honest answer"
         return None
 
-    def _average(self, total: Tensor, reported: Sequence[tuple[Done, ...]]) -> PrivateSum:
+    def _average(self, total: Tensor, reported: Sequence[tuple[ExecutedRound, ...]]) -> PrivateSum:
         """Compare the noise that the parties' own sessions added with the charge, step by step; return their sum."""
         events = []
         for place, release in enumerate(self._releases):
             parts = [done[place] for done in reported if place < len(done)]
             if parts:
-                noisy = release.add_noise_and_compare(NoiseOfParties(done=done_together(parts)))
+                noisy = release.add_noise_and_compare(NoiseOfParties(done=executed_together(parts)))
                 events.append((noisy.done.event, 1))
             else:
                 release.give_up(VoidReason.WORKER_LOST)
         return PrivateSum(flat=total, layout=self._layout, event=compose(events))
 
-    def _move(self, contributions: Sequence[Tensor], reported: Sequence[tuple[Done, ...]]) -> None:
+    def _move(self, contributions: Sequence[Tensor], reported: Sequence[tuple[ExecutedRound, ...]]) -> None:
         way = self.agreement.contribution
         total = torch.zeros(self._layout.num_coordinates, dtype=torch.float64, device=self._device)
         if not way.has_central_noise:

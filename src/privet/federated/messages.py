@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from privet.mechanism.done import Done
+from privet.mechanism.executed import ExecutedRound
 
 Values = NDArray[np.float32]
 
@@ -64,4 +64,4 @@ class Answer:
     mask_seed: int
     outcome: Outcome
     values: Values
-    done: tuple[Done, ...] = ()
+    done: tuple[ExecutedRound, ...] = ()

@@ -21,7 +21,7 @@ from privet.federated.party_sums import LossFunction, PartySums, Records, clippe
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.mechanism.clipping import ClippingRule
-from privet.mechanism.done import Done, done_clipping
+from privet.mechanism.executed import ExecutedRound, executed_clipping
 from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum
 from privet.plan import Plan
@@ -61,7 +61,7 @@ class SumForCoordinator:
 
     def add_noise(self) -> Noisy[Tensor]:
         """Add none here; report the bound that was kept and the noise that is owed."""
-        done = done_clipping(self.clipped, owed=self.owed_noise_std, sampling=self.sampling)
+        done = executed_clipping(self.clipped, owed=self.owed_noise_std, sampling=self.sampling)
         return Noisy(value=self.clipped.flat, done=done)
 
 
@@ -202,7 +202,7 @@ class Party:
         return Replica(round=broadcast.round, weights=weights)
 
     def _says(
-        self, broadcast: Broadcast, outcome: Outcome, values: Values = _NOTHING, done: tuple[Done, ...] = ()
+        self, broadcast: Broadcast, outcome: Outcome, values: Values = _NOTHING, done: tuple[ExecutedRound, ...] = ()
     ) -> Answer:
         return Answer(
             round=broadcast.round,
@@ -287,7 +287,7 @@ class Party:
             folder=replace(self._folder, weights=before),
             seed=self._seed_of(number),
         )
-        done: list[Done] = []
+        done: list[ExecutedRound] = []
         with session:
             for step in session.steps(first=number * way.local_steps):
                 step.accumulate(self._records.losses)

@@ -21,11 +21,11 @@ from privet.mechanism.layout import Layout
 from privet.mechanism.noise import Noise
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import MapDataset, fetch, split, tensors_held
-from privet.training.guards import EvidenceRecorder, LoopGuard, trainable_parameters
-from privet.training.observer import Events
-from privet.training.preflight import Preflight
-from privet.training.replay import EagerLauncher
+from privet.training.launch.replay import EagerLauncher
+from privet.training.loop_events import Events
+from privet.training.preflight.preflight import Preflight
 from privet.training.summing import Summation
+from privet.training.weight_watch.guards import EvidenceRecorder, LoopGuard, trainable_parameters
 
 LossFunction = Callable[..., Tensor]
 
@@ -111,10 +111,9 @@ class PartySums:
             clipping=FixedRun(rule=rule),
             events=events,
             physical_batch_size=self._records.physical_batch_size,
-            steps_taken=lambda: number,
             cuts=False,  # a process may live for one round: its sums must not depend on what it has seen before
         )
-        batch = summation.begin(indices, rule=rule, clipped=total, index=number)
+        batch = summation.begin(indices, rule=rule, clipped=total, index=number, steps_taken=number)
         try:
             batch.accumulate(self._records.losses)
             for notify in events.before_noise:

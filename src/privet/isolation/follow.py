@@ -19,15 +19,14 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from privet.isolation.asking import READING
 from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within
 from privet.isolation.place import Cause, Fault, Place, Verdict
-from privet.isolation.programs import Fresh, Known
-from privet.isolation.programs import Programs as Programs
-from privet.isolation.programs import Proof as Proof
+from privet.isolation.programs import Fresh, Known, Log, Programs, Proof
 from privet.isolation.reads import Read, checks_only, may_read
 from privet.isolation.signs import (
     GIVEN,
     RESULT,
     VERSION,
     Entry,
+    Expected,
     Function,
     Numbered,
     Sign,
@@ -46,6 +45,7 @@ _MOST_RESULTS = 1 << _SHIFT
 _FOLLOWERS = itertools.count(1)
 _CONSTANT, _CONSTANTS = "_privet_constant", itertools.count(1)
 _hooks = torch._C._autograd._top_saved_tensors_default_hooks
+_num_nodes = torch._C._autograd._get_sequence_nr  # how many nodes of the graph this thread has made
 _GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
 
 
@@ -84,18 +84,16 @@ class Follower:
         self._number_of, self._parameters = number_of, parameters
         found = programs.by_size.get(num_examples)  # the latest used first
         self._candidate = found[0] if found else None
+        self._expected: Sequence[Expected] = () if self._candidate is None else self._candidate.expected
         self._num_calls = self._num_made = self._num_uses = 0
-        # of these, what a known program has in common with this one is copied when they part
-        self._entries: list[Entry] = []
-        self._notes: dict[int, Any] = {}
-        self._verdicts: list[Verdict] = []
-        self._made_after: list[int] = []  # how many calls there were when each result was made
+        self._log = Log()  # what a known program has in common with this one is copied when they part
         self._finished: Known | None = None
         self._errors: list[Read] = []
         self._losses: int | None = None
         self._node: type = type(None)
-        self._uses: list[Verdict] = []
         self._number = next(_FOLLOWERS) << _SHIFT
+        # a result has a node that the user wrote only if it was made where no call was seen
+        self._num_nodes, self._has_unseen_nodes = _num_nodes(), False
         self._may_trace, self._sees_all = may_trace, True
         self.is_lost = False  # whether the program is new, and no proof was allowed
         self._numbers: list[Any] = []  # which the calls leave open
@@ -115,64 +113,64 @@ class Follower:
 
         Returns the note that :meth:`note` left for this call when its program was new, if the call is recognised.
         """
-        # this runs for every call of every batch: nothing is built, and nothing is called that is written in Python
-        candidate, place = self._candidate, self._num_calls
+        # this runs for every call of every batch: nothing is built, and hardly anything is called that is Python
+        expected, place = self._expected, self._num_calls
         self._num_calls = place + 1
         self._is_kept = (hooks := _hooks(True)) is None
         if not self._is_kept:
             self._suspicions.note_hooks(hooks, function, args, kwargs)
-        if candidate is not None and place < len(candidate.expected):
-            wanted, names, made, length, pick, exact, types, results, given, kinds, others, numeric = (
-                candidate.expected[place]
-            )
-            values: Sequence[Any] = (*args, *kwargs.values()) if kwargs else args
-            if (
-                (wanted is function or wanted == function)
-                and made == self._num_made
-                and length == len(values)
-                and names == (tuple(kwargs) if kwargs else ())
-                and (pick is None or (tuple(map(type, picked := pick(values))) == types and picked == exact))
-            ):
-                attribute, first = self._attribute, self._number
-                for index, number, version in results:
-                    value = values[index]
-                    if getattr(value, attribute, 0) - first != number or isinstance(value.grad_fn, BackwardCFunction):
-                        break
-                    if version >= 0 and value._version - getattr(value, VERSION, 0) != version:
-                        break
-                else:
-                    for index, kind, name in given:
-                        value = values[index]
-                        if type(value) is not kind:
-                            break
-                        source = self._parameters.get(id(value))
-                        if source is not None and not source.derived:
-                            if source.parameters != name:
-                                break
-                        elif getattr(value, attribute, 0) >= first or self._number_of(value) != name:
-                            break
-                    else:
-                        for index, kind in kinds:
-                            if type(values[index]) is not kind:
-                                break
-                        else:
-                            for other in others:
-                                value = values[other.index]
-                                if other.seen is None or value is not other.seen:
-                                    if sign_of(value, self._sign) != other.sign:
-                                        break
-                                    other.note(value)
-                            else:
-                                for index, sign in numeric:
-                                    value = values[index]
-                                    if type(value) is float:
-                                        self._numbers.append(value)
-                                    elif sign[0] is GIVEN:
-                                        self._numbers.append(getattr(value, _CONSTANT, 0) or self._constant(value))
-                                    else:
-                                        collect(sign, value, self._constant, self._generator, self._numbers)
-                                return candidate.notes[place]
-        return self._before_another(function, args, kwargs)
+        if place >= len(expected):
+            return self._before_another(function, args, kwargs)
+        wanted, names, made, length, exact, results, given, rest, note = expected[place]
+        values: Sequence[Any] = (*args, *kwargs.values()) if kwargs else args
+        if (wanted is not function and wanted != function) or made != self._num_made or length != len(values):
+            return self._before_another(function, args, kwargs)
+        if names != tuple(kwargs) if kwargs else names:
+            return self._before_another(function, args, kwargs)
+        if not self._has_unseen_nodes and _num_nodes() != self._num_nodes:
+            self._has_unseen_nodes = True
+        attribute, first = self._attribute, self._number
+        for index, number, version in results:
+            value = values[index]
+            if getattr(value, attribute, 0) - first != number:
+                return self._before_another(function, args, kwargs)
+            if version >= 0 and (value._version and writes_since(value)) != version:
+                return self._before_another(function, args, kwargs)
+            if self._has_unseen_nodes and isinstance(value.grad_fn, BackwardCFunction):
+                return self._before_another(function, args, kwargs)
+        for index, item in exact:
+            value = values[index]
+            if value is not item and (type(value) is not type(item) or value != item):
+                return self._before_another(function, args, kwargs)
+        for index, kind, name in given:
+            value = values[index]
+            source = self._parameters.get(id(value))
+            if source is not None and not source.derived:
+                is_same = source.parameters is name or source.parameters == name
+            else:
+                is_same = getattr(value, attribute, 0) < first and self._number_of(value) == name
+            if not is_same or type(value) is not kind:
+                return self._before_another(function, args, kwargs)
+        if rest is None:
+            return note
+        kinds, plain, others, numeric = rest
+        for index, kind in kinds:
+            if type(values[index]) is not kind:
+                return self._before_another(function, args, kwargs)
+        for index, kind, items, types in plain:
+            value = values[index]
+            if type(value) is not kind or value != items or tuple(map(type, value)) != types:
+                return self._before_another(function, args, kwargs)
+        for index, sign in others:
+            if sign_of(values[index], self._sign) != sign:
+                return self._before_another(function, args, kwargs)
+        for index, sign in numeric:
+            value = values[index]
+            if type(value) is float:
+                self._numbers.append(value)
+            else:
+                collect(sign, value, self._constant, self._generator, self._numbers)
+        return note
 
     def _before_another(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Note a call that is not the expected one."""
@@ -183,7 +181,7 @@ class Follower:
             begun = self._candidate.entries[:place]
             for other in self._programs.of(self._num_examples):
                 if place < len(other.entries) and other.entries[place] == entry and other.entries[:place] == begun:
-                    self._candidate = other
+                    self._candidate, self._expected = other, other.expected
                     self._collect(signs, values)
                     return other.notes[place]
             if place == len(self._candidate.entries):
@@ -192,7 +190,7 @@ class Follower:
                 self._suspicions.was_written = True
             self._is_whole = self._is_whole and place == 0
             self._depart()
-        self._entries.append(entry)
+        self._log.entries.append(entry)
         if self._finished is None:  # the numbers of what follows the losses have no part in them
             self._collect(signs, values)
         self._note_reading(function, args, kwargs)
@@ -205,7 +203,7 @@ class Follower:
 
     def note(self, place: int, note: Any) -> None:
         """Leave a note for a call; once its program is proven, :meth:`before` returns it wherever the call recurs."""
-        self._notes[place] = note
+        self._log.notes[place] = note
 
     def _collect(self, signs: Sequence[Sign], values: Sequence[Any]) -> None:
         for sign, value in zip(signs, values, strict=True):
@@ -215,28 +213,19 @@ class Follower:
         if self.tracer is None:
             return
         self.tracer.harmless = checks_only(function, args, kwargs)
-        if function in READING and self._is_private(args) and not is_asked_by_torch():
+        given = [arg for arg in args if isinstance(arg, Tensor)] if function in READING else []
+        if any(self.tracer.verdict(tensor) is not None for tensor in given) and not is_asked_by_torch():
             self.tracer.read(getattr(function, "__name__", str(function)))
-            self._suspicions.hand_out([arg for arg in args if isinstance(arg, Tensor)])
-
-    def _is_private(self, args: Sequence[Any]) -> bool:
-        assert self.tracer is not None
-        return any(self.tracer.verdict(arg) is not None for arg in args if isinstance(arg, Tensor))
+            self._suspicions.hand_out(given)
 
     def _depart(self) -> None:
         assert self._candidate is not None
         self._seeds = self._candidate.verdicts
-        self._copy_from(self._candidate, num_calls=self._num_calls - 1)  # without the one that is made now
-        self._candidate = None
+        self._log = self._candidate.beginning(
+            self._num_calls - 1, self._num_made, self._num_uses
+        )  # without the one that is made now
+        self._candidate, self._expected = None, ()
         self._begin_trace()
-
-    def _copy_from(self, candidate: Known, *, num_calls: int) -> None:
-        """Take over what a known program has in common with this one."""
-        self._entries = candidate.entries[:num_calls]
-        self._notes = dict(enumerate(candidate.notes[:num_calls]))
-        self._verdicts = candidate.verdicts[: self._num_made]
-        self._made_after = candidate.made_after[: self._num_made]
-        self._uses = candidate.uses[: self._num_uses]
 
     def _begin_trace(self) -> None:
         if not self._may_trace:
@@ -263,14 +252,29 @@ class Follower:
             setattr(output, VERSION, -1 if output.is_inference() else output._version)
             self._num_made += 1
             if self._candidate is None:
-                self._made_after.append(self._num_calls)
-                self._verdicts.append(None if self.tracer is None else self.tracer.verdict(output))
+                self._log.made_after.append(self._num_calls)
+                self._log.verdicts.append(None if self.tracer is None else self.tracer.verdict(output))
+        self._num_nodes = _num_nodes()
+
+    def after_known(self, output: Tensor, *, is_use: bool) -> None:
+        """Number the only result of a call that was recognised; ``is_use`` if a parameter met the examples in it."""
+        self._num_uses += is_use
+        if not self._is_kept:
+            self._suspicions.repeatable.note_results((output,))
+        setattr(output, self._attribute, self._number + self._num_made)
+        self._num_made += 1
+        try:
+            if output._version:
+                setattr(output, VERSION, output._version)
+        except RuntimeError:  # in inference mode torch does not count
+            setattr(output, VERSION, -1)
+        self._num_nodes = _num_nodes()
 
     def use(self, output: Tensor) -> None:
         """Note the output of an operation in which a parameter met the examples."""
         self._num_uses += 1
         if self._candidate is None:
-            self._uses.append(None if self.tracer is None else self.tracer.verdict(output))
+            self._log.uses.append(None if self.tracer is None else self.tracer.verdict(output))
 
     def verdict(self, tensor: Tensor) -> Verdict:
         """Return where the examples lie in a tensor that was seen as argument or result of a call."""
@@ -282,7 +286,7 @@ class Follower:
         return self._place_of(tensor)
 
     def declare(self, output: Tensor, verdict: Verdict) -> None:
-        """Say that a tensor made from parameters alone has one row per example."""
+        """Say where the examples lie in a tensor: one that was made from parameters alone, or given other memory."""
         if self.tracer is not None:
             self.tracer.give(output, verdict)
 
@@ -305,11 +309,6 @@ class Follower:
         if self.tracer is None:  # which sees errors by itself
             name = f"an error of {getattr(function, '__name__', str(function))}"
             self._errors.append(may_read(name, self._num_made))
-
-    def exchange(self, tensor: Tensor, given: Tensor) -> None:
-        """Note that a tensor was given the memory of another."""
-        if self.tracer is not None:
-            self.tracer.give(tensor, self.tracer.verdict(given))
 
     def note_hook(self) -> None:
         """Note that user code will run in the backward pass: the program must be traced every time."""
@@ -381,17 +380,19 @@ class Follower:
                 numbers = tuple(self._numbers)
                 return Proof(self._whole(), candidate.uses, (), None, candidate.kind, numbers, known=candidate)
         if self._candidate is not None:
-            self._copy_from(self._candidate, num_calls=self._num_calls)
-        end = len(self._entries) if self._losses is None else self._made_after[self._losses]
-        candidate = self._finished or self._candidate
+            self._log = self._candidate.beginning(self._num_calls, self._num_made, self._num_uses)
+        end = len(self._log.entries) if self._losses is None else self._log.made_after[self._losses]
+        candidate, kind = self._finished or self._candidate, kind_of(self._log.entries[:end])
         node: object = losses.grad_fn
         self._node = type(node)
         if isinstance(node, BackwardCFunction):
             self._note_node(node, losses)
-        late = self._suspicions.write_after(self._entries[end:], end, self._losses, self._made_after)
+        late = self._suspicions.write_after(self._log.entries[end:], end, self._losses, self._log.made_after)
         if late is not None:
             reads = [*self._errors, *(() if self.tracer is None else self.tracer.trace.reads)]
-            return Proof(late, self._uses, reads, Trace(num_examples=self._num_examples), kind_of(self._entries[:end]))
+            return Proof(
+                late, self._log.uses, reads, Trace(num_examples=self._num_examples), kind_of(self._log.entries[:end])
+            )
         is_known = candidate is not None and candidate.losses == self._losses and len(candidate.entries) == end
         doubt = self._doubt()
         is_known = is_known and doubt is None and not self._errors
@@ -402,7 +403,11 @@ class Follower:
             # it ended earlier than the program it began like: what came before was proven then
             verdict = doubt or self._ended_early(self._candidate)
             return Proof(
-                verdict, self._uses, self._errors, Trace(num_examples=self._num_examples), kind_of(self._entries[:end])
+                verdict,
+                self._log.uses,
+                self._errors,
+                Trace(num_examples=self._num_examples),
+                kind_of(self._log.entries[:end]),
             )
         spec, trace = self.tracer.spec(losses), self.tracer.trace
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
@@ -413,9 +418,9 @@ class Follower:
             verdict = doubt
         if verdict is None:
             verdict = Cause(Fault.NO_RULE, "the loss function", "its losses do not lie along the examples")
-        reads, entries = [*self._errors, *trace.reads], self._entries[:end]
-        numbers = tuple(self._numbers[: num_numbers_in(entries)])
-        return Proof(verdict, self._uses, reads, trace, kind_of(entries), numbers, self._is_whole)
+        reads = [*self._errors, *trace.reads]
+        numbers = tuple(self._numbers[: num_numbers_in(self._log.entries[:end])])
+        return Proof(verdict, self._log.uses, reads, trace, kind, numbers, self._is_whole)
 
     def _doubt(self) -> Cause | None:
         return self._suspicions.doubt or (None if self.tracer is None else self.tracer.trace.doubt)
@@ -436,11 +441,4 @@ class Follower:
         """Let the program be recognised from now on, if its calls show all that it does."""
         if self.tracer is None or not self._sees_all or self._losses is None or self.tracer.trace.is_hidden:
             return
-        end = self._made_after[self._losses]
-        num_made = sum(after <= end for after in self._made_after)
-        known = Known(
-            entries=self._entries[:end], verdicts=self._verdicts[:num_made], made_after=self._made_after[:num_made],
-            uses=self._uses, losses=self._losses, node=self._node, kind=kind_of(self._entries[:end]),
-            notes=[self._notes.get(place) for place in range(end)],
-        )  # fmt: skip
-        self._programs.add(self._num_examples, known)
+        self._programs.add(self._num_examples, self._log.up_to(self._losses, self._node))

@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from privet.isolation.place import Verdict
 from privet.isolation.reads import Read
-from privet.isolation.signs import Entry, Expected, expected
+from privet.isolation.signs import Entry, Expected, expected, kind_of
 from privet.isolation.tracer import Trace
 
 Kind = tuple[Any, ...]
@@ -85,7 +85,35 @@ class Known:
     expected: list[Expected] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.expected = [expected(entry) for entry in self.entries]
+        self.expected = [expected(entry, note) for entry, note in zip(self.entries, self.notes, strict=True)]
+
+    def beginning(self, num_calls: int, num_made: int, num_uses: int) -> Log:
+        """Return what it did up to a call, for a program that is the same up to there."""
+        return Log(
+            entries=self.entries[:num_calls], notes=dict(enumerate(self.notes[:num_calls])),
+            verdicts=self.verdicts[:num_made], made_after=self.made_after[:num_made], uses=self.uses[:num_uses],
+        )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class Log:
+    """What a program that is not known has done so far; its attributes are those of :class:`Known`."""
+
+    entries: list[Entry] = field(default_factory=list)
+    notes: dict[int, Any] = field(default_factory=dict)
+    verdicts: list[Verdict] = field(default_factory=list)
+    made_after: list[int] = field(default_factory=list)
+    uses: list[Verdict] = field(default_factory=list)
+
+    def up_to(self, losses: int, node: type) -> Known:
+        """Return the program that ends with the call that made a result."""
+        end = self.made_after[losses]
+        num_made = sum(after <= end for after in self.made_after)
+        return Known(
+            entries=self.entries[:end], verdicts=self.verdicts[:num_made], made_after=self.made_after[:num_made],
+            uses=self.uses, losses=losses, node=node, kind=kind_of(self.entries[:end]),
+            notes=[self.notes.get(place) for place in range(end)],
+        )  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -15,8 +15,9 @@ from torch.utils import _pytree as pytree
 from privet.errors import ArgumentError, LossError, UnsupportedModel
 from privet.isolation.asking import ASKING
 from privet.isolation.backward import followed
-from privet.isolation.follow import Follower, Programs, Proof
+from privet.isolation.follow import Follower
 from privet.isolation.place import Cause, Place, Verdict, single
+from privet.isolation.programs import Programs, Proof
 from privet.isolation.reads import Read
 from privet.isolation.sizes import Comparison, compare
 from privet.isolation.watch import Watch

@@ -235,6 +235,16 @@ def taken(call: Call) -> Sequence[Verdict]:
     return call.everywhere(call.arg("index").verdict)
 
 
+def contained(call: Call) -> Sequence[Verdict]:
+    """``isin``: each element is looked up in a public set."""
+    among = call.arg("test_elements") if call.has("test_elements") else None
+    if isinstance(among, Spec) and among.place is not None and not among.place.is_single:
+        raise Mixes("elements are looked up among all examples")
+    if call.arg("assume_unique"):
+        raise NoRule("assume_unique sorts the elements of all examples together")
+    return call.everywhere(met([place for _, place in private(call.specs)]))
+
+
 def travels(call: Call) -> Sequence[Verdict]:
     """Rows that are chosen by what is in the examples."""
     raise NoRule("rows are chosen by what is in the examples")
@@ -260,6 +270,7 @@ RULES: dict[str, Rule] = {
     "_embedding_bag": bags,
     "_embedding_bag_forward_only": bags,
     "take": taken,
+    "isin": contained,
     "gather": gathered,
     "take_along_dim": gathered,
     **dict.fromkeys(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
-from operator import itemgetter
 from types import EllipsisType
 from typing import Any, Protocol
 
@@ -157,84 +156,68 @@ class Entry:
     signs: tuple[Sign, ...]
 
 
-@dataclass(slots=True)
-class Other:
-    """An argument that is compared by its sign: a list, a slice, a tensor from the user's own autograd function.
+Rest = tuple[
+    tuple[tuple[int, type], ...],
+    tuple[tuple[int, type, Sequence[Any], tuple[type, ...]], ...],
+    tuple[tuple[int, Sign], ...],
+    tuple[tuple[int, Sign], ...],
+]
+"""The arguments that few calls have, compiled into comparisons.
 
-    Attributes:
-        index: Its place among the arguments.
-        sign: What it must be.
-        seen: The object that had this sign last, if it cannot change.
-    """
-
-    index: int
-    sign: Sign
-    seen: object = None
-
-    def note(self, value: object) -> None:
-        """Remember an object that had the sign: the same one will have it again, if nothing in it can change."""
-        if type(value) in (tuple, torch.Size) and all(type(item) in _EXACT for item in value):  # type: ignore[attr-defined]
-            self.seen = value
-
+In order: place and type of each of which only the type matters; place, type, items and types of items of each sequence
+whose items are compared by value; place and sign of each that is compared by its sign (a slice, a tensor from a
+user-written node); and place and sign of each that leaves numbers open (see :func:`collect`).
+"""
 
 Expected = tuple[
     Function,
     tuple[str, ...],
     int,
     int,
-    Callable[[Any], Any] | None,
-    tuple[Any, ...],
-    tuple[type, ...],
+    tuple[tuple[int, Any], ...],
     tuple[tuple[int, int, int], ...],
     tuple[tuple[int, Any, Any], ...],
-    tuple[tuple[int, type], ...],
-    tuple[Other, ...],
-    tuple[tuple[int, Sign], ...],
+    Rest | None,
+    Any,
 ]
 """A call that was proven, compiled into comparisons: they all hold exactly if the signs are the same.
 
-In order: the function; the names of named arguments; how many results there are before the call; how many arguments it
-has; what takes the arguments that are compared by value (None if there are none), their values and their types; place,
-number and count of writes of each argument that is a result of an earlier call, and not of a user-written node; place,
-type and name of each that is a parameter, a tensor of the batch or a constant; place and type of each of which only the
-type matters; the remaining ones; and place and sign of each that leaves numbers open (see :func:`collect`). A bare
-tuple, because it is taken apart at every call of every batch. The type of a result needs no comparison: it was made by
-a call that was compared.
+In order: the function; the names of named arguments; the number of results before the call; the number of arguments;
+place and value of each argument that is compared by value; place, number and count of writes of each that is a result
+of an earlier call, and not of a user-written node; place, type and name of each that is a parameter, a tensor of the
+batch or a constant; the remaining arguments; and the note of the observer. A bare tuple, because it is taken apart at
+every call of every batch. The type of a result needs no comparison: it was made by a call that was compared.
 """
 
 
-def expected(entry: Entry) -> Expected:
+def expected(entry: Entry, note: Any) -> Expected:
     """Compile a call."""
-    exact: dict[int, Any] = {}
+    exact: list[tuple[int, Any]] = []
     results: list[tuple[int, int, int]] = []
     given: list[tuple[int, Any, Any]] = []
     kinds: list[tuple[int, type]] = []
-    others: list[Other] = []
+    plain: list[tuple[int, type, Sequence[Any], tuple[type, ...]]] = []
+    others: list[tuple[int, Sign]] = []
     for index, sign in enumerate(entry.signs):
         if sign[0] in _EXACT:
-            exact[index] = sign[1]
+            exact.append((index, sign[1]))
         elif sign[0] in _BY_KIND:
             kinds.append((index, sign[0]))
         elif sign[0] is RESULT and sign[3] is None:
             results.append((index, sign[2], sign[4]))
         elif sign[0] is GIVEN:
             given.append((index, sign[1], sign[2]))
+        elif sign[0] in _SEQUENCES and all(item[0] in _EXACT for item in sign[1:]):
+            items = [item[1] for item in sign[1:]]
+            plain.append((index, sign[0], sign[0](items), tuple(map(type, items))))
         else:
-            others.append(Other(index, sign))
-    values, types = tuple(exact.values()), tuple(map(type, exact.values()))
-    numeric = tuple((index, sign) for index, sign in enumerate(entry.signs) if num_numbers(sign))
+            others.append((index, sign))
+    numeric = [(index, sign) for index, sign in enumerate(entry.signs) if num_numbers(sign)]
+    rest = (tuple(kinds), tuple(plain), tuple(others), tuple(numeric))
     return (
-        entry.function, entry.names, entry.made, len(entry.signs), _picker(list(exact)), values, types,
-        tuple(results), tuple(given), tuple(kinds), tuple(others), numeric,
+        entry.function, entry.names, entry.made, len(entry.signs), tuple(exact), tuple(results), tuple(given),
+        rest if any(rest) else None, note,
     )  # fmt: skip
-
-
-def _picker(places: Sequence[int]) -> Callable[[Any], Any] | None:
-    """Return what takes the values at some places out of a tuple, as a tuple."""
-    if not places:
-        return None
-    first, last = places[0], places[-1]
-    return itemgetter(slice(first, last + 1)) if last - first + 1 == len(places) else itemgetter(*places)
 
 
 def version_of(tensor: Tensor) -> int:

@@ -9,9 +9,8 @@ from enum import Enum
 from typing import Any
 
 from privet.errors import UnsupportedModel
-from privet.isolation.follow import Programs, Proof
 from privet.isolation.place import Cause, Fault, Place
-from privet.isolation.programs import Kind, agree
+from privet.isolation.programs import Kind, Programs, Proof, agree
 from privet.isolation.reads import Read
 from privet.isolation.sizes import Comparison, compare
 from privet.isolation.tracer import Trace

@@ -37,7 +37,6 @@ class Unclipped(FixedClipping):
     noise_unit: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse a unit that is not positive and finite."""
         object.__setattr__(self, "noise_unit", checks.positive("noise_unit", self.noise_unit))
 
     not_private_because: ClassVar[str | None] = (
@@ -45,7 +44,6 @@ class Unclipped(FixedClipping):
     )
 
     def for_groups(self, num_groups: int) -> BoundRule:
-        """Share the unit among the groups."""
         bounds = shared_bounds(self.noise_unit, num_groups, type(self).__name__)
         return BoundRule(piece=self, sensitivity=Sensitivity(bounds=bounds))
 
@@ -66,7 +64,6 @@ class UnclippedRun(FixedRun):
     """:class:`Unclipped` in one run."""
 
     def release(self, event: DpEvent, source: NormalSource) -> DpEvent:
-        """Return the event of a step that hides nothing."""
         return NonPrivateDpEvent()
 
 
@@ -87,7 +84,6 @@ class NoNoise:
     is_fixed: ClassVar[bool] = True
 
     def event(self) -> DpEvent:
-        """Return the event of a release that hides nothing."""
         return NonPrivateDpEvent()
 
     def with_multiplier(self, noise_multiplier: float) -> NoNoise:

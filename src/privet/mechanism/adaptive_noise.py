@@ -85,14 +85,12 @@ class ReleasedSquares:
     memory: float = 0.5
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
         checks.probability("share", self.share)
         checks.count("every", self.every)
         if checks.non_negative("memory", self.memory) >= 1:
             raise ArgumentError(f"memory must lie in [0, 1), got {self.memory!r}.")
 
     def start(self, layout: Layout, *, power: float, floor: float) -> LearningRun:
-        """Begin with equal units."""
         return _SquaresRun(piece=self, layout=layout, power=power, floor=floor, geometry=plain_geometry(layout))
 
 
@@ -113,7 +111,6 @@ class PastGradients:
     floor_errors: float = 2.0
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
         checks.count("first", self.first)
         checks.count("every", self.every)
         checks.probability("decay", self.decay)
@@ -125,7 +122,6 @@ class PastGradients:
         return 0.0
 
     def start(self, layout: Layout, *, power: float, floor: float) -> LearningRun:
-        """Begin with equal units."""
         history = History(layout=layout, decay=self.decay, floor_errors=self.floor_errors)
         return _HistoryRun(
             piece=self, layout=layout, power=power, floor=floor, history=history, geometry=plain_geometry(layout)
@@ -151,7 +147,6 @@ class AdaptiveGaussian(GaussianNoise):
     floor: float = DEFAULT_FLOOR
 
     def __post_init__(self) -> None:
-        """Refuse what is no source of units, and numbers out of range."""
         if isinstance(self.learning, type) or not isinstance(self.learning, Learning):
             raise ArgumentError(f"learning must be a piece such as ReleasedSquares(...), got {self.learning!r}.")
         if checks.non_negative("preconditioning", self.preconditioning) > 1:
@@ -260,11 +255,9 @@ class AdaptiveGaussianRun:
         frame.rescale_(clipped.flat, power=1 - 2 * self.noise.preconditioning)
 
     def state(self) -> State:
-        """Return what the units follow from."""
         return self.learning.state()
 
     def restore(self, state: State) -> None:
-        """Go on with the units of a checkpoint."""
         self.learning.restore(state)
 
 

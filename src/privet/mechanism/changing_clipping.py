@@ -59,7 +59,6 @@ class AdaptiveQuantile(Threshold):
     learning_rate: float = 0.2
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
         check_bounds(self, "norm")
         for name in ("count_noise_std", "learning_rate"):
             object.__setattr__(self, name, checks.positive(name, getattr(self, name)))
@@ -72,7 +71,6 @@ class AdaptiveQuantile(Threshold):
         return None
 
     def start(self, *, num_groups: int, num_steps: int, expected_batch_size: float) -> AdaptiveQuantileRun:
-        """Begin at the first threshold."""
         bounds = self.for_groups(num_groups).sensitivity.bounds
         return AdaptiveQuantileRun(piece=self, bounds=bounds, expected_batch_size=expected_batch_size)
 
@@ -144,7 +142,6 @@ class AdaptiveQuantileRun:
         return self.piece.for_groups(len(self.bounds)).sensitivity.bounds
 
     def state(self) -> State:
-        """Return the present thresholds."""
         return {"bounds": self.bounds}
 
     def restore(self, state: State) -> None:
@@ -190,7 +187,6 @@ class Scheduled:
     switches: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuse parts that change by themselves or are bounded in different norms, and switches out of order."""
         lists: tuple[Any, ...] = (self.parts, self.switches)
         if not all(isinstance(given, list | tuple) for given in lists):
             raise ArgumentError("Scheduled takes a list of parts and a list of switches.")
@@ -223,11 +219,9 @@ class Scheduled:
     not_private_because: ClassVar[str | None] = None
 
     def for_groups(self, num_groups: int) -> ClippingRule:
-        """Return the rule of the first part."""
         return self.parts[0].for_groups(num_groups)
 
     def start(self, *, num_groups: int, num_steps: int, expected_batch_size: float) -> ScheduledRun:
-        """Bind every part to the groups."""
         rules = tuple(part.for_groups(num_groups) for part in self.parts)
         return ScheduledRun(rule=rules[0], rules=rules, starts=tuple(share * num_steps for share in self.switches))
 

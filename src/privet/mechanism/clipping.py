@@ -121,7 +121,6 @@ class BoundRule:
     sensitivity: Sensitivity
 
     def factors(self, norms: Tensor) -> Tensor:
-        """See :meth:`FixedClipping.factors`."""
         return self.piece.factors(norms, self.sensitivity.bounds)
 
 
@@ -138,14 +137,12 @@ class FixedRun:
         """Keep nothing."""
 
     def release(self, event: DpEvent, source: NormalSource) -> DpEvent:
-        """Add no cost."""
         return event
 
     def state(self) -> State:
         return {}
 
     def restore(self, state: State) -> None:
-        """Refuse a state that belongs to another piece."""
         if state:
             raise CheckpointError(f"This clipping keeps no state, but the checkpoint has {sorted(state)} for it.")
 
@@ -172,7 +169,6 @@ class FixedClipping(ABC):
     not_private_because: ClassVar[str | None] = None
 
     def for_groups(self, num_groups: int) -> BoundRule:
-        """Give every group its bound."""
         bounds = shared_bounds(self.norm, num_groups, type(self).__name__)
         return BoundRule(piece=self, sensitivity=Sensitivity(bounds=bounds))
 
@@ -180,7 +176,6 @@ class FixedClipping(ABC):
         return FixedRun(rule=self.for_groups(num_groups))
 
     def joint_event(self, event: DpEvent) -> DpEvent:
-        """Nothing is released beside the sum."""
         return event
 
 
@@ -197,7 +192,6 @@ class Threshold(FixedClipping):
     norm: float | tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuse bounds that are not positive and finite."""
         check_bounds(self, "norm")
 
     @property
@@ -235,7 +229,6 @@ class KeepOrDrop(FixedClipping):
     cutoff: float | tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are not positive and finite, and a cutoff below the bound."""
         check_bounds(self, "norm", "cutoff")
         if not isinstance(self.norm, tuple) and not isinstance(self.cutoff, tuple):
             self._check_order((self.norm,), (self.cutoff,))
@@ -253,7 +246,6 @@ class KeepOrDrop(FixedClipping):
         return rule
 
     def cutoffs(self, num_groups: int) -> tuple[float, ...]:
-        """Return the cutoff of every group."""
         return self.cutoff if isinstance(self.cutoff, tuple) else (self.cutoff,) * num_groups
 
     @staticmethod
@@ -294,7 +286,6 @@ class Automatic(FixedClipping):
     stability: float = 0.01
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are not positive and finite."""
         check_bounds(self, "norm")
         object.__setattr__(self, "stability", checks.positive("stability", self.stability))
 
@@ -324,7 +315,6 @@ class PerSampleAdaptive(FixedClipping):
     weakness: float = 0.1
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are not positive and finite."""
         check_bounds(self, "norm")
         object.__setattr__(self, "weakness", checks.positive("weakness", self.weakness))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from privet import checks
 from privet.errors import ArgumentError
-from privet.mechanism.sampling import NothingDeclared, check_numbers, counted
+from privet.mechanism.sampling import SamplingDefaults, check_numbers, counted
 from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PARTITION_CHILD = 0x70617274
 
 
-class DealtBatches(NothingDeclared):
+class DealtBatches(SamplingDefaults):
     """Answers of samplers that deal all examples into the batches of an epoch, which share one event."""
 
     batches: int
@@ -78,12 +78,10 @@ class Shuffle(DealtBatches):
     expected_batch_size: float
 
     def __post_init__(self) -> None:
-        """Refuse fractional counts and sizes that are not positive."""
         check_numbers(self, "batches", "epochs")
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Each record once per epoch."""
         return ("each epoch uses every record at most once; shuffling itself is given no credit",)
 
     def described(self, num_steps: int) -> str:
@@ -128,7 +126,6 @@ class Cyclic(DealtBatches):
     secret_partition: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse fractional counts, sizes that are not positive and a partition that is neither secret nor public."""
         check_numbers(self, "batches", "epochs")
         if not isinstance(self.secret_partition, bool):
             raise ArgumentError(f"secret_partition must be True or False, got {self.secret_partition!r}.")
@@ -160,7 +157,6 @@ class Cyclic(DealtBatches):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Each record once per epoch; the place of a record does not depend on the data."""
         if self.secret_partition:
             return ("each epoch uses every record at most once, in batches dealt by a secret key",)
         return ("each epoch uses every record at most once, in batches fixed by the public order of the data",)

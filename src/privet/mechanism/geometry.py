@@ -87,7 +87,6 @@ class Isotropic:
     """Every coordinate in the same unit: plain norms and equal noise."""
 
     def units(self, layout: Layout) -> tuple[Units, ...]:
-        """Return one for everything."""
         return (Units(),) * len(layout.names)
 
 
@@ -102,11 +101,9 @@ class PerGroup:
     group_units: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuse units that are not positive and finite."""
         object.__setattr__(self, "group_units", positive_units("group_units", self.group_units))
 
     def units(self, layout: Layout) -> tuple[Units, ...]:
-        """Return every parameter's group unit."""
         if len(self.group_units) != layout.num_groups:
             raise PlanError(
                 f"PerGroup gives {len(self.group_units)} units but the grouping makes {layout.num_groups} groups. Give "
@@ -131,7 +128,6 @@ class Factored:
     columns: tuple[tuple[float, ...], ...]
 
     def __post_init__(self) -> None:
-        """Refuse units that are not positive and finite, and lists of different lengths."""
         for name in ("rows", "columns"):
             given = getattr(self, name)
             if not isinstance(given, list | tuple):
@@ -144,7 +140,6 @@ class Factored:
             )
 
     def units(self, layout: Layout) -> tuple[Units, ...]:
-        """Return the factors of every parameter."""
         if len(self.rows) != len(layout.names):
             raise PlanError(
                 f"Factored gives units for {len(self.rows)} parameters but the model has {len(layout.names)}. Build "
@@ -171,11 +166,9 @@ class Diagonal:
     coordinate_units: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuse units that are not positive and finite."""
         object.__setattr__(self, "coordinate_units", positive_units("coordinate_units", self.coordinate_units))
 
     def units(self, layout: Layout) -> tuple[Units, ...]:
-        """Cut the vector into parameters."""
         if len(self.coordinate_units) != layout.num_coordinates:
             raise PlanError(
                 f"Diagonal gives {len(self.coordinate_units)} units but the model has {layout.num_coordinates} "

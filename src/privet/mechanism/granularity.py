@@ -53,7 +53,7 @@ class Kept:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Stretch:
+class _ParameterUnits:
     """A parameter as a row of units: ``num_rows`` rows of ``row_size`` coordinates, ``block`` rows to a unit."""
 
     first_unit: int
@@ -84,22 +84,21 @@ class _Stretch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Units:
+class MaskUnits:
     """The units of a layout, in strata: the same share of every stratum is masked.
 
     Attributes:
-        stretches: One per parameter, in the layout's order.
+        parameters: One per parameter, in the layout's order.
         strata: Number of units in each stratum; units are numbered through.
         are_rows: Whether every unit is made of whole rows.
     """
 
-    stretches: tuple[_Stretch, ...]
+    parameters: tuple[_ParameterUnits, ...]
     strata: tuple[int, ...]
     are_rows: bool
 
     @property
     def number(self) -> int:
-        """How many units there are."""
         return sum(self.strata)
 
     def num_dropped(self, rate: float) -> list[int]:
@@ -109,9 +108,9 @@ class Units:
     def mean_squares(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the mean square, unit by unit, of a vector over the layout."""
         squares, sizes, start = np.zeros(self.number), np.zeros(self.number), 0
-        for stretch in self.stretches:
-            end = start + stretch.num_rows * stretch.row_size
-            stretch.add_squares(values[start:end], squares, sizes)
+        for part in self.parameters:
+            end = start + part.num_rows * part.row_size
+            part.add_squares(values[start:end], squares, sizes)
             start = end
         means: NDArray[np.float64] = squares / sizes
         return means
@@ -129,10 +128,10 @@ class Units:
         return self._spread(keep, like)
 
     def _spread(self, keep: NDArray[np.bool_], like: Tensor) -> Kept:
-        by_row = [stretch.of_rows(keep) for stretch in self.stretches]
+        by_row = [part.of_rows(keep) for part in self.parameters]
         spread = [
-            rows if stretch.row_size == 1 else np.repeat(rows, stretch.row_size)
-            for rows, stretch in zip(by_row, self.stretches, strict=True)
+            rows if part.row_size == 1 else np.repeat(rows, part.row_size)
+            for rows, part in zip(by_row, self.parameters, strict=True)
         ]
         weights = like.new_tensor(np.concatenate(spread))
         rows = None
@@ -145,7 +144,7 @@ class Units:
 class Granularity(Protocol):
     """What is masked or kept as one."""
 
-    def units(self, layout: Layout) -> Units:
+    def units(self, layout: Layout) -> MaskUnits:
         """Divide a layout into units."""
         ...
 
@@ -154,13 +153,12 @@ class Granularity(Protocol):
 class Coordinates:
     """Every coordinate by itself, wherever it lies: the masks of Zhu and Blaschko (2023)."""
 
-    def units(self, layout: Layout) -> Units:
-        """Return one stratum over the whole vector."""
-        stretches = tuple(
-            _Stretch(first_unit=offset, num_rows=size, row_size=1, block=1)
+    def units(self, layout: Layout) -> MaskUnits:
+        parameters = tuple(
+            _ParameterUnits(first_unit=offset, num_rows=size, row_size=1, block=1)
             for offset, size in zip(layout.offsets, layout.sizes, strict=True)
         )
-        return Units(stretches=stretches, strata=(layout.num_coordinates,), are_rows=False)
+        return MaskUnits(parameters=parameters, strata=(layout.num_coordinates,), are_rows=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +169,7 @@ class Rows:
     never masked.
     """
 
-    def units(self, layout: Layout) -> Units:
-        """Return one stratum per layer."""
+    def units(self, layout: Layout) -> MaskUnits:
         return _rows_of(layout, block=1)
 
 
@@ -187,16 +184,14 @@ class Blocks:
     num_rows: int
 
     def __post_init__(self) -> None:
-        """Refuse blocks of less than one row."""
         object.__setattr__(self, "num_rows", checks.count("num_rows", self.num_rows))
 
-    def units(self, layout: Layout) -> Units:
-        """Return one stratum per layer."""
+    def units(self, layout: Layout) -> MaskUnits:
         return _rows_of(layout, block=self.num_rows)
 
 
-def _rows_of(layout: Layout, *, block: int) -> Units:
-    stretches: list[_Stretch] = []
+def _rows_of(layout: Layout, *, block: int) -> MaskUnits:
+    parameters: list[_ParameterUnits] = []
     strata: list[int] = []
     layers: dict[str, tuple[int, int]] = {}  # module -> rows and first unit of the weight that leads it
     total = 0
@@ -210,5 +205,7 @@ def _rows_of(layout: Layout, *, block: int) -> Units:
             strata.append(units)
             total += units
             layers[module] = (num_rows, first)
-        stretches.append(_Stretch(first_unit=first, num_rows=num_rows, row_size=size // max(1, num_rows), block=block))
-    return Units(stretches=tuple(stretches), strata=tuple(strata), are_rows=True)
+        parameters.append(
+            _ParameterUnits(first_unit=first, num_rows=num_rows, row_size=size // max(1, num_rows), block=block)
+        )
+    return MaskUnits(parameters=tuple(parameters), strata=tuple(strata), are_rows=True)

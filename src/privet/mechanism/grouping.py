@@ -35,7 +35,6 @@ class OneGroup:
     is_flat: ClassVar[bool] = True
 
     def groups_of(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Put everything into group 0."""
         return (0,) * len(names)
 
 
@@ -46,7 +45,6 @@ class PerLayer:
     is_flat: ClassVar[bool] = False
 
     def groups_of(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Group by everything before the last dot of a parameter's name."""
         return _number(names, lambda name: name.rpartition(".")[0])
 
 
@@ -57,7 +55,6 @@ class PerParameter:
     is_flat: ClassVar[bool] = False
 
     def groups_of(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Give each tensor its own group."""
         return tuple(range(len(names)))
 
 
@@ -71,7 +68,6 @@ class ByName:
     parts: tuple[tuple[str, ...], ...]
 
     def __post_init__(self) -> None:
-        """Refuse empty parts and prefixes that appear twice."""
         given: Any = self.parts
         groups = isinstance(given, list | tuple) and all(isinstance(part, list | tuple) for part in given)
         if not groups or not all(isinstance(prefix, str) for part in self.parts for prefix in part):

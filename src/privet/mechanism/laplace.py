@@ -77,7 +77,6 @@ class L2Laplace(LaplaceNoise):
     num_coordinates: int
 
     def __post_init__(self) -> None:
-        """Refuse dimensions below one and multipliers that are not positive."""
         checks.count("num_coordinates", self.num_coordinates)
         super().__post_init__()
 
@@ -86,7 +85,6 @@ class L2Laplace(LaplaceNoise):
         return True
 
     def event(self) -> DpEvent:
-        """Return the release at this multiplier and dimension."""
         return L2LaplaceDpEvent(noise_multiplier=self.multiplier, num_coordinates=self.num_coordinates)
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
@@ -102,10 +100,6 @@ class L2Laplace(LaplaceNoise):
         add_radial(clipped.flat, scale=std / math.sqrt(live + 1), source=source, keep=clipped.keep)
         event = L2LaplaceDpEvent(noise_multiplier=_ratio(std, clipped), num_coordinates=live)
         return PrivateSum(flat=clipped.flat, layout=clipped.layout, event=event, noise_std=std)
-
-    def log_ratio(self, z: Array, shift: Array) -> Array:
-        """Return ``log p(z) / p(z + shift)`` per row, at sensitivity 1."""
-        return np.asarray((np.linalg.norm(z + shift, axis=-1) - np.linalg.norm(z, axis=-1)) * self.pure_epsilon)
 
     @property
     def pure_epsilon(self) -> float:
@@ -129,7 +123,6 @@ class ProductLaplace(LaplaceNoise):
     sizes: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuse sizes below one, and lists without a one."""
         sizes = positive_units("sizes", self.sizes)
         if min(sizes) != 1:
             raise ArgumentError(f"The smallest of sizes must be 1, got {min(sizes)!r}. Divide all by the smallest.")
@@ -160,7 +153,6 @@ class ProductLaplace(LaplaceNoise):
 
     @property
     def pure_epsilon(self) -> float:
-        """The largest privacy loss of one release."""
         return math.sqrt(2 * float((1 / np.square(self._array)).sum())) / self.multiplier
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
@@ -179,10 +171,6 @@ class ProductLaplace(LaplaceNoise):
         add_two_sided(clipped.flat, scales=scales, source=source, keep=None)
         event = self._event(_ratio(std, clipped))
         return PrivateSum(flat=clipped.flat, layout=clipped.layout, event=event, noise_std=None)
-
-    def log_ratio(self, z: Array, shift: Array) -> Array:
-        """Return ``log p(z) / p(z + shift)`` per row, at sensitivity 1."""
-        return np.asarray((np.abs(z + shift) - np.abs(z)) @ (1 / self.mean_absolute()))
 
     def mean_absolute(self) -> Array:
         return np.asarray(self.multiplier / math.sqrt(2) * self._array)
@@ -207,7 +195,6 @@ class BlockL2(LaplaceNoise):
     coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuse blocks that are no partition and coefficients whose squares add up to more than one."""
         object.__setattr__(self, "coefficients", _shares("coefficients", self.coefficients))
         blocks = tuple(checks.count("block_of", block, minimum=0) for block in self.block_of)
         if set(blocks) != set(range(len(self.coefficients))):
@@ -219,12 +206,10 @@ class BlockL2(LaplaceNoise):
         super().__post_init__()
 
     def event(self) -> DpEvent:
-        """Return the pure guarantee."""
         return PureDpEvent(epsilon=1 / self.multiplier)
 
     @property
     def pure_epsilon(self) -> float:
-        """The largest privacy loss of one release."""
         return 1 / self.multiplier
 
     @cached_property
@@ -246,15 +231,6 @@ class BlockL2(LaplaceNoise):
             add_radial_at(clipped.flat, members, scale=scale / coefficient, source=source)
         event = PureDpEvent(epsilon=1 / _ratio(scale, clipped))
         return PrivateSum(flat=clipped.flat, layout=clipped.layout, event=event, noise_std=None)
-
-    def norm(self, z: Array) -> Array:
-        """Return the block norm of every row."""
-        parts = [c * np.linalg.norm(z[..., m], axis=-1) for c, m in zip(self.coefficients, self._members, strict=True)]
-        return np.asarray(sum(parts))
-
-    def log_ratio(self, z: Array, shift: Array) -> Array:
-        """Return ``log p(z) / p(z + shift)`` per row, at sensitivity 1."""
-        return np.asarray((self.norm(z + shift) - self.norm(z)) / self.multiplier)
 
     def mean_absolute(self) -> Array:
         means = [mean_coordinate(len(m)) / c for c, m in zip(self.coefficients, self._members, strict=True)]

@@ -59,5 +59,4 @@ class Layout:
 
     @cached_property
     def num_groups(self) -> int:
-        """Number of clipping groups."""
         return max(self.groups) + 1

@@ -34,11 +34,9 @@ class Constant:
     value: float
 
     def __post_init__(self) -> None:
-        """Refuse a rate out of range."""
         _check_rates(self, "value")
 
     def rate(self, progress: float) -> float:
-        """Return the rate."""
         return self.value
 
 
@@ -55,11 +53,9 @@ class Linear:
     last: float
 
     def __post_init__(self) -> None:
-        """Refuse rates out of range."""
         _check_rates(self, "first", "last")
 
     def rate(self, progress: float) -> float:
-        """Return the rate."""
         return self.first + (self.last - self.first) * progress
 
 
@@ -76,11 +72,9 @@ class Cosine:
     last: float
 
     def __post_init__(self) -> None:
-        """Refuse rates out of range."""
         _check_rates(self, "first", "last")
 
     def rate(self, progress: float) -> float:
-        """Return the rate."""
         return self.first + (self.last - self.first) * (1 - math.cos(math.pi * progress)) / 2
 
 
@@ -97,9 +91,7 @@ class GradualCooling:
     final: float
 
     def __post_init__(self) -> None:
-        """Refuse a rate out of range."""
         _check_rates(self, "final")
 
     def rate(self, progress: float) -> float:
-        """Return the rate."""
         return self.final * progress

@@ -14,7 +14,7 @@ import numpy as np
 
 from privet import checks
 from privet.errors import PlanError
-from privet.mechanism.granularity import Coordinates, Granularity, Kept, Units
+from privet.mechanism.granularity import Coordinates, Granularity, Kept, MaskUnits
 from privet.mechanism.layout import Layout
 from privet.mechanism.mask_rates import RateSchedule
 from privet.mechanism.sums import PrivateSum
@@ -88,7 +88,7 @@ class ConstantMask:
         return None
 
 
-class Untold:
+class ReleaseIndependentRun:
     """A run of a mask that looks at nothing that was released."""
 
     def watch(self, private: PrivateSum, *, kept: Kept | None) -> None:
@@ -110,17 +110,16 @@ class NoMask(ConstantMask):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoMaskRun(Untold):
+class NoMaskRun(ReleaseIndependentRun):
     """:class:`NoMask` in one run."""
 
     def begin(self, step: int, rng: np.random.Generator, like: Tensor) -> None:
-        """Return None: keep everything, and draw nothing."""
         return
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretches:
-    """A run divided into stretches of one mask each."""
+class MaskPeriods:
+    """A run divided into periods of one mask each."""
 
     schedule: RateSchedule
     length: int
@@ -148,7 +147,6 @@ class RedrawnMask:
     refresh_every: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse parts of the wrong kind."""
         _check_piece("schedule", self.schedule, RateSchedule)
         _check_piece("granularity", self.granularity, Granularity)
         if self.refresh_every is not None:
@@ -168,9 +166,9 @@ class RedrawnMask:
     def steps_per_draw(self, steps_per_epoch: int) -> int | None:
         return self.refresh_every or steps_per_epoch
 
-    def stretches(self, num_steps: int, steps_per_epoch: int) -> Stretches:
+    def periods(self, num_steps: int, steps_per_epoch: int) -> MaskPeriods:
         length = self.refresh_every or steps_per_epoch
-        return Stretches(schedule=self.schedule, length=length, number=-(-num_steps // length))
+        return MaskPeriods(schedule=self.schedule, length=length, number=-(-num_steps // length))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,24 +176,24 @@ class RandomMask(RedrawnMask):
     """Mask a random share of the coordinates, the same ones until the mask is drawn anew; see :class:`RedrawnMask`."""
 
     def start(self, *, layout: Layout, num_steps: int, steps_per_epoch: int) -> RandomMaskRun:
-        stretches = self.stretches(num_steps, steps_per_epoch)
-        return RandomMaskRun(units=self.granularity.units(layout), stretches=stretches)
+        periods = self.periods(num_steps, steps_per_epoch)
+        return RandomMaskRun(units=self.granularity.units(layout), periods=periods)
 
 
 @dataclass(kw_only=True)
-class RandomMaskRun(Untold):
+class RandomMaskRun(ReleaseIndependentRun):
     """:class:`RandomMask` in one run. A resumed run draws the present mask anew."""
 
-    units: Units
-    stretches: Stretches
+    units: MaskUnits
+    periods: MaskPeriods
     _index: int | None = None
     _kept: Kept | None = None
 
     def begin(self, step: int, rng: np.random.Generator, like: Tensor) -> Kept | None:
         """Return the present mask, drawn from ``rng`` at the first step of a stretch; see :meth:`MaskRun.begin`."""
-        index = step // self.stretches.length
+        index = step // self.periods.length
         if index != self._index:
-            self._index, rate = index, self.stretches.rate(index)
+            self._index, rate = index, self.periods.rate(index)
             is_idle = not any(self.units.num_dropped(rate))
             self._kept = None if is_idle else self.units.keep_largest(rate, rng.random(self.units.number), like)
         return self._kept
@@ -219,7 +217,6 @@ class SharedRandomMask(RedrawnMask):
     seed: int
 
     def __post_init__(self) -> None:
-        """Refuse parts of the wrong kind, and seeds below zero."""
         object.__setattr__(self, "seed", checks.count("seed", self.seed, minimum=0))
         super().__post_init__()
 
@@ -230,8 +227,8 @@ class SharedRandomMask(RedrawnMask):
         return self.seed
 
     def start(self, *, layout: Layout, num_steps: int, steps_per_epoch: int) -> SharedRandomMaskRun:
-        stretches = self.stretches(num_steps, steps_per_epoch)
-        return SharedRandomMaskRun(units=self.granularity.units(layout), stretches=stretches, seed=self.seed)
+        periods = self.periods(num_steps, steps_per_epoch)
+        return SharedRandomMaskRun(units=self.granularity.units(layout), periods=periods, seed=self.seed)
 
 
 @dataclass(kw_only=True)
@@ -243,7 +240,7 @@ class SharedRandomMaskRun(RandomMaskRun):
     def begin(self, step: int, rng: np.random.Generator, like: Tensor) -> Kept | None:
         """Return the mask of a step; nothing is drawn from ``rng``."""
         # by stretch, not by step: a party that joins in the middle of a stretch must draw what the others drew
-        key = np.random.SeedSequence((self.seed, step // self.stretches.length))
+        key = np.random.SeedSequence((self.seed, step // self.periods.length))
         return super().begin(step, np.random.Generator(np.random.PCG64DXSM(key)), like)
 
 
@@ -262,7 +259,6 @@ class FrozenMask(ConstantMask):
     granularity: Granularity = field(default_factory=Coordinates)
 
     def __post_init__(self) -> None:
-        """Refuse a share out of range, and parts of the wrong kind."""
         object.__setattr__(self, "rate", checks.probability("rate", self.rate, allow_zero=True))
         object.__setattr__(self, "seed", checks.count("seed", self.seed, minimum=0))
         _check_piece("granularity", self.granularity, Granularity)
@@ -280,10 +276,10 @@ class FrozenMask(ConstantMask):
 
 
 @dataclass(kw_only=True)
-class FrozenMaskRun(Untold):
+class FrozenMaskRun(ReleaseIndependentRun):
     """:class:`FrozenMask` in one run."""
 
-    units: Units
+    units: MaskUnits
     rate: float
     seed: int
     _kept: Kept | None = None

@@ -150,7 +150,6 @@ class FixedNoise:
         return self.noise.add(clipped, source)
 
     def begin(self, step: int, like: Tensor) -> StepUnits:
-        """Return the units of the piece, bound once."""
         if self._frame is None and self.geometry is not None:
             self._frame = Frame.of(self.geometry, self.layout, like)
         return StepUnits(frame=self._frame, squares=None)
@@ -159,7 +158,6 @@ class FixedNoise:
         return {}
 
     def restore(self, state: State) -> None:
-        """Refuse a state that belongs to another piece."""
         if state:
             raise CheckpointError(f"This noise keeps no state, but the checkpoint has {sorted(state)} for it.")
 
@@ -171,22 +169,18 @@ class MultipliedNoise(ABC):
     noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a multiplier that is not a positive number; zero noise is no mechanism."""
         if self.noise_multiplier is not None:
             object.__setattr__(self, "noise_multiplier", checks.positive("noise_multiplier", self.noise_multiplier))
 
     @property
     @abstractmethod
-    def family(self) -> NoiseFamily | None:
-        """See :attr:`Noise.family`."""
+    def family(self) -> NoiseFamily | None: ...
 
     @abstractmethod
-    def event(self) -> DpEvent:
-        """See :meth:`Noise.event`."""
+    def event(self) -> DpEvent: ...
 
     @abstractmethod
-    def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
-        """See :meth:`Noise.add`."""
+    def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum: ...
 
     norm_kind: ClassVar[Norm] = Norm.L2
 
@@ -233,7 +227,6 @@ class GaussianNoise(MultipliedNoise):
     family: ClassVar[NoiseFamily | None] = NoiseFamily.GAUSSIAN
 
     def event(self) -> DpEvent:
-        """Return the Gaussian mechanism at this multiplier."""
         return gaussian_event(bounds=(1.0,), stds=(self.multiplier,))
 
 

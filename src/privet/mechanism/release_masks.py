@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privet.errors import ArgumentError, PlanError
-from privet.mechanism.granularity import Kept, Units
+from privet.mechanism.granularity import Kept, MaskUnits
 from privet.mechanism.layout import Layout
-from privet.mechanism.masking import ConstantMask, RedrawnMask, Stretches, Untold
+from privet.mechanism.masking import ConstantMask, MaskPeriods, RedrawnMask, ReleaseIndependentRun
 from privet.mechanism.sums import PrivateSum
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ class ChosenMask(ConstantMask):
     frozen_bits: str
 
     def __post_init__(self) -> None:
-        """Refuse bits that are none, that do not fit the number of coordinates, and a mask of everything."""
         if bool(self.frozen.all()):
             raise ArgumentError("A mask of every coordinate leaves nothing to train.")
 
@@ -54,7 +53,6 @@ class ChosenMask(ConstantMask):
 
     @property
     def frozen(self) -> NDArray[np.bool_]:
-        """Which coordinates are masked."""
         try:
             packed = base64.b64decode(self.frozen_bits.encode("ascii"), validate=True)
         except (AttributeError, UnicodeEncodeError, binascii.Error):
@@ -82,7 +80,7 @@ class ChosenMask(ConstantMask):
 
 
 @dataclass(kw_only=True, eq=False)
-class ChosenMaskRun(Untold):
+class ChosenMaskRun(ReleaseIndependentRun):
     """:class:`ChosenMask` in one run."""
 
     frozen: NDArray[np.bool_]
@@ -109,16 +107,16 @@ class RankedMask(RedrawnMask):
     """
 
     def start(self, *, layout: Layout, num_steps: int, steps_per_epoch: int) -> RankedMaskRun:
-        stretches = self.stretches(num_steps, steps_per_epoch)
-        return RankedMaskRun(units=self.granularity.units(layout), stretches=stretches)
+        periods = self.periods(num_steps, steps_per_epoch)
+        return RankedMaskRun(units=self.granularity.units(layout), periods=periods)
 
 
 @dataclass(kw_only=True)
 class RankedMaskRun:
     """:class:`RankedMask` in one run: the noisy sums of the present stretch, added up."""
 
-    units: Units
-    stretches: Stretches
+    units: MaskUnits
+    periods: MaskPeriods
     _index: int | None = None
     _kept: Kept | None = None
     _total: Tensor | None = field(default=None, repr=False)
@@ -126,9 +124,9 @@ class RankedMaskRun:
 
     def begin(self, step: int, rng: np.random.Generator, like: Tensor) -> Kept | None:
         """Return the present mask, ranked at the first step of a stretch; see :meth:`MaskRun.begin`."""
-        index = step // self.stretches.length
+        index = step // self.periods.length
         if index != self._index:
-            self._kept = self._ranked(self.stretches.rate(index), rng, like)
+            self._kept = self._ranked(self.periods.rate(index), rng, like)
             self._index, self._total, self._missing_variance = index, None, 0.0
         return self._kept
 

@@ -118,7 +118,7 @@ def amplified(sampling: Sampling, event: DpEvent) -> DpEvent:
     return event if isinstance(event, NonPrivateDpEvent) else sampling.amplify(event)
 
 
-class NothingDeclared:
+class SamplingDefaults:
     """The answers that claim nothing: no limit, no declared size, no coins of its own, no batches that come back."""
 
     @property
@@ -141,15 +141,14 @@ class NothingDeclared:
         return False
 
 
-class RandomBatches(NothingDeclared, ABC):
+class RandomBatches(SamplingDefaults, ABC):
     """A sampler that draws every step afresh, with one event per step, for every adjacency."""
 
     steps: int
 
     @property
     @abstractmethod
-    def inclusion(self) -> float:
-        """See :attr:`Sampling.inclusion`."""
+    def inclusion(self) -> float: ...
 
     @property
     def num_rounds(self) -> int:
@@ -164,7 +163,6 @@ class RandomBatches(NothingDeclared, ABC):
         return max(1, round(1 / self.inclusion))
 
     def refusal(self, adjacency: Adjacency) -> str | None:
-        """Accept every adjacency."""
         return None
 
 
@@ -184,7 +182,6 @@ class Poisson(RandomBatches):
     expected_batch_size: float
 
     def __post_init__(self) -> None:
-        """Refuse rates outside (0, 1], fractional steps and sizes that are not positive."""
         object.__setattr__(self, "rate", checks.probability("rate", self.rate, allow_one=True))
         check_numbers(self, "steps")
 
@@ -225,7 +222,6 @@ class Poisson(RandomBatches):
         yield np.sort(rng.choice(num_examples, size=size, replace=False, shuffle=False)).astype(np.int64)
 
     def amplify(self, event: DpEvent) -> DpEvent:
-        """Charge the subsampled mechanism."""
         return event if self.rate == 1 else PoissonSampledDpEvent(self.rate, event)
 
 
@@ -242,7 +238,6 @@ class FullBatch(RandomBatches):
     expected_batch_size: float
 
     def __post_init__(self) -> None:
-        """Refuse fractional steps and sizes that are not positive."""
         check_numbers(self, "steps")
 
     @property
@@ -261,7 +256,6 @@ class FullBatch(RandomBatches):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Nothing beyond clipping and noise."""
         return ()
 
     def described(self, num_steps: int) -> str:
@@ -271,7 +265,6 @@ class FullBatch(RandomBatches):
         yield np.arange(num_examples, dtype=np.int64)
 
     def amplify(self, event: DpEvent) -> DpEvent:
-        """No sampling, no amplification."""
         return event
 
 
@@ -293,7 +286,6 @@ class FixedSize(RandomBatches):
     steps: int
 
     def __post_init__(self) -> None:
-        """Refuse fractional counts and batches larger than the data."""
         check_numbers(self, "dataset_size", "batch_size", "steps")
         if self.batch_size > self.dataset_size:
             raise ArgumentError(
@@ -357,7 +349,6 @@ class FixedSize(RandomBatches):
         yield np.sort(drawn).astype(np.int64)
 
     def amplify(self, event: DpEvent) -> DpEvent:
-        """Charge the mechanism on a sample without replacement."""
         if self.batch_size == self.dataset_size:
             return event
         return SampledWithoutReplacementDpEvent(

@@ -48,30 +48,6 @@ def floored(moments: Array, floor: float = DEFAULT_FLOOR) -> Array:
     return np.asarray(np.maximum(values, share * mean))
 
 
-def least_variance_units(moments: Array, weights: Array | None = None) -> Array:
-    """Return the units with the least ``sum weight * unit^2``; equal weights by default."""
-    weight = np.ones_like(moments) if weights is None else _positive(weights, moments)
-    return np.asarray(np.sqrt(np.sqrt(moments / weight) * np.sqrt(moments * weight).sum()))
-
-
-def least_absolute_units(moments: Array, weights: Array) -> Array:
-    """Return the units with the least ``sum weight * unit``."""
-    weight = _positive(weights, moments)
-    return np.asarray(math.sqrt(float(np.cbrt(weight * weight * moments).sum())) * np.cbrt(moments / weight))
-
-
-def preconditioning_units(moments: Array) -> Array:
-    """Return units whose squares are proportional to the second moments, for ``EllipticalGaussian`` with power 1."""
-    return np.asarray(np.sqrt(moments * len(moments)))
-
-
-def _positive(weights: Array, like: Array) -> Array:
-    values = np.asarray(weights, dtype=np.float64)
-    if values.shape != like.shape or not np.isfinite(values).all() or not (values > 0).all():
-        raise ArgumentError(f"weights must be {len(like)} positive finite numbers, one per coordinate.")
-    return values
-
-
 @dataclass(frozen=True, kw_only=True)
 class AxisMoments:
     """Sums of second moments over the rows and over the columns of one parameter.
@@ -156,7 +132,6 @@ class History:
     _noise: list[tuple[float, float]] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse decays outside (0, 1)."""
         self.decay = checks.probability("decay", self.decay)
         self.floor_errors = checks.non_negative("floor_errors", self.floor_errors)
 

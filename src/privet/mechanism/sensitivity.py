@@ -33,7 +33,6 @@ class Sensitivity:
     norm: Norm = Norm.L2
 
     def __post_init__(self) -> None:
-        """Refuse an empty list of groups and bounds that are not positive and finite."""
         if not self.bounds:
             raise ArgumentError("bounds must hold one number per parameter group, got none.")
         for index, bound in enumerate(self.bounds):

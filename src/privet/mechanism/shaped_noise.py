@@ -38,7 +38,6 @@ class EllipticalGaussian(GaussianNoise):
     preconditioning: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what is no geometry, exponents outside [0, 1] and multipliers that are not positive."""
         if isinstance(self.geometry, type) or not isinstance(self.geometry, Geometry):
             raise ArgumentError(f"geometry must be a Geometry such as Factored(...), got {self.geometry!r}.")
         power = checks.non_negative("preconditioning", self.preconditioning)

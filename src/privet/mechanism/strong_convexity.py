@@ -40,7 +40,6 @@ class StronglyConvexDescent:
     smoothness: float
 
     def __post_init__(self) -> None:
-        """Refuse constants that are not numbers of their kind, and steps too long to contract."""
         for name in ("learning_rate", "gradient_bound", "smoothness"):
             object.__setattr__(self, name, checks.positive(name, getattr(self, name)))
         object.__setattr__(self, "ridge", checks.non_negative("ridge", self.ridge))

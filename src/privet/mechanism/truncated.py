@@ -80,7 +80,6 @@ class TruncatedPoisson(RandomBatches):
     truncation: Truncation = Truncation.TIGHT
 
     def __post_init__(self) -> None:
-        """Refuse rates outside (0, 1], fractional counts and unknown ways to charge."""
         object.__setattr__(self, "rate", checks.probability("rate", self.rate, allow_one=True))
         check_numbers(self, "steps", "dataset_size", "max_batch_size")
         try:
@@ -143,7 +142,6 @@ class TruncatedPoisson(RandomBatches):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Independent, secret inclusion, a random choice among too many, and a public bound on the size."""
         return (
             "each step includes every record independently by a secret coin (Poisson sampling)",
             f"of more than {self.max_batch_size} sampled records as many stay, chosen at random",

@@ -117,7 +117,7 @@ def h_cnn(
     Channels of scattering features differ in size by orders of magnitude, so groups of them are normalised within each
     example, which costs no privacy. (Tramer and Boneh also normalise by noisy means over all examples, which costs
     epsilon 0.69 before training begins. ``num_groups=None`` leaves the normalisation to
-    :class:`privet.training.normalisation.PrivateNormalisation`.)
+    :class:`privet.training.private_statistics.normalisation.PrivateNormalisation`.)
 
     187,210 parameters for the 243x8x8 features of a 3x32x32 image and 10 classes.
     """

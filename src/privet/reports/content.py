@@ -119,7 +119,7 @@ class RunContent:
     @property
     def agrees(self) -> bool:
         """Whether the ledger, the plan in its first row and the plan file agree."""
-        return self.ledger.mismatch is None and self.plan.is_named(self.ledger.plan_hash)
+        return self.ledger.mismatch is None and self.plan.matches_hash(self.ledger.plan_hash)
 
 
 def have_same_data(runs: Sequence[RunContent]) -> bool:

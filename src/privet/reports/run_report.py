@@ -146,7 +146,7 @@ def _rebuilt(content: RunContent) -> dict[str, Any] | None:
 def _audit(content: RunContent) -> dict[str, Any] | None:
     if content.audit is None:
         return None
-    is_current = content.plan.is_named(content.audit.plan_hash)
+    is_current = content.plan.matches_hash(content.audit.plan_hash)
     return {
         "is_current": is_current,
         "header": AUDIT_HEADER,
@@ -226,7 +226,7 @@ def _comparison(content: RunContent) -> list[tuple[str, str, str, bool]]:
             "plan",
             content.plan.hash[:16],
             ledger.plan_hash[:16],
-            content.plan.is_named(ledger.plan_hash),
+            content.plan.matches_hash(ledger.plan_hash),
         ),
     ]
 
@@ -248,7 +248,7 @@ def _privacy_plots(content: RunContent) -> list[Any]:
 
 def _audited(content: RunContent) -> tuple[float, float] | None:
     """Return the largest (epsilon, delta) that audits of the whole plan proved; None if they proved nothing."""
-    if content.audit is None or not content.plan.is_named(content.audit.plan_hash):
+    if content.audit is None or not content.plan.matches_hash(content.audit.plan_hash):
         return None
     whole = [
         (found.epsilon_bound, found.delta)

@@ -13,7 +13,8 @@ from safetensors import SafetensorError, safe_open
 from privet import checks
 from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger.rollback import read_newest
-from privet.accounting.ledger.tally import LedgerHead, LedgerView
+from privet.accounting.ledger.tally import LedgerHead
+from privet.accounting.ledger.views import LedgerView
 from privet.accounting.library_check import confirmed
 from privet.errors import LedgerCorrupt, LedgerMismatch, PrivetError
 from privet.mechanism.events import DpEvent
@@ -82,7 +83,7 @@ def check_ledger(run_or_ledger: Path) -> LedgerCheck:
     if others is not None:
         others.check(view, view.charged_rounds * plan.sampling.steps_per_round, run_or_ledger)
     try:
-        if not plan.is_named(view.plan_hash):
+        if not plan.matches_hash(view.plan_hash):
             raise LedgerMismatch("The plan in the ledger's first row is not the one its rows were charged under.")
         view.verify(plan.segments)
         if files is not None:
@@ -216,5 +217,5 @@ def finished_ledger(files: RunFiles, plan: Plan) -> LedgerCheck | None:
     if not files.model.exists() or not files.status.exists() or read_json(files.status).get("state") != "finished":
         return None
     found = check_ledger(files.folder)
-    agrees = found.mismatch is None and plan.is_named(found.plan_hash)
+    agrees = found.mismatch is None and plan.matches_hash(found.plan_hash)
     return found if agrees and found.is_finished and found.steps_kept is not None else None

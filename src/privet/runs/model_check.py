@@ -21,7 +21,7 @@ from privet.runs.building import choose_device
 from privet.runs.model_cost import Inputs, ModelCost, RandomNumbers, losses_for, measure_cost
 from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.user_models import build_referenced
-from privet.training.preflight import preflight
+from privet.training.preflight.preflight import preflight
 
 # A prime: other axes of a network rarely have this length, so none of them is mistaken for the batch.
 DEFAULT_BATCH = 13

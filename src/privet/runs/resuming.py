@@ -54,7 +54,7 @@ def stored_plan(files: RunFiles) -> Plan:
         plan = Plan.from_dict(found["plan"])
     except PrivetError as error:
         raise CheckpointError(f"{files.plan} cannot be read: {error}") from error
-    if not plan.is_named(found.get("hash")):
+    if not plan.matches_hash(found.get("hash")):
         raise CheckpointError(f"{files.plan} was changed after it was written. Restore it from a copy.")
     return plan
 

@@ -16,7 +16,7 @@ from privet import checks
 from privet.errors import CheckpointError, LoopError
 from privet.mechanism.noise import Noise
 from privet.mechanism.sums import ClippedSum
-from privet.training.observer import Observer
+from privet.training.loop_events import Observer
 
 
 @dataclass(frozen=True, kw_only=True)

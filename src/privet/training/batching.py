@@ -66,7 +66,10 @@ def fetch(dataset: MapDataset, indices: NDArray[np.int64], collate: Collate | No
         batch = dataset.take(torch.from_numpy(indices))
     elif collate is None and type(dataset) is TensorDataset:
         # the same batch as collating one item after another, without a call for every example
-        batch = [tensor[torch.from_numpy(indices).to(tensor.device)] for tensor in dataset.tensors]
+        chosen, parts = torch.from_numpy(indices), list[torch.Tensor]()
+        for tensor in dataset.tensors:
+            parts.append(tensor[chosen.to(tensor.device)].to(device, non_blocking=True))
+        return parts
     else:
         batch = (collate or default_collate)([dataset[int(index)] for index in indices])
     leaves = pytree.tree_leaves(batch)
@@ -144,4 +147,7 @@ def tensors_held(dataset: MapDataset) -> Sequence[torch.Tensor]:
 
 def tensors_of(batch: Any) -> Sequence[torch.Tensor]:
     """Return the tensors of a batch, whatever containers they are in."""
+    leaves = batch if type(batch) is list else pytree.tree_leaves(batch)
+    if all(map(torch.is_tensor, leaves)):
+        return leaves
     return [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]

@@ -20,9 +20,9 @@ from privet.training.averaging import RunningAverage
 from privet.training.batching import MapDataset
 from privet.training.checkpoint import load_checkpoint, save_checkpoint
 from privet.training.data_seal import DataSeal
-from privet.training.guards import LoopGuard
 from privet.training.last_iterate import LastIterateChain
-from privet.training.observer import Observer
+from privet.training.loop_events import Observer
+from privet.training.weight_watch.guards import LoopGuard
 
 _LOG = logging.getLogger("privet")
 
@@ -128,7 +128,7 @@ class RunFolder:
                     "paid for; %d steps are left.", self.path, charged, plan.num_steps - charged,
                 )  # fmt: skip
             return
-        if not plan.is_named(checkpoint.plan_hash):
+        if not plan.matches_hash(checkpoint.plan_hash):
             raise CheckpointError(f"The checkpoint in {self.path} was made under another plan. Start in a new folder.")
         if not ledger.contains(checkpoint.head):
             raise CheckpointError(

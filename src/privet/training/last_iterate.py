@@ -20,7 +20,7 @@ from privet.mechanism.noise import Noise
 from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.mechanism.sums import ClippedSum
 from privet.plan import Plan
-from privet.training.observer import Observer
+from privet.training.loop_events import Observer
 
 _LOG = logging.getLogger("privet")
 _INSTEAD = "Use Release.EVERY_ITERATE for any other training."

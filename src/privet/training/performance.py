@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from privet import checks
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
-from privet.training.replay import Eager, Launch
+from privet.training.launch.replay import Eager, Launch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +19,8 @@ class Performance:
 
     Attributes:
         engine: How per-example gradients are computed.
-        launch: How operations are launched: :class:`~privet.training.replay.CudaGraph` speeds up small models on a
-            device, for loops that use ``step.accumulate``. One by one by default.
+        launch: How operations are launched: ``CudaGraph`` speeds up small models on a device, for
+            loops that use ``step.accumulate``. One by one by default.
         physical_batch_size: How many examples go through the model at once.
 
     Example:

@@ -22,8 +22,8 @@ from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import tensors_of, with_gradients
-from privet.training.guards import trainable_parameters
-from privet.training.recording import LossFunction
+from privet.training.launch.recording import LossFunction
+from privet.training.weight_watch.guards import trainable_parameters
 
 # A larger batch must be this much faster per example to be worth its memory.
 _WORTHWHILE = 1.05

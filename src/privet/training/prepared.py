@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.optim import Optimizer
 
@@ -14,23 +16,23 @@ from privet.errors import LedgerMismatch, LoopError, PlanError
 from privet.gradients.engines.engine import RunningEngine
 from privet.gradients.engines.support import check_model
 from privet.isolation.watch import Waiver, Watch
-from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
+from privet.mechanism.masking import MaskRun
 from privet.mechanism.sums import ClippedSum
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage, RunningAverage
 from privet.training.batching import Collate, MapDataset, tensors_held
 from privet.training.folder import Checkpoints, RunFolder, RunState
-from privet.training.guards import EvidenceRecorder, LoopGuard, check_optimizer, trainable_parameters
 from privet.training.last_iterate import chain_of
-from privet.training.observer import Events, Observer
+from privet.training.launch.replay import Launcher
+from privet.training.loop_events import Events, Observer
 from privet.training.performance import Performance
-from privet.training.preflight import Preflight
+from privet.training.preflight.preflight import Preflight
 from privet.training.randomness import Streams
-from privet.training.replay import Launcher
-from privet.training.summing import Summation
+from privet.training.summing import LogicalBatch, Summation
 from privet.training.telemetry import Receiver, Telemetry
 from privet.training.updates import StepSum, Updates
+from privet.training.weight_watch.guards import EvidenceRecorder, LoopGuard, check_optimizer, trainable_parameters
 
 
 class PreparedRun:
@@ -70,9 +72,11 @@ class PreparedRun:
         self.parameters = [parameter for _, parameter in named]
         self.layout = Layout.of([(name, tuple(value.shape)) for name, value in named], plan.grouping)
         self.device = self.parameters[0].device
-        self.mask = plan.mask.start(
-            layout=self.layout, num_steps=plan.num_steps, steps_per_epoch=plan.sampling.steps_per_epoch
-        )
+        self.mask: MaskRun | None = None
+        if not plan.mask.is_whole:
+            self.mask = plan.mask.start(
+                layout=self.layout, num_steps=plan.num_steps, steps_per_epoch=plan.sampling.steps_per_epoch
+            )
         noise = plan.noise.start(self.layout, has_mask=not plan.mask.is_whole)
         if not plan.noise.is_fixed and performance.launch.replays:
             launch = type(performance.launch).__name__
@@ -88,6 +92,11 @@ class PreparedRun:
             noise=noise,
             average=None if averaging is None else averaging.start(model),
         )
+        self.num_steps = plan.num_steps
+        ahead = 1 if folder is None else folder.reserve_ahead // plan.sampling.steps_per_round
+        # a ledger in memory needs no rounds in advance
+        self.rounds_per_charge = max(1, ahead)
+        self._holds_bounds = plan.holds_bounds
         self.round_event = plan.round_event  # raises for a plan without noise, before a ledger exists
         self.ledger = (
             Ledger.in_memory(plan.hash, is_seeded=seed is not None)
@@ -139,9 +148,9 @@ class PreparedRun:
             watch=watch,
             preflight=preflight,
             clipping=self.state.clipping,
+            learns=not self.plan.clipping.is_fixed,
             events=self.events,
             physical_batch_size=self._performance.physical_batch_size,
-            steps_taken=lambda: self.state.steps_taken,
         )
         self._is_open = True
 
@@ -154,7 +163,7 @@ class PreparedRun:
             parameters=self.parameters,
             memory=torch.zeros_like(self.flat),
             optimizer=self.state.optimizer,
-            opened=self.guard.allow_step,
+            opened=self.guard.steps.opened,
             divisor=self.plan.sampling.expected_batch_size,
             records=self.launcher.uses_graphs,
         )
@@ -189,29 +198,25 @@ class PreparedRun:
             raise LoopError("This session keeps no average. Ask privatize() for one: averaging=ExponentialAverage().")
         return self.state.average
 
-    @property
-    def rounds_per_charge(self) -> int:
-        """How many rounds are charged in one durable write; a ledger in memory needs none in advance."""
-        steps = 1 if self.folder is None else self.folder.reserve_ahead
-        return max(1, steps // self.plan.sampling.steps_per_round)
-
-    def empty_sum(self, index: int) -> tuple[ClippingRule, ClippedSum]:
-        """Return the clipping rule of a step, and an empty sum with the step's bound, mask and units."""
+    def begin_sum(self, indices: NDArray[np.int64], index: int) -> tuple[LogicalBatch, ClippedSum]:
+        """Return the examples of a step, and its empty sum with the step's bound, mask and units."""
         self.flat.zero_()
         rule = self.state.clipping.begin(index, self.flat)
-        kept = self.mask.begin(index, self.streams.masks, self.flat)
+        kept = None if self.mask is None else self.mask.begin(index, self.streams.masks, self.flat)
         frame, squares = self.state.noise.begin(index, self.flat)
-        return rule, ClippedSum(
+        clipped = ClippedSum(
             flat=self.flat,
             layout=self.layout,
             sensitivity=rule.sensitivity,
             # the plan's own piece decides, since it also takes every guarantee of the plan away
-            is_held=self.plan.holds_bounds,
+            is_held=self._holds_bounds,
             keep=None if kept is None else kept.coordinates,
             kept=kept,
             frame=frame,
             squares=squares,
         )
+        taken = self.state.steps_taken
+        return self.summation.begin(indices, rule=rule, clipped=clipped, index=index, steps_taken=taken), clipped
 
     def awaiting_noise(self, clipped: ClippedSum) -> StepSum:
         """Return a step's sum with the noise of the plan, which is not added yet."""
@@ -226,7 +231,7 @@ class PreparedRun:
     def is_kept_after(self, index: int) -> bool:
         """Whether the weights after a step are written to a checkpoint, or are the last of the plan."""
         is_due = self.checkpoints is not None and self.checkpoints.is_due(index + 1)
-        return is_due or index + 1 >= self.plan.num_steps
+        return is_due or index + 1 >= self.num_steps
 
     def _note_unexplained_change(self) -> None:
         self.ledger.note_unexplained_change(step=self.state.steps_taken)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 from privet.accounting.ledger import Ledger, VoidReason
 from privet.errors import LoopError
 from privet.mechanism.clipping import ClippingRun
-from privet.mechanism.done import Done, add_noise, add_symmetric_noise, done_gaussian, done_step
+from privet.mechanism.executed import ExecutedRound, add_noise, add_symmetric_noise, executed_gaussian, executed_step
 from privet.mechanism.noise import Noise
 from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
@@ -41,7 +41,7 @@ class Noisy(Generic[Covariant]):
     """
 
     value: Covariant
-    done: Done
+    done: ExecutedRound
 
 
 class Summed(Protocol[Covariant]):
@@ -167,7 +167,7 @@ class GradientSum:
 
     def add_noise(self) -> Noisy[PrivateSum]:
         private = self.noise.add(self.clipped, self.source)
-        done = done_step(private, clipping=self.clipping, sampling=self.sampling, source=self.source)
+        done = executed_step(private, clipping=self.clipping, sampling=self.sampling, source=self.source)
         return Noisy(value=private, done=done)
 
 
@@ -209,4 +209,4 @@ class BoundedTensors:
         ]
         weighted = [(draw, part.weight) for draw, part in zip(drawn, self.parts, strict=True)]
         values = tuple(part.values for part in self.parts)
-        return Noisy(value=values, done=done_gaussian(weighted, bound=self.bound))
+        return Noisy(value=values, done=executed_gaussian(weighted, bound=self.bound))

@@ -3,7 +3,7 @@
     charge the round -> draw the batch -> clip and sum -> add noise -> compare with the charge -> update the model
 
 ``Session.steps`` charges and draws, ``Step.accumulate`` clips and sums, ``Step.update`` adds the noise and updates.
-Averages, telemetry, checkpoints and checks observe the loop (:mod:`privet.training.observer`).
+Averages, telemetry, checkpoints and checks observe the loop (:mod:`privet.training.loop_events`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import VoidReason
 from privet.errors import LoopError
 from privet.isolation.watch import UNFOLLOWED
-from privet.mechanism.done import Done
-from privet.training.observer import LossFunction
+from privet.mechanism.executed import ExecutedRound
+from privet.training.loop_events import LossFunction
 from privet.training.prepared import PreparedRun
 from privet.training.release import ChargedRelease
 from privet.training.updates import Update
@@ -79,10 +79,11 @@ class Session:
                 "steps; one walk over session.steps() at a time."
             )
         run, events, sampling, num_rounds = self._run, self._events, self.plan.sampling, self.plan.num_rounds
+        per_round = sampling.steps_per_round
         for notify in events.walk_begins:
             notify()
         done = self.ledger.charged_rounds - self.ledger.available
-        ahead = 0 if first is None else checks.count("first", first, minimum=0) - done * sampling.steps_per_round
+        ahead = 0 if first is None else checks.count("first", first, minimum=0) - done * per_round
         while done < num_rounds:
             # Charge the round. The row of the ledger is durable before any example is read.
             charge = 0 if self.ledger.available else min(run.rounds_per_charge, num_rounds - done)
@@ -94,7 +95,7 @@ class Session:
             for place, indices in enumerate(batches):
                 if place:  # a further step of the round that was charged
                     release = ChargedRelease(self.ledger, run.round_event, charge=0, uses=0)
-                index = ahead + done * sampling.steps_per_round + place
+                index = ahead + done * per_round + place
                 self._open_step = step = Step(run, indices, index=index, release=release)
                 yield step  # the user's loop clips, sums and updates
                 if not step.is_done:
@@ -104,7 +105,7 @@ class Session:
                     )
                 step.close()
                 self._open_step = None
-                if place + 1 == sampling.steps_per_round:
+                if place + 1 == per_round:
                     for notify in events.round_ends:
                         notify()
                 for notify_of in events.step_ends:
@@ -212,10 +213,9 @@ class Step:
         """Start from an empty sum; the round is charged, and the indices are secret."""
         self.index, self._run, self._release = index, run, release
         # The bound on one example and the mask of this step are fixed before its examples are read. Both are public.
-        rule, self._clipped = run.empty_sum(index)
+        self._batch, self._clipped = run.begin_sum(indices, index)
         self.sensitivity, self.kept = self._clipped.sensitivity, self._clipped.kept
-        self._batch = run.summation.begin(indices, rule=rule, clipped=self._clipped, index=index)
-        self._done: Done | None = None
+        self._done: ExecutedRound | None = None
         self._is_over = False
 
     def accumulate(self, loss_function: LossFunction) -> None:
@@ -267,7 +267,8 @@ class Step:
         with run.guard.updating(is_kept=run.is_kept_after(self.index)):
             noisy.value.apply(keep=self._clipped.keep)
             state.position, state.steps_taken = self.index + 1, state.steps_taken + 1
-        run.mask.watch(noisy.value.private, kept=self.kept)
+        if run.mask is not None:
+            run.mask.watch(noisy.value.private, kept=self.kept)
         for notify_of in run.events.after_update:
             notify_of(self.index, len(self._batch))
 
@@ -282,7 +283,7 @@ class Step:
         return self.is_done or not self._batch.is_begun
 
     @property
-    def done(self) -> Done:
+    def done(self) -> ExecutedRound:
         """What the step did, as it was compared with what was charged; public."""
         if self._done is None:
             raise LoopError("A step can tell what it did after step.update().")

@@ -18,9 +18,9 @@ from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import Collate, MapDataset, check_dataset
 from privet.training.folder import RunFolder
+from privet.training.launch.replay import Launch
 from privet.training.performance import Performance
 from privet.training.prepared import PreparedRun
-from privet.training.replay import Launch
 from privet.training.session import Session
 from privet.training.telemetry import Receiver
 from privet.training.units import check_unit

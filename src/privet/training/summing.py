@@ -6,7 +6,7 @@ Sessions and the parties of a federation sum in this one way: fetch, forward (th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -34,10 +34,10 @@ from privet.training.batching import (
     tensors_of,
     with_gradients,
 )
-from privet.training.draws import Draws
-from privet.training.observer import Events, LossFunction
-from privet.training.preflight import Preflight
-from privet.training.replay import Launcher, NotFinite
+from privet.training.launch.replay import Launcher, NotFinite
+from privet.training.loop_events import Events, LossFunction
+from privet.training.preflight.preflight import Preflight
+from privet.training.random_state import Draws
 
 
 @dataclass(kw_only=True, eq=False)
@@ -52,10 +52,10 @@ class Summation:
         launcher: Replays physical batches that were recorded.
         watch: Judges whether programs keep their examples apart.
         preflight: Tries programs on made-up examples.
-        clipping: Sees the norms, for clipping that learns.
+        clipping: The clipping piece at work.
+        learns: Whether the clipping sees the norms, to learn from them.
         events: Observers of the loop.
         physical_batch_size: How many examples go through the model at once; halved when memory runs out.
-        steps_taken: Returns the number of steps in the model.
         cuts: Whether a batch of a new program is cut in two, so that the program is seen on two numbers of examples.
             Otherwise it is run once more on a probe, and the sum does not depend on which programs are new.
     """
@@ -70,10 +70,12 @@ class Summation:
     clipping: ClippingRun
     events: Events
     physical_batch_size: int
-    steps_taken: Callable[[], int]
+    learns: bool = False
     cuts: bool = True
 
-    def begin(self, indices: NDArray[np.int64], *, rule: ClippingRule, clipped: ClippedSum, index: int) -> LogicalBatch:
+    def begin(
+        self, indices: NDArray[np.int64], *, rule: ClippingRule, clipped: ClippedSum, index: int, steps_taken: int
+    ) -> LogicalBatch:
         """Begin to sum a logical batch.
 
         Args:
@@ -81,8 +83,9 @@ class Summation:
             rule: Clips their gradients.
             clipped: An empty sum, which is added to.
             index: The number of the step.
+            steps_taken: Steps in the model.
         """
-        return LogicalBatch(self, indices, rule=rule, clipped=clipped, index=index)
+        return LogicalBatch(self, indices, rule=rule, clipped=clipped, index=index, steps_taken=steps_taken)
 
 
 class _Stage(Enum):
@@ -109,9 +112,11 @@ class LogicalBatch:
         rule: ClippingRule,
         clipped: ClippedSum,
         index: int,
+        steps_taken: int,
     ) -> None:
         """Start from an empty sum; the indices are secret and stay here."""
         self._how, self._indices, self._rule, self._clipped, self._index = how, indices, rule, clipped, index
+        self._steps_taken = steps_taken
         self._stage, self._awaits_losses, self._is_probe = _Stage.FRESH, False, False
         how.watch.step = index
 
@@ -179,7 +184,7 @@ class LogicalBatch:
 
     def _was_replayed(self, batch: Any, size: int, loss_function: LossFunction) -> bool:
         how, limit = self._how, self._how.physical_batch_size
-        how.preflight.before(batch, loss_function, step=how.steps_taken(), size=size, limit=limit)
+        how.preflight.before(batch, loss_function, step=self._steps_taken, size=size, limit=limit)
         if not how.launcher.replays:
             return False
         outcome = how.launcher.add(batch, size, limit, loss_function, self._rule, self._clipped)
@@ -237,7 +242,8 @@ class LogicalBatch:
         self._awaits_losses = False
 
     def _note(self, losses: Tensor, norms: Tensor) -> None:
-        self._how.clipping.watch(norms)
+        if self._how.learns:
+            self._how.clipping.watch(norms)
         for notify in self._how.events.batch_added:
             notify(losses, norms, self._rule)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from privet.mechanism.noise import Noise, spherical_gaussian_multiplier
-from privet.training.observer import Observer
+from privet.training.loop_events import Observer
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -42,7 +42,7 @@ class OneItemPerPerson:
         """One person each."""
         return OneItem(
             units=(Unit.PERSON,),
-            otherwise="That is what OneItemPerPerson declares: pass the data set itself to protect its records.",
+            explanation="That is what OneItemPerPerson declares: pass the data set itself to protect its records.",
         )
 
     def __len__(self) -> int:

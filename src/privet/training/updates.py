@@ -20,7 +20,7 @@ from torch.optim import SGD, Optimizer
 
 from privet.errors import LoopError
 from privet.mechanism.clipping import ClippingRun
-from privet.mechanism.done import done_step
+from privet.mechanism.executed import executed_step
 from privet.mechanism.noise import NoiseRun
 from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum, PrivateSum
@@ -161,7 +161,7 @@ class StepSum:
 
     def add_noise(self) -> Noisy[Update]:
         update = self.updates.add_noise(self.noise, self.clipped)
-        done = done_step(update.private, clipping=self.clipping, sampling=self.sampling, source=self.updates.source)
+        done = executed_step(update.private, clipping=self.clipping, sampling=self.sampling, source=self.updates.source)
         return Noisy(value=update, done=done)
 
 

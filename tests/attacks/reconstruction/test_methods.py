@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from privet.attacks.reconstruction.methods import (
     InvertingGradients,
+    image_similarity,
     least_squares,
     least_squares_bound,
     least_squares_errors,
-    likeness,
     total_variation,
 )
 from privet.errors import ArgumentError, DataError
@@ -89,8 +89,8 @@ def test_images_are_rebuilt_from_their_gradients() -> None:
     found = ATTACK.attack(model, losses, observed, labels, (1, 6, 6))
     start = InvertingGradients(num_steps=1).attack(model, losses, observed, labels, (1, 6, 6))
     assert bool((found.costs < start.costs).all())
-    assert float(likeness(found.images, images).mse.mean()) < 0.02
-    assert float(likeness(start.images, images).mse.mean()) > 0.1
+    assert float(image_similarity(found.images, images).mse.mean()) < 0.02
+    assert float(image_similarity(start.images, images).mse.mean()) > 0.1
     assert float(found.images.min()) >= 0
     assert float(found.images.max()) <= 1
 
@@ -119,7 +119,7 @@ def test_noise_and_masks_make_reconstructions_worse_also_for_an_attacker_who_kno
         keep = torch.ones(clean.shape[1], dtype=torch.bool)
         keep[order[: int(rate * len(order))]] = False
         found = ATTACK.attack(model, losses, noisy * keep, labels, (1, 6, 6), keep=keep)
-        errors.append(float(likeness(found.images, images).mse.mean()))
+        errors.append(float(image_similarity(found.images, images).mse.mean()))
     assert errors[0] < errors[1] < errors[2]
 
 
@@ -129,7 +129,9 @@ def test_an_attacker_who_does_not_know_the_mask_does_worse() -> None:
     keep = torch.rand(observed.shape[1], generator=torch.Generator().manual_seed(5)) > 0.7
     known = ATTACK.attack(model, losses, observed * keep, labels, (1, 6, 6), keep=keep)
     unknown = ATTACK.attack(model, losses, observed * keep, labels, (1, 6, 6))
-    assert float(likeness(known.images, images).mse.mean()) < float(likeness(unknown.images, images).mse.mean())
+    assert float(image_similarity(known.images, images).mse.mean()) < float(
+        image_similarity(unknown.images, images).mse.mean()
+    )
 
 
 def test_of_several_restarts_the_best_counts() -> None:
@@ -151,18 +153,18 @@ def test_attacks_that_make_no_sense_are_refused() -> None:
         InvertingGradients(num_steps=0)
 
 
-# ---------------------------------------------------------------------------------------------------------- likeness
+# ---------------------------------------------------------------------------------------------------------- similarity
 
 
 def test_a_copy_is_perfect_and_noise_is_not() -> None:
     torch.manual_seed(7)
     images = torch.rand(3, 3, 16, 16)
-    same = likeness(images, images)
+    same = image_similarity(images, images)
     assert bool((same.mse == 0).all())
     assert bool(same.psnr.isinf().all())
     assert torch.allclose(same.ssim, torch.ones(3, dtype=torch.float64))
-    slightly = likeness((images + 0.02 * torch.randn_like(images)).clamp(0, 1), images)
-    badly = likeness(torch.rand_like(images), images)
+    slightly = image_similarity((images + 0.02 * torch.randn_like(images)).clamp(0, 1), images)
+    badly = image_similarity(torch.rand_like(images), images)
     assert bool((slightly.mse < badly.mse).all())
     assert bool((slightly.psnr > badly.psnr).all())
     assert bool((slightly.ssim > badly.ssim + 0.5).all())
@@ -170,16 +172,20 @@ def test_a_copy_is_perfect_and_noise_is_not() -> None:
 
 def test_peak_signal_to_noise_is_twenty_decibel_for_a_tenth_of_the_range() -> None:
     images = torch.full((1, 1, 12, 12), 0.5)
-    assert float(likeness(images + 0.1, images).psnr) == pytest.approx(20.0, abs=1e-4)
-    assert float(likeness(255 * (images + 0.1), 255 * images, pixel_range=255.0).psnr) == pytest.approx(20.0, abs=1e-3)
+    assert float(image_similarity(images + 0.1, images).psnr) == pytest.approx(20.0, abs=1e-4)
+    assert float(image_similarity(255 * (images + 0.1), 255 * images, pixel_range=255.0).psnr) == pytest.approx(
+        20.0, abs=1e-3
+    )
 
 
-def test_likeness_does_not_depend_on_the_unit_of_pixels() -> None:
+def test_similarity_does_not_depend_on_the_unit_of_pixels() -> None:
     torch.manual_seed(8)
     left, right = torch.rand(2, 1, 14, 14), torch.rand(2, 1, 14, 14)
-    assert torch.allclose(likeness(left, right).ssim, likeness(255 * left, 255 * right, pixel_range=255.0).ssim)
+    assert torch.allclose(
+        image_similarity(left, right).ssim, image_similarity(255 * left, 255 * right, pixel_range=255.0).ssim
+    )
     with pytest.raises(DataError, match="image, channel, height, width"):
-        likeness(left, right[:1])
+        image_similarity(left, right[:1])
 
 
 def test_a_flat_image_has_no_variation() -> None:

@@ -25,8 +25,8 @@ from privet.mechanism.clipping import Automatic, ClippingRule, KeepOrDrop, PerSa
 from privet.mechanism.grouping import Grouping, OneGroup, PerParameter
 from privet.mechanism.sensitivity import Norm, Sensitivity
 from privet.mechanism.sums import ClippedSum
-from privet.training.recording import Compile, Outcome, Recorder
-from privet.training.replay import Replay
+from privet.training.launch.recording import Compile, Graph, Outcome, Recorder
+from privet.training.launch.replay import Replay
 from tests.gradients.reference import engine_clipped_sum, layout_of, trainable
 
 BOUND, SIZE = 0.5, 6
@@ -91,7 +91,7 @@ def lengths_by_group(moved: Tensor, model: nn.Module, grouping: Grouping) -> Ten
 
 
 def assert_within(moved: Tensor, model: nn.Module, grouping: Grouping) -> None:
-    bounds = torch.tensor(LoosePiece("").for_groups(layout_of(model, grouping).num_groups).bounds, dtype=moved.dtype)
+    bounds = torch.tensor(LoosePiece("").for_groups(layout_of(model, grouping).num_groups).bounds).to(moved)
     assert bool(moved.isfinite().all())
     assert bool((lengths_by_group(moved, model, grouping) <= bounds * (1 + 1e-6)).all())
 
@@ -142,15 +142,25 @@ def test_a_compiled_step_holds_a_loose_rule_too() -> None:
     assert_holds(Compile(graph=False), PerParameter(), True)
 
 
-def assert_holds(recorder: Recorder, grouping: Grouping, masked: bool) -> None:
-    model, inputs = network()
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "recorder", [Graph(), Compile(graph=False), Compile(graph=True)], ids=["graph", "compiled", "compiled graph"]
+)
+@each_grouping
+@pytest.mark.parametrize("masked", [False, True], ids=["every coordinate", "a mask"])
+def test_a_step_recorded_on_a_device_holds_a_loose_rule_too(
+    recorder: Recorder, grouping: Grouping, masked: bool
+) -> None:
+    assert_holds(recorder, grouping, masked, device="cuda")
+
+
+def assert_holds(recorder: Recorder, grouping: Grouping, masked: bool, *, device: str = "cpu") -> None:
+    model, inputs = (part.to(device) for part in network())
     layout = layout_of(model, grouping)
     rule = LoosePiece("ten times the bound").for_groups(layout.num_groups)
-    keep = torch.arange(layout.num_coordinates) % 3 != 0 if masked else None
-    into = ClippedSum(
-        flat=torch.zeros(layout.num_coordinates, dtype=torch.float64), layout=layout, sensitivity=rule.sensitivity,
-        keep=keep,
-    )  # fmt: skip
+    keep = torch.arange(layout.num_coordinates, device=device) % 3 != 0 if masked else None
+    flat = torch.zeros(layout.num_coordinates, dtype=torch.float64, device=device)
+    into = ClippedSum(flat=flat, layout=layout, sensitivity=rule.sensitivity, keep=keep)
     engine = BookKeeping().start(model, [value for _, value in trainable(model)], layout)
     replay = Replay(engine=engine, recorder=recorder, warm_up=1, max_recordings=2)
 

@@ -31,9 +31,9 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
 from privet.runs.building import on_device
-from privet.training.estimator import fit_privately
+from privet.training.classifier import fit_privately
+from privet.training.launch.replay import fastest_for
 from privet.training.predictions import Predictions, predict
-from privet.training.replay import fastest_for
 from privet.vocabulary import Adjacency, Unit
 from privet_research.studies.arms import AUTOMATIC, GLOBAL, LOCAL, NON_PRIVATE, SCALED
 

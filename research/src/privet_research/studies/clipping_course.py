@@ -23,9 +23,9 @@ from privet.effects.confidence import reliability
 from privet.mechanism.clipping import Clipping, KeepOrDrop, Threshold
 from privet.mechanism.grouping import Grouping, OneGroup, PerParameter
 from privet.runs.building import on_device
+from privet.training.launch.replay import fastest_for
 from privet.training.performance import Performance
 from privet.training.predictions import predict
-from privet.training.replay import fastest_for
 from privet.training.start import privatize
 from privet_research.studies.clipping import ClippingSettings
 

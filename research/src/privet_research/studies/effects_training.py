@@ -17,9 +17,9 @@ from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
-from privet.training.estimator import fit_privately
+from privet.training.classifier import fit_privately
+from privet.training.launch.replay import fastest_for
 from privet.training.predictions import predict
-from privet.training.replay import fastest_for
 from privet.training.schedules import LinearDecay
 from privet.vocabulary import Adjacency, Unit
 

@@ -31,9 +31,9 @@ from privet.mechanism.sampling import Poisson
 from privet.models.convolutional import lenet5
 from privet.plan import Plan
 from privet.runs.building import on_device
-from privet.training.estimator import fit_privately
+from privet.training.classifier import fit_privately
+from privet.training.launch.replay import fastest_for
 from privet.training.predictions import predict
-from privet.training.replay import fastest_for
 from privet_research.studies.effects_training import ArmTraining, with_best_rate
 
 Row = dict[str, Any]

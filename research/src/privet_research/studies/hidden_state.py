@@ -38,8 +38,8 @@ from privet.plan import Plan
 from privet.runs.building import losses_of, on_device
 from privet.runs.model_measures import measure_model
 from privet.training.last_iterate import ProvenLoss
+from privet.training.launch.replay import fastest_for
 from privet.training.performance import Performance
-from privet.training.replay import fastest_for
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 

@@ -26,9 +26,9 @@ from privet.mechanism.mask_rates import GradualCooling
 from privet.mechanism.masking import Mask, NoMask, RandomMask
 from privet.mechanism.sampling import Sampling
 from privet.plan import Plan
-from privet.training.estimator import fit_privately
+from privet.training.classifier import fit_privately
+from privet.training.launch.replay import fastest_for
 from privet.training.predictions import predict
-from privet.training.replay import fastest_for
 from privet.vocabulary import Adjacency
 from privet_research.studies.clipping_table import summarise
 from privet_research.studies.sparsification import ARMS, BASELINE, SparsificationSettings

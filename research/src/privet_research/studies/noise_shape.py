@@ -36,9 +36,9 @@ from privet.mechanism.sampling import Poisson
 from privet.mechanism.shaped_noise import EllipticalGaussian
 from privet.plan import Plan
 from privet.runs.building import on_device
-from privet.training.estimator import fit_privately
-from privet.training.geometry import geometry_event, public_geometry, release_geometry
+from privet.training.classifier import fit_privately
 from privet.training.predictions import predict
+from privet.training.private_statistics.private_geometry import geometry_event, public_geometry, release_geometry
 from privet.training.schedules import LinearDecay
 from privet.vocabulary import Adjacency, Unit
 

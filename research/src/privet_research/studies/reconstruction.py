@@ -21,7 +21,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 from torch.nn import functional
 
-from privet.attacks.reconstruction.methods import InvertingGradients, likeness
+from privet.attacks.reconstruction.methods import InvertingGradients, image_similarity
 from privet.datasets import load
 from privet.effects.sparsification import per_example_gradients
 from privet.models import dp_cnn
@@ -110,14 +110,14 @@ def _observed(gradients: Tensor, noise_std: float, rate: float, seed: int) -> tu
 
 
 def _figures(found: Tensor, images: Tensor) -> Row:
-    alike = likeness(found, images)
+    similarity = image_similarity(found, images)
     return {
-        "mse": float(alike.mse.mean()),
-        "mse_by_image": [round(value, 6) for value in alike.mse.tolist()],
-        "psnr": float(alike.psnr.mean()),
-        "psnr_by_image": [round(value, 4) for value in alike.psnr.tolist()],
-        "ssim": float(alike.ssim.mean()),
-        "ssim_by_image": [round(value, 6) for value in alike.ssim.tolist()],
+        "mse": float(similarity.mse.mean()),
+        "mse_by_image": [round(value, 6) for value in similarity.mse.tolist()],
+        "psnr": float(similarity.psnr.mean()),
+        "psnr_by_image": [round(value, 4) for value in similarity.psnr.tolist()],
+        "ssim": float(similarity.ssim.mean()),
+        "ssim_by_image": [round(value, 6) for value in similarity.ssim.tolist()],
     }
 
 

@@ -37,9 +37,9 @@ from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
 from privet.runs.building import on_device
-from privet.training.estimator import fit_privately
-from privet.training.normalisation import PrivateNormalisation
-from privet.training.replay import fastest_for
+from privet.training.classifier import fit_privately
+from privet.training.launch.replay import fastest_for
+from privet.training.private_statistics.normalisation import PrivateNormalisation
 from privet.training.schedules import LinearDecay, Schedule
 from privet.vocabulary import Adjacency, Unit
 

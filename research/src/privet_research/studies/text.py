@@ -34,10 +34,10 @@ from privet.models.minilm import NUM_LAYERS, MiniLm, UpperLayers
 from privet.models.token_states import TokenStates, encode_sentences
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
+from privet.training.launch.replay import CudaGraph, Eager
 from privet.training.optimizers import DPAdamW
 from privet.training.performance import Performance
 from privet.training.predictions import Predictions
-from privet.training.replay import CudaGraph, Eager
 from privet.training.schedules import LearningRate, LinearDecay
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit

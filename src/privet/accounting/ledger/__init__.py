@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from privet.accounting.ledger.ledger import Ledger
 from privet.accounting.ledger.rows import VoidReason
-from privet.accounting.ledger.tally import LedgerHead, LedgerView
+from privet.accounting.ledger.tally import LedgerHead
+from privet.accounting.ledger.views import LedgerView
 
 __all__ = ["Ledger", "LedgerHead", "LedgerView", "VoidReason"]

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from privet.accounting.ledger.rows import CodedEvent, parse_strict
-from privet.accounting.ledger.tally import LedgerHead, Told
+from privet.accounting.ledger.tally import LedgerHead
+from privet.accounting.ledger.views import LedgerFacts
 from privet.durable import STATE_VARIABLE, state_folder, write_durably
 from privet.errors import LedgerCorrupt, LedgerError, PrivetError
 
@@ -28,11 +29,11 @@ _MAX_MARKS = 64
 class Heads(Protocol):
     """Where the newest row of a run is kept."""
 
-    def check(self, ledger: Told, where: Path | str) -> None:
+    def check(self, ledger: LedgerFacts, where: Path | str) -> None:
         """Refuse a ledger that lacks the row which is kept of its run."""
         ...
 
-    def keep(self, ledger: Told) -> None:
+    def keep(self, ledger: LedgerFacts) -> None:
         """Keep the ledger's newest row."""
         ...
 
@@ -59,11 +60,11 @@ class KeptHead:
         """How many rounds were charged in all."""
         return sum(rounds for _, rounds in self.charged)
 
-    def last_common(self, ledger: Told) -> LedgerHead | None:
+    def last_common(self, ledger: LedgerFacts) -> LedgerHead | None:
         """Return the newest kept row that a ledger has as well; None if it has none of them."""
         return next((mark for mark in reversed(self.marks) if ledger.contains(mark)), None)
 
-    def check(self, ledger: Told, where: Path | str) -> None:
+    def check(self, ledger: LedgerFacts, where: Path | str) -> None:
         """Refuse a ledger of the same run that lacks the newest row, and say the way out."""
         if ledger.contains(self.head):
             return
@@ -142,7 +143,7 @@ class UserHeads:
                 "newest one, delete the file; a new one is made."
             ) from None
 
-    def check(self, ledger: Told, where: Path | str) -> None:
+    def check(self, ledger: LedgerFacts, where: Path | str) -> None:
         """Refuse a ledger that lacks the row which is kept of its run.
 
         Raises:
@@ -153,7 +154,7 @@ class UserHeads:
             kept.check(ledger, where)
             self._marks = kept.marks
 
-    def keep(self, ledger: Told) -> None:
+    def keep(self, ledger: LedgerFacts) -> None:
         """Keep the ledger's newest row, durably; rows that are kept already stay."""
         if self._marks and self._marks[-1] == ledger.head:
             return
@@ -166,7 +167,7 @@ class UserHeads:
         except OSError as error:
             self._tell(error)
 
-    def begin_anew(self, lost: KeptHead, ledger: Told) -> None:
+    def begin_anew(self, lost: KeptHead, ledger: LedgerFacts) -> None:
         """Keep a ledger in place of a newer copy that is lost, once it charges what that copy had charged."""
         self._marks = tuple(mark for mark in lost.marks if ledger.contains(mark))
         self.keep(ledger)

@@ -26,7 +26,7 @@ Repeating rounds with the *same* noise would not be cheaper but ruinous: any sma
 The chain shows damage and any edit of a part. It cannot stop someone who may write the file from writing another whole
 one; the head kept in checkpoints and reports is what gives that away.
 
-The other files of this package: ``rows`` (their bytes), ``tally`` (their sum), ``store`` (how they reach the disk).
+The other files: ``rows`` (their bytes), ``tally`` (their sum), ``views`` (for readers), ``store`` (the disk).
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from privet import checks
-from privet.accounting.ledger.at_hand import AtHand, coded_or_non_private, event_of
 from privet.accounting.ledger.changes import Changed, Unexplained
 from privet.accounting.ledger.evidence import Settled, Tried, Vouched
 from privet.accounting.ledger.processes import check_alone
@@ -52,13 +51,16 @@ from privet.accounting.ledger.rows import (
     Entry,
     Mismatched,
     Reserved,
+    RowFields,
+    RowMaker,
     Voided,
     VoidReason,
     checked_plan,
     checked_plan_hash,
 )
 from privet.accounting.ledger.store import FileSystem, LedgerFile, PosixFileSystem, reading
-from privet.accounting.ledger.tally import LedgerView, Tally, Told
+from privet.accounting.ledger.tally import AtHand, Tally
+from privet.accounting.ledger.views import LedgerFacts, LedgerView
 from privet.errors import (
     ArgumentError,
     LedgerBusy,
@@ -68,14 +70,14 @@ from privet.errors import (
     LedgerWriteError,
     LoopError,
 )
-from privet.mechanism.done import Done
 from privet.mechanism.events import DpEvent, matches
+from privet.mechanism.executed import ExecutedRound, no_evidence
 
 if TYPE_CHECKING:
     from privet.accounting.ledger.heads import Heads
 
 
-class Ledger(Told):
+class Ledger(LedgerFacts):
     """What a run has spent, charged before it is spent. Made by ``in_memory``, ``create`` or ``open``.
 
     Guarantee: for everything that passed ``check``, a durable row was there before ``reserve`` returned. Nothing this
@@ -85,14 +87,14 @@ class Ledger(Told):
     """
 
     def __init__(self, *, tally: Tally, process: bytes, file: LedgerFile | None, heads: Heads | None = None) -> None:
-        self._tally = tally
+        super().__init__(tally)
         self._heads = heads
         self._process = process
         self._file = file
         self._owner = os.getpid()
         self._guard = threading.RLock()
         self._at_hand = AtHand()
-        self._coded: CodedEvent | None = None  # the event that was reserved last, written once
+        self._latest: RowMaker[Reserved] | None = None  # writes the row that was reserved last once more
         self._closed = False
         self._unrecorded_mismatch = False
 
@@ -183,7 +185,8 @@ class Ledger(Told):
             file.release()
             raise
         opened = cls(tally=tally, process=process, file=file, heads=heads)
-        opened._keep_head()
+        if heads is not None:
+            heads.keep(opened)
         return opened
 
     @staticmethod
@@ -202,18 +205,20 @@ class Ledger(Told):
         ``AccountingError``; a full, failing or read-only disk raises ``LedgerWriteError``. After any error nothing of
         this call is at hand.
         """
-        rounds = checks.count("count", count)
-        if rounds > MAX_COUNT:
-            raise ArgumentError(f"count must be at most 2**53, got {rounds}.")
-        coded = self._coded if self._coded is not None and self._coded.event is event else CodedEvent.of(event)
+        row = self._latest
+        if row is None or row.entry.coded.event is not event or row.entry.count != count:
+            rounds = checks.count("count", count)
+            if rounds > MAX_COUNT:
+                raise ArgumentError(f"count must be at most 2**53, got {rounds}.")
+            row = RowMaker(Reserved(coded=CodedEvent.of(event), count=rounds))
         check_alone()
         self._check_usable()
         with self._guard:
-            self._append(Reserved(coded=coded, count=rounds))
-            self._at_hand.add(coded, rounds)
-            self._coded = coded
+            self._append(row)
+            self._at_hand.add(row.entry.coded, row.entry.count)
+            self._latest = row
 
-    def check(self, done: Done) -> None:
+    def check(self, done: ExecutedRound) -> None:
         """Use up one reserved round, and refuse its release unless what was done is what was reserved.
 
         Args:
@@ -224,28 +229,32 @@ class Ledger(Told):
         Edge cases: facts that no event describes (NaN, unknown types) are charged as not private; without a reserved
         round this raises ``LoopError``.
         """
-        event = event_of(done)
+        if not isinstance(done, ExecutedRound):
+            raise no_evidence(done)
+        event = done.event
         self._check_usable()
         with self._guard:
-            reserved = self._take_round("check")
+            reserved = self._at_hand.take("check")
             if matches(reserved.event, event):
                 return
-            facts = coded_or_non_private(event)
+            facts = CodedEvent.of_facts(event)
             self._refuse(Mismatched(facts=facts, reserved=reserved), f"Reserved was {reserved.key.decode()}", facts)
 
-    def check_within(self, done: Done) -> None:
+    def check_within(self, done: ExecutedRound) -> None:
         """Refuse a further release of a round that is charged already unless it is what was charged.
 
         For a later step of a round that covers several, and for a round that an earlier process charged in advance.
 
         Guarantee: returns only if a durable row charges this very event; otherwise the facts are charged anew.
         """
-        event = event_of(done)
+        if not isinstance(done, ExecutedRound):
+            raise no_evidence(done)
+        event = done.event
         self._check_usable()
         with self._guard:
             if any(matches(charged, event) for charged, _ in self._tally.charged):
                 return
-            facts = coded_or_non_private(event)
+            facts = CodedEvent.of_facts(event)
             self._refuse(Reserved(coded=facts, count=1), "No round of this kind was charged", facts)
 
     def _refuse(self, entry: Entry, found: str, facts: CodedEvent) -> NoReturn:
@@ -255,7 +264,7 @@ class Ledger(Told):
             "its pieces, and start a new run."
         )
         try:
-            self._append(entry)
+            self._append(RowMaker(entry))
         except LedgerWriteError as error:
             self._unrecorded_mismatch = True
             raise LedgerMismatch(f"{told} This could not be recorded either: {error}") from error
@@ -267,7 +276,7 @@ class Ledger(Told):
             raise ArgumentError(f"reason must be a VoidReason, got {reason!r}: a ledger takes no free text.")
         self._check_usable()
         with self._guard:
-            self._append(Voided(coded=self._take_round("void"), reason=reason))
+            self._append(RowMaker(Voided(coded=self._at_hand.take("void"), reason=reason)))
 
     def note_public_change(self, reason: str, *, step: int) -> None:
         """Record that the user is about to change the weights without private data; durable before this returns.
@@ -278,7 +287,7 @@ class Ledger(Told):
         """
         self._check_usable()
         with self._guard:
-            self._append(Changed(reason=reason, step=step))
+            self._append(RowMaker(Changed(reason=reason, step=step)))
 
     def note_unexplained_change(self, *, step: int) -> None:
         """Record that something that was no private step changed the weights: from here on nothing is promised.
@@ -288,7 +297,7 @@ class Ledger(Told):
         self._check_usable()
         with self._guard:
             try:
-                self._append(Unexplained(step=step))
+                self._append(RowMaker(Unexplained(step=step)))
             except LedgerWriteError as error:
                 self._unrecorded_mismatch = True
                 raise LedgerMismatch(f"The weights were changed by no private step, unrecorded: {error}") from error
@@ -305,13 +314,13 @@ class Ledger(Told):
         with self._guard:
             for reason in settled:
                 if reason in self._tally.tried:
-                    self._append(Settled(reason=reason))
+                    self._append(RowMaker(Settled(reason=reason)))
             for reason in tried:
                 if reason not in self._tally.tried:
-                    self._append(Tried(reason=reason))
+                    self._append(RowMaker(Tried(reason=reason)))
             for assumption in vouched:
                 if assumption not in self._tally.vouched:
-                    self._append(Vouched(assumption=assumption))
+                    self._append(RowMaker(Vouched(assumption=assumption)))
 
     def complete(self) -> None:
         """Record, durably, that the plan was carried out to its end; a bound on the end of a run holds only then.
@@ -322,10 +331,10 @@ class Ledger(Told):
         """
         self._check_usable()
         with self._guard:
-            if len(self._at_hand):
+            if self._at_hand.total:
                 raise LoopError("The plan is not at its end: rounds are reserved that were not run.")
             if not self._tally.is_complete:
-                self._append(Completed())
+                self._append(RowMaker(Completed()))
 
     def close(self) -> None:
         """End cleanly: give back the rounds that were reserved and never begun, and free the ledger.
@@ -344,7 +353,7 @@ class Ledger(Told):
         with self._guard:
             try:
                 if not self._unrecorded_mismatch:
-                    self._append(Closed(returned=self._at_hand.take_all()))
+                    self._append(RowMaker(Closed(returned=self._at_hand.take_all())))
             finally:
                 self._release()
 
@@ -360,13 +369,9 @@ class Ledger(Told):
             self._file.abandon()
 
     @property
-    def _told(self) -> Tally:
-        return self._tally
-
-    @property
     def available(self) -> int:
         """How many rounds this process has reserved and not begun. Zero after ``open`` and after ``close``."""
-        return 0 if self._closed else len(self._at_hand)
+        return 0 if self._closed else self._at_hand.total
 
     @property
     def why_not_private(self) -> tuple[str, ...]:
@@ -401,23 +406,13 @@ class Ledger(Told):
         if self._unrecorded_mismatch:
             raise LedgerMismatch("A round ran as something else than was planned. This ledger takes no more rounds.")
 
-    def _take_round(self, verb: str) -> CodedEvent:
-        reserved = self._at_hand.take()
-        if reserved is None:
-            raise LoopError(
-                f"Cannot {verb} a round: none is reserved. Call reserve before reading data; rounds reserved by an "
-                "earlier process are spent and cannot be used by this one."
-            )
-        return reserved
-
-    def _append(self, entry: Entry) -> None:
-        line = self._tally.next_line(entry, plan_hash=self._tally.plan_hash, process=self._process)
+    def _append(self, row: RowMaker[Entry]) -> None:
+        """Write a row, durably, and count it."""
+        tally = self._tally
+        line = row.line(RowFields(tally.plan_hash, tally.prev, self._process, tally.num_rows))
         if self._file is not None:
-            self._file.append(line, at=self._tally.num_bytes)
-        self._tally.take(line)
-        self._keep_head()
-
-    def _keep_head(self) -> None:
+            self._file.append(line, at=tally.num_bytes)
+        tally.take(line)
         if self._heads is not None:
             self._heads.keep(self)
 
@@ -437,7 +432,7 @@ def _new_run_word() -> str:
 
 
 def _first_line(tally: Tally, entry: Created, plan_hash: str, process: bytes) -> bytes:
-    return tally.next_line(entry, plan_hash=checked_plan_hash(plan_hash).encode(), process=process)
+    return RowMaker(entry).line(RowFields(checked_plan_hash(plan_hash).encode(), tally.prev, process, tally.num_rows))
 
 
 def _take_all(tally: Tally, reader: Any, path: Path | str) -> bool:

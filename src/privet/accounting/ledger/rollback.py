@@ -8,7 +8,8 @@ from privet.accounting.ledger import Ledger
 from privet.accounting.ledger.heads import KeptHead, UserHeads
 from privet.accounting.ledger.rows import MAX_ROW_BYTES, CodedEvent
 from privet.accounting.ledger.store import PosixFileSystem, reading
-from privet.accounting.ledger.tally import LedgerView, Tally
+from privet.accounting.ledger.tally import Tally
+from privet.accounting.ledger.views import LedgerView
 
 
 def read_newest(path: Path, *, where: Path) -> LedgerView:

@@ -25,12 +25,14 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, get_args
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, get_args
+
+from dp_accounting.dp_event import NonPrivateDpEvent
 
 from privet import checks
 from privet.accounting.ledger.changes import Changed, Unexplained
 from privet.accounting.ledger.evidence import Settled, Tried, Vouched
-from privet.errors import ArgumentError, LedgerCorrupt, LedgerError
+from privet.errors import ArgumentError, LedgerCorrupt, LedgerError, PrivetError
 from privet.mechanism.events import DpEvent, decode_event, encode_event
 from privet.mechanism.fingerprint import canonical as canonical
 
@@ -43,7 +45,6 @@ NO_ROW_SHA256 = "0" * 64
 _RUN = re.compile(r"[0-9a-f]{32}")
 _PLAN_HASH = re.compile(r"[0-9A-Za-z:._-]{1,128}")
 _MAX_INT_DIGITS = 17
-_BODY = b'{"body":'
 _MATCH_ROW = re.compile(
     rb'\{"body":(\{.*\}),"crc":"([0-9a-f]{8})","kind":"([a-z]+)","plan":"([0-9A-Za-z:._-]{1,128})",'
     rb'"prev":"([0-9a-f]{64})","process":"([0-9a-f]{16})","seq":(0|[1-9][0-9]{0,15})\}\n'
@@ -132,6 +133,14 @@ class CodedEvent:
         """Write an event."""
         form = encode_event(event)
         return cls(event=event, form=form, key=canonical(form))
+
+    @classmethod
+    def of_facts(cls, event: DpEvent) -> CodedEvent:
+        """Write the event of an executed round; facts that no event describes count as not private."""
+        try:
+            return cls.of(event)
+        except PrivetError:
+            return cls.of(NonPrivateDpEvent())
 
     @classmethod
     def read(cls, data: Any) -> CodedEvent:
@@ -290,36 +299,35 @@ class RowFields(NamedTuple):
     seq: int
 
 
-def encode_row(entry: Entry, fields: RowFields) -> bytes:
-    """Return the line for one row, newline included; a row above 64 KiB raises ``ArgumentError``."""
-    line = RowMaker(entry).line(fields)
-    if len(line) > MAX_ROW_BYTES:
-        raise ArgumentError(
-            f"A ledger row may hold {MAX_ROW_BYTES} bytes, this one needs {len(line)}. Merge equal parts of the event."
-        )
-    return line
+E = TypeVar("E", bound=Entry, covariant=True)
 
 
-class RowMaker:
-    """Writes rows that say the same thing again and again, doing the work for the body once."""
+class RowMaker(Generic[E]):
+    """Writes rows that say the same thing again and again, doing the work for the body once.
 
-    __slots__ = ("_body_crc", "_kind", "_start", "entry")
+    Attributes:
+        entry: The content of the rows.
+        start: The bytes with which the rows begin.
+    """
 
-    def __init__(self, entry: Entry) -> None:
+    __slots__ = ("_kind", "_start_crc", "entry", "start")
+
+    def __init__(self, entry: E) -> None:
         self.entry = entry
         self._kind = entry.kind.encode()
-        self._start = _BODY + canonical(entry.body())
-        self._body_crc = zlib.crc32(self._start)
+        self.start = b'{"body":' + canonical(entry.body())
+        self._start_crc = zlib.crc32(self.start)
 
     def line(self, fields: RowFields) -> bytes:
-        """Return the line, newline included."""
+        """Return the line, newline included; a row above 64 KiB raises ``ArgumentError``."""
         rest = b',"kind":"%b","plan":"%b","prev":"%b","process":"%b","seq":%d}' % (self._kind, *fields)
-        return b'%b,"crc":"%08x"%b\n' % (self._start, zlib.crc32(rest, self._body_crc), rest)
-
-
-def body_of(line: bytes) -> bytes:
-    """Return what would be the body if ``line`` were a row. Checks nothing."""
-    return line[len(_BODY) : line.rfind(b',"crc":"')]
+        line = b'%b,"crc":"%08x"%b\n' % (self.start, zlib.crc32(rest, self._start_crc), rest)
+        if len(line) > MAX_ROW_BYTES:
+            raise ArgumentError(
+                f"A ledger row may hold {MAX_ROW_BYTES} bytes, this one needs {len(line)}. Merge equal parts of the "
+                "event."
+            )
+        return line
 
 
 def split_row(line: bytes) -> tuple[bytes, bytes, RowFields] | None:

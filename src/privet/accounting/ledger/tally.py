@@ -7,8 +7,7 @@ file: the same code checks a ledger on disk, one in memory and one on a simulate
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
-from binascii import hexlify
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, assert_never
@@ -23,23 +22,22 @@ from privet.accounting.ledger.rows import (
     CodedEvent,
     Completed,
     Created,
-    Entry,
     Mismatched,
     Reserved,
     Row,
     RowFields,
     RowMaker,
     Voided,
-    body_of,
-    encode_row,
     read_entry,
     split_row,
 )
-from privet.errors import ArgumentError, LedgerCorrupt, LedgerMismatch
-from privet.mechanism.events import DpEvent, compose, same_event
+from privet.errors import ArgumentError, LedgerCorrupt, LedgerMismatch, LoopError
+from privet.mechanism.events import DpEvent, same_event
 
 _DIGEST_BYTES = 32
 _MAX_REMEMBERED_BODIES = 4096
+# The JSON around one event in a closing row: {"count":<up to 16 digits>,"event":...} and a comma.
+_RETURNED_PART_BYTES = 48
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +76,7 @@ class Tally:
         self.num_mismatches = 0
         self.public_changes: list[Changed] = []
         self.unexplained: list[Unexplained] = []
+        self.prev = NO_ROW_SHA256.encode()  # the hash of the newest row, in hex digits
         self._digests = bytearray()
         self._events: dict[bytes, DpEvent] = {}
         self._charged: dict[bytes, int] = {}
@@ -85,12 +84,12 @@ class Tally:
         self._writer_closed = False
         self._earlier_writers: set[bytes] = set()
         self._returnable: dict[bytes, int] = {}
-        self._remembered: dict[bytes, RowMaker] = {}
+        self._remembered: dict[bytes, RowMaker[Reserved]] = {}
 
     @property
     def head(self) -> LedgerHead:
         """The newest row."""
-        return LedgerHead(seq=self.num_rows - 1, sha256=self._prev().decode())
+        return LedgerHead(seq=self.num_rows - 1, sha256=self.prev.decode())
 
     @property
     def charged(self) -> list[tuple[DpEvent, int]]:
@@ -119,20 +118,18 @@ class Tally:
         start = head.seq * _DIGEST_BYTES
         return bytes(self._digests[start : start + _DIGEST_BYTES]).hex() == head.sha256
 
-    def next_line(self, entry: Entry, *, plan_hash: bytes, process: bytes) -> bytes:
-        """Return the line that would continue this chain. Changes nothing."""
-        return encode_row(entry, self._fields(process, plan_hash))
-
     def take(self, line: bytes) -> None:
         """Check that a line continues the chain, and add up what it says; raise ``LedgerCorrupt`` if it does not."""
-        known = self._remembered.get(body_of(line))
+        known = self._remembered.get(line[: line.rfind(b',"crc":"')])
+        expected = RowFields(self.plan_hash, self.prev, self._writer, self.num_rows)
         # A million rows hold a handful of different bodies. A row whose body is known is checked by writing it again.
-        if known is not None and not self._writer_closed and known.line(self._fields(self._writer)) == line:
-            assert isinstance(known.entry, Reserved)
-            self._add_reserved(known.entry)
+        if known is not None and not self._writer_closed and known.line(expected) == line:
+            self._charge(known.entry.coded, known.entry.count, is_returnable=True)
         else:
             self._take_with_care(line)
-        self._digests += hashlib.sha256(line).digest()
+        digest = hashlib.sha256(line)
+        self._digests += digest.digest()
+        self.prev = digest.hexdigest().encode()
         self.num_rows += 1
         # Last, because an interrupt before this line leaves a length that no longer fits the file: the next append is
         # then refused instead of breaking the chain.
@@ -152,7 +149,8 @@ class Tally:
         if isinstance(entry, Reserved):
             if len(self._remembered) >= _MAX_REMEMBERED_BODIES:
                 self._remembered.clear()
-            self._remembered[body] = RowMaker(entry)
+            row = RowMaker(entry)
+            self._remembered[row.start] = row
 
     def take_all(self, reader: BinaryIO) -> bool:
         """Take every row of a file; return whether an unfinished row lies at its end.
@@ -190,17 +188,11 @@ class Tally:
         for event, rounds in self.charged:
             planned.spend(event, rounds)
 
-    def _fields(self, process: bytes, plan_hash: bytes | None = None) -> RowFields:
-        return RowFields(plan_hash or self.plan_hash, self._prev(), process, self.num_rows)
-
-    def _prev(self) -> bytes:
-        return hexlify(self._digests[-_DIGEST_BYTES:]) if self.num_rows else NO_ROW_SHA256.encode()
-
     def _check_chain(self, fields: RowFields) -> None:
         seq = self.num_rows
         if fields.seq != seq:
             raise LedgerCorrupt(f"Row {seq} of the ledger is numbered {fields.seq}: rows were removed or reordered.")
-        if fields.prev != self._prev():
+        if fields.prev != self.prev:
             raise LedgerCorrupt(f"Row {seq} of the ledger does not follow from the row before it: the chain is broken.")
         if seq and fields.plan_hash != self.plan_hash:
             raise LedgerCorrupt(f"Row {seq} of the ledger was written for another plan than the first row.")
@@ -226,16 +218,10 @@ class Tally:
             self._returnable.clear()
         self._add_up(entry, fields, line)
 
-    def _add_reserved(self, entry: Reserved) -> None:
-        self.is_complete = False  # whatever is charged afterwards belongs to another end than the one that was told
-        key, rounds = entry.coded.key, entry.count
-        self._charge(entry.coded, rounds)
-        self._returnable[key] = self._returnable.get(key, 0) + rounds
-
     def _add_up(self, entry: Row, fields: RowFields, line: bytes) -> None:
         match entry:
             case Reserved():
-                self._add_reserved(entry)
+                self._charge(entry.coded, entry.count, is_returnable=True)
             case Created():
                 # runs of format 1 have no name of their own, but a first row like no other
                 self.run = entry.run or hashlib.sha256(line).hexdigest()[:32]
@@ -247,9 +233,8 @@ class Tally:
                 self.is_complete = False
             case Mismatched():
                 self._use(entry.reserved, 1)
-                self._charge(entry.facts, 1)
+                self._charge(entry.facts, 1, is_returnable=False)
                 self.num_mismatches += 1
-                self.is_complete = False
             case Changed():
                 self.public_changes.append(entry)
             case Unexplained():
@@ -272,119 +257,19 @@ class Tally:
             case _:
                 assert_never(entry)
 
-    def _charge(self, coded: CodedEvent, rounds: int) -> None:
-        self._events.setdefault(coded.key, coded.event)
-        self._charged[coded.key] = self._charged.get(coded.key, 0) + rounds
+    def _charge(self, coded: CodedEvent, rounds: int, *, is_returnable: bool) -> None:
+        self.is_complete = False  # a later charge belongs to another end of the run
+        key = coded.key
+        self._events.setdefault(key, coded.event)
+        self._charged[key] = self._charged.get(key, 0) + rounds
+        if is_returnable:
+            self._returnable[key] = self._returnable.get(key, 0) + rounds
 
     def _use(self, coded: CodedEvent, rounds: int) -> None:
         left = self._returnable.get(coded.key, 0) - rounds
         if left < 0:
             raise LedgerCorrupt(f"Row {self.num_rows} of the ledger uses or gives back more rounds than were reserved.")
         self._returnable[coded.key] = left
-
-
-class Told(ABC):
-    """What rows say, the same words for a ledger that is held and for one that is looked at."""
-
-    @property
-    @abstractmethod
-    def _told(self) -> Tally:
-        """The rows that speak."""
-
-    @property
-    def run(self) -> str:
-        """The word that names the run, from its first row."""
-        return self._told.run
-
-    @property
-    def plan_hash(self) -> str:
-        """The hash of the plan that every row names."""
-        return self._told.plan_hash.decode()
-
-    @property
-    def is_seeded(self) -> bool:
-        """Whether the first row says that the user chose the seed of the random streams: the run is not private."""
-        return self._told.is_seeded
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What rows say that the guarantee rests on besides the plan: the first one, and those of public changes."""
-        return self._told.assumptions
-
-    @property
-    def why_not_private(self) -> tuple[str, ...]:
-        """Why nothing is promised for what was charged, besides a seed."""
-        return self._told.why_not_private
-
-    @property
-    def tried(self) -> tuple[str, ...]:
-        """Why experiments, and no proof, say that examples were kept apart; empty where it was proven."""
-        return self._told.tried
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether a row says that the plan was carried out to its end, and nothing was charged after it."""
-        return self._told.is_complete
-
-    @property
-    def charged(self) -> list[tuple[DpEvent, int]]:
-        """Every charged event with its number of rounds, in the order in which each was first charged."""
-        return self._told.charged
-
-    @property
-    def charged_rounds(self) -> int:
-        """How many rounds are charged in all."""
-        return self._told.charged_rounds
-
-    @property
-    def event(self) -> DpEvent:
-        """Everything charged, as one event for an accountant."""
-        return compose(self._told.charged)
-
-    @property
-    def head(self) -> LedgerHead:
-        """The newest complete row, for a checkpoint to carry."""
-        return self._told.head
-
-    def contains(self, head: LedgerHead) -> bool:
-        """Say whether the row named by ``head`` is in this ledger; if not, it was rolled back or is another run's."""
-        return self._told.contains(head)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LedgerView(Told):
-    """A ledger as it was when it was read. Looking at it changes nothing, neither here nor on disk."""
-
-    tally: Tally
-    has_unfinished_row: bool
-
-    @property
-    def _told(self) -> Tally:
-        return self.tally
-
-    @property
-    def plan(self) -> Mapping[str, Any]:
-        """The public plan of the first row."""
-        return self.tally.plan
-
-    @property
-    def num_rows(self) -> int:
-        """How many complete rows there are."""
-        return self.tally.num_rows
-
-    @property
-    def num_voids(self) -> int:
-        """How many charged rounds were given up."""
-        return self.tally.num_voids
-
-    @property
-    def num_mismatches(self) -> int:
-        """How many rounds ran as something else than was reserved."""
-        return self.tally.num_mismatches
-
-    def verify(self, segments: Sequence[tuple[DpEvent, int]]) -> None:
-        """Raise ``LedgerMismatch`` unless everything charged is in the plan, at most as often as planned."""
-        self.tally.verify(segments)
 
 
 class _Allowance:
@@ -416,3 +301,50 @@ class _Allowance:
                 "Rounds repeated after an interruption count again: compute the guarantee from the ledger."
             )
         self._left[place] = (planned, left - rounds)
+
+
+class AtHand:
+    """The rounds this process has reserved and not begun, oldest first."""
+
+    def __init__(self) -> None:
+        self._runs: deque[tuple[CodedEvent, int]] = deque()
+        self.total = 0
+
+    def add(self, coded: CodedEvent, rounds: int) -> None:
+        """Put rounds behind those that are there."""
+        self.total += rounds
+        if self._runs and self._runs[-1][0].key == coded.key:
+            rounds += self._runs.pop()[1]
+        self._runs.append((coded, rounds))
+
+    def take(self, verb: str) -> CodedEvent:
+        """Remove and return the oldest round; ``verb`` says what for."""
+        if not self._runs:
+            raise LoopError(
+                f"Cannot {verb} a round: none is reserved. Call reserve before reading data; rounds reserved by an "
+                "earlier process are spent and cannot be used by this one."
+            )
+        coded, rounds = self._runs[0]
+        self.total -= 1
+        if rounds == 1:
+            self._runs.popleft()
+        else:
+            self._runs[0] = (coded, rounds - 1)
+        return coded
+
+    def take_all(self) -> tuple[Reserved, ...]:
+        """Remove everything; return it merged, as much of it as one row can hold."""
+        totals: dict[bytes, int] = {}
+        events: dict[bytes, CodedEvent] = {}
+        for coded, rounds in self._runs:
+            totals[coded.key] = totals.get(coded.key, 0) + rounds
+            events[coded.key] = coded
+        self._runs.clear()
+        self.total = 0
+        parts, room = [], MAX_ROW_BYTES // 2
+        for key, rounds in totals.items():
+            room -= len(key) + _RETURNED_PART_BYTES
+            # What finds no room in the closing row stays charged, which is never wrong.
+            if room >= 0:
+                parts.append(Reserved(coded=events[key], count=rounds))
+        return tuple(parts)

@@ -1,1 +1,1 @@
-"""Reconstruction: rebuild pictures from gradients, and measure how like the originals they are."""
+"""Reconstruction attacks: rebuild images from gradients, and measure their similarity to the originals."""

@@ -1,11 +1,11 @@
-"""Reconstruction: rebuild the examples behind gradients that someone else computed, as in federated learning.
+"""Reconstruction: rebuild examples from their gradients, as an attacker in federated learning can.
 
-Two attacks. In closed form, where a layer's gradient is linear in its input: least squares (Zhu and Blaschko 2021), for
-which the error under masks is known (Zhu and Blaschko 2023, Theorem 5.1). And by optimisation, for any network:
-Inverting Gradients (Geiping et al. 2020), which moves images until their gradients point where the observed ones do.
+Two attacks. Least squares, in closed form, for a layer whose gradient is linear in its input (Zhu and Blaschko 2021);
+its error under masks is known (Zhu and Blaschko 2023, Theorem 5.1). Inverting Gradients, by optimisation, for any
+network (Geiping et al. 2020): it changes images until their gradients have the direction of the observed gradients.
 
-Both know the mask and look at the kept coordinates only. An attacker who did not would be a weaker one, and masks are
-public.
+Both use the mask and compare the kept coordinates only: masks are public, and an attacker who ignores the mask is
+weaker.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from privet.errors import ArgumentError, DataError
 from privet.gradients.engines.support import quiet_vmap
 
 Losses = Callable[[Tensor, Tensor], Tensor]
-# Shares of the run after which the step size is divided by ten.
+# Fractions of the run after which the step size is divided by ten.
 _DROPS = (3 / 8, 5 / 8, 7 / 8)
 _BETAS, _TINY = (0.9, 0.999), 1e-8
 
 
 def least_squares(constraints: Tensor, gradients: Tensor, *, keep: Tensor | None = None) -> Tensor:
-    """Solve ``constraints @ x = gradient`` for the inputs x, from the kept equations alone.
+    """Solve ``constraints @ x = gradient`` for the inputs x, using the kept equations only.
 
     Args:
         constraints: ``[equation, input]``, more equations than inputs.
-        gradients: ``[equation]`` as observed, noise included; or ``[example, equation]``.
-        keep: The equations whose gradients were not masked, boolean; None for all.
+        gradients: Observed gradients with noise, ``[equation]`` or ``[example, equation]``.
+        keep: Boolean; True for equations whose gradients are not masked. None keeps all.
 
     Returns:
         The inputs, ``[input]`` or ``[example, input]``.
@@ -48,17 +48,17 @@ def least_squares(constraints: Tensor, gradients: Tensor, *, keep: Tensor | None
         constraints, gradients = constraints[keep], gradients[..., keep]
     if len(constraints) < constraints.shape[1]:
         raise ArgumentError(
-            f"{len(constraints)} equations are left for {constraints.shape[1]} inputs, which do not determine them."
+            f"{len(constraints)} equations are left for {constraints.shape[1]} inputs: too few. Keep more equations."
         )
     solution: Tensor = torch.linalg.lstsq(constraints, gradients.reshape(-1, len(constraints)).mT).solution
     return solution.mT.reshape(*gradients.shape[:-1], -1)
 
 
 def least_squares_bound(constraints: Tensor, *, noise_std: float, rate: float) -> float:
-    """Return what the expected squared error is at least, for one input (Zhu and Blaschko 2023, Theorem 5.1).
+    """Return a lower bound on the expected squared error for one input (Zhu and Blaschko 2023, Theorem 5.1).
 
-    The error itself is ``noise_std^2`` times the mean of ``1 / |kept constraints|^2`` over masks, which is more than
-    one over the mean; the difference vanishes as the number of equations grows.
+    The exact error is ``noise_std^2`` times the mean of ``1 / |kept constraints|^2`` over masks. The bound replaces it
+    by one over the mean; the difference vanishes as the number of equations grows.
     """
     left = 1 - checks.probability("rate", rate, allow_zero=True)
     return checks.non_negative("noise_std", noise_std) ** 2 / (left * float(constraints.double().square().sum()))
@@ -67,9 +67,9 @@ def least_squares_bound(constraints: Tensor, *, noise_std: float, rate: float) -
 def least_squares_errors(
     constraints: Tensor, *, noise_std: float, rate: float, num_trials: int, seed: int = 0
 ) -> Tensor:
-    """Attack an input many times, under fresh noise and fresh random masks; return the squared errors.
+    """Repeat the least-squares attack with fresh noise and fresh random masks; return the squared errors.
 
-    The error does not depend on the input, since the attack is linear. ``constraints`` is ``[equation, input]``.
+    The attack is linear, so the error does not depend on the input. ``constraints`` is ``[equation, input]``.
     """
     size, std = len(constraints), checks.non_negative("noise_std", noise_std)
     dropped = math.floor(checks.probability("rate", rate, allow_zero=True) * size)
@@ -87,8 +87,8 @@ class Reconstructions:
     """Images rebuilt from gradients.
 
     Attributes:
-        images: ``[image, ...]``, the best of all restarts for each.
-        costs: What was minimised, at these images: how far gradients are apart, and how rough the image is.
+        images: ``[image, ...]``, the best restart for each image.
+        costs: Value of the objective at these images.
     """
 
     images: Tensor
@@ -97,20 +97,20 @@ class Reconstructions:
 
 @dataclass(frozen=True, kw_only=True)
 class InvertingGradients:
-    """Move images until their gradients point where the observed ones do (Geiping et al. 2020).
+    """Change images until their gradients have the direction of the observed gradients (Geiping et al. 2020).
 
-    Minimises ``1 - cosine(gradient, observed)`` plus ``total_variation`` times the image's roughness, by Adam on the
-    signs of the gradient, in a box. All images are attacked at once, each by itself. Labels are taken for known, as
-    they can usually be read off the last layer.
+    Minimises ``1 - cosine(gradient, observed)`` plus ``total_variation`` times the total variation of the image, by
+    Adam on the signs of the gradient, within pixel bounds. All images are attacked in one batch, independently. The
+    attacker knows the labels, which usually follow from the last layer's gradient.
 
     Attributes:
-        num_steps: Steps of each restart; the step size drops tenfold after 3/8, 5/8 and 7/8 of them.
-        learning_rate: Of the first steps.
-        total_variation: Weight of the mean difference between neighbouring pixels.
-        num_restarts: Random beginnings; the one with the least cost counts, image by image.
-        low: Least pixel value.
+        num_steps: Steps of each restart; the step size decreases tenfold after 3/8, 5/8 and 7/8 of them.
+        learning_rate: Initial step size.
+        total_variation: Weight of the total variation.
+        num_restarts: Number of random initialisations; the result is the best one for each image.
+        low: Smallest pixel value.
         high: Largest pixel value.
-        chunk_size: Images whose second derivatives are formed at once; None for all.
+        chunk_size: Number of images per vmap chunk, to limit memory; None for all.
     """
 
     num_steps: int = 4800
@@ -122,13 +122,14 @@ class InvertingGradients:
     chunk_size: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
         for name in ("num_steps", "num_restarts"):
             object.__setattr__(self, name, checks.count(name, getattr(self, name)))
         object.__setattr__(self, "learning_rate", checks.positive("learning_rate", self.learning_rate))
         object.__setattr__(self, "total_variation", checks.non_negative("total_variation", self.total_variation))
         if not checks.number("low", self.low) < checks.number("high", self.high):
-            raise ArgumentError(f"Pixels lie between low and high; got {self.low!r} and {self.high!r}.")
+            raise ArgumentError(
+                f"Pixels lie between low and high, so low must be below high; got {self.low!r} and {self.high!r}."
+            )
         if self.chunk_size is not None:
             object.__setattr__(self, "chunk_size", checks.count("chunk_size", self.chunk_size))
 
@@ -143,16 +144,16 @@ class InvertingGradients:
         keep: Tensor | None = None,
         seed: int = 0,
     ) -> Reconstructions:
-        """Rebuild one image from each observed gradient.
+        """Reconstruct one image from each observed gradient.
 
         Args:
-            model: The network at the weights at which the gradients were taken.
-            losses: From outputs and labels to one loss per example.
-            observed: ``[image, coordinate]`` over the trainable parameters in order, noise and mask applied.
+            model: The network with the weights that the gradients belong to.
+            losses: Maps outputs and labels to one loss per example.
+            observed: Gradients of the trainable parameters with noise and mask, ``[image, coordinate]``.
             labels: One per image.
-            image_shape: Of one image.
-            keep: The coordinates that were not masked, ``[coordinate]`` or ``[image, coordinate]``; None for all.
-            seed: Of the random beginnings.
+            image_shape: Shape of one image.
+            keep: True for coordinates that are not masked, ``[coordinate]`` or ``[image, coordinate]``; None keeps all.
+            seed: Seed of the random initialisations.
         """
         if observed.dim() != 2 or len(observed) != len(labels):
             raise DataError(
@@ -221,18 +222,18 @@ def _better(best: Reconstructions | None, found: Reconstructions) -> Reconstruct
 
 
 def total_variation(image: Tensor) -> Tensor:
-    """Return the mean absolute difference between neighbouring pixels; zero for anything but images."""
+    """Return the mean absolute difference between neighbouring pixels; zero for tensors of fewer than three axes."""
     if image.dim() < 3:
         return image.new_zeros(())
     return (image[..., 1:] - image[..., :-1]).abs().mean() + (image[..., 1:, :] - image[..., :-1, :]).abs().mean()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Likeness:
-    """Similarity of reconstructions to their originals, image by image.
+class ImageSimilarity:
+    """Similarity of reconstructions to their originals, one value per image.
 
     Attributes:
-        mse: Mean squared difference of pixels; 0 for a perfect copy.
+        mse: Mean squared error of pixels; 0 for a perfect copy.
         psnr: Peak signal-to-noise ratio in decibel; infinite for a perfect copy.
         ssim: Structural similarity (Wang et al. 2004), 1 for a perfect copy.
     """
@@ -242,21 +243,21 @@ class Likeness:
     ssim: Tensor
 
 
-def likeness(found: Tensor, originals: Tensor, *, pixel_range: float = 1.0) -> Likeness:
+def image_similarity(found: Tensor, originals: Tensor, *, pixel_range: float = 1.0) -> ImageSimilarity:
     """Compare images ``[image, channel, height, width]`` with their originals."""
     if found.shape != originals.shape or found.dim() != 4:
         raise DataError(
-            f"likeness compares images [image, channel, height, width]; got {list(found.shape)} and "
+            f"image_similarity compares images [image, channel, height, width]; got {list(found.shape)} and "
             f"{list(originals.shape)}."
         )
     peak = checks.positive("pixel_range", pixel_range)
     first, second = found.double(), originals.double()
     mse = (first - second).square().flatten(1).mean(1)
-    return Likeness(mse=mse, psnr=10 * (peak**2 / mse).log10(), ssim=_ssim(first, second, peak))
+    return ImageSimilarity(mse=mse, psnr=10 * (peak**2 / mse).log10(), ssim=_ssim(first, second, peak))
 
 
 def _ssim(first: Tensor, second: Tensor, peak: float) -> Tensor:
-    """Structural similarity with the usual Gaussian window of 11 pixels, or as many as the image has."""
+    """Structural similarity with the usual Gaussian window of 11 pixels, or the image size if that is smaller."""
     side = min(11, *first.shape[2:])
     places = torch.arange(side, dtype=first.dtype, device=first.device) - (side - 1) / 2
     bell = (-(places**2) / (2 * 1.5**2)).exp()
@@ -269,5 +270,5 @@ def _ssim(first: Tensor, second: Tensor, peak: float) -> Tensor:
     variance = mean(first**2) - left**2 + mean(second**2) - right**2
     covariance = mean(first * second) - left * right
     low, high = (0.01 * peak) ** 2, (0.03 * peak) ** 2
-    likeness = (2 * left * right + low) / (left**2 + right**2 + low) * (2 * covariance + high) / (variance + high)
-    return likeness.flatten(1).mean(1)
+    similarity = (2 * left * right + low) / (left**2 + right**2 + low) * (2 * covariance + high) / (variance + high)
+    return similarity.flatten(1).mean(1)

@@ -1,7 +1,7 @@
-"""The attack of the worst case on a plan: rebuild pictures from the gradients that a run under the plan would release.
+"""Worst-case reconstruction attack on a plan: rebuild images from the gradients that a run under the plan releases.
 
-The attacker knows the network, the label, the mask and every other record of the batch, so that it lacks one clipped
-gradient under the plan's noise only. Gradients without clipping and noise are the control: an attack that fails there
+The attacker knows the network, the label, the mask and every other record of the batch; only one clipped gradient with
+the plan's noise is unknown. Gradients without clipping and noise are the control: an attack that fails on the control
 proves nothing.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privet.attacks.reconstruction.methods import InvertingGradients, likeness
+from privet.attacks.reconstruction.methods import InvertingGradients, image_similarity
 from privet.attacks.reconstruction.result import Mean, RebuiltFigures, RebuiltReport
 from privet.errors import RecipeError
 from privet.mechanism.layout import Layout
@@ -26,12 +26,12 @@ CONTROL, RELEASED = "gradients as they are", "as this run releases them"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RebuiltPictures:
-    """Originals, rebuilt pictures, and how like they are.
+    """Originals, rebuilt images and their similarity.
 
     Attributes:
-        report: The figures.
-        originals: The pictures ``[picture, channel, height, width]`` from 0 to 1.
-        rebuilt: The rebuilt pictures, by the names of the report's rows.
+        report: The similarity measures.
+        originals: The images, ``[image, channel, height, width]``, pixels from 0 to 1.
+        rebuilt: The rebuilt images, by the names of the report's rows.
     """
 
     report: RebuiltReport
@@ -42,19 +42,19 @@ class RebuiltPictures:
 def rebuild_pictures(
     model: nn.Module, gradients: Tensor, originals: Tensor, labels: Tensor, plan: Plan, *, num_steps: int, seed: int
 ) -> RebuiltPictures:
-    """Attack the gradients of some pictures, bare and as the plan releases them.
+    """Attack the gradients of images, without protection (the control) and as the plan releases them.
 
     Args:
-        model: Takes pixels from 0 to 1.
-        gradients: Of its losses, ``[picture, coordinate]``.
-        originals: The pictures.
+        model: A network on pixels from 0 to 1.
+        gradients: Per-example gradients of its losses, ``[image, coordinate]``.
+        originals: The images.
         labels: Their classes, which the attacker knows.
-        plan: Calibrated. A plan without privacy is attacked bare only.
-        num_steps: Of the attack.
-        seed: Of the mask, the noise and the attack's starting points.
+        plan: The calibrated plan. For a plan without privacy only the control runs.
+        num_steps: Steps of the attack.
+        seed: Seed of the mask, the noise and the initialisations of the attack.
 
     Raises:
-        RecipeError: the plan clips, masks or adds noise in a manner for which this attack is not made.
+        RecipeError: the attack does not support the plan's clipping or noise.
     """
     attack = InvertingGradients(num_steps=num_steps)
     shape = tuple(originals.shape[1:])
@@ -76,27 +76,27 @@ def rebuild_pictures(
 
 
 def class_losses(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross entropy of every picture."""
+    """Return the cross entropy of every image."""
     return functional.cross_entropy(outputs, labels, reduction="none")
 
 
 def check_plan(plan: Plan) -> None:
-    """Refuse a plan for which this attack is not made, unless it is without privacy.
+    """Refuse a plan that the attack does not support; a plan without privacy passes.
 
     Raises:
-        RecipeError: the clipping changes, or the noise is not Gaussian.
+        RecipeError: the clipping changes during the run, or the noise is not Gaussian.
     """
     if plan.not_private_because:
         return
     if not plan.clipping.is_fixed or spherical_gaussian_multiplier(plan.noise) is None:
         raise RecipeError(
-            f"The attack knows fixed clipping and Gaussian noise, and the run has {type(plan.clipping).__name__} and "
-            f"{type(plan.noise).__name__}."
+            f"The attack supports fixed clipping and Gaussian noise, and the run has "
+            f"{type(plan.clipping).__name__} and {type(plan.noise).__name__}."
         )
 
 
 def _released(gradients: Tensor, model: nn.Module, plan: Plan, seed: int) -> tuple[Tensor, Tensor, float]:
-    """Mask, clip and noise every gradient as the run does with the sum of a batch of one record."""
+    """Apply mask, clipping and noise to every gradient, as the run does to a batch of one record."""
     generator = torch.Generator(gradients.device).manual_seed(seed)
     order = torch.rand(gradients.shape, generator=generator, device=gradients.device).argsort(1)
     keep = order >= math.floor(plan.mask.final_rate * gradients.shape[1])
@@ -118,8 +118,8 @@ def _released(gradients: Tensor, model: nn.Module, plan: Plan, seed: int) -> tup
 
 
 def _figures(name: str, pictures: Tensor, originals: Tensor) -> RebuiltFigures:
-    alike = likeness(pictures, originals)
-    mse, psnr, ssim = (Mean.of(values.tolist()) for values in (alike.mse, alike.psnr, alike.ssim))
-    # few pictures make the interval of Student's t reach beyond what is possible
+    similarity = image_similarity(pictures, originals)
+    mse, psnr, ssim = (Mean.of(values.tolist()) for values in (similarity.mse, similarity.psnr, similarity.ssim))
+    # for few images the Student's t interval can exceed the range of the measure
     mse, ssim = replace(mse, low=max(mse.low, 0.0)), replace(ssim, low=max(ssim.low, -1.0), high=min(ssim.high, 1.0))
     return RebuiltFigures(name=name, mse=mse, psnr=psnr, ssim=ssim)

@@ -1,4 +1,4 @@
-"""Similarity of rebuilt pictures to their originals, as plain values. Needs no torch."""
+"""Similarity of rebuilt images to their originals, as plain values without torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MEASURES = ("mse", "psnr", "ssim")
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
-    """A mean over pictures with its 95 % interval by Student's t."""
+    """A mean over images with its 95 % interval by Student's t."""
 
     value: float
     low: float
@@ -26,10 +26,7 @@ class Mean:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """Return the mean of these values.
-
-        Edge cases: fewer than two values have no interval and are refused.
-        """
+        """Return the mean and interval of these values; fewer than two values are refused."""
         if len(values) < 2:
             raise ArgumentError(f"An interval of a mean needs two values or more, got {len(values)}.")
         mean = statistics.fmean(values)
@@ -43,11 +40,11 @@ class Mean:
 
 @dataclass(frozen=True, kw_only=True)
 class RebuiltFigures:
-    """Mean similarity of one row of rebuilt pictures to the originals.
+    """Mean similarity of one row of rebuilt images to the originals.
 
     Attributes:
-        name: From what they were rebuilt.
-        mse: Mean squared difference of pixels from 0 to 1; 0 for perfect copies.
+        name: The kind of gradients that they were rebuilt from.
+        mse: Mean squared error of pixels from 0 to 1; 0 for perfect copies.
         psnr: Peak signal-to-noise ratio in decibel.
         ssim: Structural similarity (Wang et al. 2004); 1 for perfect copies.
     """
@@ -64,14 +61,14 @@ class RebuiltFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class RebuiltReport:
-    """Results of rebuilding public pictures from their gradients.
+    """Results of a reconstruction attack on public images.
 
     Attributes:
-        num_images: How many pictures were attacked.
+        num_images: Number of attacked images.
         num_steps: Steps of the attack.
-        mask_rate: Share of the coordinates that was masked.
-        noise_std: Standard deviation of the noise on each coordinate; None where the run adds none.
-        rows: From the least to the most that was hidden.
+        mask_rate: Fraction of masked coordinates.
+        noise_std: Standard deviation of the noise on each coordinate; None for a run without noise.
+        rows: The control first, the released gradients last.
     """
 
     num_images: int
@@ -82,7 +79,7 @@ class RebuiltReport:
 
     @property
     def released(self) -> RebuiltFigures:
-        """The line about what the run really releases: the last."""
+        """The row of the gradients that the run releases."""
         return self.rows[-1]
 
     def to_dict(self) -> dict[str, Any]:

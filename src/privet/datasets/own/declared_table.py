@@ -72,7 +72,7 @@ class DeclaredTable:
         """
         if persons is None or (all(persons) and len(set(persons)) == len(persons)):
             return OneItem(units=self.units)
-        return OneItem(otherwise=_SEVERAL.format(column=self.person))
+        return OneItem(explanation=_SEVERAL.format(column=self.person))
 
     def schema(self, columns: Sequence[Column]) -> CsvSchema:
         """Return how files of this table are read, for these columns of it."""

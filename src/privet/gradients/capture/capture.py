@@ -39,9 +39,10 @@ from privet.gradients.capture.recorded import KnownUse, Recording, Region, Sourc
 from privet.gradients.capture.recurrent_layers import COMPOSITES, Composite, kept_inside
 from privet.isolation.asking import ASKING, LENGTHS
 from privet.isolation.backward import wrapped
-from privet.isolation.follow import Follower, Programs
+from privet.isolation.follow import Follower
 from privet.isolation.lines import user_line
 from privet.isolation.place import Cause, Fault, Place, Verdict, single
+from privet.isolation.programs import Programs
 from privet.isolation.signs import version_of
 from privet.isolation.tracer import EARLIER
 
@@ -170,14 +171,13 @@ class Capture(TorchFunctionMode):
             setattr(result, MARK, self._generation << SHIFT)
             self.recording.program.append(func)
             if known.use is not None:
-                result = self._repeat_use(known.use, func, args, kwargs, result, follower)
-        follower.after((result,))
+                result = self._repeat_use(known.use, func, args, kwargs, result)
+        follower.after_known(result, is_use=known.use is not None)
         return result
 
     def _repeat_use(
-        self, known: KnownUse, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor,
-        follower: Follower,
-    ) -> Tensor:  # fmt: skip
+        self, known: KnownUse, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
+    ) -> Tensor:
         """Record a use of parameters as it was recorded when the program was new."""
         if output._is_view():
             output = with_own_history(output, tensors_in(args))
@@ -189,7 +189,6 @@ class Capture(TorchFunctionMode):
         )  # fmt: skip
         use.listen(output)
         self.recording.uses.append(use)
-        follower.use(output)
         return output
 
     def _run_unusual(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -236,7 +235,7 @@ class Capture(TorchFunctionMode):
                 follower.note_error(func)
             raise
         if func in _EXCHANGES and follower is not None:
-            follower.exchange(args[0], args[1])
+            follower.declare(args[0], follower.verdict(args[1]))
             setattr(args[0], MARK, getattr(args[1], MARK, 0))
         if isinstance(result, Tensor) or type(result) not in PLAIN or writes(func):
             call = Call(func, args, kwargs, statistics, node_before)

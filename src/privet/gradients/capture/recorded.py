@@ -19,7 +19,7 @@ from privet.isolation.follow import Follower
 Kind = tuple[torch.Size, torch.dtype, torch.device]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
     """A tracked tensor: a parameter, or something computed from parameters alone."""
 

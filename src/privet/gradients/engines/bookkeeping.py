@@ -33,8 +33,8 @@ from privet.gradients.rules.example_axis import ExampleAxis, FoldedAxis, axis_of
 from privet.gradients.rules.layer_rules import RULES, by_vmap
 from privet.gradients.rules.rule_tools import Rule, resolved
 from privet.isolation.backward import followed
-from privet.isolation.follow import Proof
 from privet.isolation.place import Place
+from privet.isolation.programs import Proof
 from privet.isolation.watch import Watch
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout

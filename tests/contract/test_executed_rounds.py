@@ -18,14 +18,14 @@ from privet.errors import ArgumentError, LedgerMismatch, PrivetError
 from privet.federated.contributions import ClientUpdates, Sessions
 from privet.federated.loopback import run_in_process
 from privet.federated.party import Party
-from privet.mechanism import done as done_module
+from privet.mechanism import executed as executed_module
 from privet.mechanism.clipping import ClippingRule, Threshold
-from privet.mechanism.done import Done, Drawn, done_gaussian, done_together
+from privet.mechanism.executed import AddedNoise, ExecutedRound, executed_gaussian, executed_together
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
 from privet.training import release as release_module
-from privet.training.geometry import release_geometry
-from privet.training.normalisation import PrivateNormalisation
+from privet.training.private_statistics.normalisation import PrivateNormalisation
+from privet.training.private_statistics.private_geometry import release_geometry
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
 from tests.accounting.ledgers import done, step
@@ -63,7 +63,7 @@ def twice_the_bound(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 def halving(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Make releases draw half the noise that they meant to."""
-    honest = getattr(done_module, name)
+    honest = getattr(executed_module, name)
     monkeypatch.setattr(release_module, name, lambda vector, std, source: honest(vector, std=std / 2, source=source))
 
 
@@ -179,7 +179,7 @@ def session_federation(federation: Federation) -> Federation:
 
 def test_a_coordinator_compares_what_each_party_did_in_its_own_session(federation: Federation) -> None:
     federation = session_federation(federation)
-    half = Done.read({"type": "gaussian", "noise_multiplier": 0.5})
+    half = ExecutedRound.read({"type": "gaussian", "noise_multiplier": 0.5})
     with ExitStack() as held:
         coordinator = held.enter_context(federation.coordinator())
         asked = coordinator.begin_round([0, 1])
@@ -215,7 +215,7 @@ def test_a_ledger_takes_no_event_that_was_planned() -> None:
     ledger.check(done(planned))
 
 
-@pytest.mark.parametrize("made", [Done, Drawn])
+@pytest.mark.parametrize("made", [ExecutedRound, AddedNoise])
 def test_facts_are_made_where_things_are_done_and_nowhere_else(made: Callable[..., Any]) -> None:
     with pytest.raises(TypeError):
         made(object(), step())
@@ -223,10 +223,10 @@ def test_facts_are_made_where_things_are_done_and_nowhere_else(made: Callable[..
 
 def test_what_another_process_did_is_read_as_strictly_as_a_ledger() -> None:
     told = done(step())
-    assert Done.read(told.to_dict()).event == told.event
+    assert ExecutedRound.read(told.to_dict()).event == told.event
     for ruined in ({}, {"type": "magic"}, {"type": "gaussian", "noise_multiplier": -1.0}):
         with pytest.raises(PrivetError):
-            Done.read(ruined)
+            ExecutedRound.read(ruined)
 
 
 def test_the_part_with_the_least_noise_counts_for_a_joint_release() -> None:
@@ -235,14 +235,14 @@ def test_the_part_with_the_least_noise_counts_for_a_joint_release() -> None:
     class Silent:
         def add_normal(self, flat: torch.Tensor, std: float) -> None: ...
 
-    little, much = (done_module.add_noise(zeros, std=std, source=Silent()) for std in (1.0, 6.0))
-    assert done_gaussian([(little, 1.0), (much, 1.0)], bound=0.5).event.noise_multiplier == 2.0
-    assert done_gaussian([(little, 9.0), (much, 1.0)], bound=0.5).event.noise_multiplier == 12.0
+    little, much = (executed_module.add_noise(zeros, std=std, source=Silent()) for std in (1.0, 6.0))
+    assert executed_gaussian([(little, 1.0), (much, 1.0)], bound=0.5).event.noise_multiplier == 2.0
+    assert executed_gaussian([(little, 9.0), (much, 1.0)], bound=0.5).event.noise_multiplier == 12.0
 
 
 def test_the_same_done_by_several_costs_once_and_different_things_cost_all() -> None:
     one, other = done(step(1.0)), done(step(2.0))
-    assert done_together([one, one]) is one
-    assert len(done_together([one, other]).event.events) == 2
+    assert executed_together([one, one]) is one
+    assert len(executed_together([one, other]).event.events) == 2
     with pytest.raises(ArgumentError):
-        done_together([])
+        executed_together([])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privet.training.limits import Limit, Limits
+from privet.training.preflight.limits import Limit, Limits
 
 SCORES, TABLE = torch.randn(4, 3), torch.randn(2)
 

@@ -23,8 +23,8 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.plan import Plan
-from privet.training.estimator import fit_privately
-from privet.training.normalisation import PrivateNormalisation, _sums
+from privet.training.classifier import fit_privately
+from privet.training.private_statistics.normalisation import PrivateNormalisation, _sums
 from privet.vocabulary import Adjacency, Release, Unit
 
 SCALES = torch.tensor([0.01, 1.0, 30.0])

@@ -29,8 +29,8 @@ from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import MapDataset
+from privet.training.launch.replay import Eager, Launch
 from privet.training.performance import Performance
-from privet.training.replay import Eager, Launch
 from privet.training.schedules import LearningRate, Schedule
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit

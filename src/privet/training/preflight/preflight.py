@@ -26,14 +26,14 @@ from privet.gradients.engines.trial import trials
 from privet.isolation.place import Cause, Fault
 from privet.isolation.prove import Finding, prove
 from privet.isolation.watch import Check, Watch, mixes
-from privet.training.agreeing import agree, gradients_agree
 from privet.training.batching import tensors_of
-from privet.training.equal_draws import EqualDraws
-from privet.training.limits import Limit, Limits
-from privet.training.made_up import MadeUpBatches, joined, part_of, spoiled
-from privet.training.model_state import ModelState
-from privet.training.recording import LossFunction
-from privet.training.suspects import find_suspect
+from privet.training.launch.recording import LossFunction
+from privet.training.preflight.agreeing import agree, gradients_agree
+from privet.training.preflight.equal_draws import EqualDraws
+from privet.training.preflight.limits import Limit, Limits
+from privet.training.preflight.made_up import MadeUpBatches, joined, part_of, spoiled
+from privet.training.preflight.model_state import ModelState
+from privet.training.preflight.suspects import find_suspect
 
 # Losses that need probabilities, ordinary inputs, and inputs wild enough to wake what sleeps on ordinary ones.
 _RANGES = ((0.0, 1.0), (-2.0, 2.0), (-40.0, 40.0))

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from privet.errors import WeightsChanged
-from privet.training import fingerprints, weights
-from privet.training.weights import WeightWatch
+from privet.training.weight_watch import fingerprints, weights
+from privet.training.weight_watch.weights import WeightWatch
 
 FILES = {str(Path(module.__file__)) for module in (weights, fingerprints)}  # type: ignore[arg-type]
 

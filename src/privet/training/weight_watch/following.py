@@ -34,11 +34,16 @@ def strangers_in(optimizer: Optimizer, *, own_hook: int) -> Sequence[str]:
     step = vars(optimizer).get("step")
     if step is not None and not _is_of_a_scheduler(step, kind):
         found.append("the function that was put in the place of optimizer.step")
-    hooks = [hook for key, hook in optimizer._optimizer_step_pre_hooks.items() if key != own_hook]
-    hooks += optimizer._optimizer_step_post_hooks.values()
-    hooks += torch_optimizer._global_optimizer_pre_hooks.values()
-    hooks += torch_optimizer._global_optimizer_post_hooks.values()
-    return found + [f"the hook {getattr(hook, '__qualname__', type(hook).__name__)}" for hook in hooks]
+    hooks = {**optimizer._optimizer_step_pre_hooks}
+    hooks.pop(own_hook, None)
+    others = [*hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
+    others += torch_optimizer._global_optimizer_pre_hooks.values()
+    others += torch_optimizer._global_optimizer_post_hooks.values()
+    return found if not others else found + [f"the hook {_name(hook)}" for hook in others]
+
+
+def _name(hook: Any) -> str:
+    return getattr(hook, "__qualname__", type(hook).__name__)
 
 
 def _is_of_a_scheduler(step: Any, kind: type[Optimizer]) -> bool:

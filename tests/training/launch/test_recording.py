@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from privet.training.recording import _LARGE, _add, _let_products_be_sums
+from privet.training.launch.recording import _LARGE, _add, _let_products_be_sums
 
 PLACES = [torch.zeros(3, 4), torch.zeros(3, 2, 2), torch.zeros(3, 4), torch.zeros(3, 4)]
 

@@ -17,7 +17,7 @@ from privet.errors import ArgumentError, DataError, LoopError, UnsupportedModel
 from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
 from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, PerSampleAdaptive, Threshold
 from privet.training.averaging import ExponentialAverage
-from privet.training.estimator import PrivateClassifier, PrivateRegressor, sgd
+from privet.training.classifier import PrivateClassifier, PrivateRegressor, sgd
 from privet.training.schedules import CosineDecay
 from privet.vocabulary import Adjacency, Unit
 from tests.training.tools import flat

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing._internal.two_tensor import TwoTensor
 
-from privet.training.fingerprints import Fingerprints, _total, _words
+from privet.training.weight_watch.fingerprints import Fingerprints, _total, _words
 
 KINDS = [
     torch.float16,

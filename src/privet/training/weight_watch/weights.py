@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from privet.errors import UnsupportedModel, WeightsChanged
-from privet.training.fingerprints import Fingerprints
+from privet.training.weight_watch.fingerprints import Fingerprints
 
 # The least number of pages, and the share of all, that are looked at in steps at which not all are.
 _LEAST_PAGES, _SHARE = 4, 16
@@ -132,30 +132,6 @@ class _Pending:
         return self.prints.names(self.pages, self.device, self.differs)
 
 
-class StateGuard:
-    """Notices when a forward pass writes private data into a model's buffers or weights."""
-
-    def __init__(self, model: nn.Module) -> None:
-        """Remember the version and the place of every tensor of the model."""
-        self._holdings = Holdings(model)
-        self._accepted = self._holdings.changes()
-
-    def check(self) -> None:
-        """Raise if a tensor changed since the guard was made."""
-        if not self._holdings.is_same or self._holdings.changes() != self._accepted:
-            raise UnsupportedModel(_forward_words(self._changed()))
-
-    def _changed(self) -> list[str]:
-        before = dict(zip(self._holdings.tensors, self._accepted, strict=True))
-        listed = dict(self._holdings.tensors)
-        self._holdings.walk()
-        now = self._holdings.tensors
-        after = dict(zip(now, self._holdings.changes(), strict=True))
-        return sorted(
-            name for name in now.keys() | listed if now.get(name) is not listed.get(name) or before[name] != after[name]
-        )
-
-
 def _forward_words(names: Sequence[str]) -> str:
     return (
         f"The forward pass changed the buffers or parameters {_listed(names)}, which carries private data past the "
@@ -176,8 +152,8 @@ class WeightWatch:
         Between two private updates, every change that torch counts, and every tensor that was replaced or moved, is
         found at the next look. A look is taken before each update, at ``guarantee()``, at checkpoints and at the exit;
         physical batches are followed by the counters alone.
-        Changes that torch does not count are found by fingerprints (:mod:`privet.training.fingerprints`) taken after
-        an update and compared at the looks that follow. Models of up to a million numbers (on a device, sixteen
+        Changes that torch does not count are found by fingerprints (``weight_watch.fingerprints``) taken
+        after an update and compared at the looks that follow. Models of up to a million numbers (on a device, sixteen
         million), optimizer state included, are taken as a whole after every update; larger ones as a whole after
         updates 0, 1, 2, 4, 8 and so on, the last one and those before a checkpoint, and otherwise a sixteenth of
         their pages, chosen at random. On CUDA devices the answer is read when it is there, at the latest at the next
@@ -189,7 +165,7 @@ class WeightWatch:
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, *, found: Callable[[], None]) -> None:
         """Accept the present state; ``found`` is called once, before the first error of a change is raised."""
-        self._holdings, self._found = Holdings(model, optimizer), found
+        self.holdings, self._found = Holdings(model, optimizer), found
         self._random = random.SystemRandom()
         self._pending: deque[_Pending] = deque()
         self._prints, self._held = Fingerprints.of({}), dict[str, Tensor]()
@@ -201,7 +177,7 @@ class WeightWatch:
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
         """The model's parameters by name, as they were last accepted."""
-        return self._holdings.parameters
+        return self.holdings.parameters
 
     def held(self) -> Iterable[Tensor]:
         """Return what is watched: the tensors of the model and of the optimizer."""
@@ -217,10 +193,10 @@ class WeightWatch:
 
     def accept(self, *, looks_everywhere: bool) -> None:
         """Take the present state as the one to compare with."""
-        if not self._holdings.is_same:
-            self._holdings.walk()
-        tensors = self._holdings.everything()
-        self._places, self._counts = _places(tensors), self._holdings.changes()
+        if not self.holdings.is_same:
+            self.holdings.walk()
+        tensors = self.holdings.everything()
+        self._places, self._counts = _places(tensors), self.holdings.changes()
         where = [fact[:1] + fact[2:] for fact in self._places.values()]
         if where != self._where:
             self._where, self._prints = where, Fingerprints.of(tensors)
@@ -239,7 +215,7 @@ class WeightWatch:
         Raises:
             UnsupportedModel: naming the tensors.
         """
-        if not self._holdings.is_same or self._holdings.changes() != self._counts:
+        if not self.holdings.is_same or self.holdings.changes() != self._counts:
             self.note()
             raise UnsupportedModel(_forward_words(sorted(self._moved())))
 
@@ -286,9 +262,9 @@ class WeightWatch:
 
     def _moved(self) -> dict[str, str]:
         """Name what was replaced, moved or counted as changed, and how."""
-        if not self._holdings.is_same:
-            self._holdings.walk()
-        now = _places(self._holdings.everything())
+        if not self.holdings.is_same:
+            self.holdings.walk()
+        now = _places(self.holdings.everything())
         if now == self._places:
             return {}
         return {
@@ -319,22 +295,6 @@ class WeightWatch:
             yield
         finally:
             self.accept(looks_everywhere=True)
-
-    @contextmanager
-    def updating(self, *, looks_everywhere: Callable[[], bool]) -> Iterator[None]:
-        """Let a private update change the weights; also one that broke off is accepted, for its gradients had noise.
-
-        Raises:
-            WeightsChanged: of the update itself, if it used anything but the gradients it was given.
-        """
-        try:
-            yield
-        except WeightsChanged:
-            self.note()
-            raise
-        finally:
-            if not self.is_broken:
-                self.accept(looks_everywhere=looks_everywhere())
 
 
 def _read(prints: Fingerprints, pages: Sequence[int], device: torch.device, differs: Tensor) -> _Pending:

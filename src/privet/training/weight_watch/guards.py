@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,10 +14,10 @@ from privet.errors import LoopError, PlanError, UnsupportedModel, WeightsChanged
 from privet.isolation.watch import Watch
 from privet.mechanism.noise import Noise
 from privet.mechanism.sums import ClippedSum
-from privet.training.following import Following, strangers_in
-from privet.training.observer import Observer
-from privet.training.preflight import Preflight
-from privet.training.weights import WeightWatch
+from privet.training.loop_events import Observer
+from privet.training.preflight.preflight import Preflight
+from privet.training.weight_watch.following import Following, strangers_in
+from privet.training.weight_watch.weights import Holdings, WeightWatch
 
 
 def trainable_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -59,7 +59,7 @@ class StepGuard:
     Guarantee:
         torch's own optimizers and this library's are trusted to move the weights by the gradients they are given.
         Whatever else runs during an update (an optimizer of another make, hooks, a replaced ``step``) is followed
-        operation by operation (:mod:`privet.training.following`).
+        operation by operation (:mod:`privet.training.weight_watch.following`).
     """
 
     def __init__(self, optimizer: Optimizer, *, held: Callable[[], Iterable[Tensor]]) -> None:
@@ -116,18 +116,15 @@ class LoopGuard(Observer):
             found: Called once, before the first error of a change is raised.
         """
         self.weights = WeightWatch(model, optimizer, found=found)
-        self._steps = StepGuard(optimizer, held=self.weights.held)
-        self._trained = ParameterGuard(lambda: self.weights.parameters, optimizer)
-        self._num_updates = 0
+        self.steps = StepGuard(optimizer, held=self.weights.held)
+        self._trained = ParameterGuard(self.weights.holdings, optimizer)
+        self.resume(0)
 
     def resume(self, steps_taken: int) -> None:
-        """Count from the steps that a checkpoint brought."""
+        """Count from the steps that are in the model."""
         self._num_updates = steps_taken
-
-    @property
-    def _is_deep(self) -> bool:
-        """Whether the bits of all weights are compared at this step: at powers of two, for it takes a pass."""
-        return self._num_updates & (self._num_updates - 1) == 0
+        # the bits of all weights are compared at powers of two, for it takes a pass
+        self._is_deep = steps_taken & (steps_taken - 1) == 0
 
     def pass_begins(self) -> None:
         self.weights.begin_step(looks_inside=self._is_deep)
@@ -140,20 +137,25 @@ class LoopGuard(Observer):
         self.weights.look(waits=self._is_deep)
         self._trained.check()
 
-    def allow_step(self, gradients: Sequence[Tensor]) -> AbstractContextManager[None]:
-        """Let the optimizer step with these gradients for the length of a block; see :class:`StepGuard`."""
-        return self._steps.opened(gradients)
-
     @contextmanager
     def updating(self, *, is_kept: bool) -> Iterator[None]:
-        """Let a private update change the weights, and accept what it leaves.
+        """Let a private update change the weights; also one that broke off is accepted, for its gradients had noise.
 
         Args:
             is_kept: Whether the weights will be written to a checkpoint or are the last, so that all are compared.
+
+        Raises:
+            WeightsChanged: of the update itself, if it used anything but the gradients it was given.
         """
-        with self.weights.updating(looks_everywhere=lambda: is_kept or self._is_deep):
+        try:
             yield
-            self._num_updates += 1
+            self.resume(self._num_updates + 1)
+        except WeightsChanged:
+            self.weights.note()
+            raise
+        finally:
+            if not self.weights.is_broken:
+                self.weights.accept(looks_everywhere=is_kept or self._is_deep)
 
     def last_look(self) -> WeightsChanged | UnsupportedModel | None:
         """Compare the weights for the last time; return the error of a change, unless one was raised before."""
@@ -166,7 +168,7 @@ class LoopGuard(Observer):
 
     def close(self) -> None:
         """Give the optimizer back."""
-        self._steps.close()
+        self.steps.close()
 
 
 class EvidenceRecorder(Observer):
@@ -185,10 +187,10 @@ class EvidenceRecorder(Observer):
 class ParameterGuard:
     """Notices when other parameters are trained than those a session was begun with."""
 
-    def __init__(self, named: Callable[[], Mapping[str, nn.Parameter]], optimizer: Optimizer) -> None:
-        """Remember what is trained; ``named`` gives the model's parameters as they are now."""
-        self._named, self._optimizer = named, optimizer
-        self._trained = {id(value) for value in named().values() if value.requires_grad}
+    def __init__(self, holdings: Holdings, optimizer: Optimizer) -> None:
+        """Remember what is trained; ``holdings`` lists the model's parameters."""
+        self._holdings, self._optimizer = holdings, optimizer
+        self._trained = {id(value) for value in holdings.parameters.values() if value.requires_grad}
 
     def check(self) -> None:
         """Refuse a change of what is trained, and gradients that did not come from a private step.
@@ -196,19 +198,20 @@ class ParameterGuard:
         Raises:
             LoopError: naming the parameters.
         """
-        changed = [name for name, value in self._named().items() if self._has_changed(value)]
+        changed: list[str] = []
+        for name, value in self._holdings.parameters.items():
+            if value.requires_grad is not (id(value) in self._trained):
+                changed.append(name)
         if changed:
             raise LoopError(
                 f"The parameters {changed} were frozen or unfrozen since the session began, which its plan knows "
                 "nothing of. Decide what is trained before privatize(); for training in stages use a mask, or "
                 "one session per stage, whose costs add up."
             )
-        held = (value for group in self._optimizer.param_groups for value in group["params"])
-        if any(value.grad is not None and id(value) not in self._trained for value in held):
-            raise LoopError(
-                "The optimizer holds a parameter that this session does not train, and it has a gradient, which would "
-                "be applied without noise. Set its .grad to None, or take it out of the optimizer."
-            )
-
-    def _has_changed(self, value: nn.Parameter) -> bool:
-        return value.requires_grad is not (id(value) in self._trained)
+        for group in self._optimizer.param_groups:
+            for value in group["params"]:
+                if value.grad is not None and id(value) not in self._trained:
+                    raise LoopError(
+                        "The optimizer holds a parameter that this session does not train, and it has a gradient, "
+                        "which would be applied without noise. Set its .grad to None, or take it out of the optimizer."
+                    )

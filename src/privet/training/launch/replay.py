@@ -23,7 +23,7 @@ from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import with_gradients
-from privet.training.recording import Compile, Graph, LossFunction, Outcome, Program, Recorder, Run, zeros_like
+from privet.training.launch.recording import Compile, Graph, LossFunction, Outcome, Program, Recorder, Run, zeros_like
 
 _log = logging.getLogger("privet")
 

@@ -19,9 +19,9 @@ from privet.accounting.ledger import Ledger
 from privet.errors import DataError, LossError, UnsupportedModel
 from privet.isolation.watch import Check, Waiver
 from privet.models import dp_cnn
-from privet.training.made_up import MadeUpBatches
-from privet.training.preflight import preflight
-from privet.training.recording import LossFunction
+from privet.training.launch.recording import LossFunction
+from privet.training.preflight.made_up import MadeUpBatches
+from privet.training.preflight.preflight import preflight
 from privet.training.start import privatize
 from tests.training.tools import examples, flat, full_batch, losses_of, network, plain_sgd
 

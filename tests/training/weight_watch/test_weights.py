@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,17 +15,20 @@ from torch.optim import SGD, Adam, Optimizer
 
 from privet.accounting.ledger import Ledger
 from privet.errors import LedgerMismatch, UnsupportedModel, WeightsChanged
+from privet.federated.party_sums import PartySums, Records
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
+from privet.mechanism.grouping import OneGroup
+from privet.mechanism.layout import Layout
 from privet.runs.ledger_check import check_ledger
-from privet.training.estimator import PrivateClassifier
+from privet.training.classifier import PrivateClassifier
 from privet.training.performance import Performance
 from privet.training.session import Session, Step
 from privet.training.start import privatize
-from privet.training.weights import StateGuard, _Pending
+from privet.training.weight_watch.weights import _Pending
 from privet.vocabulary import Adjacency, Unit
-from tests.training.tools import examples, full_batch, losses_of, network, plain_sgd, run, walk
+from tests.training.tools import CPU, examples, full_batch, losses_of, network, plain_sgd, run, walk
 
 ENGINES = pytest.mark.parametrize("engine", [BookKeeping(), Functional()], ids=["book-keeping", "functional"])
 
@@ -298,7 +302,10 @@ class Writing(nn.Module):
 @pytest.mark.parametrize("number", [1, 3, 4, 6])
 @pytest.mark.parametrize(
     ("uses", "pattern"),
-    [(False, "seen"), (True, r"seen|'add' \(test_weights\.py:\d+, in forward\) mixes the examples")],
+    [
+        (False, "seen"),
+        (True, r"seen|'add' \(test_weights\.py:\d+, in forward\) mixes the examples|mixes the examples of a batch"),
+    ],
 )
 def test_a_forward_pass_that_writes_through_data_at_a_later_step_is_refused(
     pass_over: Callable[..., None], number: int, uses: bool, pattern: str
@@ -318,13 +325,30 @@ def test_a_forward_pass_that_writes_through_data_at_a_later_step_is_refused(
 
 def test_a_party_whose_forward_pass_writes_into_the_model_is_refused() -> None:
     model = Net()
-    guard = StateGuard(model)
-    guard.check()
-    model(examples().tensors[0])
-    guard.check()
-    model.scale.add_(1.0)
-    with pytest.raises(UnsupportedModel, match=r"\['scale'\]"):
-        guard.check()
+    layout = Layout.of(
+        [(name, tuple(value.shape)) for name, value in model.named_parameters() if value.requires_grad], OneGroup()
+    )
+    plain, writes = losses_of(model), False
+    model.register_buffer("seen", torch.zeros(3))
+
+    def writing(inputs: Tensor, labels: Tensor) -> Tensor:
+        if writes:
+            model.get_buffer("seen").add_(inputs.detach().sum(0))
+        return plain(inputs, labels)
+
+    records = Records(dataset=examples(), losses=writing, physical_batch_size=4)
+    sums = PartySums(model, records, engine=BookKeeping(), layout=layout, device=CPU)
+    plan, ledger = full_batch(), Ledger.in_memory("0" * 64)
+
+    def round_of(number: int) -> None:
+        rule = plan.clipping.for_groups(1)
+        sums.clipped_sum(np.arange(8), rule=rule, kept=None, noise=plan.noise, ledger=ledger, number=number)
+
+    round_of(0)
+    writes = True
+    with pytest.raises(UnsupportedModel, match="seen"):
+        round_of(3)
+    assert ledger.why_not_private
 
 
 class Late:
@@ -344,7 +368,7 @@ def test_a_device_that_reports_late_is_waited_for_at_powers_of_two_and_at_the_ex
     def read(prints: Any, pages: Any, device: Any, differs: Tensor) -> _Pending:
         return _Pending(prints=prints, pages=pages, device=device, differs=differs, event=Late())  # type: ignore[arg-type]
 
-    monkeypatch.setattr("privet.training.weights._read", read)
+    monkeypatch.setattr("privet.training.weight_watch.weights._read", read)
     model = Net()
     session = begin(model)
     with pytest.raises(WeightsChanged, match=r"last\.weight"):

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from privet.errors import DataError
 from privet.training.batching import tensors_of
-from privet.training.limits import Limit
+from privet.training.preflight.limits import Limit
 
 _IGNORED_SHARE = 0.3
 

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from privet.errors import DataError, LedgerError
 from privet.mechanism.geometry import Frame
-from privet.training import geometry as module
-from privet.training.geometry import geometry_event, public_geometry, release_geometry
+from privet.training.private_statistics import private_geometry as module
+from privet.training.private_statistics.private_geometry import geometry_event, public_geometry, release_geometry
 
 
 def losses(outputs: Tensor, labels: Tensor) -> Tensor:

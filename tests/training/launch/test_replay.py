@@ -23,8 +23,8 @@ from privet.mechanism.layout import Layout
 from privet.mechanism.mask_rates import GradualCooling
 from privet.mechanism.masking import RandomMask
 from privet.mechanism.sums import ClippedSum
-from privet.training.recording import Outcome, Recorder, zeros_like
-from privet.training.replay import Compiled, CudaGraph, Eager, EagerLauncher, Launch, Replay, _can_record_graphs
+from privet.training.launch.recording import Outcome, Recorder, zeros_like
+from privet.training.launch.replay import Compiled, CudaGraph, Eager, EagerLauncher, Launch, Replay, _can_record_graphs
 
 EXAMPLES, WIDTH, CLASSES = 96, 6, 3
 

@@ -9,10 +9,10 @@ from torch.optim import LBFGS, SGD, SparseAdam
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 from privet.errors import ArgumentError, DataError, LoopError, PlanError, UnsupportedModel
-from privet.training.guards import check_optimizer
 from privet.training.performance import Performance
 from privet.training.session import Step
 from privet.training.start import privatize
+from privet.training.weight_watch.guards import check_optimizer
 from tests.training.tools import (
     examples,
     flat,

@@ -1,0 +1,151 @@
+"""The event of a round as it was executed, from the code that bounded contributions and added noise.
+
+A ledger compares it with the charge. The comparison is worth nothing if the ledger can be given the *planned* event, so
+an :class:`ExecutedRound` is built from a noisy sum, from noise at the moment it is drawn, or from the report of another
+process. It cannot be built from an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from privet import checks
+from privet.errors import ArgumentError
+from privet.mechanism.clipping import ClippingRun
+from privet.mechanism.events import compose, decode_event, encode_event, gaussian_event, same_event
+from privet.mechanism.sampling import Sampling, amplified
+from privet.mechanism.sums import ClippedSum, NormalSource, PrivateSum
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+    from torch import Tensor
+
+_MAKER = object()
+
+
+@final
+class ExecutedRound:
+    """The event of one executed round. Only the functions of this module build one."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self, maker: object, event: DpEvent) -> None:
+        if maker is not _MAKER:
+            raise TypeError(
+                "An ExecutedRound cannot be built from an event. Use executed_step, executed_clipping, "
+                "executed_gaussian, executed_together or ExecutedRound.read."
+            )
+        self._event = event
+
+    @property
+    def event(self) -> DpEvent:
+        return self._event
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values, for a message to another process."""
+        return encode_event(self._event)
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> ExecutedRound:
+        """Read the report of another process. The data are untrusted input.
+
+        Raises:
+            ArgumentError: ``to_dict`` cannot have written the data.
+            AccountingError: the data name an unknown event.
+        """
+        return cls(_MAKER, decode_event(data))
+
+
+def no_evidence(found: object) -> ArgumentError:
+    """Return the error for an object that is no executed round."""
+    return ArgumentError(
+        f"A ledger compares what was done, and got a {type(found).__name__}. What was planned is no evidence: take "
+        "what executed_step or executed_gaussian return, which is made of the noise that was drawn."
+    )
+
+
+@final
+class AddedNoise:
+    """Evidence that normal noise was added to a vector. Only the functions that draw the noise build it."""
+
+    __slots__ = ("_std",)
+
+    def __init__(self, maker: object, std: float) -> None:
+        if maker is not _MAKER:
+            raise TypeError("AddedNoise is built by add_noise or add_symmetric_noise, which draw the noise.")
+        self._std = std
+
+    @property
+    def std(self) -> float:
+        return self._std
+
+
+def add_noise(vector: Tensor, *, std: float, source: NormalSource) -> AddedNoise:
+    """Add an independent N(0, std^2) draw to every coordinate of a vector in place."""
+    source.add_normal(vector, std)
+    return AddedNoise(_MAKER, std)
+
+
+def add_symmetric_noise(matrix: Tensor, *, std: float, source: NormalSource) -> AddedNoise:
+    """Add symmetric noise to a symmetric matrix in place.
+
+    Guarantee:
+        The noise is the mean of a matrix of independent draws and its transpose. Off the diagonal it has half the
+        variance, so on the space of symmetric matrices with the Frobenius norm it is isotropic with ``std``.
+    """
+    noise = matrix.new_zeros(matrix.shape)
+    source.add_normal(noise.view(-1), std)
+    matrix += (noise + noise.T) / 2
+    return AddedNoise(_MAKER, std)
+
+
+def executed_step(
+    private: PrivateSum, *, clipping: ClippingRun, sampling: Sampling, source: NormalSource
+) -> ExecutedRound:
+    """Return the event of a noisy sum over sampled examples, and let the clipping rule make its own release.
+
+    Guarantee: the event comes from the bound and the noise that the noise piece really used.
+    """
+    return ExecutedRound(_MAKER, amplified(sampling, clipping.release(private.event, source)))
+
+
+def executed_clipping(clipped: ClippedSum, *, owed: float, sampling: Sampling) -> ExecutedRound:
+    """Return the event of a clipped sum that is sent to another process, which adds the noise.
+
+    Args:
+        clipped: The sum; it carries the bound that clipping held.
+        owed: Standard deviation of the noise that was agreed on, independent of the bound.
+        sampling: The sampler that drew the examples.
+    """
+    bounds = clipped.sensitivity.bounds
+    return ExecutedRound(_MAKER, amplified(sampling, gaussian_event(bounds=bounds, stds=(owed,) * len(bounds))))
+
+
+def executed_gaussian(parts: Sequence[tuple[AddedNoise, float]], *, bound: float) -> ExecutedRound:
+    """Return the event of one joint release of several vectors.
+
+    Args:
+        parts: The noise on each vector, and the weight of the vector in the norm of ``bound``.
+        bound: The largest distance that one unit moves the joint vector, in that weighted norm.
+
+    Guarantee: exact if the weighted noise of all parts has one size; otherwise the smallest size is charged for all.
+    """
+    stds = [checks.positive("weight", weight) * noise.std for noise, weight in parts]
+    if not stds:
+        raise ArgumentError("A release has at least one part.")
+    return ExecutedRound(_MAKER, gaussian_event(bounds=(bound,), stds=(min(stds),)))
+
+
+def executed_together(parts: Sequence[ExecutedRound]) -> ExecutedRound:
+    """Return the event of parties that hold disjoint records and ran the same round.
+
+    Guarantee: parallel composition if all parties report the same event. Different events are composed sequentially,
+    which never charges too little.
+    """
+    if not parts:
+        raise ArgumentError("No party reported an executed round. At least one report is needed.")
+    first = parts[0].event
+    if all(same_event(first, part.event) for part in parts[1:]):
+        return parts[0]
+    return ExecutedRound(_MAKER, compose([(part.event, 1) for part in parts]))

@@ -1,0 +1,1 @@
+"""Statistics of private data that are released before training, each for a charged round."""
