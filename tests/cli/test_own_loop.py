@@ -71,7 +71,7 @@ def test_loops_stand_beside_recipes_and_are_not_compared(
     assert "no difference between them is stated" in page
     answer = ask("report", finished_run, "--baseline", own, "-o", tmp_path / "beside.html")
     assert answer.code == 0, answer.err
-    assert "have no measure of the same data in common" in (tmp_path / "beside.html").read_text()
+    assert "have no measure on the same data in common" in (tmp_path / "beside.html").read_text()
 
 
 def test_a_loop_is_certified_with_what_its_folder_does_not_know(ask: Ask, own: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_table_trains_with_one_command_from_its_schema(ask: Ask, own: Path) ->
     found = ask("train", "my.csv", *options, *FEW_STEPS)
     assert found.code == 0, found.err
     assert "promised" in found.out
-    assert "delta 1e-05, chosen for the declared 200 records" in found.err
+    assert "delta 1e-05, the default for 200 declared records" in found.err
     assert "accuracy" not in found.out
     made = recipe(own / "runs" / "my")
     assert made["table"]["train"] == str(own / "my.csv")

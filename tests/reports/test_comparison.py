@@ -222,7 +222,7 @@ def test_every_limit_for_attacks_on_the_page_is_the_same_number(runs: Runs) -> N
     row = next(
         words[place:].split("ok")[0]
         for place in range(len(words))
-        if words.startswith("members found at 0.1 % false accusations", place)
+        if words.startswith("members found at 0.1 % false alarms", place)
     )
     assert limits[limits.index("0.1") + 2] + " %" in row
 

@@ -59,7 +59,7 @@ def test_a_report_shows_confidence_and_attacks_when_the_folder_holds_them(
     page = render(content)
     assert 'id="examination"' in page
     assert "expected calibration error, 15 bins of equal width" in page
-    assert "members found at 0.1 % false accusations" in page
+    assert "members found at 0.1 % false alarms" in page
     assert page.count("<h3>Membership attacks, on logarithmic axes</h3>") == 1
     # A name from a file is escaped in the table, and never drawn.
     assert "<script" not in page

@@ -80,7 +80,7 @@ def membership_rows(report: MembershipReport) -> list[AttackRow]:
         rows.append(
             AttackRow(
                 attack=report.attack,
-                measure=f"members found at {100 * point.level:g} % false accusations",
+                measure=f"members found at {100 * point.level:g} % false alarms",
                 value=f"{100 * found.value:.2f} %",
                 interval=f"{100 * found.low:.2f} % to {100 * found.high:.2f} % (Clopper-Pearson)",
                 num_examples=f"{found.num_trials:,}",
