@@ -69,7 +69,7 @@ class _Blind(Follower):
     def prove(self, *args: Any) -> Proof:
         """Return the proof of the last program."""
         assert self._candidate is not None
-        return Proof(self._whole(), self._candidate.uses, (), None, known=self._candidate)
+        return Proof(self._whole, self._candidate.uses, (), None, known=self._candidate)
 
 
 def recognition(size: Size, device: torch.device, *, rounds: int) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def test_the_noise_of_unclipped_training_is_a_multiple_of_its_unit() -> None:
 
 
 def test_an_ablation_cannot_hide_inside_a_schedule() -> None:
-    with pytest.raises(PlanError, match="do not change by themselves"):
+    with pytest.raises(PlanError, match="private rules that do not change during a run"):
         Scheduled(parts=(Threshold(norm=1.0), Unclipped()), switches=(0.5,))
 
 

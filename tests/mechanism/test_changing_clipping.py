@@ -131,7 +131,7 @@ def test_wild_noise_stops_at_the_end_of_the_range() -> None:
 
 
 def test_a_step_must_be_begun() -> None:
-    with pytest.raises(LoopError, match="not begun"):
+    with pytest.raises(LoopError, match="no open step"):
         started().watch(torch.ones(1, 1))
 
 
@@ -150,7 +150,7 @@ def test_a_state_goes_on_where_it_was_and_foreign_states_are_refused() -> None:
 
 
 def test_noise_that_is_not_gaussian_is_refused() -> None:
-    with pytest.raises(PlanError, match="needs a sum that is, too"):
+    with pytest.raises(PlanError, match="needs Gaussian noise on the sum"):
         AdaptiveQuantile(norm=1.0, count_noise_std=1.0).joint_event(LaplaceDpEvent(1.0))
 
 

@@ -71,7 +71,7 @@ def test_a_mask_of_nothing_is_none_and_bits_that_do_not_fit_are_refused() -> Non
         ChosenMask(num_coordinates=40, frozen_bits="AA==")
     with pytest.raises(ArgumentError, match="base64"):
         ChosenMask(num_coordinates=4, frozen_bits="not base64!")
-    with pytest.raises(PlanError, match="lists 3 coordinates and the model has 4"):
+    with pytest.raises(PlanError, match="lists 3 coordinates, but the model has 4"):
         ChosenMask.freezing(np.array([True, False, False])).start(
             layout=Layout.of([("w", (4,))], OneGroup()), num_steps=1, steps_per_epoch=1
         )

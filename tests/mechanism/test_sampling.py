@@ -37,7 +37,7 @@ def test_steps_can_be_given_instead_of_epochs() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"steps": 3, "epochs": 1}], ids=str)
 def test_steps_and_epochs_are_alternatives(given: dict[str, int]) -> None:
-    with pytest.raises(ArgumentError, match="either steps= or epochs="):
+    with pytest.raises(ArgumentError, match="exactly one of steps and epochs"):
         Poisson.for_dataset(dataset_size=100, batch_size=10, **given)
 
 

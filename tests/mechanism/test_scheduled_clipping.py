@@ -56,7 +56,7 @@ def test_lists_from_files_mean_the_same_as_tuples() -> None:
     [
         ([{"kind": "treshold", "norm": 1.0}], r"plan\.clipping\.parts\.kind is 'treshold'. Did you mean 'threshold'"),
         ([{"kind": "threshold", "nrm": 1.0}], r"plan\.clipping\.parts\.nrm is not an option"),
-        ([1.0, 2.0], r"plan\.clipping \('scheduled'\): Scheduled takes clipping rules"),
+        ([1.0, 2.0], r"plan\.clipping \('scheduled'\): Scheduled takes clipping pieces"),
         ("threshold", r"plan\.clipping \('scheduled'\): Scheduled takes a list of parts"),
     ],
 )
@@ -72,12 +72,12 @@ def test_faults_of_nested_pieces_are_told_with_their_place(parts: object, messag
         (lambda: Scheduled(parts=(Threshold(norm=1.0),) * 2, switches=(0.1, 0.2)), "2 parts and 2 switches"),
         (lambda: Scheduled(parts=(Threshold(norm=1.0),) * 3, switches=(0.5, 0.5)), "must increase"),
         (lambda: Scheduled(parts=(Threshold(norm=1.0),) * 2, switches=(1.0,)), "switches must lie in"),
-        (lambda: Scheduled(parts=(Threshold, Automatic()), switches=(0.5,)), "do not change by themselves"),  # type: ignore[arg-type]
+        (lambda: Scheduled(parts=(Threshold, Automatic()), switches=(0.5,)), "takes clipping pieces"),  # type: ignore[arg-type]
         (
             lambda: Scheduled(parts=(AdaptiveQuantile(norm=1.0, count_noise_std=1.0), Automatic()), switches=(0.5,)),
-            "do not change by themselves, got AdaptiveQuantile",
+            "do not change during a run, got AdaptiveQuantile",
         ),
-        (lambda: Scheduled(parts=(MIXED, Automatic()), switches=(0.5,)), "do not change by themselves, got Scheduled"),
+        (lambda: Scheduled(parts=(MIXED, Automatic()), switches=(0.5,)), "do not change during a run, got Scheduled"),
     ],
 )
 def test_schedules_that_make_no_sense_are_refused(build: Callable[[], object], message: str) -> None:

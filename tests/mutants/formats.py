@@ -48,7 +48,7 @@ FORMATS = (
         "former-name-without-the-descent",
         "folders of runs that release their last model only are mismatches",
         _FORMER,
-        'told = f"{told} with {_told(plan.descent)}"',
+        'text = f"{text} with {_repr(plan.descent)}"',
         "pass",
         _TESTS + "test_every_plan_of_format_1_is_known_by_the_name_it_had",
     ),

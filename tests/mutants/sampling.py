@@ -66,8 +66,7 @@ SAMPLING = (
         "shuffling-charged-as-poisson",
         "an epoch of shuffled batches is given the amplification of Poisson sampling",
         _EPOCHS,
-        '"""Charge an epoch as one unamplified release: its batches are disjoint."""\n        return event',
-        '"""Charge an epoch as one unamplified release: its batches are disjoint."""\n'
+        "        return event  # the batches of an epoch are disjoint: one release, without amplification",
         "        from dp_accounting import PoissonSampledDpEvent\n\n"
         "        return PoissonSampledDpEvent(1 / self.batches, event)",
         _CHARGED,

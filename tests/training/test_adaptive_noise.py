@@ -203,7 +203,7 @@ def test_a_sum_made_for_other_units_is_refused() -> None:
         flat=torch.zeros(12), layout=run.layout, sensitivity=Sensitivity(bounds=(1.0,)), frame=frame, squares=squares
     )
     for wrong in (replace(made, frame=None), replace(made, squares=None), replace(made, squares=torch.zeros(7))):
-        with pytest.raises(LoopError, match="not made for this step"):
+        with pytest.raises(LoopError, match="does not belong to this step"):
             run.add(wrong, Recorder())
     with pytest.raises(LoopError, match="session"):
         SQUARES.add(made, Recorder())

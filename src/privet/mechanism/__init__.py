@@ -1,4 +1,4 @@
-"""What a private step is made of: sampling, clipping, masks and noise, as frozen pieces. Never imports torch."""
+"""The pieces of a private step: sampling, clipping, masks and noise, as frozen dataclasses. Never imports torch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Private training with one half of its mechanism taken out, to see what the other half does. NOT PRIVATE.
+"""Ablations: a step without clipping, or without noise. NOT PRIVATE.
 
-A step is private because contributions are bounded *and* noise is added in proportion to the bound. Without either
-there is no guarantee at all: the event of such a step is "not private", its epsilon is infinite, and guarantees and
-reports of a run made with these pieces say why.
+A step is private because contributions are bounded *and* noise is added in proportion to the bound. A step that lacks
+either has no guarantee: its event is ``NonPrivateDpEvent``, its epsilon is infinite, and the guarantee and the reports
+of the run state the reason.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Unclipped(FixedClipping):
-    """Noise without clipping: gradients enter the sum as they are (Zhu and Blaschko 2023, Algorithm 2). NOT PRIVATE.
+    """Noise without clipping: gradients enter the sum unchanged (Zhu and Blaschko 2023, Algorithm 2). NOT PRIVATE.
 
     Attributes:
-        noise_unit: What the noise is a multiple of, in place of a bound: the noise on the sum has standard deviation
-            ``noise_multiplier * noise_unit``. The ``sensitivity`` of the rule is this unit and bounds nothing.
+        noise_unit: Replaces the bound as the scale of the noise: the noise on the sum has standard deviation
+            ``noise_multiplier * noise_unit``. The ``sensitivity`` of the rule is this number and bounds nothing.
     """
 
     noise_unit: float = 1.0
@@ -55,7 +55,6 @@ class Unclipped(FixedClipping):
         return UnclippedRun(rule=self.for_groups(num_groups))
 
     def joint_event(self, event: DpEvent) -> DpEvent:
-        """Return the event of a step that hides nothing, whatever the noise is."""
         return NonPrivateDpEvent()
 
 
@@ -69,7 +68,7 @@ class UnclippedRun(FixedRun):
 
 @dataclass(frozen=True, kw_only=True)
 class NoNoise:
-    """Clipping without noise: the clipped sum is used as it is (Zhu and Blaschko 2023, Algorithm 3). NOT PRIVATE."""
+    """Clipping without noise: the optimizer gets the clipped sum (Zhu and Blaschko 2023, Algorithm 3). NOT PRIVATE."""
 
     not_private_because: ClassVar[str | None] = "no noise is added, so that the sum itself is released"
     norm_kind: ClassVar[Norm] = Norm.L2
@@ -87,11 +86,9 @@ class NoNoise:
         return NonPrivateDpEvent()
 
     def with_multiplier(self, noise_multiplier: float) -> NoNoise:
-        """Refuse: there is nothing to scale."""
         raise PlanError("NoNoise() has no noise_multiplier and no calibration. Use Gaussian() for private training.")
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
-        """Hand the sum on as it is, with an event that says so."""
         return PrivateSum(flat=clipped.flat, layout=clipped.layout, event=self.event(), noise_std=0.0)
 
     def start(self, layout: Layout, *, has_mask: bool) -> NoiseRun:

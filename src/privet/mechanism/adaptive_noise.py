@@ -1,7 +1,7 @@
-"""Noise in units that are learned while training: from a release inside every step, or from what was released anyway.
+"""Gaussian noise in units that are learned during the run, from an extra release in every step or from noisy gradients.
 
-The units of a step follow from values released in earlier steps, so they are public when its batch is drawn; each step
-is then an ordinary Gaussian release in its units, and steps compose adaptively at a cost that is known in advance.
+The units of a step are a function of values that earlier steps released, so they are public when its batch is drawn.
+Each step is an ordinary Gaussian release in its units, and steps compose adaptively at a cost known in advance.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Learning(Protocol):
-    """Where learned units come from."""
+    """The source of learned units."""
 
     @property
     def share(self) -> float:
-        """The part of a step's squared signal-to-noise ratio that its own release of squares takes; may be zero."""
+        """The share of a step's squared signal-to-noise ratio that its release of squares uses; may be zero."""
         ...
 
     def start(self, layout: Layout, *, power: float, floor: float) -> LearningRun:
-        """Begin with equal units."""
+        """Start a run with equal units."""
         ...
 
 
 class LearningRun(Protocol):
-    """Units as they stand in one run, and what is kept to go on."""
+    """The current units of one run and the state that a checkpoint stores."""
 
     geometry: Factored
 
     def note(self, step: int, released: Array, noise_std: Array, squares: Array | None, squares_std: float) -> None:
-        """Take in what a step released: its sum in plain units and the squares, and the noise in both."""
+        """Record the release of a step: its sum in plain units, the squares, and the noise of both."""
         ...
 
     def state(self) -> State:
-        """Return all that later units follow from."""
+        """Return the values that determine all later units."""
         ...
 
     def restore(self, state: State) -> None:
-        """Go on from a state."""
+        """Restore the state of a checkpoint."""
         ...
 
 
@@ -74,10 +74,10 @@ class ReleasedSquares:
     """Units from noisy sums of squared clipped gradients over rows and columns, released inside every step.
 
     Attributes:
-        share: The part of a step's squared signal-to-noise ratio that the squares take; the sum of the step gets the
-            rest, so a tenth costs it five percent more noise.
-        every: Steps whose releases are averaged before units move.
-        memory: How much of the old moments is kept when they do.
+        share: The share of a step's squared signal-to-noise ratio that the squares use. The sum gets the rest: a share
+            of 0.1 costs the sum five percent more noise.
+        every: Number of steps between updates of the units; their releases are averaged.
+        memory: Weight of the old moments in an update.
     """
 
     share: float = 0.1
@@ -96,13 +96,13 @@ class ReleasedSquares:
 
 @dataclass(frozen=True, kw_only=True)
 class PastGradients:
-    """Units from the noisy gradients of earlier steps: free, mostly noise, and the weakest source.
+    """Units from the noisy gradients of earlier steps. They cost nothing, are mostly noise, and are the weakest source.
 
     Attributes:
-        first: Steps before units move at all.
-        every: Steps between moves.
-        decay: Of the running mean of squares.
-        floor_errors: How many standard errors of the noise a row must exceed to count.
+        first: Number of steps before the first update of the units.
+        every: Number of steps between updates.
+        decay: Decay of the running mean of squares.
+        floor_errors: A row counts only if it exceeds this many standard errors of the noise.
     """
 
     first: int = 20
@@ -118,7 +118,6 @@ class PastGradients:
 
     @property
     def share(self) -> float:
-        """Nothing is released beside the sum."""
         return 0.0
 
     def start(self, layout: Layout, *, power: float, floor: float) -> LearningRun:
@@ -130,15 +129,15 @@ class PastGradients:
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveGaussian(GaussianNoise):
-    """Normal noise in learned units, on gradients that were clipped in the same units.
+    """Gaussian noise in learned units, on gradients that were clipped in the same units.
 
     Attributes:
-        learning: Where the units come from.
+        learning: The source of the units.
         preconditioning: As in :class:`~privet.mechanism.shaped_noise.EllipticalGaussian`.
-        power: Units are second moments to this power: 1/4 for plain steps, 1/2 for preconditioning 1.
-        floor: The smallest share of the mean that a row, column or parameter may have.
-        noise_multiplier: That of the one Gaussian release that costs what a step costs, squares included. None until
-            the plan is calibrated.
+        power: The units are second moments to this power: 1/4 for plain steps, 1/2 for preconditioning 1.
+        floor: The smallest allowed ratio of a row, column or parameter to the mean.
+        noise_multiplier: Multiplier of the single Gaussian release with the same cost as a step, squares included. None
+            until the plan is calibrated.
     """
 
     learning: Learning = field(default_factory=ReleasedSquares)
@@ -158,40 +157,42 @@ class AdaptiveGaussian(GaussianNoise):
     is_fixed: ClassVar[bool] = False
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
-        """Refuse: units are learned, so there must be a run that remembers them."""
-        raise LoopError("AdaptiveGaussian learns during a run and adds no noise outside one. Start a session.")
+        raise LoopError(
+            "AdaptiveGaussian learns its units during a run and adds no noise outside one. Start a session."
+        )
 
     def in_clipped_units(self, flat: Tensor, layout: Layout) -> Tensor:
-        """Refuse: the units of a step are known in its run alone."""
-        raise LoopError("AdaptiveGaussian learns its units during a run, so a sum alone does not say them.")
+        raise LoopError("AdaptiveGaussian learns its units during a run, so the units of a single sum are unknown.")
 
     def start(self, layout: Layout, *, has_mask: bool) -> AdaptiveGaussianRun:
-        """Begin a run with equal units.
+        """Start a run with equal units.
 
         Raises:
-            PlanError: if some coordinates are left out; nothing could be learned about them.
+            PlanError: a mask leaves coordinates out, and nothing could be learned about them.
         """
         if has_mask:
-            raise PlanError("AdaptiveGaussian learns units from all coordinates and cannot leave some out. Use NoMask.")
+            raise PlanError(
+                "AdaptiveGaussian learns units from all coordinates and does not work with a mask. Use NoMask."
+            )
         return AdaptiveGaussianRun(
             noise=self, layout=layout, learning=self.learning.start(layout, power=self.power, floor=self.floor)
         )
 
 
 def squares_bound(bounds: Sequence[float]) -> float:
-    """Return how far one example moves the sums of squares over rows and columns, in length.
+    """Return the l2 distance that one example moves the sums of squares over rows and columns, at most.
 
     Guarantee:
-        The squares of a group clipped to ``C`` add up to at most ``C^2`` over its rows, and again over its columns, so
-        the two lists of all groups move by at most ``sqrt(2 sum C^4)``. One example in one entry of every group
-        reaches it. The squares of a removed example are subtracted, which is as far.
+        The squares of a group clipped to ``C`` sum to at most ``C^2`` over its rows, and again over its columns, so the
+        two lists of all groups move by at most ``sqrt(2 sum C^4)``. An example with one non-zero entry in every group
+        attains the bound. Removing an example moves them by the same distance.
     """
     return math.sqrt(2 * math.fsum(checks.positive("bound", bound) ** 4 for bound in bounds))
 
 
 @dataclass(kw_only=True)
 class AdaptiveGaussianRun:
-    """:class:`AdaptiveGaussian` in one run: the units as learned so far, and the present step's secret squares."""
+    """:class:`AdaptiveGaussian` in one run: the current units, and the secret squares of the current step."""
 
     noise: AdaptiveGaussian
     layout: Layout
@@ -201,28 +202,29 @@ class AdaptiveGaussianRun:
     _squares: Tensor | None = field(default=None, repr=False)
 
     def begin(self, step: int, like: Tensor) -> StepUnits:
-        """Bind the present units; squares start from zero."""
         if self._frame is None or self._frame.geometry is not self.learning.geometry:
             self._frame = Frame.of(self.learning.geometry, self.layout, like)
         self._step = step
-        is_asked = self.noise.learning.share > 0
-        self._squares = like.new_zeros(num_axis_sums(self.layout)).double() if is_asked else None
+        has_squares = self.noise.learning.share > 0
+        self._squares = like.new_zeros(num_axis_sums(self.layout)).double() if has_squares else None
         return StepUnits(frame=self._frame, squares=self._squares)
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
-        """Add noise to the sum and to the squares, learn from both, and go back to plain coordinates.
+        """Add noise to the sum and to the squares, update the units, and return the sum in plain coordinates.
 
         Guarantee:
-            Sum and squares are bounded in the units of this step and get independent Gaussian noise; the event fuses
-            both from the sizes really used. Later units depend on released values alone. An empty batch releases
-            noise alone, in both.
+            Sum and squares are bounded in the units of this step and get independent Gaussian noise. The event combines
+            the bounds and standard deviations that were really used. Later units depend only on released values. An
+            empty batch releases pure noise, in both.
 
         Raises:
-            LoopError: if the sum was not clipped in the units of this step, or came without its squares.
+            LoopError: the sum was not clipped in the units of this step, or came without its squares.
         """
         frame, squares, share = self._frame, self._squares, self.noise.learning.share
         if frame is None or clipped.frame is not frame or clipped.squares is not squares:
-            raise LoopError("The sum was not made for this step: begin() gives the units and the place for squares.")
+            raise LoopError(
+                "The sum does not belong to this step. Clip it in the units that begin() returned for this step."
+            )
         multiplier = self.noise.multiplier
         bounds = clipped.sensitivity.bounds
         std = multiplier / math.sqrt(1 - share) * clipped.sensitivity.total
@@ -234,17 +236,16 @@ class AdaptiveGaussianRun:
             source.add_normal(squares, squares_std)
             limits.append(limit)
             stds.append(squares_std)
-        self._frame_is_used(clipped, frame, std, squares, squares_std)
+        self._learn(clipped, frame, std, squares, squares_std)
+        frame.rescale_(clipped.flat, power=1 - 2 * self.noise.preconditioning)
         return PrivateSum(
             flat=clipped.flat, layout=clipped.layout, event=gaussian_event(bounds=limits, stds=stds), noise_std=None
         )
 
-    def _frame_is_used(
-        self, clipped: ClippedSum, frame: Frame, std: float, squares: Tensor | None, squares_std: float
-    ) -> None:
+    def _learn(self, clipped: ClippedSum, frame: Frame, std: float, squares: Tensor | None, squares_std: float) -> None:
         released, noise = np.zeros(0), np.zeros(0)
         if squares is None:
-            # only history looks at the sum, so only it pays for the copies
+            # only PastGradients needs the sum, so only it pays for the copies
             plain, spread = clipped.flat.clone(), clipped.flat.new_full((clipped.flat.numel(),), std)
             frame.rescale_(plain, power=1.0)
             frame.rescale_(spread, power=1.0)
@@ -252,7 +253,6 @@ class AdaptiveGaussianRun:
         found = None if squares is None else squares.cpu().numpy()
         self._squares = None
         self.learning.note(self._step, released, noise, found, squares_std)
-        frame.rescale_(clipped.flat, power=1 - 2 * self.noise.preconditioning)
 
     def state(self) -> State:
         return self.learning.state()
@@ -274,21 +274,21 @@ class _SquaresRun:
 
     def note(self, step: int, released: Array, noise_std: Array, squares: Array | None, squares_std: float) -> None:
         if squares is None:
-            raise LoopError("ReleasedSquares learns from squares, and the step released none.")
+            raise LoopError("ReleasedSquares learns from squares, but the step released none.")
         self._sums = squares.copy() if self._sums is None else self._sums + squares
         self._count += 1
         if self._count < self.piece.every:
             return
         mean = self._sums / self._count
-        # a row below the noise is known to be small, not how small
+        # a row below the noise level is known to be small, but its size is unknown
         spread = squares_std / math.sqrt(self._count)
         found = SquareMoments(layout=self.layout, geometry=self.geometry, sums=np.maximum(mean, spread)).plain()
         keep = 0.0 if self._moments is None else self.piece.memory
         self._moments = found if self._moments is None else keep * self._moments + (1 - keep) * found
         self._sums, self._count = None, 0
-        self._move()
+        self._update_units()
 
-    def _move(self) -> None:
+    def _update_units(self) -> None:
         assert self._moments is not None
         self.geometry = units_from_flat(self.layout, self._moments, power=self.power, floor=self.floor)
 
@@ -305,7 +305,7 @@ class _SquaresRun:
         self._moments, self._sums = (np.array(state[name]) if state[name] else None for name in ("moments", "sums"))
         self._count = int(state["count"][0])
         if self._moments is not None:
-            self._move()
+            self._update_units()
 
 
 @dataclass(kw_only=True)

@@ -1,4 +1,4 @@
-"""Clipping that changes during a run: a threshold that follows a quantile of lengths, and rules one after another."""
+"""Clipping that changes during a run: a threshold that follows a quantile of the norms, and a sequence of rules."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 
     from privet.mechanism.sums import NormalSource
 
-# Counts are centred, so that being short (+1/2) and being long (-1/2) weigh the same and the bound is half of one.
+# Counts are centred: a short gradient adds +1/2 and a long one -1/2, so one example moves a count by at most 1/2.
 _COUNT_BOUND = 0.5
-# A threshold that noise alone has driven is stopped this many times below or above where it began.
+# Noise alone may drive the threshold; it stays within this factor of its first value.
 _RANGE = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveQuantile(Threshold):
-    """Move the threshold towards a quantile of the gradients' lengths (Andrew et al. 2021).
+    """Move the threshold towards a quantile of the gradient norms (Andrew et al. 2021).
 
-    Every step counts, per group, how many gradients are no longer than the threshold, adds noise to the count, and
-    moves the threshold by ``exp(-learning_rate * (noisy share - quantile))``. Sum and count are released together as
-    one Gaussian mechanism whose cost is the same in every step, so the plan is accounted in advance.
+    Every step counts, per group, the gradients whose norm is at most the threshold, adds noise to the count, and
+    multiplies the threshold by ``exp(-learning_rate * (noisy share - quantile))``. Sum and count are released together
+    as one Gaussian mechanism whose cost is the same in every step, so the plan is accounted in advance.
 
     Attributes:
         norm: The threshold of the first step, as in :class:`~privet.mechanism.clipping.Threshold`.
-        quantile: The share of gradients that shall be left as they are.
+        quantile: The target share of gradients that clipping does not change.
         count_noise_std: Standard deviation of the noise on the count, in examples; a twentieth of the expected batch
-            size is a good choice, and costs next to nothing. With several groups each group's count gets the square
-            root of their number times as much, so the cost does not depend on the model.
+            size is a good choice and costs almost nothing. With ``n`` groups the count of each group gets ``sqrt(n)``
+            times as much noise, so the cost does not depend on the model.
         learning_rate: How fast the threshold moves.
     """
 
@@ -78,18 +78,18 @@ class AdaptiveQuantile(Threshold):
         """Return one Gaussian event for the sum and the count together.
 
         Guarantee:
-            Exact when one example can reach both bounds at once: the squared signal-to-noise ratios of the sum and of
+            Exact if one example can reach both bounds at once: the squared signal-to-noise ratios of the sum and of
             the count add up.
 
         Raises:
-            PlanError: if the noise of the sum is not Gaussian.
+            PlanError: the noise of the sum is not Gaussian.
         """
         return _joined(event, self.count_noise_std / _COUNT_BOUND)
 
 
 @dataclass(kw_only=True)
 class AdaptiveQuantileRun:
-    """:class:`AdaptiveQuantile` in one run: the thresholds as released so far, and the present step's secret count."""
+    """:class:`AdaptiveQuantile` in one run: the current public thresholds, and the secret count of the current step."""
 
     piece: AdaptiveQuantile
     bounds: tuple[float, ...]
@@ -97,28 +97,27 @@ class AdaptiveQuantileRun:
     _count: Tensor | None = field(default=None, repr=False)
 
     def begin(self, step: int, like: Tensor) -> BoundRule:
-        """Return the present threshold and start counting from zero."""
         self._count = like.new_zeros(len(self.bounds)).double()
         return BoundRule(piece=self.piece, sensitivity=Sensitivity(bounds=self.bounds))
 
     def watch(self, norms: Tensor) -> None:
-        """Count, centred, the examples that are no longer than the threshold.
+        """Add the centred count of the examples whose norm is at most the threshold.
 
         Guarantee:
-            One example moves each group's count by exactly one half, whatever its norms are: a norm that is NaN or
-            infinite counts as long. An absent or blanked example is not counted at all.
+            One example moves the count of each group by exactly one half, for all norms: a norm that is NaN or infinite
+            counts as long. An absent or blanked example is not counted.
         """
         self._counted().add_((norms <= per_group(self.bounds, norms)).double().sub_(_COUNT_BOUND).sum(0))
 
     def _counted(self) -> Tensor:
         if self._count is None:
-            raise LoopError("The step's clipping was not begun, or is over. Call begin() for every step.")
+            raise LoopError("Clipping has no open step. Call begin() at the start of every step.")
         return self._count
 
     def release(self, event: DpEvent, source: NormalSource) -> DpEvent:
-        """Publish the noisy counts by moving the thresholds; see :meth:`ClippingRun.release`.
+        """Release the noisy counts and move the thresholds; see :meth:`ClippingRun.release`.
 
-        An empty batch releases noise alone.
+        An empty batch releases pure noise.
         """
         num_groups = len(self.bounds)
         std = self.piece.count_noise_std * math.sqrt(num_groups)
@@ -134,7 +133,7 @@ class AdaptiveQuantileRun:
 
     def _moved(self, bound: float, first: float, share: float) -> float:
         exponent = -self.piece.learning_rate * (share - self.piece.quantile)
-        # a huge exponent must reach the end of the range, not overflow on the way
+        # a huge exponent must reach the end of the range without overflow
         moved = bound * math.exp(max(-100.0, min(100.0, exponent)))
         return min(max(moved, first / _RANGE), first * _RANGE)
 
@@ -145,15 +144,15 @@ class AdaptiveQuantileRun:
         return {"bounds": self.bounds}
 
     def restore(self, state: State) -> None:
-        """Go on from the thresholds of a checkpoint.
+        """Restore the thresholds of a checkpoint.
 
         Raises:
-            CheckpointError: if the state was kept for another piece or another model.
+            CheckpointError: the state belongs to another piece or another model.
         """
         found = state.get("bounds", ())
         if set(state) != {"bounds"} or len(found) != len(self.bounds):
             raise CheckpointError(
-                f"Adaptive clipping needs {len(self.bounds)} thresholds to go on, got {sorted(state)} with "
+                f"Adaptive clipping needs {len(self.bounds)} thresholds to resume, got {sorted(state)} with "
                 f"{len(found)}. The checkpoint belongs to another plan or model."
             )
         self.bounds = tuple(checks.positive("bounds", bound) for bound in found)
@@ -162,25 +161,22 @@ class AdaptiveQuantileRun:
 def _joined(event: DpEvent, count_multiplier: float) -> DpEvent:
     if not isinstance(event, GaussianDpEvent):
         raise PlanError(
-            f"AdaptiveQuantile's count is released with Gaussian noise and needs a sum that is, too; this noise is "
-            f"charged as {type(event).__name__}. Use Gaussian noise, or a clipping rule that releases nothing."
+            "AdaptiveQuantile releases its count with Gaussian noise and needs Gaussian noise on the sum; this noise "
+            f"is charged as {type(event).__name__}. Use Gaussian noise, or a clipping rule that releases nothing."
         )
     return GaussianDpEvent(fuse_gaussians((event.noise_multiplier, count_multiplier)))
 
 
-def _is_plain(part: Clipping) -> bool:
-    return part.is_fixed and part.not_private_because is None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Scheduled:
-    """One rule after another; for instance a threshold, then keep or drop for the last twentieth of the run.
+    """A sequence of rules; for instance a threshold, then keep or drop for the last twentieth of the run.
 
-    The noise of a step is scaled to the bound of that step's rule, so every step costs the same and switching is free.
+    The noise of a step is scaled to the bound of the rule of that step, so every step costs the same and switching is
+    free.
 
     Attributes:
-        parts: The rules in order. Each must be a rule that does not change by itself.
-        switches: Shares of the run's steps after which the next part takes over, increasing; one fewer than parts.
+        parts: The rules in order. Each rule must be fixed.
+        switches: Shares of the steps of the run at which the next part begins, increasing; one fewer than parts.
     """
 
     parts: tuple[Clipping, ...]
@@ -194,8 +190,10 @@ class Scheduled:
         object.__setattr__(self, "switches", tuple(checks.probability("switches", share) for share in self.switches))
         pieces: tuple[Any, ...] = self.parts
         for part in pieces:
-            if isinstance(part, type) or not isinstance(part, Clipping) or not _is_plain(part):
-                raise PlanError(f"Scheduled takes clipping rules that do not change by themselves, got {part!r}.")
+            if isinstance(part, type) or not isinstance(part, Clipping):
+                raise PlanError(f"Scheduled takes clipping pieces such as Threshold(norm=1.0), got {part!r}.")
+            if not part.is_fixed or part.not_private_because is not None:
+                raise PlanError(f"Scheduled takes private rules that do not change during a run, got {part!r}.")
         if len(self.switches) != len(self.parts) - 1 or not self.switches:
             raise PlanError(
                 f"Scheduled has {len(self.parts)} parts and {len(self.switches)} switches. It takes at least two "
@@ -226,17 +224,15 @@ class Scheduled:
         return ScheduledRun(rule=rules[0], rules=rules, starts=tuple(share * num_steps for share in self.switches))
 
     def joint_event(self, event: DpEvent) -> DpEvent:
-        """Return the event of the noisy sum: switching by the step's number reveals nothing."""
-        return event
+        return event  # the switch depends on the step number only and reveals nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledRun(FixedRun):
-    """:class:`Scheduled` in one run; ``rule`` is that of the first step."""
+    """:class:`Scheduled` in one run; ``rule`` is the rule of the first step."""
 
     rules: tuple[ClippingRule, ...]
     starts: tuple[float, ...]
 
     def begin(self, step: int, like: Tensor) -> ClippingRule:
-        """Return the rule of the last part that has begun by this step."""
         return self.rules[sum(step >= start for start in self.starts)]

@@ -1,7 +1,8 @@
-"""Clipping: how much of each example's gradient is kept, so that no example counts for too much.
+"""Clipping: bounds on the contribution of one example to a sum of gradients.
 
-A piece holds public constants. Bound to a model's groups it is a rule, and in a run it says which rule each step has.
-The pieces here have one rule for the whole run; :mod:`privet.mechanism.changing_clipping` has those that change.
+A piece holds public constants. Combined with the groups of a model it is a rule; in a run it gives the rule of each
+step. The pieces of this module have one rule for the whole run; those of :mod:`privet.mechanism.changing_clipping`
+change.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ State = Mapping[str, tuple[float, ...]]
 
 @runtime_checkable
 class ClippingRule(Protocol):
-    """A clipping piece bound to a number of groups: the part that runs inside a step."""
+    """A clipping piece with the bounds of a model's groups; it runs inside a step."""
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """The bound that :meth:`factors` keeps."""
+        """The bound that :meth:`factors` holds."""
         ...
 
     def factors(self, norms: Tensor) -> Tensor:
@@ -39,37 +40,37 @@ class ClippingRule(Protocol):
 
         Guarantee:
             For every example and group, ``norm * factor <= bound`` of that group, and the factor depends on that
-            example alone. A norm that is NaN or infinite gets factor 0.
+            example only. A norm that is NaN or infinite gets factor 0.
         """
         ...
 
 
 class ClippingRun(Protocol):
-    """A clipping piece at work in one run."""
+    """The state of a clipping piece in one run."""
 
     def begin(self, step: int, like: Tensor) -> ClippingRule:
-        """Return the rule of a step on the device of ``like``; what an unfinished pass has counted is forgotten."""
+        """Return the rule of a step, on the device of ``like``; discard the counts of an unfinished pass."""
         ...
 
     def watch(self, norms: Tensor) -> None:
-        """Look at the norms ``[batch, group]`` of one physical batch; what is kept of them is secret."""
+        """Record statistics of the norms ``[batch, group]`` of one physical batch; they are secret."""
         ...
 
     def release(self, event: DpEvent, source: NormalSource) -> DpEvent:
-        """End the step: publish under noise what the rule needs to go on.
+        """End the step: release, with noise, the statistics that later rules need.
 
         Guarantee:
-            The result is the cost of everything the step releases, ``event`` (the noisy sum's) among it, built from
-            the noise that was really added. The rule of later steps depends on released values alone.
+            The result is the cost of everything that the step releases, including ``event`` (that of the noisy sum),
+            built from the noise that was really added. The rules of later steps depend only on released values.
         """
         ...
 
     def state(self) -> State:
-        """Return the released values from which later steps follow; public."""
+        """Return the released values that determine later steps; public."""
         ...
 
     def restore(self, state: State) -> None:
-        """Go on from a state of the same piece and model."""
+        """Restore a state of the same piece and model."""
         ...
 
 
@@ -84,32 +85,32 @@ class Clipping(Protocol):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether one rule holds for the whole run, and the sum is all that a step releases."""
+        """Whether one rule holds for the whole run, and a step releases only the sum."""
         ...
 
     @property
     def threshold(self) -> float | None:
-        """The one length above which gradients are scaled down to it, others being left alone; None for other rules."""
+        """The norm to which longer gradients are scaled down, if the rule changes no others; None for other rules."""
         ...
 
     @property
     def not_private_because(self) -> str | None:
-        """Why no run with this piece is private; None where nothing takes the guarantee away.
+        """The reason why no run with this piece is private; None for a private piece.
 
-        Guarantee: engines hold every contribution to the bound of the rule exactly where this is None.
+        Guarantee: engines hold every contribution to the bound of the rule if and only if this is None.
         """
         ...
 
     def for_groups(self, num_groups: int) -> ClippingRule:
-        """Bind the piece to a model's groups; a piece that changes during a run gives the rule of its first step."""
+        """Return the rule for a model with this many groups; for a changing piece the rule of its first step."""
         ...
 
     def start(self, *, num_groups: int, num_steps: int, expected_batch_size: float) -> ClippingRun:
-        """Begin a run of this many steps."""
+        """Start a run of this many steps."""
         ...
 
     def joint_event(self, event: DpEvent) -> DpEvent:
-        """Return what a step costs, given what its noisy sum costs; the same at every step."""
+        """Return the cost of a step, given the cost of its noisy sum; the same at every step."""
         ...
 
 
@@ -126,15 +127,14 @@ class BoundRule:
 
 @dataclass(frozen=True, kw_only=True)
 class FixedRun:
-    """A rule that stays as it is and releases nothing of its own."""
+    """A fixed rule, which releases nothing of its own."""
 
     rule: ClippingRule
 
     def begin(self, step: int, like: Tensor) -> ClippingRule:
         return self.rule
 
-    def watch(self, norms: Tensor) -> None:
-        """Keep nothing."""
+    def watch(self, norms: Tensor) -> None: ...
 
     def release(self, event: DpEvent, source: NormalSource) -> DpEvent:
         return event
@@ -148,7 +148,7 @@ class FixedRun:
 
 
 class FixedClipping(ABC):
-    """A piece with one rule for the whole run. A new rule writes its fields and :meth:`factors`."""
+    """A piece with one rule for the whole run. A new piece writes its fields and :meth:`factors`."""
 
     norm: float | tuple[float, ...]
 
@@ -181,12 +181,12 @@ class FixedClipping(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold(FixedClipping):
-    """Scale down whatever is longer than the threshold, leave the rest (Abadi et al. 2016; "local" clipping).
+    """Scale gradients longer than the threshold down to it, keep the others (Abadi et al. 2016; "local" clipping).
 
     Attributes:
-        norm: A number is the bound on the whole gradient: with several groups each gets an equal share of its square
-            (``norm / sqrt(num_groups)``), so the total sensitivity is ``norm`` for every model. A tuple gives one bound
-            per group; the total is the root of the sum of their squares.
+        norm: A number bounds the whole gradient: each of several groups gets the bound ``norm / sqrt(num_groups)``, so
+            the total sensitivity is ``norm`` for every model. A tuple gives one bound per group; the total is the root
+            of the sum of their squares.
     """
 
     norm: float | tuple[float, ...]
@@ -196,7 +196,7 @@ class Threshold(FixedClipping):
 
     @property
     def threshold(self) -> float | None:
-        is_threshold = type(self).factors is Threshold.factors  # a subclass that scales otherwise is no threshold
+        is_threshold = type(self).factors is Threshold.factors  # a subclass with other factors is no threshold
         return self.norm if is_threshold and not isinstance(self.norm, tuple) else None
 
     def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:
@@ -206,23 +206,23 @@ class Threshold(FixedClipping):
             As in :class:`ClippingRule`. A zero gradient gets factor 1 (it contributes nothing either way); an empty
             batch gives an empty result.
         """
-        # quotients that overflow (norm zero, huge bound) are cut to one, and a bound that underflows to zero lets
-        # nothing through; an infinite norm makes them zero, or NaN under a bound that overflows
+        # a quotient that overflows (norm zero, huge bound) becomes one; a bound that underflows to zero gives zero; an
+        # infinite norm gives zero, or NaN under a bound that overflows
         quotients = per_group(bounds, norms) / norms
         return quotients.nan_to_num_(nan=0.0).clamp_max_(1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeepOrDrop(FixedClipping):
-    """Scale every gradient by the same number, and drop those longer than a cutoff ("global" clipping; Bu et al. 2021).
+    """Scale all gradients by the same number and drop those longer than a cutoff ("global" clipping; Bu et al. 2021).
 
-    Gradients that are kept keep their lengths relative to each other, so the sum points where an unclipped sum would
-    point; the price is a signal that is ``norm / cutoff`` times as strong.
+    The kept gradients keep their relative lengths, so their sum has the direction of the unclipped sum; the cost is a
+    signal that is ``norm / cutoff`` times as strong.
 
     Attributes:
         norm: Bound on one example's contribution, as in :class:`Threshold`.
-        cutoff: Gradients longer than this count for nothing. One number holds for every group, because no group of a
-            gradient is longer than the whole; a tuple gives one per group. Never below the bound.
+        cutoff: Longer gradients are dropped. One number holds for every group, because no group of a gradient is longer
+            than the whole; a tuple gives one per group. Never below the bound.
     """
 
     norm: float | tuple[float, ...]
@@ -234,7 +234,6 @@ class KeepOrDrop(FixedClipping):
             self._check_order((self.norm,), (self.cutoff,))
 
     def for_groups(self, num_groups: int) -> BoundRule:
-        """Give every group its bound, and hold it against the cutoff."""
         rule = super().for_groups(num_groups)
         cutoffs = self.cutoffs(num_groups)
         if len(cutoffs) != num_groups:
@@ -253,12 +252,12 @@ class KeepOrDrop(FixedClipping):
         for bound, cutoff in zip(bounds, cutoffs, strict=True):
             if cutoff < bound:
                 raise PlanError(
-                    f"KeepOrDrop has a cutoff of {cutoff:g} below its bound of {bound:g}, which would make gradients "
-                    "longer than they are. Raise the cutoff, or lower norm."
+                    f"KeepOrDrop has a cutoff of {cutoff:g} below its bound of {bound:g}, which would scale gradients "
+                    "up. Raise the cutoff, or lower norm."
                 )
 
     def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:
-        """Return ``bound / cutoff`` up to the cutoff and 0 beyond it.
+        """Return ``bound / cutoff`` for norms up to the cutoff, and 0 above it.
 
         Guarantee:
             As in :class:`ClippingRule`. A zero gradient gets the common factor; a norm that is NaN or infinite gets 0;
@@ -266,20 +265,20 @@ class KeepOrDrop(FixedClipping):
         """
         cutoffs = self.cutoffs(len(bounds))
         scales = tuple(bound / cutoff for bound, cutoff in zip(bounds, cutoffs, strict=True))
-        # NaN compares false, so it is not kept; infinity would pass a cutoff that overflows single precision
+        # NaN compares false and is dropped; infinity would pass a cutoff that overflows single precision
         kept = (norms <= per_group(cutoffs, norms)) & norms.isfinite()
         return kept.to(norms.dtype) * per_group(scales, norms)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Automatic(FixedClipping):
-    """Bring every gradient to about the same length (AUTO-S; Bu et al. 2023, "Automatic clipping").
+    """Normalise every gradient to about the same length (AUTO-S; Bu et al. 2023, "Automatic clipping").
 
-    The bound then only rescales the learning rate, so there is no threshold to tune.
+    The bound only rescales the learning rate, so no threshold must be tuned.
 
     Attributes:
         norm: Bound on one example's contribution, as in :class:`Threshold`.
-        stability: Added to a gradient's length before dividing by it; keeps short gradients shorter than long ones.
+        stability: Added to the norm in the denominator; it keeps short gradients shorter than long ones.
     """
 
     norm: float | tuple[float, ...] = 1.0
@@ -301,14 +300,14 @@ class Automatic(FixedClipping):
 
 @dataclass(frozen=True, kw_only=True)
 class PerSampleAdaptive(FixedClipping):
-    """Bring long gradients to the bound without blowing up short ones (PSAC; Xia et al. 2023).
+    """Normalise long gradients to the bound without large factors for short ones (PSAC; Xia et al. 2023).
 
-    The factor is ``norm / (length + weakness / (length + weakness))``: about ``norm / length`` for long gradients, but
-    close to ``norm`` for very short ones, where :class:`Automatic` would multiply by ``norm / stability``.
+    The factor is ``norm / (length + weakness / (length + weakness))``: about ``norm / length`` for long gradients and
+    close to ``norm`` for very short ones, where :class:`Automatic` multiplies by ``norm / stability``.
 
     Attributes:
         norm: Bound on one example's contribution, as in :class:`Threshold`.
-        weakness: How short a gradient must be to be held back (the paper's r).
+        weakness: The length below which a gradient is no longer normalised (r in the paper).
     """
 
     norm: float | tuple[float, ...] = 1.0
@@ -330,7 +329,7 @@ class PerSampleAdaptive(FixedClipping):
 
 
 def check_bounds(piece: object, *names: str) -> None:
-    """Check the named bounds of a frozen piece: each one positive number, or a tuple of one per group."""
+    """Check the named bounds of a frozen piece; each is one positive number or a tuple of one per group."""
     for name in names:
         value = getattr(piece, name)
         is_one = not isinstance(value, list | tuple)
@@ -339,10 +338,10 @@ def check_bounds(piece: object, *names: str) -> None:
 
 
 def shared_bounds(norm: float | tuple[float, ...], num_groups: int, piece: str) -> tuple[float, ...]:
-    """Return one bound per group: an equal share of the square of one number, or the numbers given for each.
+    """Return one bound per group: the given ones, or ``norm / sqrt(num_groups)`` for a single number.
 
     Raises:
-        PlanError: if there are not as many numbers as groups.
+        PlanError: the number of bounds is not the number of groups.
     """
     if not isinstance(norm, tuple):
         return (norm / math.sqrt(num_groups),) * num_groups
@@ -355,11 +354,11 @@ def shared_bounds(norm: float | tuple[float, ...], num_groups: int, piece: str) 
 
 
 def per_group(values: tuple[float, ...], norms: Tensor) -> Tensor | float:
-    """Return numbers that broadcast against norms ``[batch, group]``; equal ones need no copy to the device."""
+    """Return values that broadcast against norms ``[batch, group]``; equal values need no copy to the device."""
     return values[0] if len(set(values)) == 1 else norms.new_tensor(values)
 
 
 def _finite(factors: Tensor, norms: Tensor) -> Tensor:
-    """Drop examples whose factor or norm left the range of the number type; infinity times zero would be NaN."""
+    """Set the factor to zero where the factor or the norm is not finite; infinity times zero would be NaN."""
     unusable = (factors.isfinite() & norms.isfinite()).logical_not_()
     return factors.masked_fill_(unusable, 0.0)

@@ -1,7 +1,6 @@
-"""Pieces to and from plain dictionaries; :mod:`privet.mechanism.registry` says which name in a file is which class.
+"""Conversion of pieces to and from plain dictionaries; :mod:`privet.mechanism.registry` maps names in files to classes.
 
-Written by hand, and short: a piece checks its own fields when it is built, so a second schema would only repeat those
-checks and could disagree with them.
+A piece checks its own fields when it is built. A separate schema would repeat these checks and could disagree.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ Family = Mapping[str, type[Any]]
 SAMPLING: Family = registry.SAMPLERS.kinds
 CLIPPING: Family = registry.CLIPPINGS.kinds
 NOISE: Family = {**registry.NOISES.kinds, **registry.GEOMETRIES.kinds, **registry.LEARNINGS.kinds}
-"""Noise, and the units of shaped noise."""
+"""Noise pieces, and the geometries and unit sources inside them."""
 GROUPING: Family = registry.GROUPINGS.kinds
 MASK: Family = {**registry.MASKS.kinds, **registry.GRANULARITIES.kinds, **registry.RATE_SCHEDULES.kinds}
-"""Masks, and what masks are made of."""
+"""Mask pieces, and the granularities and schedules inside them."""
 DESCENT: Family = {"strongly_convex": StronglyConvexDescent}
 FAMILIES: Mapping[str, Family] = {
     "sampling": SAMPLING,
@@ -36,22 +35,22 @@ FAMILIES: Mapping[str, Family] = {
 NAMES: Mapping[type[Any], str] = {
     piece: f"{family}/{name}" for family, pieces in FAMILIES.items() for name, piece in pieces.items()
 }
-"""The name of every piece in fingerprints. A name once given belongs to that piece for ever."""
+"""The name of every piece in fingerprints. A published name is never reused for another piece."""
 
 
 def suggestion(word: str, known: list[str]) -> str:
-    """Return a did-you-mean clause, or the list of what is known."""
+    """Return a did-you-mean clause, or the list of known words."""
     close = difflib.get_close_matches(word, known, n=1)
     return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(sorted(known))}."
 
 
 def encode_piece(piece: object, family: Family, *, where: str) -> dict[str, Any]:
-    """Write a piece as its kind and its fields; fields that are None are left out."""
+    """Return a piece as its kind and its fields, without fields that are None."""
     kind = next((name for name, known in family.items() if type(piece) is known), None)
     if kind is None or not dataclasses.is_dataclass(piece):
         raise RecipeError(
-            f"{where} is a {type(piece).__name__}, which has no name in files; only {', '.join(sorted(family))} can be "
-            "written down."
+            f"{where} is a {type(piece).__name__}, which has no name in files. Only {', '.join(sorted(family))} can be "
+            "stored."
         )
     values = {field.name: getattr(piece, field.name) for field in dataclasses.fields(piece)}
     return {"kind": kind} | {

@@ -1,7 +1,7 @@
-"""Exact draws from distributions that are made of normal numbers, so that every noise has one source of randomness.
+"""Exact draws from Gamma, Laplace and radial distributions, built from normal draws: all noise has one random source.
 
-A sum of squares of normal numbers has a Gamma distribution, and a normal vector has a uniform direction. Large vectors
-are drawn piece by piece: first how the squared length is shared between the pieces, then each piece's direction.
+A sum of squares of normal numbers has a Gamma distribution, and a normal vector has a uniform direction. A large vector
+is drawn in chunks: first the share of each chunk in the squared length, then the direction of each chunk.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from privet.mechanism.sums import NormalSource
 
-# Coordinates drawn at a time on a processor, as many as its cache holds; devices get a sixteenth of the vector, since
-# each piece costs several launches. Either way the extra memory stays below one vector unless that is small.
+# Coordinates per chunk on a CPU fit into its cache. A device gets a sixteenth of the vector, because each chunk costs
+# several kernel launches. The extra memory stays below one vector, except for small vectors.
 CHUNK = 1 << 18
 _DEVICE_CHUNK = 1 << 16
 _MOST_PIECES = 16
@@ -32,7 +32,7 @@ def _piece_size(like: Tensor, size: int) -> int:
 
 
 def _length(drawn: Tensor) -> Tensor:
-    """Return the length in double precision, where it lies: asking for the number would wait for a device."""
+    """Return the l2 norm in double precision as a tensor; a Python number would synchronise with the device."""
     length: Tensor = drawn.norm(dtype=drawn.new_empty(0).double().dtype)
     return length
 
@@ -47,9 +47,10 @@ def normals(like: Tensor, source: NormalSource, *shape: int) -> Tensor:
 def gamma_of_squares(num_squares: int, like: Tensor, source: NormalSource) -> float:
     """Draw half the sum of this many squared normal numbers: Gamma of shape ``num_squares / 2``, scale 1.
 
-    Guarantee: exact for every number of squares. Few are drawn and added up; for many, Marsaglia and Tsang (2000)
-    accept or reject a transformed normal number, the logarithm of the uniform one being an exponential draw.
-    Edge cases: a number of squares below one is refused.
+    Guarantee: exact for every number of squares. A few squares are drawn and summed; for many, the method of Marsaglia
+    and Tsang (2000) accepts or rejects a transformed normal number, with an exponential draw for the logarithm of the
+    uniform one.
+    Edge cases: fewer than one square is refused.
     """
     checks.count("num_squares", num_squares)
     like = like.new_empty(0).double()
@@ -70,8 +71,8 @@ def add_radial(flat: Tensor, *, scale: float, source: NormalSource, keep: Tensor
     """Add noise with the density ``exp(-length / scale)`` to the kept coordinates of ``flat``, in place.
 
     Guarantee: the length has the distribution Gamma(number of kept coordinates) times ``scale``, drawn in double
-    precision; given the length, the direction is uniform, up to the rounding that the sum itself has. The extra memory
-    is one piece. Without any kept coordinate nothing is added.
+    precision; given the length, the direction is uniform, up to the rounding of the sum itself. The extra memory is one
+    chunk. Without a kept coordinate nothing is added.
     """
     step = _piece_size(flat, flat.numel())
     pieces = [slice(start, start + step) for start in range(0, flat.numel(), step)]
@@ -91,14 +92,14 @@ def add_radial(flat: Tensor, *, scale: float, source: NormalSource, keep: Tensor
 
 
 def add_radial_at(flat: Tensor, places: NDArray[np.int64], *, scale: float, source: NormalSource) -> None:
-    """Add noise with the density ``exp(-length / scale)`` to some coordinates of ``flat``, given by their numbers.
+    """Add noise with the density ``exp(-length / scale)`` to the coordinates of ``flat`` with the given indices.
 
-    Guarantee: as in :func:`add_radial`, for as many coordinates as there are places; each may be named once. Noise is
-    kept in double precision until it is added. The extra memory is one piece.
+    Guarantee: as in :func:`add_radial`, for the coordinates in ``places``, which must be distinct. Noise is kept in
+    double precision until it is added. The extra memory is one chunk.
     """
     if len(places) == 0:
         return
-    step = max(1, _piece_size(flat, len(places)) // 2)  # numbers of places take as much memory as the noise itself
+    step = max(1, _piece_size(flat, len(places)) // 2)  # the indices take as much memory as the noise
     pieces = [places[start : start + step] for start in range(0, len(places), step)]
     like = flat.new_empty(0).double()
     length = scale * gamma_of_squares(2 * len(places), like, source)
@@ -114,8 +115,9 @@ def add_two_sided(
 ) -> None:
     """Add independent Laplace noise of the given scales to the kept coordinates of ``flat``, in place.
 
-    Guarantee: half the squares of two normal numbers make an exponential draw, a third gives the sign. The normal
-    numbers reach as far as double precision does, so no tail is cut at the 17 scales of single-precision logarithms.
+    Guarantee: half the sum of two squared normal numbers is an exponential draw; a third normal number gives the sign.
+    The normal numbers have the range of double precision, so the tail is not cut at the 17 scales that
+    single-precision logarithms reach.
     """
     step = _piece_size(flat, flat.numel())
     for start in range(0, flat.numel(), step):

@@ -1,4 +1,4 @@
-"""Batches that an epoch deals out: every example is in exactly one of them, and an epoch is charged as one event."""
+"""Samplers that partition the data: every example is in one batch of an epoch, and an epoch is charged as one event."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
     from numpy.typing import NDArray
 
-# Names the partition's own child of the sampling key, so that no other draw of the run shares its randomness.
+# Spawn key of the partition below the sampling key: no other draw of the run shares its randomness.
 _PARTITION_CHILD = 0x70617274
 
 
 class DealtBatches(SamplingDefaults):
-    """Answers of samplers that deal all examples into the batches of an epoch, which share one event."""
+    """A sampler that partitions all examples into the batches of an epoch, which share one event."""
 
     batches: int
     epochs: int
@@ -44,27 +44,25 @@ class DealtBatches(SamplingDefaults):
         return 1 / self.batches
 
     def refusal(self, adjacency: Adjacency) -> str | None:
-        """Refuse adding or removing a record, which would move the other records between batches."""
         if adjacency is Adjacency.ADD_REMOVE:
             return (
                 f"{type(self).__name__} deals records into batches by position, so adding or removing one record moves "
-                "others. Use Adjacency.ZERO_OUT or Adjacency.REPLACE_ONE (the size is then public), or, where every "
-                "iterate may be seen, Poisson sampling."
+                "others. Use Adjacency.ZERO_OUT or Adjacency.REPLACE_ONE (the size is then public), or, if every "
+                "iterate is released, Poisson sampling."
             )
         return None
 
     def amplify(self, event: DpEvent) -> DpEvent:
-        """Charge an epoch as one unamplified release: its batches are disjoint."""
-        return event
+        return event  # the batches of an epoch are disjoint: one release, without amplification
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shuffle(DealtBatches):
-    """Each epoch deals all examples, freshly shuffled, into ``batches`` batches. This is not Poisson sampling.
+    """Each epoch shuffles all examples and splits them into ``batches`` batches. This is not Poisson sampling.
 
     No tight bound for shuffling is known, so an epoch is charged as one release that uses every example once, without
-    any amplification. It needs a public data set size: when a record may be added or removed, the deal of all other
-    records moves with it, so that adjacency is refused.
+    amplification. The size of the data set must be public: adding or removing a record would move other records to
+    other batches, so that adjacency is refused.
 
     Attributes:
         batches: Number of batches per epoch.
@@ -89,35 +87,34 @@ class Shuffle(DealtBatches):
         return f"{epochs} of {self.batches:,} batches; shuffling is given no credit"
 
     def round_batches(self, num_examples: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-        """Yield an epoch's disjoint batches; with fewer examples than batches some are empty."""
+        """Yield the disjoint batches of an epoch; with fewer examples than batches some are empty."""
         order = rng.permutation(num_examples).astype(np.int64)
         yield from np.array_split(order, self.batches)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cyclic(DealtBatches):
-    """The data are dealt into ``batches`` disjoint batches once; every epoch uses them in the same order.
+    """The data are partitioned once into ``batches`` disjoint batches; every epoch uses them in the same order.
 
-    When every iterate may be seen, an epoch is charged as one release that uses every example once, without any
-    amplification. When only the last iterate is released, hidden-state accounting reads ``batches``, ``epochs`` and
+    If every iterate is released, an epoch is charged as one release that uses every example once, without
+    amplification. If only the last iterate is released, hidden-state accounting reads ``batches``, ``epochs`` and
     ``secret_partition``.
 
-    The deal is either public or secret:
+    The partition is either public or secret:
 
-    * Public (the default): the example at place ``i`` of the data set is in batch ``i % batches``. Nothing random is
-      involved, so a run that is continued by another process has the same batches.
-    * Secret: a uniformly random deal, drawn from the key of the run. Keys are never stored, so a continued run would
-      deal anew and an example could change its place in the epoch. That is harmless where a round is charged without
-      credit for the deal (an epoch still uses every example once), and breaks every bound that follows one example
-      through the epochs: such accounting must refuse to continue a run for which ``same_batches_after_restart`` is
-      false.
+    * Public (the default): example ``i`` of the data set is in batch ``i % batches``. Nothing is random, so a resumed
+      run has the same batches.
+    * Secret: a uniformly random partition, drawn from the key of the run. Keys are never stored, so a resumed run draws
+      another partition and an example may move to another batch. This is harmless if rounds are charged without credit
+      for the partition (an epoch still uses every example once). It breaks every bound that follows one example through
+      the epochs: such accounting must refuse to resume a run for which ``same_batches_after_restart`` is false.
 
     Attributes:
         batches: Number of batches per epoch.
         epochs: Number of epochs.
-        expected_batch_size: Public constant by which every noisy sum is divided, whatever the size of the batch;
+        expected_batch_size: Public constant by which every noisy sum is divided, independent of the size of the batch;
             usually the public size over ``batches``.
-        secret_partition: Whether the deal is drawn from the run's secret key instead of being known to everybody.
+        secret_partition: Whether the partition is drawn from the secret key of the run.
     """
 
     batches: int
@@ -132,9 +129,9 @@ class Cyclic(DealtBatches):
 
     @classmethod
     def for_dataset(cls, *, dataset_size: int, batch_size: int, epochs: int, secret_partition: bool = False) -> Self:
-        """Derive the number of batches from a public data set size; a last, smaller share is spread over all batches.
+        """Derive the number of batches from a public data set size; the sizes of the batches differ by at most one.
 
-        With the sizes levelled out no batch is larger than ``batch_size``, which stays the divisor of every sum.
+        No batch is larger than ``batch_size``, which is the divisor of every sum.
         """
         dataset_size = checks.count("dataset_size", dataset_size)
         batch_size = checks.count("batch_size", batch_size)
@@ -170,8 +167,8 @@ class Cyclic(DealtBatches):
 
         Guarantee:
             The batches are disjoint, cover all examples, differ in size by at most one with the larger ones first, and
-            are the same for every call with the same generator, however far that generator has been used. A secret
-            deal puts an example into batch ``j`` with probability (size of ``j``) / ``num_examples``.
+            are the same for every call with the same generator, independent of earlier draws from it. A secret
+            partition puts an example into batch ``j`` with probability (size of ``j``) / ``num_examples``.
         """
         if not self.secret_partition:
             for place in range(self.batches):
@@ -182,12 +179,12 @@ class Cyclic(DealtBatches):
 
 
 def _partition_generator(rng: np.random.Generator) -> np.random.Generator:
-    """Return a fresh generator that depends on the key of ``rng`` only, not on what was drawn from it."""
+    """Return a new generator that depends on the key of ``rng`` only, not on earlier draws."""
     key = rng.bit_generator.seed_seq
     if not isinstance(key, np.random.SeedSequence):
         raise ArgumentError(
-            "A secret partition needs a generator made from a SeedSequence, so that every epoch deals alike; got one "
-            f"made from {type(key).__name__}."
+            "A secret partition needs a generator made from a SeedSequence, so that all epochs have the same batches; "
+            f"this one is made from {type(key).__name__}."
         )
     child = np.random.SeedSequence(key.entropy, spawn_key=(*key.spawn_key, _PARTITION_CHILD))
     return np.random.Generator(np.random.PCG64DXSM(child))

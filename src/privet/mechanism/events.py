@@ -1,11 +1,11 @@
-"""The one language between training and accounting: events, their JSON form, and how they add up.
+"""Privacy events, which training hands to accounting: their types, their JSON form and their composition.
 
-Events are those of ``dp_accounting``, and a few of our own. A ``GaussianDpEvent(z)`` always means: the noise on the sum
-has standard deviation ``z * C``, where ``C`` bounds the l2 norm of what one unit adds to the sum. It never means
-"divided by the sensitivity of the chosen adjacency": that factor belongs to the accountant, which knows the adjacency.
+Events are those of ``dp_accounting`` and a few of this module. A ``GaussianDpEvent(z)`` always means: the noise on the
+sum has standard deviation ``z * C``, where ``C`` bounds the l2 norm of the contribution of one unit. ``z`` is not
+divided by the sensitivity of an adjacency; the accountant knows the adjacency and applies that factor.
 
-The JSON form is read back from files, so it is checked as strictly as a stranger's input: known types only, exactly the
-declared fields, no NaN, ranges, and a limit on depth.
+The JSON form is untrusted input when it is read from files: only known types, exactly the declared fields, no NaN,
+values in range, and a limit on depth.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _REL_TOL = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class PureDpEvent(dp_event.DpEvent):  # type: ignore[misc]
-    """A release of which only its pure guarantee is known.
+    """A release with a pure guarantee and no further known structure.
 
     Attributes:
-        epsilon: Bound on the log-ratio of probabilities when one unit is added, removed or blanked. Exchanging a unit
-            for another is blanking one and adding the other, so it is charged twice this bound.
+        epsilon: Bound on the log-ratio of probabilities if one unit is added, removed or blanked. Replacing a unit is
+            blanking one and adding another, so it is charged twice this bound.
     """
 
     epsilon: float
@@ -46,14 +46,14 @@ class PureDpEvent(dp_event.DpEvent):  # type: ignore[misc]
 
 @dataclass(frozen=True, kw_only=True)
 class TotalVariationDpEvent(dp_event.DpEvent):  # type: ignore[misc]
-    """The run differs from the one that the other events describe, with at most this probability.
+    """The run differs with at most this probability from the run that the other events describe.
 
-    It is released together with other events and is worth ``(1 + exp(epsilon)) * distance`` of their delta: if P and Q
-    are within ``distance`` of P' and Q' in total variation, the hockey-stick divergence of P and Q exceeds that of P'
-    and Q' by at most that much.
+    It is composed with other events and adds ``(1 + exp(epsilon)) * distance`` to their delta: if P and Q are within
+    ``distance`` of P' and Q' in total variation, the hockey-stick divergence of P and Q exceeds that of P' and Q' by at
+    most that amount.
 
     Attributes:
-        distance: Bound on the probability of a difference, on either of the two data sets.
+        distance: Bound on the total variation distance, for each of the two data sets.
     """
 
     distance: float
@@ -66,7 +66,7 @@ class L2LaplaceDpEvent(dp_event.DpEvent):  # type: ignore[misc]
     Attributes:
         noise_multiplier: Standard deviation of the noise in each coordinate, ``sqrt(num_coordinates + 1)`` scales,
             over the bound on the length of one unit's contribution.
-        num_coordinates: How many coordinates have noise.
+        num_coordinates: Number of coordinates with noise.
     """
 
     noise_multiplier: float
@@ -75,11 +75,11 @@ class L2LaplaceDpEvent(dp_event.DpEvent):  # type: ignore[misc]
 
 @dataclass(frozen=True, kw_only=True)
 class ProductLaplaceDpEvent(dp_event.DpEvent):  # type: ignore[misc]
-    """A release under independent Laplace noise, of a sum in which one unit's contribution is bounded in length.
+    """A release under independent Laplace noise, of a sum whose contributions are bounded in l2 norm.
 
     Attributes:
-        scales: The different scales of the noise over the bound on the length.
-        counts: How many coordinates have each scale.
+        scales: The different scales of the noise over the l2 bound.
+        counts: The number of coordinates of each scale.
     """
 
     scales: tuple[float, ...]
@@ -87,7 +87,7 @@ class ProductLaplaceDpEvent(dp_event.DpEvent):  # type: ignore[misc]
 
 
 class _Field(Protocol):
-    """How one field of an event is checked, written, read and compared."""
+    """Checks, writes, reads and compares one field of an event."""
 
     def write(self, label: str, value: Any, depth: int) -> Any: ...
 
@@ -98,7 +98,7 @@ class _Field(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class _Number:
-    """A real number in ``[0, maximum]``; infinity is written as a word because JSON has no number for it."""
+    """A real number in ``[0, maximum]``. JSON has no infinity, so it is written as a word."""
 
     maximum: float = math.inf
 
@@ -121,7 +121,7 @@ class _Number:
 
 @dataclass(frozen=True, kw_only=True)
 class _Count:
-    """A whole number that JSON readers of every language hold exactly."""
+    """A whole number up to 2**53, which JSON readers of every language represent exactly."""
 
     minimum: int
 
@@ -139,7 +139,7 @@ class _Count:
 
 @dataclass(frozen=True, kw_only=True)
 class _Vector:
-    """A list of numbers or counts, each checked as the single one would be."""
+    """A list of numbers or counts."""
 
     item: _Number | _Count
 
@@ -195,7 +195,7 @@ class _Parts:
 
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
-    """One row of the table: the class, its name in files, its fields."""
+    """An event type: its name in files, its class and its fields."""
 
     name: str
     build: type[Any]
@@ -270,18 +270,18 @@ def encode_event(event: DpEvent) -> dict[str, Any]:
 def decode_event(data: Mapping[str, Any]) -> DpEvent:
     """Return the event that ``encode_event`` wrote.
 
-    The input is taken for a stranger's: unknown types raise ``AccountingError``; missing, surplus or out-of-range
+    The input is untrusted: unknown types raise ``AccountingError``; missing, surplus or out-of-range
     fields, NaN and more than 16 levels of nesting raise ``ArgumentError``.
     """
     return _read(data, 0)
 
 
 def _kind_of(event: Any) -> _Kind:
-    # The exact class is asked for: a subclass may mean another mechanism and must have its own row.
+    # Look up the exact class: a subclass may mean another mechanism and needs its own row.
     kind = _KIND_OF_CLASS.get(type(event))
     if kind is None:
         raise AccountingError(
-            f"Events of type {type(event).__name__} are not known here. Known are: {', '.join(_KIND_OF_NAME)}."
+            f"Events of type {type(event).__name__} are unknown. Known are: {', '.join(_KIND_OF_NAME)}."
         )
     return kind
 
@@ -317,10 +317,10 @@ def _read(data: Any, depth: int) -> DpEvent:
 
 
 def same_event(left: DpEvent, right: DpEvent, rel_tol: float = _REL_TOL) -> bool:
-    """Say whether two events have the same structure, equal counts, and numbers equal up to ``rel_tol``.
+    """Return whether two events have the same structure, equal counts, and numbers equal up to ``rel_tol``.
 
-    Guarantee: numbers are compared relatively with no absolute slack, so zero noise never equals a little noise.
-    Edge cases: infinity equals infinity; NaN and unknown types raise rather than compare as different.
+    Guarantee: the tolerance is relative, with no absolute part, so zero noise never equals a little noise.
+    Edge cases: infinity equals infinity; NaN and unknown types raise an error.
     """
     tolerance = checks.non_negative("rel_tol", rel_tol)
     _write(left, 0)
@@ -329,9 +329,9 @@ def same_event(left: DpEvent, right: DpEvent, rel_tol: float = _REL_TOL) -> bool
 
 
 def matches(known: DpEvent, event: DpEvent) -> bool:
-    """Say whether facts are a known event, one that was written before; see :func:`same_event`.
+    """Return whether an event equals a known event that was written before; see :func:`same_event`.
 
-    Guarantee: NaN, unknown types and whatever no event describes match nothing, because they cannot be written.
+    Guarantee: NaN, unknown types and objects that are no event match nothing.
     """
     try:
         return bool(known == event) or _same(known, event, _REL_TOL)
@@ -347,12 +347,11 @@ def _same(left: Any, right: Any, rel_tol: float) -> bool:
 
 
 def fuse_gaussians(multipliers: Sequence[float]) -> float:
-    """Return the multiplier of one Gaussian release equal to several joint ones: ``1 / sqrt(sum 1 / z^2)``.
+    """Return the multiplier of the single Gaussian release equivalent to several joint ones: ``1 / sqrt(sum 1 / z^2)``.
 
-    Guarantee: releasing all of them together is exactly as revealing as one Gaussian release with the returned
-    multiplier, because the privacy losses of joint Gaussians add their squared signal-to-noise ratios.
-    Edge cases: one zero gives zero (no privacy); infinite multipliers reveal nothing and are ignored; nothing at all
-    gives infinity; negative and NaN raise ``ArgumentError``.
+    Guarantee: exact, because the squared signal-to-noise ratios of joint Gaussian releases add up.
+    Edge cases: one zero gives zero (no privacy); infinite multipliers reveal nothing and are ignored; an empty list
+    gives infinity; negative values and NaN raise ``ArgumentError``.
     """
     return _fuse([_RATIO.read("multiplier", z, 0) for z in multipliers])
 
@@ -360,7 +359,7 @@ def fuse_gaussians(multipliers: Sequence[float]) -> float:
 def _fuse(multipliers: Sequence[float]) -> float:
     informative = [z for z in multipliers if not math.isinf(z)]
     if len(informative) <= 1:
-        # Not sent through two reciprocals, so that one group keeps its multiplier to the last bit.
+        # Two reciprocals would round: a single group keeps its multiplier to the last bit.
         return informative[0] if informative else math.inf
     if 0 in informative:
         return 0.0
@@ -371,17 +370,17 @@ def gaussian_event(bounds: Sequence[float], stds: Sequence[float]) -> dp_event.G
     """Return the event of adding Gaussian noise to a sum made of groups of coordinates.
 
     Args:
-        bounds: Per group, the l2 bound on what one unit adds to that group's sum.
-        stds: Per group, the standard deviation of the noise actually added to that group's sum.
+        bounds: Per group, the l2 bound on the contribution of one unit to the sum of that group.
+        stds: Per group, the standard deviation of the noise that was added to that sum.
 
-    Guarantee: ``1 / sqrt(sum (bound / std)^2)`` is the exact multiplier when one unit can reach all bounds at once.
-    Edge cases: a bound of zero reveals nothing whatever its noise; a positive bound without noise gives multiplier
-    zero; negative, NaN, infinite bounds, no groups or unequal lengths raise ``ArgumentError``.
+    Guarantee: ``1 / sqrt(sum (bound / std)^2)`` is the exact multiplier if one unit can reach all bounds at once.
+    Edge cases: a bound of zero reveals nothing, with or without noise; a positive bound without noise gives multiplier
+    zero; negative, NaN or infinite bounds, no groups and unequal lengths raise ``ArgumentError``.
     """
     return _gaussian_event(tuple(bounds), tuple(stds))
 
 
-# steps of one plan have the same bounds and noise, so most events are asked for again and again
+# all steps of a plan have the same bounds and noise, so most calls repeat an earlier one
 @lru_cache(maxsize=256)
 def _gaussian_event(bounds: tuple[float, ...], stds: tuple[float, ...]) -> dp_event.GaussianDpEvent:
     if len(bounds) != len(stds) or len(bounds) == 0:
@@ -396,12 +395,12 @@ def _gaussian_event(bounds: tuple[float, ...], stds: tuple[float, ...]) -> dp_ev
 def compose(events_with_counts: Iterable[tuple[DpEvent, int]]) -> DpEvent:
     """Return one event for all the given ones, each released ``count`` times.
 
-    Nested compositions are opened, equal events are merged wherever they stand, and the parts are put in a fixed order,
-    so the result does not depend on the order in which equal work was reported.
+    Nested compositions are flattened, equal events are merged and the parts are sorted, so the result does not depend
+    on the order of the events.
 
     Guarantee: every release is counted exactly once; adaptive composition is covered because the parameters of every
     event are fixed in advance.
-    Edge cases: counts of zero and empty events vanish; nothing at all gives ``NoOpDpEvent``; negative counts raise.
+    Edge cases: zero counts and empty events vanish; an empty list gives ``NoOpDpEvent``; negative counts raise.
     """
     counts: dict[str, int] = {}
     events: dict[str, DpEvent] = {}
@@ -421,7 +420,7 @@ def _repeated(event: DpEvent, count: int) -> DpEvent:
 
 
 def flatten(event: DpEvent) -> Iterator[tuple[DpEvent, int]]:
-    """Yield the releases an event is composed of, each with how often it happens; nothing for an empty event."""
+    """Yield the releases of a composed event, each with its count; nothing for an empty event."""
     _write(event, 0)
     yield from _flatten(event, 1)
 

@@ -1,8 +1,8 @@
-"""The fingerprint of what decides a run's privacy: the SHA-256 of canonical JSON with a format number.
+"""The fingerprint of a plan: the SHA-256 of its canonical JSON with a format number.
 
-A field that has its default is left out. So a piece may gain an optional field, and every plan that does not use it
-keeps its name. The price is a law: a default never changes once it was published, because two meanings would then have
-one name; another default is another kind of piece.
+A field that equals its default is left out. So a piece can gain an optional field, and every plan that does not use it
+keeps its fingerprint. The consequence is a rule: a published default never changes, because two meanings would then
+have one fingerprint. Another default needs another kind of piece.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from typing import Any
 from privet.errors import PlanError
 
 FORMAT = 2
-"""Format 1, the hash of a ``repr``, is told apart in ``former_fingerprint``."""
+"""Format 1 was the hash of a ``repr``; see :mod:`privet.mechanism.former_fingerprint`."""
 
 Names = Mapping[type[Any], str]
 
 
 def canonical(value: object) -> bytes:
-    """Return the one JSON form of a value: sorted keys, no spaces, ASCII; NaN and infinity are refused."""
+    """Return the canonical JSON of a value: sorted keys, no spaces, ASCII; NaN and infinity are refused."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
     return text.encode("ascii")
 
 
 def fingerprint(piece: object, names: Names | None = None) -> str:
-    """Return the fingerprint of a frozen dataclass and of all that it is made of.
+    """Return the fingerprint of a frozen dataclass with all its fields.
 
     Args:
         piece: A plan, or a piece.
-        names: The names that files have for classes; the others go by module and class.
+        names: The names of classes in files; other classes are named by module and class name.
 
     Guarantee:
         Equal pieces have equal fingerprints in every process. Pieces that differ in a kind or in any value have
-        different ones. A field that was added with a default changes none.
+        different ones. A new field with a default changes no existing fingerprint.
 
     Raises:
-        PlanError: a piece holds something other than numbers, words, tuples, mappings and pieces.
+        PlanError: a piece holds a value that is no number, string, tuple, mapping or piece.
     """
-    told = canonical({"format": FORMAT, "plan": form(piece, names or {}, where=type(piece).__name__)})
-    return f"{FORMAT}:{hashlib.sha256(told).hexdigest()}"
+    data = canonical({"format": FORMAT, "plan": form(piece, names or {}, where=type(piece).__name__)})
+    return f"{FORMAT}:{hashlib.sha256(data).hexdigest()}"
 
 
 def form(value: Any, names: Names, *, where: str) -> Any:
-    """Return plain JSON values that say all of a value; what is left at its default is not said."""
+    """Return a value as plain JSON values, without fields that equal their defaults."""
     if isinstance(value, Enum):
         return form(value.value, names, where=where)
     if value is None or isinstance(value, bool | str):
@@ -58,27 +58,29 @@ def form(value: Any, names: Names, *, where: str) -> Any:
     if isinstance(value, tuple | list):
         return [form(item, names, where=f"{where}[{place}]") for place, item in enumerate(value)]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        # in a list, so that no entry can be taken for the kind of a piece
+        # inside a list, so that no entry can be mistaken for the kind of a piece
         return [{key: form(item, names, where=f"{where}.{key}") for key, item in value.items()}]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _piece(value, names, where)
     raise PlanError(
-        f"{where} is a {type(value).__name__}, which has no fingerprint, so that no ledger could say what was charged. "
-        "Write pieces as frozen dataclasses of numbers, words, tuples and other pieces."
+        f"{where} is a {type(value).__name__}, which has no fingerprint, so a ledger cannot identify the plan. "
+        "Write pieces as frozen dataclasses of numbers, strings, tuples and other pieces."
     )
 
 
 def _piece(piece: Any, names: Names, where: str) -> dict[str, Any]:
     kind = names.get(type(piece)) or f"{type(piece).__module__}.{type(piece).__qualname__}"
-    said = {"kind": kind}
+    fields = {"kind": kind}
     for field in dataclasses.fields(piece):
         value = form(getattr(piece, field.name), names, where=f"{where}.{field.name}")
         if not field.init or (_has_default(field) and value == form(_default(field), names, where=where)):
             continue
         if field.name == "kind":
-            raise PlanError(f"{where} has a field named 'kind', which a fingerprint needs for the kind of the piece.")
-        said[field.name] = value
-    return said
+            raise PlanError(
+                f"{where} has a field named 'kind', which the fingerprint reserves for its kind. Rename it."
+            )
+        fields[field.name] = value
+    return fields
 
 
 def _has_default(field: dataclasses.Field[Any]) -> bool:
@@ -90,7 +92,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _number(value: float) -> Any:
-    """Return a number so that equal ones are written alike, also those that JSON has no number for."""
+    """Return a number such that equal numbers have equal JSON, including infinity and NaN."""
     if isinstance(value, int):
         return int(value)
     if not math.isfinite(value):

@@ -1,7 +1,7 @@
-"""The fingerprint that format 1 gave a plan: the SHA-256 of its ``repr``, for folders that were begun under it.
+"""Format 1 of the plan fingerprint, the SHA-256 of a ``repr``, for run folders that were started with it.
 
-Frozen: nothing here follows the pieces of today. The table is what pieces were made of when format 1 ended; a piece
-that is not in it, or that uses a field which came later, had no fingerprint in that format.
+This module is frozen and does not follow later changes of the pieces. The table lists the fields of every piece at the
+end of format 1. A piece that is not in the table, or that uses a later field, has no fingerprint in format 1.
 """
 
 from __future__ import annotations
@@ -60,30 +60,30 @@ FIELDS: Mapping[str, str] = {
     "GradualCooling": "final",
     "StronglyConvexDescent": "learning_rate ridge gradient_bound smoothness",
 }
-_APART = {"Plan": ("descent",)}
-"""Fields that were told behind the rest, and only where they were given."""
+_APPENDED = {"Plan": ("descent",)}
+"""Fields that were appended to the ``repr``, and only if they were given."""
 
 
 class _Unknown(Exception):
-    """Format 1 had no word for this."""
+    """Format 1 cannot represent this value."""
 
 
 def former_fingerprint(plan: Any) -> str | None:
-    """Return the fingerprint of a plan in format 1; None if that format could not hold it."""
+    """Return the fingerprint of a plan in format 1; None if that format cannot represent the plan."""
     try:
-        told = _told(plan)
+        text = _repr(plan)
         if plan.descent is not None:
-            told = f"{told} with {_told(plan.descent)}"
+            text = f"{text} with {_repr(plan.descent)}"
     except _Unknown:
         return None
-    return hashlib.sha256(told.encode()).hexdigest()
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _told(value: Any) -> str:
+def _repr(value: Any) -> str:
     if isinstance(value, Enum):
         return f"<{type(value).__name__}.{value.name}: {value.value!r}>"
     if isinstance(value, tuple):
-        return f"({', '.join(_told(item) for item in value)}{',' if len(value) == 1 else ''})"
+        return f"({', '.join(_repr(item) for item in value)}{',' if len(value) == 1 else ''})"
     if not dataclasses.is_dataclass(value):
         return repr(value)
     name = type(value).__name__
@@ -91,9 +91,9 @@ def _told(value: Any) -> str:
         raise _Unknown
     known = FIELDS[name].split()
     for field in dataclasses.fields(value):
-        if field.name not in (*known, *_APART.get(name, ())) and not _is_default(field, getattr(value, field.name)):
+        if field.name not in (*known, *_APPENDED.get(name, ())) and not _is_default(field, getattr(value, field.name)):
             raise _Unknown
-    return f"{name}({', '.join(f'{field}={_told(getattr(value, field))}' for field in known)})"
+    return f"{name}({', '.join(f'{field}={_repr(getattr(value, field))}' for field in known)})"
 
 
 def _is_default(field: dataclasses.Field[Any], value: object) -> bool:

@@ -1,13 +1,13 @@
-"""The units in which gradients are measured: one object for clipping and for noise.
+"""Geometries: the units in which clipping and noise measure the coordinates of a gradient.
 
-Noise may have another size in every coordinate only if clipping measures lengths in the same units. A geometry says
-what the units are: an example counts with the norm of ``gradient / unit``, and the noise of a coordinate is
-proportional to its unit. Whitening makes this an ordinary Gaussian release: dividing by the units, clipping a ball,
-adding equal noise, and multiplying by the units afterwards is post-processing. Under a ball of the plain norm, on the
-other hand, no choice of sizes is better than equal ones, since the smallest of them decides about privacy.
+Noise may have a different size in every coordinate only if clipping measures norms in the same units. Under a geometry
+the norm of an example is that of ``gradient / unit``, and the noise of a coordinate is proportional to its unit.
+Whitening makes this an ordinary Gaussian release: divide by the units, clip to a ball, add equal noise; multiplying by
+the units afterwards is post-processing. Under a ball in the plain norm, unequal noise is never better than equal noise,
+because the smallest noise decides the privacy.
 
-Units are public constants: they come from public data, from values released before the step, or from a release of their
-own that is charged (see :mod:`privet.mechanism.second_moments`).
+Units are public constants: they come from public data, from values released before the step, or from a separate release
+that is charged (see :mod:`privet.mechanism.second_moments`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from privet.mechanism.layout import Layout
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Units further apart than this lose the smaller ones in the rounding of single precision.
+# With a larger ratio the smaller units are lost in single-precision rounding.
 MAX_RATIO = 1e4
 _ALIKE = (1.0,)
 
@@ -37,9 +37,9 @@ class Units:
     """The units of one parameter: one number per row times one per column, or one per entry.
 
     Attributes:
-        rows: Along the first axis; a single number holds for all.
-        columns: Along the second axis; a single number holds for all.
-        entries: One per entry in the parameter's order, instead of rows and columns; empty otherwise.
+        rows: Units along the first axis; a single number holds for all rows.
+        columns: Units along the second axis; a single number holds for all columns.
+        entries: One unit per entry in the order of the parameter, instead of rows and columns; otherwise empty.
     """
 
     rows: tuple[float, ...] = _ALIKE
@@ -54,7 +54,7 @@ class Units:
         return min(self.rows) * min(self.columns), max(self.rows) * max(self.columns)
 
     def full(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Return the unit of every entry of a parameter of this shape, in its order."""
+        """Return the unit of every entry of a parameter of this shape, flattened."""
         if self.entries:
             return np.array(self.entries)
         units = np.ones(shape)
@@ -68,10 +68,10 @@ class Units:
 
 @runtime_checkable
 class Geometry(Protocol):
-    """A choice of units for the coordinates of a model."""
+    """A choice of units for the coordinates of a model. Public constants only."""
 
     def units(self, layout: Layout) -> tuple[Units, ...]:
-        """Return the units of every parameter; refuse a layout for which they were not made."""
+        """Return the units of every parameter; refuse a layout of another model."""
         ...
 
 
@@ -84,7 +84,7 @@ def positive_units(name: str, values: object) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Isotropic:
-    """Every coordinate in the same unit: plain norms and equal noise."""
+    """The same unit for every coordinate: plain norms and equal noise."""
 
     def units(self, layout: Layout) -> tuple[Units, ...]:
         return (Units(),) * len(layout.names)
@@ -95,7 +95,7 @@ class PerGroup:
     """One unit for each clipping group of the plan's grouping.
 
     Attributes:
-        group_units: In the order of the groups.
+        group_units: One unit per group, in the order of the groups.
     """
 
     group_units: tuple[float, ...]
@@ -114,14 +114,14 @@ class PerGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Factored:
-    """A unit per row times a unit per column of every parameter: as cheap as plain norms in the default engine.
+    """One unit per row times one unit per column of every parameter; as cheap as plain norms in the default engine.
 
-    The gradient of a linear map is an outer product of what came back and what went in; dividing rows and columns by
-    their units is dividing these two.
+    The gradient of a linear map is the outer product of the output gradient and the input; dividing its rows and
+    columns by units is dividing these two vectors.
 
     Attributes:
-        rows: One tuple per parameter, of the length of its first axis, or a single number for all rows.
-        columns: One tuple per parameter, of the length of its second axis, or a single number.
+        rows: One tuple per parameter with one unit per index of the first axis, or a single unit for all.
+        columns: The same for the second axis.
     """
 
     rows: tuple[tuple[float, ...], ...]
@@ -157,10 +157,10 @@ class Factored:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagonal:
-    """A unit for every single coordinate. Per-example gradients are written out for it: meant for small models.
+    """One unit per coordinate. Engines materialise per-example gradients for it, so it is meant for small models.
 
     Attributes:
-        coordinate_units: In the order of the flat gradient vector.
+        coordinate_units: One unit per coordinate, in the order of the flat gradient vector.
     """
 
     coordinate_units: tuple[float, ...]
@@ -179,14 +179,14 @@ class Diagonal:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Factors:
-    """The units of one parameter as tensors; None where all are one."""
+    """The units of one parameter as tensors; None if all units are one."""
 
     rows: Tensor | None
     columns: Tensor | None
     entries: Tensor | None
 
     def multiply_(self, values: Tensor, power: float) -> None:
-        """Multiply a tensor of the parameter's shape by the units to some power, in place."""
+        """Multiply a tensor with the shape of the parameter by ``unit ** power``, in place."""
         if self.entries is not None:
             values.mul_(self.entries.view(values.shape).pow(power))
         for factor, axis in ((self.rows, 0), (self.columns, 1)):
@@ -204,7 +204,7 @@ class Factors:
 
 
 def along(factor: Tensor, axis: int, num_axes: int) -> Tensor:
-    """Return a vector, or a single number, that broadcasts along one of the axes."""
+    """Return the units as a view that broadcasts along one axis."""
     if len(factor) == 1:
         return factor.view(())
     return factor.view([-1 if index == axis else 1 for index in range(num_axes)])
@@ -212,12 +212,12 @@ def along(factor: Tensor, axis: int, num_axes: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Frame:
-    """A geometry bound to a model: what a step's clipping and noise share.
+    """A geometry bound to a model; clipping and noise of a step share one frame.
 
     Guarantee:
-        Clipping divides by the units before it measures, so the clipped sum, its sensitivity and its noise all live in
-        the units of this one object. Rounding of the units costs no privacy: it happens before clipping, or after
-        noise.
+        Clipping divides by the units before it measures norms, so the clipped sum, its sensitivity and its noise are
+        all in the units of this object. Rounding of the units costs no privacy, because it happens before clipping or
+        after noise.
     """
 
     geometry: Geometry
@@ -229,21 +229,21 @@ class Frame:
         """Bind a geometry to a layout, in the precision and on the device of ``like``.
 
         Raises:
-            PlanError: if the units were made for another model, or lie too far apart.
+            PlanError: the units belong to another model, or their ratio is too large.
         """
         units = geometry.units(layout)
         _check_ratio(units)
         return cls(geometry=geometry, layout=layout, factors=tuple(_factors(part, like) for part in units))
 
     def rescale_(self, flat: Tensor, *, power: float) -> None:
-        """Multiply every coordinate of a flat vector by its unit to some power, in place."""
+        """Multiply every coordinate of a flat vector by ``unit ** power``, in place."""
         if power == 0:
             return
         for factors, where, shape in zip(self.factors, self.layout.slices, self.layout.shapes, strict=True):
             factors.multiply_(flat[where].view(shape), power)
 
     def whitened(self, flat: Tensor) -> Tensor:
-        """Return a flat vector in the units."""
+        """Return a flat vector divided by the units."""
         result = flat.clone()
         self.rescale_(result, power=-1.0)
         return result

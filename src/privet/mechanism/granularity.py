@@ -1,7 +1,7 @@
-"""What a mask takes or leaves as one: single coordinates, rows, or blocks of rows.
+"""Granularity of a mask: single coordinates, rows, or blocks of rows.
 
-Whole rows are worth having because work on them can be left out: a row that is masked needs no norm, no sum and no
-noise. A mask of single coordinates saves noise only.
+Engines skip the work on masked rows: a masked row needs no norm, no sum and no noise. A mask of single coordinates only
+saves noise.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kept:
-    """What takes part in a step. Public.
+    """The coordinates that take part in a step. Public.
 
     Attributes:
         coordinates: A boolean vector over the layout, True where kept.
         weights: The same as ones and zeros in the precision of the sum.
-        index: The numbers of the kept coordinates, in order.
-        bits: The same as integers as wide as the sum's numbers, all ones or all zeros: what is masked is cleared by one
-            pass over the sum, whatever stands there. None on devices, where passes are cheap and memory is not, and for
-            a mask of whole rows, which needs no such pass.
-        rows: For masks of whole rows, the kept rows of each parameter, or None for a parameter that is kept in full;
-            None for a mask of another kind.
+        index: The indices of the kept coordinates, in order.
+        bits: The same as integers with the width of the sum's numbers, all ones or all zeros. One bitwise pass clears
+            the masked coordinates of the sum, also NaN and infinity. None on devices, where memory is scarcer than
+            time, and for a mask of whole rows, which needs no such pass.
+        rows: For a mask of whole rows, the kept rows of each parameter, or None for a parameter that is kept in full;
+            None for other masks.
     """
 
     coordinates: Tensor
@@ -45,7 +45,7 @@ class Kept:
 
     @classmethod
     def of(cls, weights: Tensor, rows: tuple[Tensor | None, ...] | None = None) -> Kept:
-        """Bring ones and zeros into all forms."""
+        """Build all forms from ones and zeros."""
         coordinates, bits = weights != 0, None
         if rows is None and weights.device.type == "cpu":
             bits = (coordinates.int() if weights.element_size() == 4 else coordinates.long()).neg_()
@@ -54,7 +54,7 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True)
 class _ParameterUnits:
-    """A parameter as a row of units: ``num_rows`` rows of ``row_size`` coordinates, ``block`` rows to a unit."""
+    """The mask units of one parameter: ``num_rows`` rows of ``row_size`` coordinates, ``block`` rows per unit."""
 
     first_unit: int
     num_rows: int
@@ -66,14 +66,14 @@ class _ParameterUnits:
         return -(-self.num_rows // self.block)
 
     def of_rows(self, per_unit: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Spread a value per unit over the rows."""
+        """Return one value per row from one value per unit."""
         mine = per_unit[self.first_unit : self.first_unit + self.num_units]
         return mine if self.block == 1 else np.repeat(mine, self.block)[: self.num_rows]
 
     def add_squares(
         self, values: NDArray[np.float64], squares: NDArray[np.float64], sizes: NDArray[np.float64]
     ) -> None:
-        """Add the squares of this parameter's coordinates, and their number, unit by unit."""
+        """Add the squares of the coordinates of this parameter, and their number, to each unit."""
         if self.num_rows == 0:
             return
         mine = slice(self.first_unit, self.first_unit + self.num_units)
@@ -85,12 +85,12 @@ class _ParameterUnits:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskUnits:
-    """The units of a layout, in strata: the same share of every stratum is masked.
+    """The mask units of a layout, in strata; the same share of every stratum is masked.
 
     Attributes:
-        parameters: One per parameter, in the layout's order.
-        strata: Number of units in each stratum; units are numbered through.
-        are_rows: Whether every unit is made of whole rows.
+        parameters: The units of each parameter, in the order of the layout.
+        strata: Number of units in each stratum; units are numbered across strata.
+        are_rows: Whether every unit consists of whole rows.
     """
 
     parameters: tuple[_ParameterUnits, ...]
@@ -102,11 +102,11 @@ class MaskUnits:
         return sum(self.strata)
 
     def num_dropped(self, rate: float) -> list[int]:
-        """Return how many units of each stratum a rate masks: its share, rounded down, and never all of them."""
+        """Return the number of masked units of each stratum: the share ``rate``, rounded down, and never all units."""
         return [max(0, min(size - 1, math.floor(rate * size + _ROUNDING))) for size in self.strata]
 
     def mean_squares(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the mean square, unit by unit, of a vector over the layout."""
+        """Return the mean square of every unit of a vector over the layout."""
         squares, sizes, start = np.zeros(self.number), np.zeros(self.number), 0
         for part in self.parameters:
             end = start + part.num_rows * part.row_size
@@ -116,7 +116,7 @@ class MaskUnits:
         return means
 
     def keep_largest(self, rate: float, scores: NDArray[np.float64], like: Tensor) -> Kept | None:
-        """Mask the units with the smallest scores, the given share of every stratum; None if that is no unit."""
+        """Mask the share ``rate`` of every stratum, the units with the smallest scores; None if no unit is masked."""
         dropped = self.num_dropped(rate)
         if not any(dropped):
             return None
@@ -142,7 +142,7 @@ class MaskUnits:
 
 @runtime_checkable
 class Granularity(Protocol):
-    """What is masked or kept as one."""
+    """The units in which a mask keeps or drops coordinates."""
 
     def units(self, layout: Layout) -> MaskUnits:
         """Divide a layout into units."""
@@ -151,7 +151,7 @@ class Granularity(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Coordinates:
-    """Every coordinate by itself, wherever it lies: the masks of Zhu and Blaschko (2023)."""
+    """Single coordinates, in one stratum over the whole vector: the masks of Zhu and Blaschko (2023)."""
 
     def units(self, layout: Layout) -> MaskUnits:
         parameters = tuple(
@@ -163,10 +163,10 @@ class Coordinates:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Output rows of linear maps and output channels of convolutions, each with its entry of the layer's bias.
+    """Output rows of linear maps and output channels of convolutions, each with its bias entry; one stratum per layer.
 
-    Every layer loses the same share of its rows, rounded down, so what is saved is known in advance. A single number is
-    never masked.
+    Every layer loses the same share of its rows, rounded down, so the saved work is known in advance. A scalar
+    parameter is never masked.
     """
 
     def units(self, layout: Layout) -> MaskUnits:
@@ -175,10 +175,10 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
-    """Several neighbouring rows of a layer as one, with their entries of its bias.
+    """Blocks of neighbouring rows of a layer, with their bias entries; one stratum per layer.
 
     Attributes:
-        num_rows: Rows to a block; the last block of a layer may be smaller.
+        num_rows: Rows per block; the last block of a layer may be smaller.
     """
 
     num_rows: int
@@ -193,13 +193,13 @@ class Blocks:
 def _rows_of(layout: Layout, *, block: int) -> MaskUnits:
     parameters: list[_ParameterUnits] = []
     strata: list[int] = []
-    layers: dict[str, tuple[int, int]] = {}  # module -> rows and first unit of the weight that leads it
+    layers: dict[str, tuple[int, int]] = {}  # module -> number of rows and first unit of its weight
     total = 0
     for name, shape, size in zip(layout.names, layout.shapes, layout.sizes, strict=True):
         num_rows = shape[0] if shape else 1
         module = name.rpartition(".")[0]
         rows_of_layer, first = layers.get(module, (0, 0))
-        if not (len(shape) == 1 and rows_of_layer == num_rows):  # anything but the bias of a known weight
+        if not (len(shape) == 1 and rows_of_layer == num_rows):  # not the bias of a weight that was seen before
             first = total
             units = -(-num_rows // block)
             strata.append(units)

@@ -1,4 +1,4 @@
-"""Which parameters share one norm: the whole model, a layer, a tensor, or named parts."""
+"""Groupings of parameters that share one norm: the whole model, layers, tensors, or named parts."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class ByName:
     is_flat: ClassVar[bool] = False
 
     def groups_of(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Match each parameter to the one part that names it; a parameter that fits none or several is refused."""
+        """Return the part of each parameter; a parameter that matches no part or several is refused."""
         return tuple(self._part_of(name) for name in names)
 
     def _part_of(self, name: str) -> int:

@@ -1,11 +1,11 @@
-"""Noise with exponential tails on sums bounded in plain (L2) length: pure guarantees, and exact composed ones.
+"""Noise with exponential tails on sums bounded in l2 norm, with pure guarantees.
 
-All three pieces have densities ``exp(-N(z) / scale)`` for a norm ``N`` that nowhere exceeds the plain length, so a sum
-that moves by at most ``C`` changes the logarithm of its density by at most ``C / scale``: one release is
-``C / scale``-differentially private (``pure_epsilon``). They differ in their norm, hence in how noise
-is spread over coordinates; :mod:`privet.mechanism.optimal_laplace` chooses for given weights.
+All three pieces have the density ``exp(-N(z) / scale)`` with a norm ``N`` that is at most the l2 norm. If the sum moves
+by at most ``C``, the logarithm of the density changes by at most ``C / scale``, so one release is
+``C / scale``-differentially private (``pure_epsilon``). The norm decides how the noise is distributed over the
+coordinates; :mod:`privet.mechanism.optimal_laplace` chooses a norm for given weights.
 
-A draw of the keystream reaches 36 scales; beyond lies a share of 2e-16, the limit to which a pure guarantee is meant.
+A draw of the keystream reaches 36 scales. The missing tail has probability 2e-16: the pure guarantee holds up to that.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def mean_coordinate(num_coordinates: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceNoise(MultipliedNoise):
-    """Noise of density ``exp(-N(z) / scale)``, whose norm ``N`` is at most the plain length."""
+    """Noise of density ``exp(-N(z) / scale)`` with a norm ``N`` that is at most the l2 norm."""
 
     family: ClassVar[NoiseFamily | None] = NoiseFamily.LAPLACE
 
@@ -57,7 +57,7 @@ class LaplaceNoise(MultipliedNoise):
     def mean_noise(self, layout: Layout, sensitivity: Sensitivity) -> Array:
         means = self.mean_absolute() * sensitivity.total
         if len(means) != layout.num_coordinates:
-            raise PlanError(f"The noise is for {len(means)} coordinates, the model has {layout.num_coordinates}.")
+            raise PlanError(f"The noise is for {len(means)} coordinates, but the model has {layout.num_coordinates}.")
         return means
 
 
@@ -65,13 +65,13 @@ class LaplaceNoise(MultipliedNoise):
 class L2Laplace(LaplaceNoise):
     """Noise of density ``exp(-length / scale)``: a uniform direction and a Gamma-distributed length.
 
-    Its composition is exact, through one closed-form pair. In many dimensions it is as good as Gaussian noise at the
-    same guarantee, and no better; for a single release in few dimensions it needs far less noise.
+    One closed-form dominating pair makes its composition exact. At one guarantee it needs as much noise as Gaussian
+    noise in many dimensions, and far less for a single release in few dimensions.
 
     Attributes:
-        num_coordinates: How many coordinates get noise; the cost depends on it.
-        noise_multiplier: Standard deviation of each coordinate's noise over the sensitivity, as for Gaussian noise;
-            the scale is ``1 / sqrt(num_coordinates + 1)`` of it. None until the plan is calibrated.
+        num_coordinates: Number of coordinates with noise; the cost depends on it.
+        noise_multiplier: Standard deviation of the noise of a coordinate over the sensitivity, as for Gaussian noise;
+            the scale is this divided by ``sqrt(num_coordinates + 1)``. None until the plan is calibrated.
     """
 
     num_coordinates: int
@@ -91,8 +91,8 @@ class L2Laplace(LaplaceNoise):
         """Add the noise in place.
 
         Guarantee:
-            As many coordinates get noise as the event says; another number is refused, because the cost depends on it.
-            Masked coordinates stay exactly zero. An empty batch releases noise alone.
+            The number of coordinates with noise is the number in the event, because the cost depends on it; any other
+            number is refused. Masked coordinates stay exactly zero. An empty batch releases pure noise.
         """
         clipped.check_plain_units(type(self).__name__)
         live = live_coordinates(clipped, self.num_coordinates, type(self).__name__)
@@ -112,12 +112,12 @@ class L2Laplace(LaplaceNoise):
 
 @dataclass(frozen=True, kw_only=True)
 class ProductLaplace(LaplaceNoise):
-    """Independent Laplace noise with a scale of its own in every coordinate, hiding a contribution of bounded length.
+    """Independent Laplace noise with one scale per coordinate, for contributions bounded in l2 norm.
 
     Attributes:
-        sizes: How large the noise of each coordinate is, in the flat order, relative to the smallest, which is 1.
+        sizes: The scale of each coordinate, in the flat order, relative to the smallest scale, which is 1.
         noise_multiplier: Standard deviation of the smallest noise, ``sqrt(2)`` of its scale, over the sensitivity. The
-            smallest decides about composed releases. None until the plan is calibrated.
+            smallest noise dominates the cost of composed releases. None until the plan is calibrated.
     """
 
     sizes: tuple[float, ...]
@@ -130,7 +130,6 @@ class ProductLaplace(LaplaceNoise):
         super().__post_init__()
 
     def event(self) -> DpEvent:
-        """Return the release with all its scales, equal ones counted together."""
         return self._event(self.multiplier)
 
     def _event(self, multiplier: float) -> DpEvent:
@@ -146,7 +145,7 @@ class ProductLaplace(LaplaceNoise):
     def _different_sizes(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
         sizes = self._array
         if len(np.unique(sizes)) > MAX_PARTS // 2:
-            # Charged as if the noise were up to a percent smaller; the smallest is charged as it is.
+            # Sizes are rounded down by up to one percent for the charge; the smallest size is not changed.
             sizes = np.exp(np.floor(np.log(sizes) * 100) / 100)
         found, counts = np.unique(sizes, return_counts=True)
         return tuple(found.tolist()), tuple(counts.tolist())
@@ -159,8 +158,8 @@ class ProductLaplace(LaplaceNoise):
         """Add the noise in place.
 
         Guarantee:
-            Every coordinate gets an independent draw of its own scale; a mask is refused, because it would leave some
-            of the charged coordinates out. An empty batch releases noise alone.
+            Every coordinate gets an independent draw of its scale. A mask is refused, because the charge covers all
+            coordinates. An empty batch releases pure noise.
         """
         clipped.check_plain_units(type(self).__name__)
         _check_unmasked(clipped, len(self.sizes), type(self).__name__)
@@ -183,11 +182,11 @@ class ProductLaplace(LaplaceNoise):
 class BlockL2(LaplaceNoise):
     """Noise of density ``exp(-sum_j coefficient_j * length of block j / scale)``; contains the other two as extremes.
 
-    It is accounted by its pure guarantee alone: meant for single releases and few of them.
+    Only its pure guarantee is accounted, so it is meant for one release or a few.
 
     Attributes:
-        block_of: The block of every coordinate in the flat order; blocks run from 0 without gaps.
-        coefficients: One per block, the squares adding up to 1; larger ones mean less noise.
+        block_of: The block of every coordinate in the flat order; blocks are numbered from 0 without gaps.
+        coefficients: One per block, with squares that sum to 1; a larger coefficient means less noise.
         noise_multiplier: One over the pure epsilon of a release. None until the plan is calibrated.
     """
 
@@ -219,7 +218,7 @@ class BlockL2(LaplaceNoise):
         return tuple(np.split(order, ends))
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
-        """Add the noise in place, block by block: the blocks are independent.
+        """Add the noise in place, block by block; blocks are independent.
 
         Guarantee:
             As in :meth:`ProductLaplace.add`.
@@ -243,34 +242,34 @@ class BlockL2(LaplaceNoise):
 
 
 def live_coordinates(clipped: ClippedSum, expected: int, piece: str) -> int:
-    """Return how many coordinates take part in a step, or refuse another number than the plan's."""
+    """Return the number of coordinates of a step; refuse a number that differs from the plan."""
     live = clipped.flat.numel() if clipped.keep is None else int(clipped.keep.sum())
     if live != expected:
         raise PlanError(
             f"{piece}(num_coordinates={expected}) was planned, but {live} coordinates take part in this step. The cost "
-            "depends on the number: plan with the model's own."
+            "depends on this number: plan with the number of trainable coordinates of the model."
         )
     return live
 
 
 def _check_unmasked(clipped: ClippedSum, expected: int, piece: str) -> None:
     if clipped.keep is not None:
-        raise PlanError(f"{piece} gives every coordinate noise of its own and cannot leave some out. Use no mask.")
+        raise PlanError(f"{piece} adds noise to every coordinate and does not work with a mask. Use NoMask().")
     live_coordinates(clipped, expected, piece)
 
 
 def _ratio(scale: float, clipped: ClippedSum) -> float:
-    # From the bounds again, not from the total that set the scale: the event must follow what was really bounded.
+    # Computed from the bounds, not from the total that set the scale: the event must state the real bounds.
     return scale / math.hypot(*clipped.sensitivity.bounds)
 
 
 def _shares(name: str, values: Sequence[float]) -> tuple[float, ...]:
     if not isinstance(values, list | tuple) or not values:
-        raise ArgumentError(f"{name} must be a tuple of positive numbers whose squares add up to 1, got {values!r}.")
+        raise ArgumentError(f"{name} must be a tuple of positive numbers whose squares sum to 1, got {values!r}.")
     found = tuple(checks.positive(f"{name}[{index}]", value) for index, value in enumerate(values))
     total = math.fsum(value * value for value in found)
     if not 1 - 1e-6 <= total <= 1 + _SQUARES_TOLERANCE:
         raise ArgumentError(
-            f"The squares of {name} must add up to 1, they add up to {total!r}. Divide all by the root of that sum."
+            f"The squares of {name} must sum to 1, but they sum to {total!r}. Divide all by the root of that sum."
         )
     return found

@@ -1,4 +1,4 @@
-"""Where each parameter lives in the flat gradient vector, and to which clipping group it belongs."""
+"""The position of each parameter in the flat gradient vector, and its clipping group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privet.mechanism.grouping import Grouping
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The trainable parameters of one model, in the order in which they lie in one flat vector."""
+    """The trainable parameters of one model, in the order of the flat vector."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -22,7 +22,7 @@ class Layout:
 
     @classmethod
     def of(cls, named_shapes: Sequence[tuple[str, Sequence[int]]], grouping: Grouping) -> Layout:
-        """Lay the parameters out in the order given and ask ``grouping`` for their groups."""
+        """Build the layout of parameters in the given order, with the groups of ``grouping``."""
         names = tuple(name for name, _ in named_shapes)
         if not names:
             raise PlanError(
@@ -49,7 +49,7 @@ class Layout:
 
     @cached_property
     def slices(self) -> tuple[slice, ...]:
-        """The stretch of the flat vector each parameter owns."""
+        """The slice of each parameter in the flat vector."""
         return tuple(slice(start, start + size) for start, size in zip(self.offsets, self.sizes, strict=True))
 
     @property

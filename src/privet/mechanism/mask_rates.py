@@ -1,4 +1,4 @@
-"""Rates that follow a course fixed in advance: functions of how far the run is, with no state to lose."""
+"""Schedules of a mask rate: functions of the progress of the run, without state."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from privet import checks
 
 @runtime_checkable
 class RateSchedule(Protocol):
-    """The course of a rate during a run."""
+    """The rate of a mask during a run."""
 
     def rate(self, progress: float) -> float:
-        """Return the rate at ``progress``, 0 for the first stretch of the run and 1 for the last; public."""
+        """Return the rate at ``progress``, which is 0 in the first mask period of the run and 1 in the last; public."""
         ...
 
 
@@ -25,7 +25,7 @@ def _check_rates(piece: Any, *names: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Constant:
-    """The same rate from beginning to end.
+    """A constant rate.
 
     Attributes:
         value: The rate, in [0, 1).
@@ -41,8 +41,8 @@ class Constant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear:
-    """In a straight line from ``first`` to ``last``.
+class _FirstToLast:
+    """Fields of schedules between two rates.
 
     Attributes:
         first: The rate at the start, in [0, 1).
@@ -54,25 +54,19 @@ class Linear:
 
     def __post_init__(self) -> None:
         _check_rates(self, "first", "last")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(_FirstToLast):
+    """Linear from ``first`` to ``last``, both in [0, 1)."""
 
     def rate(self, progress: float) -> float:
         return self.first + (self.last - self.first) * progress
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cosine:
-    """Along half a cosine from ``first`` to ``last``: slow at both ends.
-
-    Attributes:
-        first: The rate at the start, in [0, 1).
-        last: The rate at the end, in [0, 1).
-    """
-
-    first: float
-    last: float
-
-    def __post_init__(self) -> None:
-        _check_rates(self, "first", "last")
+class Cosine(_FirstToLast):
+    """Half a cosine from ``first`` to ``last``, both in [0, 1): slow at both ends."""
 
     def rate(self, progress: float) -> float:
         return self.first + (self.last - self.first) * (1 - math.cos(math.pi * progress)) / 2
@@ -80,12 +74,12 @@ class Cosine:
 
 @dataclass(frozen=True, kw_only=True)
 class GradualCooling:
-    """From nothing to ``final`` in even steps (Zhu and Blaschko 2023, Algorithm 1, line 3).
+    """From zero to ``final`` in equal steps (Zhu and Blaschko 2023, Algorithm 1, line 3).
 
-    A run of one single stretch is at its end: it gets the final rate.
+    A run with a single mask period has the final rate.
 
     Attributes:
-        final: The rate of the last stretch, in [0, 1).
+        final: The rate of the last mask period, in [0, 1).
     """
 
     final: float

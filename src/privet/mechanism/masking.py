@@ -1,8 +1,8 @@
-"""Masks: which coordinates of the gradient take part in a step.
+"""Masks: the coordinates of the gradient that take part in a step.
 
-A mask acts before norms are taken, so what is kept is clipped by its own length, and noise is added to what is kept
-alone (random sparsification; Zhu and Blaschko 2023). It must not depend on the private data but through what was
-released before: then it is public, and free (their Theorem 3.1).
+A mask acts before norms are computed: only the kept coordinates are clipped and get noise (random sparsification; Zhu
+and Blaschko 2023). A mask may depend on the private data only through earlier releases; then it is public and costs
+nothing (their Theorem 3.1).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 class MaskRun(Protocol):
-    """A mask at work in one run."""
+    """The state of a mask in one run."""
 
     def begin(self, step: int, rng: np.random.Generator, like: Tensor) -> Kept | None:
-        """Return what takes part in a logical step, on the device of ``like``; None for everything.
+        """Return the kept coordinates of a logical step, on the device of ``like``; None if all are kept.
 
         Guarantee:
-            The choice depends on the step's number, on ``rng`` (which knows nothing of the data, and whose draws may be
-            public) and on released sums. It is asked for once per logical step, so all physical batches of a step share
-            it: a mask that changed inside a step would leave coordinates in the sum without noise.
+            The choice depends on the step number, on ``rng`` (independent of the data; its draws may be public) and on
+            released sums. The session calls this once per logical step, so all physical batches of a step share the
+            mask: a mask that changed inside a step would leave coordinates in the sum without noise.
         """
         ...
 
     def watch(self, private: PrivateSum, *, kept: Kept | None) -> None:
-        """Look at the step's noisy sum, as released."""
+        """Record the noisy sum of the step, as released."""
         ...
 
 
@@ -52,30 +52,30 @@ class Mask(Protocol):
 
     @property
     def is_public(self) -> bool:
-        """Whether everybody who knows the plan can draw the mask of every step."""
+        """Whether the plan alone determines the mask of every step."""
         ...
 
     @property
     def public_seed(self) -> int:
-        """The number from which a public mask is drawn; 0 where none is needed."""
+        """The seed of a public mask; 0 if none is needed."""
         ...
 
     @property
     def final_rate(self) -> float:
-        """The share of coordinates that is masked at the end of a run, where it is largest."""
+        """The share of masked coordinates at the end of a run."""
         ...
 
     def steps_per_draw(self, steps_per_epoch: int) -> int | None:
-        """Return after how many steps the mask may change; None for one that never does."""
+        """Return the number of steps between changes of the mask; None for a constant mask."""
         ...
 
     def start(self, *, layout: Layout, num_steps: int, steps_per_epoch: int) -> MaskRun:
-        """Begin a run of this many steps over a model of this layout."""
+        """Start a run of this many steps over a model of this layout."""
         ...
 
 
 class ConstantMask:
-    """Answers of masks that follow from the plan and stay the same for the whole run."""
+    """A mask that the plan determines and that stays the same for the whole run."""
 
     is_whole: ClassVar[bool] = False
     is_public: ClassVar[bool] = True
@@ -89,10 +89,9 @@ class ConstantMask:
 
 
 class ReleaseIndependentRun:
-    """A run of a mask that looks at nothing that was released."""
+    """A run of a mask that does not depend on released sums."""
 
-    def watch(self, private: PrivateSum, *, kept: Kept | None) -> None:
-        """Keep nothing."""
+    def watch(self, private: PrivateSum, *, kept: Kept | None) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,26 +118,26 @@ class NoMaskRun(ReleaseIndependentRun):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskPeriods:
-    """A run divided into periods of one mask each."""
+    """The periods of a run, each with one mask: ``number`` periods of ``length`` steps."""
 
     schedule: RateSchedule
     length: int
     number: int
 
     def rate(self, index: int) -> float:
-        # the only stretch of a run is its last one, too
+        # the only period of a run is also its last one
         return self.schedule.rate(min(1.0, index / (self.number - 1)) if self.number > 1 else 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RedrawnMask:
-    """Fields and answers of masks that are drawn again and again, at a rate that follows a schedule.
+    """A mask that is drawn anew in every period, at a rate that follows a schedule.
 
     Attributes:
-        schedule: How large the share is in the course of the run. A rate of zero is training without a mask, bit for
-            bit.
-        granularity: What is masked as one: :class:`~privet.mechanism.granularity.Coordinates`, ``Rows``, ``Blocks``;
-            a ranked unit of several coordinates is ranked by their mean square.
+        schedule: The masked share during the run. With a rate of zero training is bit-identical to training without a
+            mask.
+        granularity: The mask units: :class:`~privet.mechanism.granularity.Coordinates`, ``Rows`` or ``Blocks``. A
+            ranked unit of several coordinates is ranked by their mean square.
         refresh_every: Logical steps between draws; None for one draw per epoch.
     """
 
@@ -173,7 +172,7 @@ class RedrawnMask:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomMask(RedrawnMask):
-    """Mask a random share of the coordinates, the same ones until the mask is drawn anew; see :class:`RedrawnMask`."""
+    """Mask a random share of the coordinates, the same ones for a whole period; see :class:`RedrawnMask`."""
 
     def start(self, *, layout: Layout, num_steps: int, steps_per_epoch: int) -> RandomMaskRun:
         periods = self.periods(num_steps, steps_per_epoch)
@@ -182,7 +181,7 @@ class RandomMask(RedrawnMask):
 
 @dataclass(kw_only=True)
 class RandomMaskRun(ReleaseIndependentRun):
-    """:class:`RandomMask` in one run. A resumed run draws the present mask anew."""
+    """:class:`RandomMask` in one run. A resumed run draws the current mask anew."""
 
     units: MaskUnits
     periods: MaskPeriods
@@ -190,28 +189,27 @@ class RandomMaskRun(ReleaseIndependentRun):
     _kept: Kept | None = None
 
     def begin(self, step: int, rng: np.random.Generator, like: Tensor) -> Kept | None:
-        """Return the present mask, drawn from ``rng`` at the first step of a stretch; see :meth:`MaskRun.begin`."""
         index = step // self.periods.length
         if index != self._index:
             self._index, rate = index, self.periods.rate(index)
-            is_idle = not any(self.units.num_dropped(rate))
-            self._kept = None if is_idle else self.units.keep_largest(rate, rng.random(self.units.number), like)
+            is_empty = not any(self.units.num_dropped(rate))
+            self._kept = None if is_empty else self.units.keep_largest(rate, rng.random(self.units.number), like)
         return self._kept
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedRandomMask(RedrawnMask):
-    """Mask a random share of the coordinates; which ones follows from ``seed`` and the number of the step alone.
+    """Mask a random share of the coordinates, determined by ``seed`` and the step number.
 
-    Parties that hold the same plan agree on the kept coordinates without telling each other, so that a message needs
-    the values and one number, not the list of their places.
+    Parties with the same plan agree on the kept coordinates without communication, so a message contains the values and
+    one number instead of the list of indices.
 
     Guarantee:
         As for :class:`RandomMask`: the mask does not depend on the data, so it is free (Zhu and Blaschko 2023, Theorem
-        3.1). The seed is public; it has no part in sampling or noise.
+        3.1). The seed is public; sampling and noise do not use it.
 
     Attributes:
-        seed: Of the choice. The other fields are those of :class:`RedrawnMask`.
+        seed: Seed of the mask. The other fields are those of :class:`RedrawnMask`.
     """
 
     seed: int
@@ -233,25 +231,24 @@ class SharedRandomMask(RedrawnMask):
 
 @dataclass(kw_only=True)
 class SharedRandomMaskRun(RandomMaskRun):
-    """:class:`SharedRandomMask` in one run. Steps may be asked for in any order, and more than once."""
+    """:class:`SharedRandomMask` in one run. Steps may begin in any order, and more than once."""
 
     seed: int
 
     def begin(self, step: int, rng: np.random.Generator, like: Tensor) -> Kept | None:
-        """Return the mask of a step; nothing is drawn from ``rng``."""
-        # by stretch, not by step: a party that joins in the middle of a stretch must draw what the others drew
+        # keyed by period, not by step: a party that joins in the middle of a period must draw the same mask
         key = np.random.SeedSequence((self.seed, step // self.periods.length))
         return super().begin(step, np.random.Generator(np.random.PCG64DXSM(key)), like)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrozenMask(ConstantMask):
-    """Mask a random share of the coordinates for the whole run: they keep the values they were initialised with.
+    """Mask a random share of the coordinates for the whole run: they keep their initial values.
 
     Attributes:
-        rate: The share, in [0, 1).
-        seed: Of the choice. It is part of the plan and public, so that a resumed run freezes the same coordinates.
-        granularity: What is masked as one.
+        rate: The masked share, in [0, 1).
+        seed: Seed of the mask. It is part of the plan and public, so a resumed run freezes the same coordinates.
+        granularity: The mask units.
     """
 
     rate: float
@@ -285,7 +282,6 @@ class FrozenMaskRun(ReleaseIndependentRun):
     _kept: Kept | None = None
 
     def begin(self, step: int, rng: np.random.Generator, like: Tensor) -> Kept | None:
-        """Return the one mask; nothing is drawn from ``rng``."""
         if self._kept is None and any(self.units.num_dropped(self.rate)):
             scores = np.random.Generator(np.random.PCG64(self.seed)).random(self.units.number)
             self._kept = self.units.keep_largest(self.rate, scores, like)

@@ -1,4 +1,4 @@
-"""Noise: the one place where randomness is added to a clipped sum."""
+"""Noise: random numbers are added to a clipped sum here and in the modules of the other noise pieces."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 HALF_NORMAL = math.sqrt(2 / math.pi)
 """The mean absolute value of a standard normal number."""
-# Noise of kept coordinates is drawn apart from the sum it joins; this many at a time bound the extra memory.
+# Noise of kept coordinates is drawn in chunks of this size, which bounds the extra memory.
 _CHUNK = 1 << 22
 
 
 class NoiseFamily(Enum):
-    """The family of distributions that a noise belongs to; the value says what proofs take it for."""
+    """The family of a noise distribution; the value is its name in the assumptions of a guarantee."""
 
     GAUSSIAN = "Gaussian"
     LAPLACE = "Laplace draw"
 
 
 class StepUnits(NamedTuple):
-    """How a step is measured.
+    """The units of a step.
 
     Attributes:
-        frame: The units of clipping and noise; None for plain ones.
-        squares: Where the engine adds up squared clipped gradients, rows and columns; secret. None if nobody asks.
+        frame: The units of clipping and noise; None for plain units.
+        squares: The engine accumulates squared clipped gradients over rows and columns here; secret. None if unused.
     """
 
     frame: Frame | None
@@ -53,27 +53,27 @@ class StepUnits(NamedTuple):
 
 
 class NoiseRun(Protocol):
-    """A noise piece at work in one run: in which units each step is clipped and noised, and by what."""
+    """The state of a noise piece in one run."""
 
     @property
     def noise(self) -> Noise:
-        """The piece as planned."""
+        """The piece of the plan."""
         ...
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
-        """Add the noise of the present step; see :meth:`Noise.add`."""
+        """Add the noise of the current step; see :meth:`Noise.add`."""
         ...
 
     def begin(self, step: int, like: Tensor) -> StepUnits:
-        """Fix the units of a step before its batch is read; what an unfinished pass has summed is forgotten."""
+        """Fix the units of a step before its batch is read; discard the squares of an unfinished pass."""
         ...
 
     def state(self) -> State:
-        """Return the released values from which later steps follow; public."""
+        """Return the released values that determine later steps; public."""
         ...
 
     def restore(self, state: State) -> None:
-        """Go on from a state of the same piece and model."""
+        """Restore a state of the same piece and model."""
         ...
 
 
@@ -88,36 +88,36 @@ class Noise(Protocol):
 
     @property
     def noise_multiplier(self) -> float | None:
-        """The ratio of noise to sensitivity; None before calibration, and for a piece that has none."""
+        """The ratio of noise to sensitivity; None before calibration, and for a piece without noise."""
         ...
 
     @property
     def family(self) -> NoiseFamily | None:
-        """The family of its distribution; None where no noise is added."""
+        """The family of the distribution; None if no noise is added."""
         ...
 
     @property
     def is_spherical(self) -> bool:
-        """Whether its density depends on the length alone: the same noise on every kept coordinate, in plain units."""
+        """Whether the density depends on the l2 norm only: equal noise on every kept coordinate, in plain units."""
         ...
 
     @property
     def is_recordable(self) -> bool:
-        """Whether :meth:`add` is nothing but one normal draw of a size that only the bound decides, on every call."""
+        """Whether every call of :meth:`add` is a single normal draw whose size depends on the bound only."""
         ...
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all steps have the same units, and the sum is all that a step releases."""
+        """Whether all steps have the same units, and a step releases only the sum."""
         ...
 
     @property
     def not_private_because(self) -> str | None:
-        """Why no run with this piece is private; None where nothing takes the guarantee away."""
+        """The reason why no run with this piece is private; None for a private piece."""
         ...
 
     def event(self) -> DpEvent:
-        """Say what one release of a clipped sum costs, before amplification by sampling."""
+        """Return the cost of one release of a clipped sum, before amplification by sampling."""
         ...
 
     def with_multiplier(self, noise_multiplier: float) -> Noise:
@@ -125,21 +125,21 @@ class Noise(Protocol):
         ...
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
-        """Turn a clipped sum into a private one; the event of the result is built from what was really added."""
+        """Turn a clipped sum into a private one; its event is built from the noise that was really added."""
         ...
 
     def start(self, layout: Layout, *, has_mask: bool) -> NoiseRun:
-        """Begin a run of a model of this layout."""
+        """Start a run of a model of this layout."""
         ...
 
     def in_clipped_units(self, flat: Tensor, layout: Layout) -> Tensor:
-        """Return a released sum in the units in which it was clipped; may change it in place."""
+        """Return a released sum in the units of its clipping; may change it in place."""
         ...
 
 
 @dataclass(kw_only=True)
 class FixedNoise:
-    """Noise that stays as it is and releases nothing of its own, in the units of a geometry or in plain ones."""
+    """The run of a fixed noise, in plain units or in the units of a geometry."""
 
     noise: Noise
     layout: Layout
@@ -164,7 +164,7 @@ class FixedNoise:
 
 @dataclass(frozen=True, kw_only=True)
 class MultipliedNoise(ABC):
-    """Noise whose size is a multiple of the sensitivity; a new noise writes its facts, its event and :meth:`add`."""
+    """Noise whose size is a multiple of the sensitivity. A new piece writes its family, its event and :meth:`add`."""
 
     noise_multiplier: float | None = None
 
@@ -197,7 +197,7 @@ class MultipliedNoise(ABC):
 
     @property
     def multiplier(self) -> float:
-        """The multiplier; a piece that is not calibrated yet is refused."""
+        """The multiplier; an error before calibration."""
         return self.noise_multiplier or calibrated_multiplier(type(self).__name__, None)
 
     def with_multiplier(self, noise_multiplier: float) -> Self:
@@ -211,18 +211,18 @@ class MultipliedNoise(ABC):
 
     def mean_noise(self, layout: Layout, sensitivity: Sensitivity) -> Array:
         """Return the mean absolute noise of every coordinate of a model."""
-        raise ArgumentError(f"The expected size of {type(self).__name__} is not known.")
+        raise ArgumentError(f"The mean size of {type(self).__name__} noise is unknown.")
 
     def root_mean_square(self, num_coordinates: int) -> float:
         """Return the root mean squared length of the noise over the sensitivity."""
         if not self.is_spherical:
-            raise ArgumentError(f"The length of {type(self).__name__} depends on the model.")
+            raise ArgumentError(f"The length of {type(self).__name__} noise depends on the model.")
         return self.multiplier * math.sqrt(num_coordinates)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(MultipliedNoise):
-    """Normal noise, charged as the one Gaussian release of the same cost."""
+    """Normal noise, charged as the single Gaussian release of the same cost."""
 
     family: ClassVar[NoiseFamily | None] = NoiseFamily.GAUSSIAN
 
@@ -232,7 +232,7 @@ class GaussianNoise(MultipliedNoise):
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian(GaussianNoise):
-    """Independent normal noise of one size on every kept coordinate.
+    """Independent normal noise of the same size on every kept coordinate.
 
     Attributes:
         noise_multiplier: Standard deviation of the noise on the *sum*, over the total sensitivity of the sum. None
@@ -241,8 +241,7 @@ class Gaussian(GaussianNoise):
 
     @property
     def is_spherical(self) -> bool:
-        """A subclass that adds other noise says for itself what it is."""
-        return type(self).add is Gaussian.add
+        return type(self).add is Gaussian.add  # a subclass that overrides add must state this itself
 
     @property
     def is_recordable(self) -> bool:
@@ -252,12 +251,12 @@ class Gaussian(GaussianNoise):
         return np.full(layout.num_coordinates, HALF_NORMAL * self.multiplier * sensitivity.total)
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
-        """Add noise to ``clipped.flat`` in place and hand it on as a private sum.
+        """Add noise to ``clipped.flat`` in place and return it as a private sum.
 
         Guarantee:
             Every kept coordinate gets an independent N(0, (noise_multiplier * sensitivity)^2) draw from ``source``,
             in double precision: single-precision generators never draw beyond 5.8 standard deviations, which alone can
-            cost more than delta. Masked coordinates stay exactly zero. An empty batch releases noise alone.
+            cost more than delta. Masked coordinates stay exactly zero. An empty batch releases pure noise.
         """
         clipped.check_plain_units(type(self).__name__)
         std = self.multiplier * clipped.sensitivity.total
@@ -277,28 +276,28 @@ def spherical_gaussian_multiplier(noise: Noise) -> float | None:
 
 
 def calibrated_multiplier(piece: str, noise_multiplier: float | None) -> float:
-    """Return the multiplier of a piece, or say that it has none yet."""
+    """Return the multiplier of a piece; raise ``PlanError`` before calibration."""
     if noise_multiplier is None:
         raise PlanError(f"{piece}() has no noise_multiplier yet. Set one, or let plan.calibrated(epsilon=...) find it.")
     return noise_multiplier
 
 
 def checked_state(state: Mapping[str, tuple[float, ...]], lengths: Mapping[str, int], piece: str) -> None:
-    """Refuse a state with other names or lengths than a piece keeps."""
+    """Refuse a state whose names or lengths are not those of a piece."""
     found = {name: len(values) for name, values in state.items()}
     if found != dict(lengths):
         raise CheckpointError(
-            f"{piece} needs {dict(lengths)} numbers to go on, the checkpoint has {found}. It belongs to another plan "
-            "or model."
+            f"{piece} needs {dict(lengths)} numbers to resume, but the checkpoint has {found}. It belongs to another "
+            "plan or model."
         )
 
 
 def add_normal(
     flat: Tensor, *, std: float, source: NormalSource, keep: Tensor | None, kept: Kept | None = None
 ) -> None:
-    """Add N(0, std^2) to the kept coordinates of ``flat`` in place; for the others nothing is drawn.
+    """Add N(0, std^2) to the kept coordinates of ``flat`` in place; nothing is drawn for the others.
 
-    ``kept`` is the same choice as ``keep``, with the numbers of its coordinates; they are looked for otherwise.
+    ``kept`` is the same mask as ``keep`` with precomputed indices; without it they are computed.
     """
     if keep is None:
         source.add_normal(flat, std)

@@ -1,8 +1,8 @@
-"""Which exponential noise costs the least when coordinates matter differently.
+"""The exponential noise of least cost for coordinates of different weight.
 
-The cost is the mean of ``sum_i weight_i |noise_i|`` at a given pure guarantee. Independent noise is best with rates
-proportional to the cube root of the weights. Block norms do at least as well: coordinates of similar weight share a
-block. Sorted by weight, the best partition is made of consecutive stretches and is found by dynamic programming.
+The cost is the mean of ``sum_i weight_i |noise_i|`` at a given pure guarantee. Independent noise is optimal with rates
+proportional to the cube root of the weights. Block norms are at least as good: coordinates of similar weight share a
+block. In the order of weights the best partition has consecutive blocks; dynamic programming finds it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from privet.mechanism.laplace import BlockL2, ProductLaplace
 
 Array = NDArray[np.float64]
 MAX_EXACT = 4096
-# Weights below this share of the largest are raised to it: a coordinate without weight still needs finite noise.
+# Smaller weights are raised to this share of the largest weight: a coordinate of weight zero still needs finite noise.
 _LEAST_SHARE = 1e-12
 
 
@@ -38,17 +38,17 @@ def optimal_block_l2(weights: Sequence[float], *, epsilon: float, max_exact: int
     """Return the block noise of least weighted cost at a pure epsilon per release.
 
     Args:
-        weights: How much each coordinate matters, in the flat order; zero or more.
+        weights: The weight of each coordinate in the cost, in the flat order; zero or more.
         epsilon: The pure guarantee of one release.
-        max_exact: Up to this many coordinates the partition is found exactly, in quadratic time. Beyond, the stretches
-            may begin and end only at that many places, evenly spaced by rank and by logarithm of weight.
+        max_exact: Up to this many coordinates the optimal partition is found, in quadratic time. For more coordinates
+            the blocks begin and end at this many candidate positions, evenly spaced by rank and by logarithm of weight.
 
-    Guarantee: the privacy holds for every partition; only the cost depends on which one is found.
+    Guarantee: the guarantee holds for every partition; only the cost depends on the partition.
     Edge cases: as in :func:`optimal_product_laplace`.
     """
     values = _checked(weights)
     order = np.argsort(-values, kind="stable")
-    ends = _stretches(values[order], checks.count("max_exact", max_exact, minimum=2))
+    ends = _block_ends(values[order], checks.count("max_exact", max_exact, minimum=2))
     block_of = np.empty(len(values), dtype=np.int64)
     costs = np.empty(len(ends))
     start = 0
@@ -74,24 +74,24 @@ def _checked(weights: Sequence[float]) -> Array:
 
 
 def _unit(values: Array) -> tuple[float, ...]:
-    # Rounded towards less than one: more would be too little noise.
+    # Rounded down: a sum of squares above one would mean too little noise.
     return tuple((values / np.linalg.norm(values) * (1 - 1e-14)).tolist())
 
 
 def _log_means(sizes: NDArray[np.int64]) -> Array:
-    """Return the logarithm of the mean absolute coordinate of every block size."""
+    """Return the logarithm of the mean absolute coordinate for every block size."""
     half = sizes / 2
     return np.asarray(np.log(sizes) + gammaln(half) - gammaln(half + 0.5) - math.log(math.pi) / 2)
 
 
-def _stretches(ordered: Array, max_exact: int) -> list[int]:
-    """Return where the blocks of the best partition of decreasing weights end."""
+def _block_ends(ordered: Array, max_exact: int) -> list[int]:
+    """Return the ends of the blocks of the best partition of decreasing weights."""
     places = _places(ordered, max_exact)
     sums = np.concatenate([[0.0], np.cumsum(ordered)])[places]
     best, before = np.zeros(len(places)), np.zeros(len(places), dtype=np.int64)
     for at in range(1, len(places)):
         sizes = places[at] - places[:at]
-        # The optimal coefficients turn the cost into (sum of these terms)^(3/2).
+        # With optimal coefficients the cost is (sum of these terms)^(3/2).
         terms = np.exp((2 / 3) * (_log_means(sizes) + np.log(sums[at] - sums[:at])))
         totals = best[:at] + terms
         before[at] = int(np.argmin(totals))

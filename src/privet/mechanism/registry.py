@@ -1,8 +1,8 @@
-"""Every piece that a plan is made of, family by family, one line each.
+"""The registry of all pieces, one line per piece, grouped by family.
 
-This is the only list: files know a piece by its name here, recipes read the same names, and the contract suites test
-every class that stands here. A class of the package that implements the protocol of a family and does not stand here,
-or stands here without a member in its suite, turns the suites red by its name. Nothing registers itself.
+This is the only list: it gives the names of pieces in files and recipes, and the contract suites test every class of
+it. The suites fail for a class of the package that implements a protocol of a family and is not listed here, and for a
+listed class without a member in its suite. No import registers a class.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Pieces:
     """One family of pieces.
 
     Attributes:
-        protocol: What each of them offers.
-        kinds: The classes by their names in files.
+        protocol: The protocol of the family.
+        kinds: The classes, by their names in files.
     """
 
     protocol: type[Any]

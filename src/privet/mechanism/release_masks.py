@@ -1,4 +1,4 @@
-"""Masks that are chosen from what was released before: public, because post-processing is free."""
+"""Masks that depend on earlier releases; they are public, because post-processing costs nothing."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenMask(ConstantMask):
-    """Mask listed coordinates for the whole run: they keep the values with which it began.
+    """Mask listed coordinates for the whole run: they keep their initial values.
 
-    It is for training in stages: the weights at the end of a stage are private already, so freezing the smallest of
-    them in the next stage costs nothing.
+    It is meant for training in stages: the weights at the end of a stage are private, so freezing the smallest of them
+    in the next stage costs nothing.
 
     Guarantee:
-        The list is part of the plan. Whoever makes it must use nothing of the private data but what was released under
-        a guarantee of its own, such as the model of an earlier stage; the two guarantees then compose.
+        The list is part of the plan. It may depend on the private data only through releases with a guarantee, such as
+        the model of an earlier stage; the two guarantees then compose.
 
     Attributes:
-        num_coordinates: How many coordinates the model has.
-        frozen_bits: One bit per coordinate in the layout's order, most significant first, set where it is masked, as
-            base64; ``freezing`` writes it.
+        num_coordinates: Number of coordinates of the model.
+        frozen_bits: One bit per coordinate in the order of the layout, most significant bit first, set if the
+            coordinate is masked, as base64; ``freezing`` writes it.
     """
 
     num_coordinates: int
@@ -43,11 +43,13 @@ class ChosenMask(ConstantMask):
 
     def __post_init__(self) -> None:
         if bool(self.frozen.all()):
-            raise ArgumentError("A mask of every coordinate leaves nothing to train.")
+            raise ArgumentError(
+                "The mask freezes every coordinate and leaves nothing to train. Keep at least one coordinate."
+            )
 
     @classmethod
     def freezing(cls, frozen: NDArray[np.bool_]) -> ChosenMask:
-        """Return the mask of the coordinates for which this is True."""
+        """Return the mask that freezes the coordinates with True."""
         flags = np.asarray(frozen, dtype=np.bool_).reshape(-1)
         return cls(num_coordinates=len(flags), frozen_bits=base64.b64encode(np.packbits(flags).tobytes()).decode())
 
@@ -66,15 +68,10 @@ class ChosenMask(ConstantMask):
         return float(self.frozen.mean())
 
     def start(self, *, layout: Layout, num_steps: int, steps_per_epoch: int) -> ChosenMaskRun:
-        """Hold the list against the model.
-
-        Raises:
-            PlanError: the model has another number of coordinates.
-        """
         if layout.num_coordinates != self.num_coordinates:
             raise PlanError(
-                f"The mask lists {self.num_coordinates} coordinates and the model has {layout.num_coordinates}. Make "
-                "the mask from this model's weights."
+                f"The mask lists {self.num_coordinates} coordinates, but the model has {layout.num_coordinates}. Build "
+                "the mask from the weights of this model."
             )
         return ChosenMaskRun(frozen=self.frozen)
 
@@ -87,7 +84,6 @@ class ChosenMaskRun(ReleaseIndependentRun):
     _kept: Kept | None = None
 
     def begin(self, step: int, rng: np.random.Generator, like: Tensor) -> Kept | None:
-        """Return the one mask, or None where nothing is masked; nothing is drawn from ``rng``."""
         if self._kept is None and self.frozen.any():
             self._kept = Kept.of(like.new_tensor((~self.frozen).astype(np.float64)))
         return self._kept
@@ -95,15 +91,15 @@ class ChosenMaskRun(ReleaseIndependentRun):
 
 @dataclass(frozen=True, kw_only=True)
 class RankedMask(RedrawnMask):
-    """Mask what past noisy gradients were smallest in (Zhu and Blaschko 2023, Algorithm 4, with line 20 corrected).
+    """Mask the coordinates with the smallest noisy gradients (Zhu and Blaschko 2023, Algorithm 4, line 20 corrected).
 
-    Noisy sums are added up from one draw to the next; masked coordinates, which have no noisy sum, get noise of the
-    same size in its place, so that they can come back. Printed as it is, line 20 of the algorithm adds up the gradients
-    before noise, which would release them; here it is the noisy ones. Nothing is masked until there is a ranking: in
-    the first stretch of a run, and from a resumption to the next draw.
+    Noisy sums are accumulated over a mask period. Masked coordinates have no noisy sum and get noise of the same size
+    instead, so that they can be kept again. Line 20 of the published algorithm accumulates the gradients before noise,
+    which would release them; this class accumulates noisy ones. Nothing is masked before the first ranking: in the
+    first period of a run, and after a resumption until the next period.
 
     Guarantee:
-        Ranking released values is post-processing: it costs nothing.
+        Ranking released values is post-processing and costs nothing.
     """
 
     def start(self, *, layout: Layout, num_steps: int, steps_per_epoch: int) -> RankedMaskRun:
@@ -113,7 +109,7 @@ class RankedMask(RedrawnMask):
 
 @dataclass(kw_only=True)
 class RankedMaskRun:
-    """:class:`RankedMask` in one run: the noisy sums of the present stretch, added up."""
+    """:class:`RankedMask` in one run, with the accumulated noisy sums of the current period."""
 
     units: MaskUnits
     periods: MaskPeriods
@@ -123,7 +119,6 @@ class RankedMaskRun:
     _missing_variance: float = 0.0
 
     def begin(self, step: int, rng: np.random.Generator, like: Tensor) -> Kept | None:
-        """Return the present mask, ranked at the first step of a stretch; see :meth:`MaskRun.begin`."""
         index = step // self.periods.length
         if index != self._index:
             self._kept = self._ranked(self.periods.rate(index), rng, like)
@@ -136,19 +131,19 @@ class RankedMaskRun:
         total = self._total.double().cpu().numpy()
         if self._kept is not None:
             masked = self._kept.coordinates.logical_not().cpu().numpy()
-            # one draw for the whole stretch: the sum of its steps' draws has their summed variance
+            # one draw for the whole period, with the summed variance of its steps
             total[masked] += rng.normal(0.0, math.sqrt(self._missing_variance), int(masked.sum()))
         return self.units.keep_largest(rate, self.units.mean_squares(total), like)
 
     def watch(self, private: PrivateSum, *, kept: Kept | None) -> None:
-        """Add up a released sum.
+        """Accumulate a released sum.
 
         Raises:
-            PlanError: if the noise differs from coordinate to coordinate, so that lengths cannot be compared.
+            PlanError: the noise differs between coordinates, so their sizes cannot be compared.
         """
         if private.noise_std is None:
             raise PlanError(
-                "RankedMask compares noisy coordinates with each other, which needs noise of one size on all of them. "
+                "RankedMask compares noisy coordinates, which needs noise of one size on all of them. "
                 "Use Gaussian noise, or RandomMask."
             )
         self._total = private.flat.clone() if self._total is None else self._total.add_(private.flat)

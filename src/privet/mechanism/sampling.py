@@ -1,11 +1,11 @@
-"""Sampling: which examples form a logical batch, and what that is worth.
+"""Sampling: the examples of each logical batch, and the privacy amplification by this choice.
 
-The loader, the accountant and the audits read the same object, so a run cannot be sampled in one way and accounted or
+The loader, the accountant and the audits use the same object, so a run cannot be sampled in one way and accounted or
 audited in another. Every field is public; the size of the private data set is an argument and never changes a constant
 of the plan.
 
-A *round* is what one charged event covers: one step for Poisson, fixed-size and full batches, one epoch for batches
-that are dealt out (:mod:`privet.mechanism.epoch_sampling`).
+A *round* is the unit of charging: one step for Poisson, fixed-size and full batches, one epoch for samplers that
+partition the data (:mod:`privet.mechanism.epoch_sampling`).
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Sampling(Protocol):
-    """A sampling piece of a plan. Nothing about a piece is guessed: one that lacks a member is refused by name."""
+    """A sampling piece of a plan. ``Plan`` refuses a piece that lacks a member and names the member."""
 
     @property
     def num_rounds(self) -> int:
-        """Number of events the whole run is charged."""
+        """Number of rounds of the run; each is charged as one event."""
         ...
 
     @property
     def steps_per_round(self) -> int:
-        """Number of logical steps one charged event covers."""
+        """Number of logical steps of one round."""
         ...
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of steps after which every example was used once, or once on average; from public constants."""
+        """Number of steps in which every example is used once, exactly or on average; from public constants."""
         ...
 
     @property
     def inclusion(self) -> float:
-        """Probability that a given record is in the batch of a given step, before any batch is cut to a limit."""
+        """Probability that a given record is in the batch of a given step, before truncation."""
         ...
 
     @property
@@ -58,12 +58,12 @@ class Sampling(Protocol):
 
     @property
     def batch_limit(self) -> int | None:
-        """The most examples that a step uses; None where nothing limits it."""
+        """The largest number of examples of a step; None without a limit."""
         ...
 
     @property
     def declared_size(self) -> int | None:
-        """The public number of records that the data may not exceed; None where the piece declares none."""
+        """The declared public bound on the number of records; None if the piece declares none."""
         ...
 
     @property
@@ -73,34 +73,34 @@ class Sampling(Protocol):
 
     @property
     def has_independent_coins(self) -> bool:
-        """Whether every record joins a step by a coin of its own, so that parties can sample their records apart."""
+        """Whether records join a step independently, so that parties can sample their own records."""
         ...
 
     @property
     def fixed_batches(self) -> int | None:
-        """The number of disjoint batches that every epoch walks through in the same order; None for random batches."""
+        """The number of disjoint batches, used in the same order in every epoch; None for random batches."""
         ...
 
     @property
     def same_batches_after_restart(self) -> bool:
-        """Whether a run continued by another process meets the same batches again."""
+        """Whether a run that is resumed by another process has the same batches."""
         ...
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What must be true of the run for the charge to be right, in words."""
+        """The assumptions about the run under which the charge is correct, in words."""
         ...
 
     def described(self, num_steps: int) -> str:
-        """Say in words how records were drawn in this many steps."""
+        """Return a sentence about the sampling of this many steps."""
         ...
 
     def refusal(self, adjacency: Adjacency) -> str | None:
-        """Say why this sampling gives no guarantee under ``adjacency``, or None if it does."""
+        """Return the reason why this sampling has no guarantee under ``adjacency``; None if it has one."""
         ...
 
     def round_batches(self, num_examples: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-        """Yield the index sets of one round's logical batches; a batch may be empty and is a step all the same."""
+        """Yield the indices of each logical batch of one round; an empty batch is a step, too."""
         ...
 
     def amplify(self, event: DpEvent) -> DpEvent:
@@ -109,17 +109,16 @@ class Sampling(Protocol):
 
 
 def amplified(sampling: Sampling, event: DpEvent) -> DpEvent:
-    """Return the cost of one round, given that of one release which uses every example.
+    """Return the cost of one round, given the cost of one release that uses every example.
 
     Guarantee:
-        As :meth:`Sampling.amplify`. A release that hides nothing hides nothing of the examples it was drawn from
-        either: no sampling makes it private.
+        As :meth:`Sampling.amplify`. Sampling does not make a non-private release private.
     """
     return event if isinstance(event, NonPrivateDpEvent) else sampling.amplify(event)
 
 
 class SamplingDefaults:
-    """The answers that claim nothing: no limit, no declared size, no coins of its own, no batches that come back."""
+    """Defaults that claim nothing: no limit, no declared size, no independent records, no fixed batches."""
 
     @property
     def batch_limit(self) -> int | None:
@@ -142,7 +141,7 @@ class SamplingDefaults:
 
 
 class RandomBatches(SamplingDefaults, ABC):
-    """A sampler that draws every step afresh, with one event per step, for every adjacency."""
+    """A sampler that draws every step independently, with one event per step, for every adjacency."""
 
     steps: int
 
@@ -168,13 +167,13 @@ class RandomBatches(SamplingDefaults, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Poisson(RandomBatches):
-    """Each example joins each step's batch by its own coin, with probability ``rate``.
+    """Each example joins the batch of each step independently, with probability ``rate``.
 
     Attributes:
         rate: Probability that an example joins a step.
         steps: Number of steps.
         expected_batch_size: Public constant by which the noisy sum is divided; usually rate times the declared size of
-            the data set. It never changes the guarantee.
+            the data set. It does not change the guarantee.
     """
 
     rate: float
@@ -189,10 +188,10 @@ class Poisson(RandomBatches):
     def for_dataset(
         cls, *, dataset_size: int, batch_size: float, steps: int | None = None, epochs: int | None = None
     ) -> Self:
-        """Derive rate and steps from a *declared, public* data set size; an epoch is rounded up to whole steps.
+        """Derive rate and steps from a *declared, public* data set size; epochs are rounded up to whole steps.
 
         The declared size is part of the public plan. Declare a rounded number: the exact size of a private data set is
-        itself private when one record may be added or removed.
+        itself private if one record may be added or removed.
         """
         dataset_size, batch_size = checked_sizes(dataset_size, batch_size)
         num_steps = _steps(dataset_size=dataset_size, batch_size=batch_size, steps=steps, epochs=epochs)
@@ -215,8 +214,8 @@ class Poisson(RandomBatches):
         """Yield one index set: a binomial count, then a uniform subset of that size.
 
         Guarantee:
-            This is exactly Poisson sampling: given its size, an independent-coin sample is uniform among all subsets
-            of that size. The set may be empty.
+            This is exactly Poisson sampling: given its size, a Poisson sample is uniform among all subsets of that
+            size. The set may be empty.
         """
         size = rng.binomial(num_examples, self.rate)
         yield np.sort(rng.choice(num_examples, size=size, replace=False, shuffle=False)).astype(np.int64)
@@ -272,12 +271,12 @@ class FullBatch(RandomBatches):
 class FixedSize(RandomBatches):
     """Every step draws exactly ``batch_size`` of ``dataset_size`` records, uniformly and without replacement.
 
-    No batch is ever padded or cut, but a record that leaves the batch makes room for another: the charge is that of an
-    exchange, and at small noise far above that of Poisson sampling (four times its epsilon at a multiplier of 1).
+    No batch is padded or truncated, but a record that leaves a batch is replaced by another one. So the charge is that
+    of an exchange: at small noise far above that of Poisson sampling (four times its epsilon at a multiplier of 1).
 
     Attributes:
-        dataset_size: Public number of records, exactly.
-        batch_size: Records per step; also the divisor of every noisy sum.
+        dataset_size: Exact public number of records.
+        batch_size: Records per step, and the divisor of every noisy sum.
         steps: Number of steps.
     """
 
@@ -294,7 +293,7 @@ class FixedSize(RandomBatches):
 
     @classmethod
     def for_dataset(cls, *, dataset_size: int, batch_size: int, epochs: int) -> Self:
-        """Take as many steps as cover the data ``epochs`` times, rounded up."""
+        """Return a sampler of ``epochs`` epochs, rounded up to whole steps."""
         size, batch = checks.count("dataset_size", dataset_size), checks.count("batch_size", batch_size)
         return cls(dataset_size=size, batch_size=batch, steps=math.ceil(checks.count("epochs", epochs) * size / batch))
 
@@ -326,7 +325,6 @@ class FixedSize(RandomBatches):
         return (f"{draw}, secretly, uniformly and without replacement",)
 
     def refusal(self, adjacency: Adjacency) -> str | None:
-        """Accept only the exchange of one record: every other change moves the sampling of all records."""
         if adjacency is Adjacency.REPLACE_ONE:
             return None
         return (
@@ -339,10 +337,10 @@ class FixedSize(RandomBatches):
         return f"{drawn} in each of {counted(num_steps, 'step')}, without replacement"
 
     def round_batches(self, num_examples: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-        """Yield one uniformly random index set of exactly ``batch_size``; another number of records is refused."""
+        """Yield one uniformly random set of ``batch_size`` indices; a wrong number of records is refused."""
         if num_examples != self.dataset_size:
             raise DataError(
-                f"FixedSize was planned for exactly {self.dataset_size} records, and the data set has another number. "
+                f"FixedSize was planned for exactly {self.dataset_size} records, but the data set has another number. "
                 "Under Adjacency.REPLACE_ONE the size is public: plan with the size of the data."
             )
         drawn = rng.choice(num_examples, size=self.batch_size, replace=False, shuffle=False)
@@ -362,7 +360,7 @@ def counted(number: int, word: str) -> str:
 
 
 def check_numbers(piece: object, *counts: str) -> None:
-    """Check the named counts of a frozen piece and, where it is a field, its divisor; keep them as plain numbers."""
+    """Check the named counts of a frozen piece and its field ``expected_batch_size``, and store plain numbers."""
     for name in counts:
         object.__setattr__(piece, name, checks.count(name, getattr(piece, name)))
     if "expected_batch_size" in vars(piece):
@@ -371,7 +369,7 @@ def check_numbers(piece: object, *counts: str) -> None:
 
 
 def checked_sizes(dataset_size: int, batch_size: float) -> tuple[int, float]:
-    """Return a declared data set size and an average batch that is not larger."""
+    """Return a declared data set size and an average batch size that does not exceed it."""
     dataset_size = checks.count("dataset_size", dataset_size)
     batch_size = checks.positive("batch_size", batch_size)
     if batch_size > dataset_size:
@@ -381,7 +379,7 @@ def checked_sizes(dataset_size: int, batch_size: float) -> tuple[int, float]:
 
 def _steps(*, dataset_size: int, batch_size: float, steps: int | None, epochs: int | None) -> int:
     if (steps is None) == (epochs is None):
-        raise ArgumentError("Give either steps= or epochs=, not both and not neither.")
+        raise ArgumentError(f"Give exactly one of steps and epochs, got steps={steps!r} and epochs={epochs!r}.")
     if steps is not None:
         return checks.count("steps", steps)
     return math.ceil(checks.count("epochs", epochs) * dataset_size / batch_size)

@@ -12,8 +12,7 @@ from torch import nn
 from privet import checks
 from privet.errors import PrivetError, RecipeError
 from privet.gradients.capture.capture import Capture
-from privet.gradients.capture.marks import mark_batch
-from privet.gradients.capture.recorded import sources_of
+from privet.gradients.capture.recorded import mark_batch, sources_of
 from privet.gradients.engines.support import check_model, find_problems
 from privet.gradients.rules.layer_rules import RULES
 from privet.models import MODELS, count_parameters

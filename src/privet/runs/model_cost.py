@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from privet.errors import UnsupportedModel
 from privet.gradients.capture.capture import Capture
-from privet.gradients.capture.marks import mark_batch, tensors_in
-from privet.gradients.capture.reaching import Reach, reach_of
-from privet.gradients.capture.recorded import send_back, sources_of
+from privet.gradients.capture.reaching import reach_of
+from privet.gradients.capture.recorded import Reach, mark_batch, send_back, sources_of, tensors_in
 from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
 from privet.gradients.norms.planner import Choice
 from privet.mechanism.clipping import Threshold
@@ -180,8 +179,7 @@ class _Subject:
             losses = self._losses(self._batch)
         if self._reach is None:
             self._reach = reach_of(losses, capture.recording, self._parameters, self.layout)
-        self._reach.apply(capture.recording)
-        send_back(losses.sum(), capture.recording, (), keep_graph=False)
+        send_back(losses.sum(), capture.recording, self._reach.roots, keep_graph=False)
         capture.recording.release()
 
     def seconds(self, timed: Callable[[], None]) -> float:

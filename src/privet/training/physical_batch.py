@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from privet import checks
 from privet.errors import DataError
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.support import check_model

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privet.errors import LoopError
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.engine import NewProgram, RunningEngine
 from privet.isolation.watch import Family, Watch
 from privet.mechanism.clipping import ClippingRule, ClippingRun
@@ -202,7 +202,7 @@ class LogicalBatch:
         how, watch = self._how, self._how.watch
         for part in split(self._indices, how.physical_batch_size):
             batch = fetch(how.dataset, part, how.collate, how.device)
-            has_all_rows, is_first = has_rows(batch, len(part)), watch.has_met_none
+            has_all_rows, is_first = has_rows(batch, len(part)), len(part) == 1 and watch.has_met_none
             pieces: Iterable[tuple[Any, int]] = [(batch, len(part))]
             if watch.wants_two_sizes and how.cuts and has_all_rows and len(part) >= SMALLEST_CUT:
                 pieces = cut_in_two(batch, len(part))
@@ -218,7 +218,7 @@ class LogicalBatch:
                     if not family.is_compared:
                         with watch.probing(family), draws.again():
                             yield repeated, wanted, True
-            if is_first and len(part) == 1 and has_all_rows:  # its program says nothing of those for several examples
+            if is_first and has_all_rows:  # its program says nothing of those for several examples
                 for repeated, wanted in resized(batch, 1, limit=how.physical_batch_size):
                     with draws.again():
                         yield repeated, wanted, True

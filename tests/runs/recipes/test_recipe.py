@@ -165,7 +165,7 @@ def test_a_declared_size_means_the_same_as_the_rate_and_steps_that_follow_from_i
         ("privacy.sampling.batch_size=10", "does not go with a declared size"),
         ('privacy.sampling={kind="poisson", batch_size=10, epochs=1}', "privacy.sampling lacks dataset_size"),
         ('privacy.sampling={kind="poisson", dataset_size=5, batch_size=10, epochs=1}', "is larger than the declared"),
-        ('privacy.sampling={kind="poisson", dataset_size=50, batch_size=10}', "either steps= or epochs="),
+        ('privacy.sampling={kind="poisson", dataset_size=50, batch_size=10}', "exactly one of steps and epochs"),
         ("training.epochs=5", "the length of a run belongs to its guarantee. Set privacy.sampling.epochs."),
         ("batch_size=5", "Set privacy.sampling.batch_size."),
         (

@@ -14,9 +14,18 @@ from privet.errors import UnsupportedModel
 from privet.gradients.capture.autograd_graph import nodes_behind
 from privet.gradients.capture.composites import DECOMPOSED, EXPANDING
 from privet.gradients.capture.in_place import Function, with_own_history, writes
-from privet.gradients.capture.marks import MARK, changed_by, is_batch, tensors_in
 from privet.gradients.capture.rearranging import rearranges
-from privet.gradients.capture.recorded import KnownCall, KnownUse, Recording, Source, Use
+from privet.gradients.capture.recorded import (
+    MARK,
+    KnownCall,
+    KnownUse,
+    Recording,
+    Source,
+    Use,
+    changed_by,
+    is_batch,
+    tensors_in,
+)
 from privet.gradients.capture.recurrent_layers import COMPOSITES, ORDERING, PACKING, remember_order
 from privet.gradients.capture.views import undo_of
 from privet.isolation.follow import Follower

@@ -11,7 +11,7 @@ from torch.optim import LBFGS, Optimizer, SparseAdam
 
 from privet.accounting.ledger import Ledger
 from privet.errors import LoopError, PlanError, UnsupportedModel, WeightsChanged
-from privet.isolation.watch import Watch
+from privet.isolation.watch import Evidence, Watch
 from privet.mechanism.noise import Noise
 from privet.mechanism.sums import ClippedSum
 from privet.training.loop_events import Observer
@@ -177,11 +177,14 @@ class EvidenceRecorder(Observer):
     def __init__(self, *, ledger: Ledger, watch: Watch, preflight: Preflight) -> None:
         """Read from the watch and the pre-flight, write to the ledger."""
         self._ledger, self._watch, self._preflight = ledger, watch, preflight
+        self._noted: Evidence | None = None
 
     def before_noise(self, clipped: ClippedSum, noise: Noise) -> None:
         self._preflight.check_held()
-        watch = self._watch
-        self._ledger.note_evidence(tried=watch.tried, settled=watch.settled, vouched=watch.waived)
+        found = self._watch.evidence
+        if found is not self._noted:
+            self._ledger.note_evidence(tried=found.tried, settled=found.settled, vouched=found.waived)
+            self._noted = found
 
 
 class ParameterGuard:
