@@ -51,7 +51,6 @@ def first_step(model_name: str, contender_name: str, device: torch.device, scale
     )
 
 
-
 def _alone(model: str, contender: str, device: str, scale: str, threads: int, kernels: str) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.first_step", "--alone", "--models", model, "--contenders", contender]
     command += ["--device", device, "--scale", scale, "--threads", str(threads)]

@@ -102,7 +102,6 @@ class DevicePeak:
         return torch.cuda.max_memory_allocated() - self._before
 
 
-
 def measured(width: int, device: torch.device, rounds: int) -> list[dict[str, Any]]:
     """Time all kinds in turns and return their medians in milliseconds, and their extra memory."""
     flat = torch.zeros(2 * width * width, device=device)

@@ -74,7 +74,6 @@ def warm_step(model_name: str, device: torch.device, scale: Scale, seconds: floa
     return statistics.median(times)
 
 
-
 def _alone(version: Path, arguments: list[str]) -> float:
     paths = [str(version.resolve()), str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(  # noqa: S603 -- this program itself, with names from its own lists
