@@ -8,7 +8,7 @@ _RULE = "mechanism/clipping.py"
 _RULES = "mechanism/clipping.py"
 _ENGINE = "gradients/engines/engine.py"
 _QUOTIENTS = "quotients = per_group(bounds, norms) / norms"
-_FACTORS = "        self.factors = factors = self._factors(rule, norms)\n        bad = self._bad(norms)"
+_FACTORS = "        self.factors = factors\n"
 _LAW = "tests/contract/test_clipping.py::test_factors_are_finite_and_keep_every_group_within_its_bound"
 _SUMS = "tests/contract/test_clipped_sums.py::test_no_record_moves_the_sum_further_than_the_rule_declares"
 _BOUND = "tests/contract/test_engines.py::test_removing_one_example_moves_the_sum_at_most_the_sensitivity"
@@ -112,9 +112,7 @@ CLIPPING = (
         name="clip-after-averaging",
         breaks="the sum of a physical batch is clipped instead of each example",
         edits=(
-            Edit(
-                file=_ENGINE, old=_FACTORS, new=_FACTORS.replace("self._factors(rule, norms)", "torch.ones_like(norms)")
-            ),
+            Edit(file=_ENGINE, old=_FACTORS, new="        self.factors = factors = torch.ones_like(norms)\n"),
             Edit(
                 file=_ENGINE,
                 old="        if self._planner.has_new:\n",
@@ -129,9 +127,7 @@ CLIPPING = (
         "all examples of a physical batch share the factor of their mean norm",
         _ENGINE,
         _FACTORS,
-        _FACTORS.replace(
-            "self._factors(rule, norms)", "rule.factors(norms.mean(0, keepdim=True)).expand_as(norms).contiguous()"
-        ),
+        "        factors = rule.factors(norms.mean(0, keepdim=True)).expand_as(norms).contiguous()\n" + _FACTORS,
         _ADDITIVE,
         _BOUND,
     ),
