@@ -20,6 +20,7 @@ from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
+from privet.mechanism.ablations import NoNoise
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
@@ -270,7 +271,7 @@ class RunningPrivet:
         self._losses = self._compute_losses  # one object: a recording belongs to one function
         dtype = torch.promote_types(self._parameters[0].dtype, torch.float32)
         self._flat = torch.zeros(self._layout.num_coordinates, device=self._device, dtype=dtype)
-        noise = Gaussian(noise_multiplier=settings.noise_multiplier)
+        noise = Gaussian(noise_multiplier=settings.noise_multiplier) if settings.noise_multiplier else NoNoise()
         self._noise = noise.start(self._layout, has_mask=False)
         self._updates = Updates(
             source=Streams.new(self._device, seed=settings.seed).noise,

@@ -273,7 +273,7 @@ def test_persons_with_several_records_are_not_promised_what_one_record_is(ask: A
     (own / "my.csv").write_text(visits(per_patient=9))
     found = ask("train", "my.csv", *TO_PROTECT, *PERSON, "--set", "table.person=patient")
     assert found.code != 0
-    assert "In the column 'patient' somebody has several records" in found.err
+    assert "In the column 'patient' a person has several records" in found.err
     assert "p1" not in found.err
     assert not (own / "runs").exists()
     allowed = ask("train", "my.csv", *TO_PROTECT, "--set", "table.person=patient")
