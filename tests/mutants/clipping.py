@@ -153,8 +153,8 @@ CLIPPING = (
         "uses-of-a-shared-layer-measured-apart",
         "the products between two calls of one layer are missing from the norm",
         "gradients/engines/bookkeeping.py",
-        "            self._clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))",
-        "            for part in parts:\n                self._clipper.take(position, part)",
+        "            self.clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))",
+        "            for part in parts:\n                self.clipper.take(position, part)",
         _WAY + "[two parts of one weight-book-keeping]",
     ),
     one(
@@ -185,8 +185,8 @@ CLIPPING = (
         "half-precision-margin-dropped",
         "what rounding to eight bits hides of a norm is not allowed for",
         "gradients/norms/strategies.py",
-        "return 2.0**-6  # weighted factors are rounded to 8 bits",
-        "return 0.0",
+        "margin = 2.0**-6  # weighted factors are rounded to 8 bits",
+        "margin = 0.0",
         "tests/gradients/norms/test_margins.py::test_products_of_half_precision_leave_room_for_their_rounding",
     ),
     one(
@@ -345,8 +345,8 @@ CLIPPING = (
         "one-example-is-never-tried",
         "with one example at a time a wrong gradient is clipped and added",
         "gradients/engines/bookkeeping.py",
-        "            if proof.trace is not None:\n                trial",
-        "            if proof.trace is not None and size > 1:\n                trial",
+        "            if proof.trace is not None:\n                options",
+        "            if proof.trace is not None and size > 1:\n                options",
         "tests/gradients/rules/test_custom_rules.py::test_a_wrong_rule_is_refused_however_few_examples_come_at_a_time",
     ),
     one(
