@@ -67,13 +67,8 @@ def share_of_watch(size: Size, device: torch.device, *, num_steps: int) -> dict[
                 begin, before = now(device), watch.seconds
     finally:
         for method, original in originals.items():
-<<<<<<< HEAD:benchmarks/watching.py
-            setattr(LoopGuard, method, original)
-    # the first steps try the program out; those around powers of two look at everything
-=======
             setattr(LoopGuard, method, original)
     # The first steps prove the program; steps around powers of two check all weights.
->>>>>>> main:benchmarks/weight_watch.py
     usual = [row for number, row in enumerate(rows) if number > 2 and not _is_whole(number)]
     whole = [row for number, row in enumerate(rows) if number > 2 and _is_whole(number)]
     return {"usual": _share(usual), "whole": _share(whole), "steps": rows}
