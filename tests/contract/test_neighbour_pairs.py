@@ -44,6 +44,7 @@ class Summing:
 
     def __call__(self, inputs: Tensor, scale: float, *, last: float = 1.0) -> Tensor:
         """Return the clipped sum; the last example's loss counts ``last`` times."""
+        self.running.watch.step += 1  # the factor may change from one step to the next
         flat = torch.zeros(self.layout.num_coordinates, dtype=self.dtype)
         leaves: Sequence[Tensor] = ()
         if self.running.wants_input_gradients:

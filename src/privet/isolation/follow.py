@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from privet.isolation.asking import READING
 from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within
 from privet.isolation.place import Cause, Fault, Place, Verdict
-from privet.isolation.programs import Known, Log, Programs, Proof
+from privet.isolation.programs import CONSTANT, Known, Log, Programs, Proof
 from privet.isolation.reads import Read, checks_only, may_read
 from privet.isolation.signs import (
     GIVEN,
@@ -44,7 +44,7 @@ from privet.isolation.tracer import Trace, Tracer, tracer
 _SHIFT = 24
 _MOST_RESULTS = 1 << _SHIFT
 _FOLLOWERS = itertools.count(1)
-_CONSTANT, _CONSTANTS = "_privet_constant", itertools.count(1)
+_CONSTANTS = itertools.count(1)
 _hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _num_nodes = torch._C._autograd._get_sequence_nr  # how many nodes of the graph this thread has made
 _GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
@@ -333,11 +333,12 @@ class Follower:
 
     def _constant(self, tensor: Tensor) -> Any:
         """Return which constant a tensor is; one that is new to a program that was not traced may be a result."""
-        number: int = getattr(tensor, _CONSTANT, 0)
+        number: int = getattr(tensor, CONSTANT, 0)
         if number:
             return number
         number = next(_CONSTANTS)
-        setattr(tensor, _CONSTANT, number)
+        setattr(tensor, CONSTANT, number)
+        self._programs.mark(tensor)
         is_known = self.tracer is not None and not self.tracer.has_made(tensor)
         return number if is_known else Fresh(number)
 

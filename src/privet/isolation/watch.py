@@ -20,8 +20,6 @@ from privet.isolation.tracer import Trace
 _LONGEST = 200
 
 
-UNFOLLOWED = "no program read examples in another thread or with torch's modes switched off, where nobody can follow it"
-"""What every guarantee of a session assumes of the programs that it ran."""
 _OTHER_NUMBERS = "floats or constants that it uses depend on how many examples are in the batch"
 ONE_SIZE = "the program met batches of one size only"
 

@@ -22,7 +22,6 @@ from privet import checks
 from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import VoidReason
 from privet.errors import LoopError
-from privet.isolation.watch import UNFOLLOWED
 from privet.mechanism.executed import ExecutedRound
 from privet.training.loop_events import LossFunction
 from privet.training.prepared import PreparedRun
@@ -57,7 +56,7 @@ class Session:
         self._run.open()
         self._is_open, self._events = True, self._run.events
         source, unseen = self._run.streams.noise.description, self._run.guard.weights.assumptions
-        self._assumptions = (f"noise came from {source}", *unseen, UNFOLLOWED)
+        self._assumptions = (f"noise came from {source}", *unseen)
         for notify in self._events.run_begins:
             notify(self.ledger.charged_rounds)
         return self

@@ -136,6 +136,7 @@ class RunningBookKeeping:
 
     def close(self) -> None:
         self.abandon()
+        self.watch.programs.unmark()
 
     def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
         """Run the backward pass and add the clipped sum; see :meth:`RunningEngine.add_clipped`."""

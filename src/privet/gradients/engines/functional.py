@@ -107,6 +107,7 @@ class RunningFunctional:
 
     def close(self) -> None:
         self.abandon()
+        self.watch.programs.unmark()
         self._handle.remove()
 
     def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
