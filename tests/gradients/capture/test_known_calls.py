@@ -145,7 +145,8 @@ def _loop(model: Switched, batch: Tensor) -> Tensor:
     return total
 
 
-def test_a_known_layer_that_is_called_without_gradients_is_examined(examined: list[str]) -> None:
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])  # of the second no call is seen
+def test_a_known_layer_that_is_called_without_gradients_is_examined(mode: Callable[[], Any]) -> None:
     model = network()
     running, into, rule = started(BookKeeping(), model, NORM)
     for seed in range(4):
@@ -153,9 +154,9 @@ def test_a_known_layer_that_is_called_without_gradients_is_examined(examined: li
 
     def frozen_below(model: nn.Module, inputs: Tensor) -> Tensor:
         first, *rest = model  # type: ignore[misc]
-        with torch.no_grad():
+        with mode():
             hidden = first(inputs)
-        losses: Tensor = nn.Sequential(*rest)(hidden).square().sum(1)
+        losses: Tensor = nn.Sequential(*rest)(hidden.clone()).square().sum(1)
         return losses
 
     with pytest.raises(UnsupportedModel, match=r"0\.bias.*took no part"):
