@@ -312,7 +312,7 @@ CLIPPING = (
     one(
         "layers-may-be-unfrozen",
         "a layer that joins during a session is moved by gradients without noise",
-        "training/weight_watch/guards.py",
+        "training/weight_watch/guard.py",
         "if value.requires_grad is not (id(value) in self._trained):",
         "if value is None:",
         "tests/training/preflight/test_later_programs.py::test_a_layer_that_is_unfrozen_during_a_session_is_refused",
@@ -320,7 +320,7 @@ CLIPPING = (
     one(
         "stray-gradients-are-applied",
         "the optimizer applies a gradient that never went through a private step",
-        "training/weight_watch/guards.py",
+        "training/weight_watch/guard.py",
         "if value.grad is not None and id(value) not in self._trained:",
         "if value is None:",
         "tests/training/preflight/test_later_programs.py::test_a_gradient_of_a_frozen_parameter_that_the_optimizer_holds_is_not_applied",
@@ -368,15 +368,15 @@ CLIPPING = (
     one(
         "optimizer-steps-freely",
         "the user's own optimizer.step() trains without privacy",
-        "training/weight_watch/guards.py",
-        "        if not self._open:",
-        "        if self._open is None:",
+        "training/weight_watch/guard.py",
+        "        if not self._may_step:",
+        "        if self._may_step is None:",
         "tests/training/weight_watch/test_guards.py::test_a_step_of_the_optimizer_outside_an_update_is_refused",
     ),
     one(
         "foreign-parameters-accepted",
         "the optimizer moves parameters that no private step covers",
-        "training/weight_watch/guards.py",
+        "training/trained.py",
         "    if foreign:",
         "    if foreign < 0:",
         "tests/training/weight_watch/test_guards.py::test_an_optimizer_with_foreign_parameters_is_refused",

@@ -332,7 +332,7 @@ ISOLATION = (
     one(
         "repeated-with-other-draws",
         "a program that takes its way at random is repeated on another way, and never proven",
-        "training/random_state.py",
+        "training/batching.py",
         "        after = Draws.now(self.device)\n        self.restore()\n",
         "        after = Draws.now(self.device)\n",
         "tests/training/preflight/test_later_programs.py::"
