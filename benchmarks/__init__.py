@@ -1,4 +1,4 @@
-"""What a private step costs: every engine and the installed rivals beside plain training, on eight models.
+"""The cost of a private step: every engine and the installed rival libraries against plain training, on eight models.
 
     python -m benchmarks run --device cuda --json runs/bench.json --markdown runs/bench.md
     python -m benchmarks check --scale tiny
@@ -6,6 +6,6 @@
     python -m benchmarks table runs/bench.json
     python -m benchmarks.first_step --device cuda
 
-Only ratios within one run mean anything: contenders take turns, round by round, in one process. Rivals that are not
-installed, or that refuse a model, are rows with the reason.
+Only ratios within one run are meaningful: contenders take turns, round by round, in one process. A rival that is not
+installed, or that refuses a model, is a row with the reason.
 """

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-# The profiler measures memory here and announces every start and stop unless told not to before torch is loaded.
+# The profiler, which measures memory here, logs every start and stop unless this is set before torch is loaded.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 import click
@@ -33,7 +33,7 @@ _models = click.option("--models", default=",".join(WORKLOADS), show_default=Tru
 _contenders = click.option("--contenders", default=",".join(CONTENDERS), show_default=True, help="Short names.")
 _device = click.option("--device", default="auto", show_default=True, help="cpu, cuda or auto.")
 _scale = click.option(
-    "--scale", type=click.Choice([scale.value for scale in Scale]), help="Default: what the device is made for."
+    "--scale", type=click.Choice([scale.value for scale in Scale]), help="Default: the scale of the device."
 )
 _precision = click.option(
     "--precision", type=click.Choice([each.value for each in Precision]), help="Default: tf32 on cuda, else fp32."
@@ -44,7 +44,7 @@ _markdown = click.option("--markdown", "markdown_file", type=click.Path(path_typ
 
 @click.group()
 def main() -> None:
-    """Measure what a private step costs beside plain training and other libraries."""
+    """Measure the cost of a private step against plain training and other libraries."""
 
 
 @main.command()
@@ -58,7 +58,7 @@ def main() -> None:
 @click.option("--threads", default=1, show_default=True, help="Processor threads; more than one uses elapsed time.")
 @click.option("--batch", type=int, help="Examples per step instead of the model's own number.")
 @click.option("--check-examples", default=16, show_default=True, help="Examples compared with the loop; 0 for none.")
-@click.option("--accumulate", default=1, show_default=True, help="Time also steps of so many batches with one noise.")
+@click.option("--accumulate", default=1, show_default=True, help="Also time steps of this many batches with one noise.")
 @click.option("--gate", is_flag=True, help="End with an error if the default engine is below a model's floor.")
 @_json
 @_markdown
@@ -99,7 +99,7 @@ def run(
         )
         record = _with_rows(record, rows, json_file, markdown_file)
     if gate:
-        _hold_to_floors(record.rows)
+        _check_floors(record.rows)
 
 
 @main.command()
@@ -110,7 +110,7 @@ def run(
 @click.option("--examples", default=16, show_default=True, help="Examples compared with the loop.")
 @_json
 def check(models: str, contenders: str, device: str, scale: str | None, examples: int, json_file: Path | None) -> None:
-    """Compare clipped sums with a float64 loop; exit with an error if one of privet's is wrong."""
+    """Compare clipped sums with a float64 loop; exit with an error if a sum of privet is wrong."""
     where = _prepare(device, 1)
     record = _describe(where, Precision.FP32, threads=1, rounds=0)
     for workload in _pick("model", WORKLOADS, models):
@@ -149,7 +149,7 @@ def growth(
     json_file: Path | None,
     markdown_file: Path | None,
 ) -> None:
-    """Follow throughput and memory as batch, sequence length and width grow."""
+    """Measure throughput and memory as batch, sequence length and width grow."""
     where = _prepare(device, 1)
     chosen = Precision(precision) if precision else _default_precision(where)
     known = {axis.name: axis for axis in axes(_scale_for(where, scale))}
@@ -199,7 +199,7 @@ def _pick(kind: str, known: Any, names: str) -> list[Any]:
 
 
 def _prepare(device: str, threads: int) -> torch.device:
-    # Rivals make torch warn in every step; printing it would be charged to their time.
+    # Rivals cause torch warnings in every step; printing them would count as their time.
     warnings.simplefilter("ignore")
     torch.set_num_threads(threads)
     if device == "auto":
@@ -237,14 +237,14 @@ def _describe(device: torch.device, precision: Precision, *, threads: int, round
 
 
 def _with_rows(record: Record, rows: tuple[Row, ...], json_file: Path | None, markdown_file: Path | None) -> Record:
-    """Print the rows and save the grown record: what was measured survives whatever happens to the next model."""
+    """Print the rows and save the extended record, so that a failure in the next model loses no rows."""
     grown = replace(record, rows=(*record.rows, *rows))
     _save(grown, json_file, markdown_file)
     click.echo(markdown(replace(record, environment={}, settings={}, rows=rows)))
     return grown
 
 
-def _hold_to_floors(rows: Sequence[Row]) -> None:
+def _check_floors(rows: Sequence[Row]) -> None:
     judged = [row for row in rows if row.contender == DEFAULT_ENGINE]
     below = [row for row in judged if row.ratio is None or row.ratio < WORKLOADS[row.model].floor]
     if below or not judged:

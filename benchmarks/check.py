@@ -1,4 +1,4 @@
-"""Whether a contender computes the clipped sum it is timed for, judged by a loop in double precision."""
+"""Correctness of the clipped sums of contenders, against a loop in double precision."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from benchmarks.contenders import Contender, Settings
 from benchmarks.models import Batch, losses_of
 
-# Opacus divides by the norm plus 1e-6, and long sums in float32 lose a digit: right means right to five digits.
+# Five digits: Opacus divides by the norm plus 1e-6, and long sums in float32 lose a digit.
 TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """The clipped sum of one batch and the bound it was clipped at.
+    """The clipped sum of one batch and its clipping bound.
 
     Attributes:
         clip_norm: The median norm, so that about half of the examples are clipped.
@@ -32,12 +32,12 @@ class Truth:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """How far a contender's clipped sum is from the truth.
+    """The error of a contender's clipped sum.
 
     Attributes:
-        relative_error: Length of the difference over length of the truth, over all parameters together; parameters
-            that the contender leaves out count as zero.
-        missing_parameters: How many it leaves out.
+        relative_error: Norm of the difference over the norm of the truth, over all parameters together; a parameter
+            that the contender leaves out counts as zero.
+        missing_parameters: Number of parameters that the contender leaves out.
     """
 
     relative_error: float
@@ -51,7 +51,7 @@ def true_clipped_sum(model: nn.Module, batch: Batch) -> Truth:
     norms = [float(_flat(gradients).norm()) for gradients in _gradients(double, batch)]
     clip_norm = statistics.median(norms)
     sums: dict[str, Tensor] = {}
-    # A second pass instead of a list of gradients: the largest model has a gigabyte of them per example.
+    # A second pass instead of a list of gradients: an example of the largest model has a gigabyte of them.
     for norm, gradients in zip(norms, _gradients(double, batch), strict=True):
         factor = min(1.0, clip_norm / norm) if norm > 0 else 1.0
         for name, gradient in zip(names, gradients, strict=True):
@@ -80,7 +80,7 @@ def judge(contender: Contender, model: nn.Module, batch: Batch, truth: Truth) ->
     """Compare a contender's clipped sum on a copy of the model with the truth.
 
     Raises:
-        Exception: whatever the contender raises; the caller turns it into a row.
+        Exception: any error of the contender; the caller turns it into a row.
     """
     settings = Settings(logical_batch=len(batch[0]), clip_norm=truth.clip_norm, noise_multiplier=0.0)
     running = contender.setup(copy.deepcopy(model), settings)

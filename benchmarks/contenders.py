@@ -1,7 +1,7 @@
-"""Who takes part: plain training and privet's engines. The other libraries are in :mod:`benchmarks.rivals`.
+"""The contenders: plain training and privet's engines. Other libraries are in :mod:`benchmarks.rivals`.
 
-Every contender does the whole of one logical step: forward and backward of each physical batch, clipping, noise, and
-the update of a plain SGD optimizer. What it may not do is skip a part that another one does.
+Every contender does one complete logical step: forward and backward of each physical batch, clipping, noise, and the
+update of a plain SGD optimizer. No contender may skip a part that another one does.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.models import Batch, losses_of
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional
+from privet.mechanism.ablations import NoNoise
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
@@ -31,7 +32,7 @@ from privet.training.updates import Updates
 
 
 class Role(Enum):
-    """What a contender is compared as."""
+    """The role of a contender in the comparison."""
 
     BASELINE = "baseline"
     PRIVET = "privet"
@@ -39,7 +40,7 @@ class Role(Enum):
 
 
 class Option(Enum):
-    """How a step is launched; like is compared with like."""
+    """The launch of a step; a contender is compared with the baseline of the same option."""
 
     EAGER = "eager"
     GRAPH = "graph"
@@ -48,15 +49,15 @@ class Option(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What is the same for all contenders of one comparison.
+    """The common settings of all contenders of one comparison.
 
     Attributes:
         logical_batch: Examples of one step; the divisor of the gradient sum.
         clip_norm: Bound on each example's gradient.
-        noise_multiplier: Noise over bound; 0 only for comparing clipped sums, where no noise may be added.
-        learning_rate: Small, so that the weights of all contenders stay where they began.
+        noise_multiplier: Noise over bound; 0 only to compare clipped sums, without noise.
+        learning_rate: Small, so that the weights of all contenders hardly change.
         autocast: Precision of matrix products under autocast, or None.
-        seed: Seeds the noise; timings do not depend on it.
+        seed: Seed of the noise; timings do not depend on it.
     """
 
     logical_batch: int
@@ -67,7 +68,7 @@ class Settings:
     seed: int = 0
 
     def precision(self, device: torch.device) -> AbstractContextManager[object]:
-        """Return the context a forward pass runs in."""
+        """Return the context manager for a forward pass."""
         return nullcontext() if self.autocast is None else torch.autocast(device.type, dtype=self.autocast)
 
 
@@ -75,15 +76,15 @@ class Running(Protocol):
     """A contender bound to one model."""
 
     def step(self, parts: Sequence[Batch]) -> None:
-        """Do one whole step over the physical batches of one logical batch."""
+        """Do one complete step over the physical batches of one logical batch."""
         ...
 
     def clipped_sum(self, batch: Batch) -> Mapping[str, Tensor]:
-        """Return the sum of clipped gradients by the original parameter name; what is not trained is absent."""
+        """Return the sum of clipped gradients by the original parameter name; untrained parameters are absent."""
         ...
 
     def close(self) -> None:
-        """Leave the model."""
+        """Detach from the model."""
         ...
 
 
@@ -97,17 +98,17 @@ class Contender(Protocol):
 
     @property
     def role(self) -> Role:
-        """What it is compared as."""
+        """Its role in the comparison."""
         ...
 
     @property
     def option(self) -> Option:
-        """How its step is launched."""
+        """The launch of its step."""
         ...
 
     @property
     def noise_dtype(self) -> str:
-        """In what precision it draws noise, or "none"."""
+        """Precision of its noise, or "none"."""
         ...
 
     def setup(self, model: nn.Module, settings: Settings) -> Running:
@@ -120,13 +121,13 @@ class NoClippedSum(TypeError):
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Return where the model's parameters live."""
+    """Return the device of the model's parameters."""
     return next(model.parameters()).device
 
 
 @dataclass(frozen=True, kw_only=True)
 class NonPrivate:
-    """Plain training, the measure of all others."""
+    """Plain training, the baseline."""
 
     name: str = "non_private"
     role: Role = Role.BASELINE
@@ -134,7 +135,6 @@ class NonPrivate:
     noise_dtype: str = "none"
 
     def setup(self, model: nn.Module, settings: Settings) -> RunningNonPrivate:
-        """Make the optimizer."""
         return RunningNonPrivate(model, settings)
 
 
@@ -155,11 +155,10 @@ class RunningNonPrivate:
         self._optimizer.step()
 
     def clipped_sum(self, batch: Batch) -> Mapping[str, Tensor]:
-        """Refuse: plain training clips nothing."""
         raise NoClippedSum("plain training clips nothing")
 
     def close(self) -> None:
-        """Nothing was attached."""
+        pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +171,7 @@ class NonPrivateGraph:
     noise_dtype: str = "none"
 
     def setup(self, model: nn.Module, settings: Settings) -> RunningNonPrivateGraph:
-        """Make the optimizer; the step is captured when the first batch is there."""
+        """Create the optimizer; the first batch captures the step."""
         return RunningNonPrivateGraph(model, settings)
 
 
@@ -185,7 +184,6 @@ class RunningNonPrivateGraph(RunningNonPrivate):
         self._static: list[Batch] = []
 
     def step(self, parts: Sequence[Batch]) -> None:
-        """Copy the examples in and replay."""
         if self._graph is None:
             self._capture(parts)
         assert self._graph is not None
@@ -196,12 +194,12 @@ class RunningNonPrivateGraph(RunningNonPrivate):
 
     def _capture(self, parts: Sequence[Batch]) -> None:
         self._static = [(inputs.clone(), labels.clone()) for inputs, labels in parts]
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
+        warm_up = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        warm_up.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(warm_up):
             for _ in range(3):
                 super().step(self._static)
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(warm_up)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             super().step(self._static)
@@ -209,7 +207,7 @@ class RunningNonPrivateGraph(RunningNonPrivate):
 
 @dataclass(frozen=True, kw_only=True)
 class NonPrivateCompiled:
-    """Plain training of a model and loss that torch compiles as one."""
+    """Plain training with the model and the loss compiled together."""
 
     name: str = "non_private_compiled"
     role: Role = Role.BASELINE
@@ -240,7 +238,7 @@ class RunningNonPrivateCompiled(RunningNonPrivate):
 
 @dataclass(frozen=True, kw_only=True)
 class Privet:
-    """A private step as a session does it, with one of privet's engines."""
+    """A private step as in a session, with one of privet's engines."""
 
     name: str
     engine: Engine
@@ -250,7 +248,6 @@ class Privet:
     noise_dtype: str = "float64"
 
     def setup(self, model: nn.Module, settings: Settings) -> RunningPrivet:
-        """Start the engine and lay out the flat gradient."""
         return RunningPrivet(self, model, settings)
 
 
@@ -266,11 +263,11 @@ class RunningPrivet:
         self._running = choice.engine.start(model, self._parameters, self._layout)
         self._launcher = choice.launch.start(self._running, self._device)
         self._must_record = choice.option is not Option.EAGER
-        self._num_open = 0
-        self._losses = self._compute_losses  # one object: a recording belongs to one function
+        self._num_unrecorded = 0
+        self._losses = self._compute_losses  # one object for all steps: a recording belongs to one function object
         dtype = torch.promote_types(self._parameters[0].dtype, torch.float32)
         self._flat = torch.zeros(self._layout.num_coordinates, device=self._device, dtype=dtype)
-        noise = Gaussian(noise_multiplier=settings.noise_multiplier)
+        noise = Gaussian(noise_multiplier=settings.noise_multiplier) if settings.noise_multiplier else NoNoise()
         self._noise = noise.start(self._layout, has_mask=False)
         self._updates = Updates(
             source=Streams.new(self._device, seed=settings.seed).noise,
@@ -297,8 +294,8 @@ class RunningPrivet:
             size = len(batch[0])
             if self._launcher.add(batch, size, size, self._losses, self._rule, total) is not None:
                 continue
-            self._num_open += 1
-            if self._must_record and self._num_open > 4 * len(parts):
+            self._num_unrecorded += 1
+            if self._must_record and self._num_unrecorded > 4 * len(parts):
                 raise RuntimeError("The batch was not recorded.")
             mark_batch(batch)
             self._running.begin(size)
@@ -315,7 +312,6 @@ class RunningPrivet:
         return {name: flat[where].view(shape) for name, where, shape in named}
 
     def close(self) -> None:
-        """Detach the engine."""
         self._running.close()
 
 

@@ -1,10 +1,10 @@
-"""How much later a first private step ends than a first plain one, each in a process that has done nothing yet.
+"""The delay of a first private step against a first plain step, each in a new process.
 
     python -m benchmarks.first_step --models mnist,vit_s --json-file runs/first_step.json
 
-The clock starts when torch, privet and the device are there and the model and its batch are in place; it stops when the
-first step is done. Kernels are kept in a folder that is empty at the beginning; a second process of each contender
-finds there what the first has built.
+The clock starts when torch, privet and the device are loaded and the model and its batch are on the device; it stops at
+the end of the first step. The kernel cache is empty at first; a second process of each contender finds the kernels that
+the first process built.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -28,33 +27,28 @@ from benchmarks.contenders import OURS, Settings
 from benchmarks.machine import Precision, environment
 from benchmarks.measure import make
 from benchmarks.models import WORKLOADS, Scale
+from benchmarks.pairs import now
 
 CONTENDERS = {contender.name: contender for contender in OURS}
 _BASELINE = "non_private"
 
 
 def first_step(model_name: str, contender_name: str, device: torch.device, scale: Scale) -> dict[str, float]:
-    """Return the seconds of setting up, of the first and of the second step, in this process."""
+    """Return the seconds of the set-up, of the first and of the second step, in this process."""
     size = WORKLOADS[model_name].sizes[scale]
     model, batch = make(size, size.batch_size, device=device, seed=0)
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)  # torch loads its compiler with the first optimizer
     precision = Precision.TF32 if device.type == "cuda" else Precision.FP32
     with precision.applied():
-        times = [_now(device)]
+        times = [now(device)]
         running = CONTENDERS[contender_name].setup(copy.deepcopy(model), Settings(logical_batch=size.batch_size))
-        times.append(_now(device))
+        times.append(now(device))
         for _ in range(2):
             running.step([batch])
-            times.append(_now(device))
+            times.append(now(device))
     return dict(
         zip(("setup", "first", "second"), (end - start for start, end in itertools.pairwise(times)), strict=True)
     )
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def _alone(model: str, contender: str, device: str, scale: str, threads: int, kernels: str) -> dict[str, float]:
@@ -70,7 +64,7 @@ def _alone(model: str, contender: str, device: str, scale: str, threads: int, ke
 
 
 def compare(models: list[str], contenders: list[str], device: str, scale: str, threads: int) -> list[dict[str, Any]]:
-    """Run every contender twice on every model, in processes of their own, plain training first."""
+    """Run every contender twice on every model, in separate processes, plain training first."""
     rows: list[dict[str, Any]] = []
     for model in models:
         plain: dict[str, float] | None = None
@@ -78,7 +72,7 @@ def compare(models: list[str], contenders: list[str], device: str, scale: str, t
             for contender in dict.fromkeys([_BASELINE, *contenders]):
                 kernels = str(Path(folder, contender))
                 new, again = (_alone(model, contender, device, scale, threads, kernels) for _ in range(2))
-                # a machine reads its libraries from disk once: of plain training the faster process counts
+                # Only the first process reads libraries from the disk: the faster process of plain training counts.
                 plain = plain or min(new, again, key=_whole)
                 later = {"later": _whole(new) - _whole(plain), "later again": _whole(again) - _whole(plain)}
                 rows.append({"model": model, "contender": contender, "new": new, "again": again, **later})
@@ -96,16 +90,16 @@ def _whole(times: dict[str, float]) -> float:
 
 @click.command()
 @click.option("--models", default=",".join(WORKLOADS), show_default=True, help="Short names, comma-separated.")
-@click.option("--contenders", default="privet_bookkeeping", show_default=True, help="Beside plain training.")
+@click.option("--contenders", default="privet_bookkeeping", show_default=True, help="In addition to plain training.")
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda or auto.")
-@click.option("--scale", type=click.Choice([scale.value for scale in Scale]), help="Default: what the device is for.")
+@click.option("--scale", type=click.Choice([scale.value for scale in Scale]), help="Default: the scale of the device.")
 @click.option("--threads", default=1, show_default=True, help="Processor threads.")
 @click.option("--json-file", type=click.Path(path_type=Path), help="Write the rows here.")
 @click.option("--alone", is_flag=True, hidden=True, help="Measure in this process.")
 def main(
     models: str, contenders: str, device: str, scale: str | None, threads: int, json_file: Path | None, alone: bool
 ) -> None:
-    """Compare first steps, each in a process of its own."""
+    """Compare first steps, each in a new process."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     scale = scale or (Scale.ACCELERATOR if device == "cuda" else Scale.PROCESSOR).value
@@ -113,7 +107,7 @@ def main(
         warnings.simplefilter("ignore")
         torch.set_num_threads(threads)
         torch.backends.cudnn.benchmark = True
-        torch.zeros(1, device=device).sum().item()  # the device itself is not what is measured
+        torch.zeros(1, device=device).sum().item()  # the start of the device is not measured
         click.echo(json.dumps(first_step(models, contenders, torch.device(device), Scale(scale))))
         return
     rows = compare(models.split(","), contenders.split(","), device, scale, threads)

@@ -1,4 +1,4 @@
-"""How throughput and memory grow with the logical batch, the sequence length and the width, beside plain training."""
+"""Growth of throughput and memory with the logical batch, the sequence length and the width."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class Point:
 
 
 class Axis(Protocol):
-    """Something that grows."""
+    """One growing quantity."""
 
     @property
     def name(self) -> str:
-        """What grows, in words."""
+        """Name of the quantity."""
         ...
 
     @property
     def values(self) -> Sequence[int]:
-        """How large it gets, in growing order."""
+        """Its values, in growing order."""
         ...
 
     def point(self, value: int) -> Point:
-        """Return what to measure at this value."""
+        """Return the measurement for a value."""
         ...
 
 
@@ -55,7 +55,7 @@ class LogicalBatch:
     name: str = "logical batch"
 
     def point(self, value: int) -> Point:
-        """Fill physical batches of the model's own size; a smaller logical batch is one physical batch."""
+        """Use the model's own physical batch; a smaller logical batch is one physical batch."""
         return Point(size=self.size, logical_batch=value, physical_batch=min(value, self.size.batch_size))
 
 
@@ -108,7 +108,7 @@ def _language_model(width: int, num_blocks: int, vocabulary: int, length: int, b
 
 
 def axes(scale: Scale) -> tuple[Axis, ...]:
-    """Return the three axes at a scale; a processor stops where a step would take minutes."""
+    """Return the three axes at a scale; those for a processor end before steps take minutes."""
     network = WORKLOADS["dpcnn"].sizes[scale]
     if scale is Scale.ACCELERATOR:
         return (

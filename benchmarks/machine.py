@@ -1,4 +1,4 @@
-"""The machine under the benchmark: what it is, what it can do at best, and how it is set."""
+"""The machine of the benchmark: description, peak performance and settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NEVER_TRIM = 2**31 - 1
 
 
 class Precision(Enum):
-    """How float32 matrix products are computed."""
+    """Precision of float32 matrix products."""
 
     FP32 = "fp32"
     TF32 = "tf32"
@@ -34,7 +34,7 @@ class Precision(Enum):
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Set torch's switches for matrix products and convolutions, and put them back."""
+        """Set torch's switches for matrix products and convolutions, and restore them."""
         matmul, convolution = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
         torch.set_float32_matmul_precision("highest" if self is Precision.FP32 else "high")
         torch.backends.cudnn.allow_tf32 = self is not Precision.FP32
@@ -46,9 +46,9 @@ class Precision(Enum):
 
 
 def use_arena() -> bool:
-    """Ask glibc to keep freed memory instead of returning it after every large tensor; tell whether it agreed.
+    """Let glibc keep freed memory instead of returning it after every large tensor; return whether it does.
 
-    Without this, map and unmap calls of the kernel are a visible part of every step on a processor, for all contenders.
+    Without this, memory mapping by the kernel is a visible part of every step on a processor, for all contenders.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -60,7 +60,7 @@ def use_arena() -> bool:
 
 
 def environment(device: torch.device, *, num_threads: int) -> dict[str, Any]:
-    """Name the device and the versions of everything that takes part."""
+    """Return the device and the versions of the libraries."""
     versions = {}
     for library in _LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -75,7 +75,7 @@ def environment(device: torch.device, *, num_threads: int) -> dict[str, Any]:
 
 
 def ceilings(device: torch.device) -> dict[str, float]:
-    """Measure what the device does at best: copying, multiplying, drawing normal numbers."""
+    """Measure the peak performance of the device: copies, matrix products, normal random numbers."""
     is_gpu = device.type == "cuda"
     side, length = (8192, 1 << 28) if is_gpu else (1024, 1 << 24)
     source = torch.zeros(length, device=device)

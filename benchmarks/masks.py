@@ -1,11 +1,11 @@
-"""What masks cost and save: the whole private step with a mask over the same step without one, interleaved.
+"""The time of masks: a complete private step with a mask over the same step without one, interleaved.
 
     python -m benchmarks.masks --json-file results/benchmarks/masks_cpu.json
 
-Every arm is a session of its own with a model of its own, all alive in one process; a round takes one step of each.
-Forward, backward, norms, sums, noise and the optimizer's step are all in the time. For models of linear maps two parts
-are timed alone in every round: the product that a mask of coordinates adds, and the noise that a mask of half of them
-saves. No such mask can cost less than the one without the other.
+Every arm is a session with its own model, all in one process; a round takes one step of each. The time covers forward,
+backward, norms, sums, noise and the optimizer's step. For models of linear maps two parts are timed separately in every
+round: the product that a mask of coordinates adds, and the noise that a mask of half of them saves. The cost of such a
+mask is at least the difference of the two.
 """
 
 from __future__ import annotations
@@ -95,7 +95,6 @@ class _Arm:
     losses: Callable[[Tensor, Tensor], Tensor]
 
     def step(self) -> None:
-        """Take one whole step."""
         step = next(self.steps)
         step.accumulate(self.losses)
         step.update()
@@ -119,7 +118,7 @@ def _session(size: Size, mask: Mask, device: torch.device, steps: int) -> Sessio
 
 
 def _parts(size: Size, device: torch.device) -> dict[str, Callable[[], None]]:
-    """Return what a mask of coordinates must add to and can save from a step of linear maps, each by itself."""
+    """Return the work that a mask of coordinates adds to a step of linear maps, and the work that it saves."""
     model = size.build()
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     number = sum(parameter.numel() for parameter in model.parameters())
@@ -178,11 +177,11 @@ def _race(name: str, device: torch.device, rounds: int, threads: int) -> list[di
 
 
 @click.command()
-@click.option("--device", default="cpu", show_default=True, help="Where to run.")
+@click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
 @click.option("--rounds", default=15, show_default=True, help="Timed steps of every arm.")
 @click.option("--threads", default=1, show_default=True, help="Threads of the processor.")
 @click.option("--model", "models", multiple=True, help="Only these models; all by default.")
-@click.option("--json-file", type=click.Path(path_type=Path), help="Where to write the result.")
+@click.option("--json-file", type=click.Path(path_type=Path), help="Write the result here.")
 def main(device: str, rounds: int, threads: int, models: tuple[str, ...], json_file: Path | None) -> None:
     """Time private steps with and without masks."""
     torch.set_num_threads(threads)

@@ -1,7 +1,7 @@
-"""Timing: all contenders of a model alive in one process, one round of each in turn.
+"""Timing: all contenders of a model in one process, one round of each in turn.
 
-Machines drift: clocks change, neighbours come and go. Interleaved rounds see the same machine, so ratios within one run
-hold where absolute times do not. Ratios between runs mean nothing.
+The speed of a machine changes with its clock rate and other load. Interleaved rounds are affected alike, so ratios
+within one run are reliable where absolute times are not. Ratios between runs are meaningless.
 """
 
 from __future__ import annotations
@@ -32,19 +32,18 @@ _SECOND_TIME = "second time"
 
 
 class Clock(Protocol):
-    """A way to time work."""
+    """A clock for a function."""
 
     def seconds(self, work: Callable[[], None]) -> float:
-        """Return how long the work took, all of it finished."""
+        """Return the duration of a call, including all work that it launched."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessClock:
-    """Processor time of this process: blind to neighbours, honest only with one thread."""
+    """Processor time of this process: independent of other processes, correct only for one thread."""
 
     def seconds(self, work: Callable[[], None]) -> float:
-        """Return user and system time."""
         start = time.process_time()
         work()
         return time.process_time() - start
@@ -55,7 +54,6 @@ class WallClock:
     """Elapsed time, for several threads."""
 
     def seconds(self, work: Callable[[], None]) -> float:
-        """Return elapsed time."""
         start = time.perf_counter()
         work()
         return time.perf_counter() - start
@@ -66,7 +64,6 @@ class CudaClock:
     """Events on the current stream, synchronised before and after."""
 
     def seconds(self, work: Callable[[], None]) -> float:
-        """Return the time between the two events."""
         begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
@@ -78,7 +75,7 @@ class CudaClock:
 
 
 def clock_for(device: torch.device, *, num_threads: int) -> Clock:
-    """Return the clock that is honest on this device."""
+    """Return the right clock for a device."""
     if device.type == "cuda":
         return CudaClock()
     return ProcessClock() if num_threads == 1 else WallClock()
@@ -86,18 +83,18 @@ def clock_for(device: torch.device, *, num_threads: int) -> Clock:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How to measure.
+    """Settings of a measurement.
 
     Attributes:
         rounds: Timed samples of each contender.
-        warm_up: Untimed steps before them, after the first.
+        warm_up: Untimed steps before them, after the first step.
         min_sample_seconds: A sample repeats the step until it takes this long.
-        check_examples: How many examples of the batch the correctness check uses; 0 leaves the check out.
-        budget_seconds: When this is used up, contenders not yet started fail and rounds stop at three.
-        physical_batch: Examples per forward pass; None for all of a logical batch at once. A logical batch of several
-            physical ones repeats the same examples, so that memory shows the step and not the data.
-        accumulate: Time also steps of this many such batches, which draw noise and update once: that is how small
-            batches are used. 1 leaves it out.
+        check_examples: Number of examples in the correctness check; 0 omits the check.
+        budget_seconds: After this time contenders that have not started fail, and rounds stop at three.
+        physical_batch: Examples per forward pass; None for the whole logical batch. A logical batch of several
+            physical batches repeats the same examples, so that the measured memory is that of the step.
+        accumulate: Also time steps of this many batches with one noise and one update, the usual use of small
+            batches. 1 omits it.
     """
 
     rounds: int = 9
@@ -109,7 +106,6 @@ class Plan:
     accumulate: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be measured."""
         if self.rounds < 1 or self.warm_up < 0 or self.check_examples < 0 or self.accumulate < 1:
             raise ValueError(
                 f"rounds and accumulate must be at least 1, warm_up and check_examples at least 0, got {self.rounds}, "
@@ -117,7 +113,7 @@ class Plan:
             )
 
     def num_parts(self, logical_batch: int) -> int:
-        """Return how many physical batches make the logical one."""
+        """Return the number of physical batches in a logical batch."""
         physical = self.physical_batch or logical_batch
         if logical_batch % physical:
             raise ValueError(f"A logical batch of {logical_batch} cannot be made of physical batches of {physical}.")
@@ -135,13 +131,13 @@ class _Entry:
     accumulated_seconds: list[float] = field(default_factory=list)
 
     def fail(self, error: Exception) -> None:
-        """Take it out of the race and say why."""
+        """Remove the contender from the race and record the reason."""
         message = " ".join(str(error).split())
         self.row = replace(self.row, failure=f"{type(error).__name__}: {message}"[:_MAX_REASON])
         self.leave()
 
     def leave(self) -> None:
-        """Free what it holds; a contender that broke may break again while it is closed."""
+        """Free its resources; a contender that failed may fail again when it is closed."""
         running, self.running = self.running, None
         if running is not None:
             with contextlib.suppress(Exception):
@@ -185,7 +181,7 @@ def measure(
 def check_only(
     workload: Workload, size: Size, contenders: Sequence[Contender], *, device: torch.device, num_examples: int
 ) -> tuple[Row, ...]:
-    """Compare the clipped sums of all contenders with the loop, and time nothing."""
+    """Compare the clipped sums of all contenders with the loop, without timing."""
     settings = Settings(logical_batch=min(num_examples, size.batch_size))
     model, batch = make(size, settings.logical_batch, device=device, seed=settings.seed)
     entries = [_entry(workload, contender, settings) for contender in contenders]
@@ -216,7 +212,7 @@ def _entry(workload: Workload, contender: Contender, settings: Settings) -> _Ent
 
 def _check(entries: Sequence[_Entry], model: nn.Module, batch: Batch, num_examples: int) -> None:
     part = batch[0][:num_examples], batch[1][:num_examples]
-    # Reduced products would hide errors of the size that is looked for.
+    # Products in reduced precision would hide errors of this size.
     with Precision.FP32.applied():
         truth = true_clipped_sum(model, part)
         for entry in entries:
@@ -242,7 +238,7 @@ def _start(
     plan: Plan,
     deadline: float,
 ) -> None:
-    """Set a contender up, take its first step, measure its memory and choose how many steps make a sample."""
+    """Set up a contender, take its first step, measure its memory and choose the number of steps in a sample."""
     if entry.row.failure:
         return
     device = parts[0][0].device
@@ -253,14 +249,14 @@ def _start(
         for _ in range(plan.warm_up):
             running.step(parts)
         if entry.contender.option is not Option.GRAPH:  # the pool of a graph is taken before its first step
-            # Two parts show what any number of them needs: a second one finds the sums of the first in place.
+            # Two parts need as much memory as any number: from the second part on the sums are allocated.
             entry.row = replace(entry.row, peak_bytes=peak_bytes(lambda: running.step(parts[:2]), device))
         once = clock.seconds(lambda: running.step(parts))
         inner = max(1, math.ceil(plan.min_sample_seconds / max(once, 1e-9)))
         entry.row = replace(entry.row, inner_steps=inner)
     except Exception as error:  # noqa: BLE001 -- whatever a contender raises is its result
         entry.fail(error)
-    if entry.row.failure:  # only now: until the handler ends, the traceback holds the tensors of the failed step
+    if entry.row.failure:  # after the handler, whose traceback holds the tensors of the failed step
         _free(device)
 
 
@@ -304,7 +300,7 @@ def _round(entry: _Entry, running: Running, parts: Sequence[Batch], clock: Clock
 def _race_accumulated(
     entries: Sequence[_Entry], parts: Sequence[Batch], clock: Clock, plan: Plan, deadline: float
 ) -> None:
-    """Time longer steps, a few of each in turn; who cannot take several batches in one step has no such time."""
+    """Time longer steps, a few of each in turn; a contender without accumulation gets no such time."""
     able = [(entry, entry.running) for entry in entries if entry.running is not None]
     for place in range(min(plan.rounds, _MIN_ROUNDS)):
         if place and time.monotonic() > deadline:
@@ -312,7 +308,7 @@ def _race_accumulated(
         for entry, running in list(able):
             try:
                 entry.accumulated_seconds.append(clock.seconds(functools.partial(running.step, parts)))
-            except Exception:  # noqa: BLE001 -- it has shown already what it can do
+            except Exception:  # noqa: BLE001 -- its ordinary steps are timed already
                 entry.accumulated_seconds.clear()
                 able.remove((entry, running))
 
@@ -324,7 +320,7 @@ def _free(device: torch.device) -> None:
 
 
 def peak_bytes(work: Callable[[], None], device: torch.device) -> int:
-    """Return the largest amount of tensor memory that ``work`` holds at once, above what is held before it."""
+    """Return the peak of tensor memory during ``work``, above the memory held before it."""
     if device.type == "cuda":
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
@@ -336,10 +332,10 @@ def peak_bytes(work: Callable[[], None], device: torch.device) -> int:
 
 
 def _peak_bytes_on_processor(work: Callable[[], None]) -> int:
-    """Follow every allocation and release of torch's allocator; memory that libraries take for themselves is unseen.
+    """Sum every allocation and release of torch's allocator; memory that libraries allocate themselves is not included.
 
-    The work is done twice and the second time counts: the profiler sees the release only of what it saw allocated, and
-    a step begins by releasing the gradients of the step before.
+    The work is done twice and the second time counts: the profiler reports the release only of memory whose allocation
+    it saw, and a step begins by releasing the gradients of the previous step.
     """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         work()

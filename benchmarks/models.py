@@ -1,7 +1,7 @@
 """The eight models of the benchmark, each with its data and its batch for an accelerator, a processor and a test.
 
 Images are random normal numbers. Token ids follow a Zipf law, so that tokens repeat within a sequence as in text: rules
-for embeddings must add up repeated rows, and a benchmark without repetitions would not see what that costs.
+for embeddings must sum repeated rows, and a benchmark without repetitions would not measure that cost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Scale(Enum):
-    """How large a model and its batch are."""
+    """The scale of a model and its batch."""
 
     ACCELERATOR = "accelerator"
     PROCESSOR = "processor"
@@ -81,7 +81,7 @@ class Tokens:
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """One model at one scale: how to build it, what it eats, and how many examples at once."""
+    """One model at one scale: constructor, data and batch size."""
 
     build: Callable[[], nn.Module]
     data: Data
@@ -94,9 +94,9 @@ class Workload:
 
     Attributes:
         name: The short name used on the command line and in tables.
-        description: One line for people.
-        sizes: What to run at each scale.
-        floor: Least share of plain training's throughput that the default engine must keep on an accelerator.
+        description: One line.
+        sizes: The model and its batch at each scale.
+        floor: Least throughput of the default engine on an accelerator, over that of plain training.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Workload:
 
 
 def losses_of(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return one cross entropy per example; a sequence of labels counts by its mean.
+    """Return one cross entropy per example; for a sequence of labels, their mean.
 
     Half-precision outputs are compared in float32, as autocast does.
     """
@@ -127,7 +127,7 @@ def _classifier(
     tiny: Size,
     floor: float,
 ) -> Workload:
-    """Make a workload that differs between accelerator and processor in its batch alone."""
+    """Return a workload whose scales for accelerator and processor differ only in the batch."""
     large = Size(build=build, data=data, batch_size=batches[0])
     small = Size(build=build, data=data, batch_size=batches[1])
     sizes = {Scale.ACCELERATOR: large, Scale.PROCESSOR: small, Scale.TINY: tiny}

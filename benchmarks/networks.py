@@ -1,7 +1,7 @@
 """The networks of the benchmark that are not in ``privet.models``: plain modules, default initialisation.
 
-Position embeddings go through ``nn.Embedding`` with one row of ids per example: the one form that every library can
-differentiate per example, so that all of them can be compared.
+Position embeddings use ``nn.Embedding`` with one row of ids per example: the only form for which every library computes
+per-example gradients.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class LanguageModel(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Post-norm attention with a padding mask and dropout, in BERT's separate projections."""
+    """Post-norm attention with a padding mask and dropout, with BERT's separate projections."""
 
     def __init__(self, width: int, *, num_heads: int) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
-"""What noise costs to draw: every kind against torch's own normal numbers on a vector of the same length.
+"""The time of drawing noise: every kind against torch's own normal numbers on a vector of the same length.
 
     python -m benchmarks.noise --size 1000000 --size 100000000 --json-file research/results/noise/sampling_cpu.json
     python -m benchmarks.noise --size 1000000 --device cuda --json-file research/results/noise/sampling_cuda.json
 
-The kinds take turns in one process and the median of their times is reported, with the most memory that a draw took
-beyond the vector it was added to, in lengths of that vector. Torch draws single-precision normal numbers into the
-vector; all of privet's kinds draw in double precision, on a CPU from a cryptographic keystream. Kinds that are
-described by one number per coordinate are measured by what they draw with, their description being no part of the draw.
+The kinds take turns in one process. Reported are the median of their times, and the peak of extra memory of a draw as a
+multiple of the vector. Torch draws single-precision normal numbers into the vector; all of privet's kinds draw in
+double precision, on a CPU from a cryptographic keystream. Of kinds with one parameter per coordinate only the draw is
+measured, not the storage of the parameters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import environment
+from benchmarks.measure import clock_for
 from privet.mechanism.draws import add_radial_at, add_two_sided
 from privet.mechanism.geometry import Factored, Frame
 from privet.mechanism.laplace import L2Laplace
@@ -75,12 +75,12 @@ class HostPeak:
     """The most memory that the process held, from the kernel's own high-water mark."""
 
     def start(self) -> None:
-        """Begin from what is held now."""
+        """Begin with the memory held now."""
         Path("/proc/self/clear_refs").write_text("5")
         self._before = self._kibibytes("VmRSS")
 
     def extra_bytes(self) -> int:
-        """Return how much more was held at most since the start."""
+        """Return the peak of extra memory since the start."""
         return 1024 * (self._kibibytes("VmHWM") - self._before)
 
     @staticmethod
@@ -90,33 +90,16 @@ class HostPeak:
 
 
 class DevicePeak:
-    """The most memory that torch had handed out on a device."""
+    """The peak of memory that torch allocated on a device."""
 
     def start(self) -> None:
-        """Begin from what is handed out now."""
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         self._before = torch.cuda.memory_allocated()
 
     def extra_bytes(self) -> int:
-        """Return how much more was handed out at most since the start."""
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - self._before
-
-
-def seconds(draw: Draw, flat: Tensor) -> float:
-    """Return the time of a draw: of the processor, so that other work does not count, or of the device."""
-    if flat.device.type != "cuda":
-        began = time.process_time()
-        draw(flat)
-        return time.process_time() - began
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    start.record()
-    draw(flat)
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end) / 1000
 
 
 def measured(width: int, device: torch.device, rounds: int) -> list[dict[str, Any]]:
@@ -125,19 +108,20 @@ def measured(width: int, device: torch.device, rounds: int) -> list[dict[str, An
     source = Streams.new(device, seed=0).noise
     pieces = kinds(width, device, source)
     peak = DevicePeak() if device.type == "cuda" else HostPeak()
+    clock = clock_for(device, num_threads=1)
     times: dict[str, list[float]] = {name: [] for name in pieces}
     extra: dict[str, float] = {}
     for turn in range(rounds + 2):
         for name, draw in pieces.items():
             flat.zero_()
-            if turn == 0:  # warms up: what a library sets up once is no part of a draw
+            if turn == 0:  # warm-up: the set-up of a library is not part of a draw
                 draw(flat)
             elif turn == 1:
                 peak.start()
                 draw(flat)
                 extra[name] = peak.extra_bytes() / (flat.numel() * flat.element_size())
             else:
-                times[name].append(seconds(draw, flat))
+                times[name].append(clock.seconds(partial(draw, flat)))
     base = statistics.median(times["torch normal"])
     return [
         {
@@ -156,7 +140,7 @@ def measured(width: int, device: torch.device, rounds: int) -> list[dict[str, An
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--json-file", type=click.Path(path_type=Path), default=None)
 def main(sizes: tuple[int, ...], rounds: int, device: str, json_file: Path | None) -> None:
-    """Measure and print; with a file, also keep the figures. Sizes are rounded to two squares."""
+    """Measure and print; with a file, also write the figures. Sizes are rounded to two squares."""
     torch.set_num_threads(1)
     tables = []
     for size in sizes:

@@ -1,4 +1,4 @@
-"""Differences of two ways to do the same thing, measured in turns in one process."""
+"""The difference in time of two functions, measured in turns in one process."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import torch
 
 @dataclass(frozen=True, kw_only=True)
 class Paired:
-    """Seconds of two ways, and what one takes more than the other.
+    """Seconds of two functions, and their difference.
 
     Attributes:
-        one: Median seconds of the first way.
-        other: Median seconds of the second.
-        difference: Median of the differences of neighbours.
+        one: Median seconds of the first function.
+        other: Median seconds of the second function.
+        difference: Median of the differences of pairs.
         low: Lower end of a 95 % interval for that median.
-        high: Upper end.
-        rounds: How many pairs there were.
+        high: Upper end of that interval.
+        rounds: Number of pairs.
     """
 
     one: float
@@ -33,13 +33,13 @@ class Paired:
 
     @property
     def share(self) -> dict[str, float]:
-        """The difference and its interval as shares of the second way."""
+        """The difference and its interval over the time of the second function."""
         named = {"median": self.difference, "low": self.low, "high": self.high}
         return {name: value / self.other for name, value in named.items()}
 
 
 def paired(one: Callable[[], None], other: Callable[[], None], device: torch.device, *, rounds: int) -> Paired:
-    """Do both ways in turns; each goes first in every second round, so that a drift of the machine cancels.
+    """Call both functions in turns; each is first in every second round, so that a drift of the machine cancels.
 
     The interval is that of order statistics: the number of differences below the median is binomial, whatever their
     distribution.
@@ -64,14 +64,14 @@ def paired(one: Callable[[], None], other: Callable[[], None], device: torch.dev
 
 
 def seconds(work: Callable[[], None], device: torch.device) -> float:
-    """Return how long something takes, the device's part of it included."""
+    """Return the duration of a call, including its work on the device."""
     start = now(device)
     work()
     return now(device) - start
 
 
 def now(device: torch.device) -> float:
-    """Return the time at which the device has done what it was asked for."""
+    """Wait for the device and return the time."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

@@ -1,10 +1,10 @@
-"""What isolation costs: recognising known programs, the second line of first steps, and the watch over the weights.
+"""The cost of isolation: recognition of known programs, proof and experiments in first steps, and the weight watch.
 
     python -m benchmarks.recognition --models gpt2,vit_s,bert --rounds 60 --json-file runs/recognition.json
 
-Known steps are done in turns with the follower that recognises them and with one that looks at nothing and takes the
-program for the last one: what recognition costs is their difference in one process, with an interval. The first steps
-of a session are compared with plain steps, and the watch over the weights with whole steps.
+Known steps alternate between the follower that recognises them and a follower that compares nothing and assumes the
+last program: their difference in one process is the cost of recognition, with an interval. The first steps of a session
+are compared with plain steps, and the weight watch with complete steps.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from benchmarks.measure import make
 from benchmarks.models import WORKLOADS, Scale, Size, Tokens
 from benchmarks.networks import Bert
 from benchmarks.pairs import paired
-from benchmarks.second_line import first_steps
-from benchmarks.watching import share_of_watch
+from benchmarks.session_start import first_steps
+from benchmarks.weight_watch import share_of_watch
 from privet.gradients.capture import capture
 from privet.isolation.follow import Follower
 from privet.isolation.programs import Proof
@@ -49,27 +49,27 @@ _SIZES = {name: workload.sizes for name, workload in WORKLOADS.items()} | {"bert
 
 
 class _Blind(Follower):
-    """Takes every program for the one that ran last."""
+    """Assumes that every program is the one that ran last."""
 
     def before(self, *args: Any) -> Any:
-        """Look at nothing; return the note of the call that is expected."""
+        """Compare nothing; return the note of the expected call."""
         assert self._candidate is not None
         self._num_calls += 1
         return self._candidate.notes[self._num_calls - 1]
 
     def after(self, *args: Any) -> None:
-        """Number nothing."""
+        pass
 
     def after_known(self, output: Any, *, is_use: bool) -> None:
-        """Number nothing."""
+        pass
 
     def use(self, *args: Any) -> None:
-        """Note nothing."""
+        pass
 
     def prove(self, *args: Any) -> Proof:
-        """Say what was found about the last program."""
+        """Return the proof of the last program."""
         assert self._candidate is not None
-        return Proof(self._whole(), self._candidate.uses, (), None, known=self._candidate)
+        return Proof(self._whole, self._candidate.uses, (), None, known=self._candidate)
 
 
 def recognition(size: Size, device: torch.device, *, rounds: int) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def recognition(size: Size, device: torch.device, *, rounds: int) -> dict[str, A
 
 @contextmanager
 def _timed(names: tuple[str, ...]) -> Iterator[dict[str, list[float]]]:
-    """Time methods of the follower within ordinary steps; the clock itself is part of what is found."""
+    """Time methods of the follower within ordinary steps; the times include the overhead of the clock."""
     times: dict[str, list[float]] = {name: [] for name in names}
     originals = {name: getattr(Follower, name) for name in names}
 
@@ -135,12 +135,11 @@ def measure(name: str, device: torch.device, scale: Scale, *, rounds: int, steps
         }  # fmt: skip
 
 
-def _told(row: dict[str, Any]) -> str:
-    """Return a few lines for people."""
+def _summary(row: dict[str, Any]) -> str:
     known, first = row["recognition"], row["first_steps"]
     share = known["share"]
-    told = f"{share['median']:.2%} of a step ({share['low']:.2%} to {share['high']:.2%}), {1e3 * known['blind']:.1f} ms"
-    lines = [f"{row['model']}: recognition {told}, {known['calls']} calls of {known['nanoseconds_per_call']:.0f} ns"]
+    cost = f"{share['median']:.2%} of a step ({share['low']:.2%} to {share['high']:.2%}), {1e3 * known['blind']:.1f} ms"
+    lines = [f"{row['model']}: recognition {cost}, {known['calls']} calls of {known['nanoseconds_per_call']:.0f} ns"]
     for step in first["steps"]:
         parts = ", ".join(
             f"{name} {part['plain_steps']:.1f} ({part['passes']} passes, {part['rows']} rows)"
@@ -148,25 +147,25 @@ def _told(row: dict[str, Any]) -> str:
         )
         lines.append(f"  accumulate of step {step['step']}: {step['plain_steps']:.1f} plain steps: {parts}")
     watch = row["watch"]
-    lines.append(f"  watch: {watch['usual']:.2%} of usual steps, {watch['whole']:.2%} of those with a whole look")
+    lines.append(f"  watch: {watch['usual']:.2%} of usual steps, {watch['whole']:.2%} of steps with a full check")
     return "\n".join(lines)
 
 
 @click.command()
 @click.option("--models", default="gpt2,vit_s,bert", show_default=True, help="Workloads, separated by commas.")
 @click.option("--rounds", default=60, show_default=True, help="Pairs of known steps.")
-@click.option("--steps", default=20, show_default=True, help="Steps in which the watch over the weights is timed.")
+@click.option("--steps", default=20, show_default=True, help="Steps in which the weight watch is timed.")
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda or auto.")
-@click.option("--scale", type=click.Choice([scale.value for scale in Scale]), help="Default: what the device is for.")
-@click.option("--json-file", type=click.Path(path_type=Path), help="Where to keep the rows.")
+@click.option("--scale", type=click.Choice([scale.value for scale in Scale]), help="Default: the scale of the device.")
+@click.option("--json-file", type=click.Path(path_type=Path), help="Write the rows here.")
 def main(models: str, rounds: int, steps: int, device: str, scale: str | None, json_file: Path | None) -> None:
-    """Measure every model and print what it costs."""
+    """Measure every model and print the costs."""
     where = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     size = Scale(scale) if scale else Scale.ACCELERATOR if where.type == "cuda" else Scale.PROCESSOR
     rows = []
     for name in models.split(","):
         rows.append(measure(name, where, size, rounds=rounds, steps=steps))
-        click.echo(_told(rows[-1]))
+        click.echo(_summary(rows[-1]))
         if json_file is not None:
             about = environment(where, num_threads=torch.get_num_threads())
             json_file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a benchmark writes down: rows, the machine they were taken on, JSON and tables."""
+"""The record of a benchmark: rows and machine, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class Row:
         role: "baseline", "privet" or "rival".
         option: "eager", "graph" or "compile".
         batch_size: Examples per step.
-        noise_dtype: In what precision noise was drawn.
+        noise_dtype: Precision of the noise.
         failure: Why there are no numbers; empty if the contender ran.
         seconds: Time per step of every round.
         inner_steps: Steps per timed sample.
-        first_step_seconds: Set-up and first step together: what a user waits for before anything moves.
-        peak_bytes: Largest memory of one step above what is held between steps; None where it cannot be seen.
-        relative_error: Of the clipped sum against a float64 loop; None if it was not compared.
-        missing_parameters: How many trained parameters the clipped sum leaves out.
+        first_step_seconds: Set-up and first step together, the user's waiting time.
+        peak_bytes: Peak memory of one step above the memory held between steps; None where it cannot be measured.
+        relative_error: Error of the clipped sum against a float64 loop; None if it was not compared.
+        missing_parameters: Number of trained parameters that the clipped sum leaves out.
         ratio: Throughput over that of eager plain training in the same run.
         ratio_fastest: The same from the fastest rounds.
-        ratio_same_option: Throughput over that of plain training launched the same way.
-        ratio_to_best_rival: Throughput over that of the fastest rival whose sum is right.
-        accumulated_seconds: Time per step of several such batches with one noise and one update, if that was timed.
-        ratio_accumulated: Throughput of those steps over that of plain training's.
-        axis: In a growth record, what grows.
-        value: In a growth record, how large it is.
+        ratio_same_option: Throughput over that of plain training with the same launch option.
+        ratio_to_best_rival: Throughput over that of the fastest rival with a correct sum.
+        accumulated_seconds: Time per step of several such batches with one noise and one update, if it was timed.
+        ratio_accumulated: Throughput of those steps over that of plain training.
+        axis: In a growth record, the name of the growing quantity.
+        value: In a growth record, its value.
     """
 
     model: str
@@ -64,7 +64,7 @@ class Row:
 
     @property
     def ran(self) -> bool:
-        """Whether there are timings."""
+        """Whether the row has timings."""
         return not self.failure and bool(self.seconds)
 
     @property
@@ -85,14 +85,14 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A whole benchmark: where it ran, how, and what came out."""
+    """A whole benchmark: machine, settings and rows."""
 
     environment: Mapping[str, Any]
     settings: Mapping[str, Any]
     rows: tuple[Row, ...]
 
     def to_json(self) -> str:
-        """Return the record as text that :meth:`from_json` reads back equal."""
+        """Return the record as JSON for :meth:`from_json`."""
         content = {
             "schema": SCHEMA,
             "environment": dict(self.environment),
@@ -121,16 +121,16 @@ class Record:
         return cls(environment=content["environment"], settings=content["settings"], rows=tuple(rows))
 
     def write(self, path: Path) -> None:
-        """Write the JSON file, making its folder."""
+        """Write the JSON file, and create its folder."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.to_json(), encoding="utf-8")
 
 
 def with_ratios(rows: Sequence[Row], *, tolerance: float) -> tuple[Row, ...]:
-    """Fill in the ratios of the rows of one model, all taken in one run."""
+    """Return the rows of one model, all of one run, with their ratios."""
     baselines = {row.option: row for row in rows if row.role == "baseline" and row.ran}
     plain = baselines.get("eager")
-    # A rival that trains fewer parameters, or sums them wrongly, has not done the work it is timed for.
+    # A rival that trains fewer parameters or computes wrong sums has not done the timed work.
     honest = (row for row in rows if row.role == "rival" and row.ran and _acceptable(row, tolerance))
     best = max((row.samples_per_second for row in honest), default=None)
     return tuple(_with_ratios(row, plain, baselines.get(row.option), best) for row in rows)

@@ -1,8 +1,8 @@
-"""Other libraries for differentially private training, each used the way its documentation shows.
+"""Other libraries for differentially private training, used according to their documentation.
 
-A library is imported when its contender is set up, so one that is not installed fails alone, with its reason. Where a
-library needs the model changed (an LSTM of its own, no in-place activations), the change its documentation asks for is
-made here: a comparison that only says "refused" would tell nobody how fast the library is.
+A library is imported when its contender is set up, so a missing library fails alone, with the reason. Where the
+documentation of a library requires changes of the model (its own LSTM, no in-place activations), they are made here, so
+that its speed can be compared.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Opacus:
 
 
 def _fit_for_opacus(model: nn.Module) -> nn.Module:
-    """Exchange LSTMs for the library's own and make activations out of place; weights and device are kept."""
+    """Replace LSTMs by the library's own and in-place activations by others; weights and device are unchanged."""
     for module in model.modules():
         if isinstance(module, nn.ReLU):
             module.inplace = False
@@ -205,7 +205,7 @@ class RunningFastDP:
             self._optimizer.step()
 
     def clipped_sum(self, batch: Batch) -> Mapping[str, Tensor]:
-        """Take what the engine noted for its own optimizer step."""
+        """Return the gradients that the engine stored for its own optimizer step."""
         self._backward(batch)
         found = {}
         for name, parameter in self._model.named_parameters():
@@ -221,7 +221,7 @@ class RunningFastDP:
 
 
 def _origin(model: nn.Module) -> list[str]:
-    """Name the first parametrised layer, and position embeddings: nothing upstream of them needs gradients."""
+    """Return the names of the first layer with parameters and of position embeddings, where the gradient ends."""
     layers = (name for name, part in model.named_modules() if isinstance(part, nn.Conv2d | nn.Linear | nn.Embedding))
     positions = [name for name, _ in model.named_children() if name == "positions"]
     return [f"{name}." for name in (next(layers), *positions)]

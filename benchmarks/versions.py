@@ -2,8 +2,8 @@
 
     python -m benchmarks.versions --before ../old/src --after src --rounds 7 --json-file runs/versions.json
 
-Each process trains one model for a few private steps through the ordinary session (``step.accumulate``) and reports the
-median time of a warm step. The processes of both versions alternate, so that a machine that slows down slows both.
+Each process trains one model for a few private steps in an ordinary session (``step.accumulate``) and reports the
+median time of a warm step. The processes of both versions alternate, so that a slowdown of the machine affects both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,9 @@ from torch.utils.data import TensorDataset
 import privet as pv
 from benchmarks.machine import Precision, environment
 from benchmarks.models import WORKLOADS, Batch, Scale, Size, losses_of
+from benchmarks.pairs import now
 
-WARM_UP = 5  # steps before the clock starts: programs are proven, strategies chosen, kernels built
+WARM_UP = 5  # untimed steps, in which programs are proven, strategies chosen and kernels built
 
 
 def _batch(size: Size, device: torch.device) -> Batch:
@@ -49,10 +49,10 @@ def warm_step(model_name: str, device: torch.device, scale: Scale, seconds: floa
         adjacency=pv.Adjacency.ADD_REMOVE,
         unit=pv.Unit.RECORD,
     )
-    # versions before 0.2 take the physical batch size by itself
-    how = getattr(pv, "Performance", None)
+    # Versions before 0.2 have no Performance.
+    performance = getattr(pv, "Performance", None)
     options: dict[str, Any] = {"physical_batch_size": size.batch_size}
-    options = options if how is None else {"performance": how(**options)}
+    options = options if performance is None else {"performance": performance(**options)}
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     times: list[float] = []
     precision = Precision.TF32 if device.type == "cuda" else Precision.FP32
@@ -61,23 +61,17 @@ def warm_step(model_name: str, device: torch.device, scale: Scale, seconds: floa
         return losses_of(model(inputs), labels)
 
     with precision.applied(), pv.privatize(model, optimizer, TensorDataset(*batch), plan, **options) as session:
-        start = _now(device)
+        start = now(device)
         for number, step in enumerate(session.steps(), 1):
             step.accumulate(losses)
             step.update()
-            end = _now(device)
+            end = now(device)
             if number > WARM_UP:
                 times.append(end - start)
             if len(times) >= 3 and sum(times) > seconds:
                 break
-            start = _now(device)
+            start = now(device)
     return statistics.median(times)
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def _alone(version: Path, arguments: list[str]) -> float:
@@ -95,11 +89,11 @@ def _alone(version: Path, arguments: list[str]) -> float:
 
 
 @click.command()
-@click.option("--before", type=click.Path(exists=True, path_type=Path), help="Folder that holds the old package.")
-@click.option("--after", type=click.Path(exists=True, path_type=Path), help="Folder that holds the new package.")
+@click.option("--before", type=click.Path(exists=True, path_type=Path), help="Folder of the old package.")
+@click.option("--after", type=click.Path(exists=True, path_type=Path), help="Folder of the new package.")
 @click.option("--models", default=",".join(WORKLOADS), show_default=True, help="Short names, comma-separated.")
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda or auto.")
-@click.option("--scale", type=click.Choice([scale.value for scale in Scale]), help="Default: what the device is for.")
+@click.option("--scale", type=click.Choice([scale.value for scale in Scale]), help="Default: the scale of the device.")
 @click.option("--rounds", default=7, show_default=True, help="Processes of each version and model.")
 @click.option("--seconds", default=3.0, show_default=True, help="Timed seconds of each process.")
 @click.option("--threads", default=1, show_default=True, help="Processor threads.")
@@ -117,7 +111,7 @@ def main(
     json_file: Path | None,
     alone: bool,
 ) -> None:
-    """Print, for each model, how fast the new version is as a share of the old one."""
+    """Print the speed of the new version over that of the old one, for each model."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     scale = scale or (Scale.ACCELERATOR if device == "cuda" else Scale.PROCESSOR).value

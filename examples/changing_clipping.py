@@ -1,4 +1,4 @@
-"""A learned clipping threshold, averaged weights and four views of every image, on the images that come with privet.
+"""A learned clipping threshold, averaged weights and four views of every image, on the packaged Fashion-MNIST subset.
 
 Run it with ``python examples/changing_clipping.py``; it takes about a minute on two cores.
 """
@@ -20,7 +20,7 @@ def main(steps: int = 60) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
     plan = pv.Plan(
         sampling=pv.Poisson.for_dataset(dataset_size=split.info.train_size, batch_size=400, steps=steps),
-        # half of the gradients shall stay as they are; the count that finds the threshold is charged with the step
+        # The threshold follows the median norm; the private count that adapts it is charged with the step.
         clipping=pv.clipping.AdaptiveQuantile(norm=0.1, quantile=0.5, count_noise_std=20.0),
         noise=pv.Gaussian(),
         delta=1e-5,

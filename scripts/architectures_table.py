@@ -1,4 +1,4 @@
-"""Write results/isolation/architectures.md: prove every architecture of the table, and tell what came out.
+"""Write results/isolation/architectures.md: prove every architecture of the table, and list the verdicts.
 
 Usage: HF_HUB_OFFLINE=1 python -m scripts.architectures_table [--only NAME ...] [--output FILE]
 """
@@ -53,7 +53,7 @@ three. The same program with a width of 48, where following it is all that count
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came out for one architecture."""
+    """The result for one architecture."""
 
     name: str
     doubts: tuple[str, ...]

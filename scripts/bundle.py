@@ -1,7 +1,7 @@
-"""Pack privet and what it needs beside torch, numpy and scipy into one folder.
+"""Pack privet and its dependencies, except torch, numpy and scipy, into one folder.
 
-Some machines have an accelerator and a working torch, but no way to install anything. Copy ``build/bundle`` there and
-put it on ``PYTHONPATH``; nothing else is needed::
+It is for machines with an accelerator and a working torch on which nothing can be installed. Copy ``build/bundle``
+there and put it on ``PYTHONPATH``::
 
     python scripts/bundle.py --python-version 3.12
     PYTHONPATH=build/bundle python3.12 -m privet.cli.main --help
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# What the target machine brings. Their own dependencies are never followed, so nothing of theirs is bundled for them.
+# Packages of the target machine. Their dependencies are not followed and not bundled.
 PROVIDED = frozenset({"numpy", "scipy", "torch"})
 # The report is part of a run; plots are not (`--also matplotlib`).
 ALWAYS = ("jinja2",)
@@ -48,7 +48,7 @@ class BundleError(RuntimeError):
 
 
 def canonical(name: str) -> str:
-    """Spell a distribution name the one way the packaging standard compares it."""
+    """Return a distribution name in the normal form of the packaging standard."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -74,16 +74,16 @@ def read_pins(path: Path) -> dict[str, str]:
 
 
 def direct_requirements() -> set[str]:
-    """Return what privet itself asks for, without what the target machine brings."""
+    """Return the direct dependencies of privet, without the packages of the target machine."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return {requirement_name(text) for text in project["dependencies"]} - PROVIDED
 
 
 def requirements_of(metadata: Path, pins: Iterable[str]) -> Iterator[str]:
-    """Yield what one installed distribution needs.
+    """Yield the dependencies of one installed distribution.
 
-    Markers other than extras are not evaluated: ``constraints.txt`` pins exactly what a Linux machine needs, so a
-    backport or a package for Windows is recognised by its absence there.
+    Markers other than extras are not evaluated: ``constraints.txt`` pins exactly the packages of a Linux machine, so a
+    backport or a package for Windows is not in it and is left out.
     """
     for text in email.message_from_string(metadata.read_text(encoding="utf-8")).get_all("Requires-Dist") or []:
         requirement, _, marker = text.partition(";")
@@ -118,14 +118,14 @@ def install_closure(roots: set[str], *, pins: dict[str, str], target: Path, pyth
 
 
 def strip(target: Path) -> None:
-    """Remove what running privet never reads: caches, test suites, scripts of the build machine, long metadata."""
+    """Remove files that privet does not need: caches, test suites, scripts of the build machine, long metadata."""
     for pattern in DEAD_WEIGHT:
         # Deepest first, so that no folder is removed twice.
         for folder in sorted(target.glob(pattern), reverse=True):
             if folder.is_dir():
                 shutil.rmtree(folder)
     for info in target.glob("*.dist-info"):
-        # Names, versions, entry points and licence texts stay: importlib.metadata and the licences ask for them.
+        # Names, versions, entry points and licence texts stay: importlib.metadata and the licences require them.
         for leftover in ("RECORD", "REQUESTED", "INSTALLER", "direct_url.json"):
             (info / leftover).unlink(missing_ok=True)
 
@@ -147,7 +147,7 @@ def size_mib(folder: Path) -> float:
 
 
 def build(*, target: Path, python_version: str, also: Iterable[str]) -> None:
-    """Make the bundle from nothing and print what is in it."""
+    """Build the bundle from scratch and print its contents."""
     pins = read_pins(ROOT / "constraints.txt")
     roots = direct_requirements() | {canonical(name) for name in (*ALWAYS, *also)}
     if target.exists():

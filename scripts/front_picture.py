@@ -35,7 +35,7 @@ NAMES = {
 
 
 def speeds() -> list[tuple[str, float, float, float]]:
-    """Return name, share of the best mode of Opacus, of privet as it is and of privet at its best, for each model."""
+    """Return for each model its name and the relative speeds of Opacus' best mode, privet eager and privet's best."""
     text = (ROOT / "results" / "benchmarks" / "README.md").read_text(encoding="utf-8")
     rows_of_tables = [line for line in text.splitlines() if line.startswith("|")]
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in rows_of_tables]
@@ -54,7 +54,7 @@ def _number(cell: str) -> float:
 
 
 def draw_limits(axes: Any) -> None:
-    """How often any attacker can be right, against how often it accuses wrongly, for three plans."""
+    """Draw the limit of members found against false accusations, for three plans."""
     wrong = np.linspace(0.0, 0.2, 201)
     for epsilon, colour in zip((8.0, 3.0, 1.0), ("#9ecae1", "#4292c6", "#084594"), strict=True):
         plan = pv.Plan.dpsgd(dataset_size=60_000, batch_size=1_000, epochs=20, epsilon=epsilon, delta=1e-5)
@@ -74,7 +74,7 @@ def draw_limits(axes: Any) -> None:
 
 
 def draw_speeds(axes: Any) -> None:
-    """Examples per second over those of ordinary training."""
+    """Draw examples per second over those of ordinary training."""
     rows = speeds()[::-1]
     places = np.arange(len(rows))
     others, eager, best = (np.array([row[part] for row in rows]) for part in (1, 2, 3))

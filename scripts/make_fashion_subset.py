@@ -1,4 +1,4 @@
-"""Build the Fashion-MNIST subset that comes with the package from the official files.
+"""Build the packaged Fashion-MNIST subset from the official files.
 
     python scripts/make_fashion_subset.py DATA_FOLDER [OUTPUT_FOLDER]
 

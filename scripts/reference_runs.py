@@ -3,8 +3,8 @@
     python -m scripts.reference_runs record runs/reference.json
     python -m scripts.reference_runs compare runs/reference.json
 
-A run is known by the digest of its released weights. Digests depend on the processor and on torch, so a recording is
-compared on the machine that made it: record before a change of structure, compare after it.
+A run is identified by the digest of its released weights. Digests depend on the processor and on torch, so compare a
+recording on the machine that made it: record before a refactoring, compare after it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BASE: Plan = {
     "adjacency": "zero_out",
     "unit": "record",
 }
-# one plan for each kind of each family, as changes of the base
+# Plans for each kind of each family, as changes of the base.
 CHANGES: dict[str, dict[str, list[Plan]]] = {
     "sampling": {
         "poisson": [{}],
@@ -194,7 +194,7 @@ def trained(plan: pv.Plan, *, engine: Any, walks: bool = False, adam: bool = Fal
 
 
 def resumed(plan: pv.Plan) -> str:
-    """Train in two processes' worth of sessions and return the digest of the weights."""
+    """Train in two sessions, the second of which resumes, and return the digest of the weights."""
     with tempfile.TemporaryDirectory() as folder:
         model = network()
         for stops in (3, None):
@@ -341,7 +341,7 @@ def record(file: Path) -> None:
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True))
 def compare(file: Path) -> None:
-    """Run again and name every run whose bits differ."""
+    """Run again and list every run whose bits differ."""
     recorded = json.loads(file.read_text(encoding="utf-8"))
     if recorded["machine"] != _machine():
         raise click.ClickException(f"{file} was recorded on {recorded['machine']}, this is {_machine()}.")
@@ -357,7 +357,7 @@ def _all() -> dict[str, str]:
     torch.set_num_threads(1)
     found = {}
     for name, run in _runs():
-        # a clock that ticks evenly: no choice among strategies depends on how busy the machine is
+        # An even clock, so that the choice of strategies does not depend on the load of the machine.
         with mock.patch.object(time, "process_time", itertools.count(0.0, 2.0**-13).__next__):
             found[name] = run()
         click.echo(f"{found[name][:12]}  {name}")

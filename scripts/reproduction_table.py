@@ -20,14 +20,14 @@ BEGIN, END = "<!-- entries: written by scripts/reproduction_table.py -->\n", "<!
 
 
 def with_list(text: str) -> str:
-    """Return a page with the present list between its marks."""
+    """Return a page with the current list between its marks."""
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
     return f"{before}{BEGIN}\n{list_page(entries())}\n{END}{after}"
 
 
 def main() -> int:
-    """Write the page, or say whether it is as it would be written."""
+    """Write the page, or check that it is up to date."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the page is out of date")
     asked = parser.parse_args()

@@ -1,12 +1,11 @@
-"""Count what one warm private step runs through: functions and files of the package.
+"""Count the functions and files of the package that one warm private step uses.
 
     python -m scripts.trace_step            the figures
     python -m scripts.trace_step --list     every function, by file
 
-The model is a convolution and a linear layer on the processor; the sixth step is traced, when every choice has been
-made and every program is known. A comprehension, a generator expression or a lambda counts as part of the function
-whose source holds it, as a reader takes it (and Python from 3.12 on, for comprehensions); a second figure counts every
-code object of its own.
+The model is a convolution and a linear layer on the processor; the sixth step is traced, after all strategies are
+chosen and all programs are known. A comprehension, a generator expression or a lambda counts as part of the function
+that contains it (as in Python from 3.12 on, for comprehensions); a second figure counts every code object.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def traced(step_number: int = STEP) -> dict[str, dict[str, int]]:
         for number, step in enumerate(session.steps(), 1):
             step.accumulate(losses)
             step.update()
-            # the trace begins here, so that it holds the charge and the draw of the step as well
+            # The trace begins here, so that it includes the charge and the sampling of the step.
             if number == step_number - 1:
                 sys.setprofile(note)
             if number == step_number:
@@ -82,7 +81,7 @@ def by_function(calls: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, i
 @click.command()
 @click.option("--list", "lists", is_flag=True, help="Name every function.")
 def main(lists: bool) -> None:
-    """Print how many functions in how many files one warm step takes."""
+    """Print the number of functions and files of one warm step."""
     calls = traced()
     merged = by_function(calls)
     if lists:

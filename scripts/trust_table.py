@@ -1,4 +1,4 @@
-"""Write docs/trust.md: run the acceptance tests that scripts/trust.toml names, and tell what came out.
+"""Write docs/trust.md: run the acceptance tests that scripts/trust.toml names, and list the results.
 
 Usage: python scripts/trust_table.py [--slow] [--workers N] [--only AT-8 ...] [--output docs/trust.md]
 """
@@ -48,7 +48,7 @@ class Row:
 
 @dataclass
 class Outcome:
-    """What came out of a row's tests; skipped ones prove nothing and are left out."""
+    """The results of a row's tests; skipped tests are not counted."""
 
     passed: int = 0
     failed: int = 0
@@ -56,17 +56,15 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """One word."""
         if self.failed:
             return f"**{self.failed} failed**"
         return "holds" if self.passed else "not run"
 
 
-class Watching:
-    """A pytest plugin: runs the tests of some rows and nothing else, and notes what came out of each."""
+class AcceptanceTests:
+    """A pytest plugin that runs only the tests of some rows, and records their results."""
 
     def __init__(self, rows: list[Row]) -> None:
-        """Start with nothing seen."""
         self._rows = rows
         self.outcomes = {row.id: Outcome() for row in rows}
 
@@ -75,13 +73,13 @@ class Watching:
         return [row for row in self._rows if row.covers(file, name)]
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out what no row asks for."""
-        unasked = [item for item in items if not self._rows_of(item.nodeid)]
-        config.hook.pytest_deselected(items=unasked)
+        """Deselect the tests of no row."""
+        others = [item for item in items if not self._rows_of(item.nodeid)]
+        config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if self._rows_of(item.nodeid)]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a test where it was called, and where it failed before or after that."""
+        """Count the call of a test, and failures before or after the call."""
         if report.when != "call" and not report.failed:
             return
         for row in self._rows_of(report.nodeid):
@@ -93,7 +91,7 @@ class Watching:
 
 
 def summed(name: str, values: list[str]) -> str:
-    """Put a figure that many tests recorded into one: the largest of maxima, sums of numbers, counts of names."""
+    """Combine the values of a figure from many tests: the largest of maxima, sums of numbers, counts of names."""
     try:
         numbers = [float(value) for value in values]
     except ValueError:
@@ -113,21 +111,21 @@ def read_rows(only: list[str]) -> list[Row]:
 
 
 def run_tests(rows: list[Row], *, slow: bool, workers: int) -> dict[str, Outcome]:
-    """Run the tests of all rows, each once, and return what came out for each row.
+    """Run the tests of all rows, each once, and return the results of each row.
 
-    Several workers run whole files; tests of them that no row asks for are not counted.
+    Several workers run whole files; their tests of no row are not counted.
     """
     files = sorted({node.partition("::")[0] for row in rows for node in row.tests})
     present = [file for file in files if (ROOT / file).exists()]
     for file in sorted(set(files) - set(present)):
-        print(f"{file} is not there; rows without other tests say 'not run'.", file=sys.stderr)
-    watching = Watching(rows)
+        print(f"{file} does not exist; rows without other tests say 'not run'.", file=sys.stderr)
+    plugin = AcceptanceTests(rows)
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
     options = ["--slow"] if slow else []
     options += ["-n", str(workers)] if workers > 1 else []
-    pytest.main(["-q", "-p", "no:cacheprovider", *options, *present], plugins=[watching])
-    return watching.outcomes
+    pytest.main(["-q", "-p", "no:cacheprovider", *options, *present], plugins=[plugin])
+    return plugin.outcomes
 
 
 def table(rows: list[Row], outcomes: dict[str, Outcome], *, slow: bool) -> tuple[str, bool]:
@@ -147,7 +145,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slow", action="store_true", help="also the tests marked slow")
     parser.add_argument("--workers", type=int, default=1, help="processes that run the tests")
-    parser.add_argument("--only", nargs="*", default=[], metavar="AT", help="these rows, printed and not written")
+    parser.add_argument("--only", nargs="*", default=[], metavar="AT", help="only these rows; print, do not write")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "trust.md")
     asked = parser.parse_args()
     rows = read_rows(asked.only)

@@ -112,7 +112,7 @@ def test_a_search_costs_more_than_one_run_and_less_than_all(ask: Ask, length: st
     found = json.loads(ask("account", "search", "--mean", "50", "--length", length, *FIGURES, "--json").out)
     one, search, seen = (found[name]["epsilon"] for name in ("one_run", "search", "every_run_seen"))
     assert one < search < seen
-    assert "50 runs, all seen" in ask("account", "search", "--mean", "50", "--length", length, *FIGURES).out
+    assert "50 runs, all released" in ask("account", "search", "--mean", "50", "--length", length, *FIGURES).out
 
 
 def test_a_search_of_less_than_one_run_is_refused_by_its_flag(ask: Ask) -> None:

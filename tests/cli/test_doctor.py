@@ -137,7 +137,7 @@ def test_the_run_of_a_loop_of_ones_own_has_no_recipe_to_look_for(ask: Ask, finis
         ("Detached", "The model (Detached), between its modules, mixes"),
         ("Counter", "The attribute 'calls' of module '' (Counter)"),
         ("Idle", "Freeze them"),
-        ("scalar", "not one row"),
+        ("scalar", "not have one row"),
         ("batch_norm", "GroupNorm"),
     ],
 )
@@ -145,7 +145,7 @@ def test_what_a_session_would_refuse_is_said_with_its_remedy(ask: Ask, file: Pat
     answer = ask("doctor", f"{file}:{name}", "--input-shape", "6")
     assert answer.code == 1
     assert words in answer.out
-    assert "cannot be trained privately as it is" in answer.out
+    assert "cannot be trained privately in its present form" in answer.out
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_what_a_session_would_refuse_is_said_with_its_remedy(ask: Ask, file: Pat
         ((), "either --input-shape or --token-shape"),
         (("--input-shape", "3", "--token-shape", "3"), "either --input-shape or --token-shape"),
         (("--token-shape", "3"), "needs --vocabulary"),
-        (("--input-shape", "3", "--vocabulary", "4"), "goes with --token-shape"),
+        (("--input-shape", "3", "--vocabulary", "4"), "--vocabulary needs --token-shape"),
         (("--input-shape", "3;4"), "not a shape"),
         (("--input-shape", "3", "--set", "model=x"), "--set changes recipes"),
     ],
@@ -177,5 +177,5 @@ def test_the_help_says_that_code_is_run(ask: Ask) -> None:
 
 
 def test_an_output_without_a_tensor_has_no_losses() -> None:
-    with pytest.raises(UnsupportedModel, match="not one row"):
+    with pytest.raises(UnsupportedModel, match="not have one row"):
         losses_for("nothing", 3)

@@ -73,7 +73,7 @@ def test_the_long_tail_of_public_pictures_is_drawn_and_shown_in_the_report(ask: 
     assert ask("report", own_run).code == 0
     page = (own_run / "report.html").read_text()
     assert "data:image/png;base64," in page
-    assert "of private data no record is shown" in page
+    assert "records of private data are never shown" in page
 
 
 def test_private_pictures_are_neither_drawn_nor_shown(ask: Ask, own_run: Path) -> None:
@@ -101,7 +101,7 @@ def test_evaluation_shows_confidence_and_attacks_beside_their_limits(ask: Ask, o
     assert found.code == 0
     assert "expected calibration error, 10 bins" in found.out
     assert max(len(line) for line in found.out.splitlines()) <= 80
-    assert "allows at most" in found.out
+    assert "limits of the guarantee" in found.out
     assert "EXCEEDED" not in found.out
 
 

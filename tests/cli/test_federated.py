@@ -67,7 +67,7 @@ def test_a_federation_is_run_with_its_promise_before_and_its_cost_after(ask: Ask
         ("[federation]", "[federations]", "There is no [federation] table"),
         ('"clipped_sums"', '"sums"', "federation.contribution.kind"),
         ("learning_rate = 1.0", "learning_rate = 1.0, momentum = 0.9", "without momentum"),
-        ("physical_batch_size = 64", 'physical_batch_size = "auto"', "must be a number here"),
+        ("physical_batch_size = 64", 'physical_batch_size = "auto"', "must be a number"),
         ('kind = "shared_random", seed = 7', 'kind = "random"', "drawn by one process alone"),
         ("= 2\n", "=\n", "is not valid TOML"),
     ],

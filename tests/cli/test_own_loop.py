@@ -50,7 +50,7 @@ def test_a_loop_has_a_report_of_its_plan_and_ledger(ask: Ask, own: Path, tmp_pat
     page = (tmp_path / "report.html").read_text()
     assert "<h1>mine</h1>" in page
     assert "A training loop of your own" in page
-    assert "What was charged agrees with the plan" in page
+    assert "The ledger agrees with the plan" in page
     assert "<h3>Recipe</h3>" not in page
 
 
@@ -71,7 +71,7 @@ def test_loops_stand_beside_recipes_and_are_not_compared(
     assert "no difference between them is stated" in page
     answer = ask("report", finished_run, "--baseline", own, "-o", tmp_path / "beside.html")
     assert answer.code == 0, answer.err
-    assert "have no measure of the same data in common" in (tmp_path / "beside.html").read_text()
+    assert "have no measure on the same data in common" in (tmp_path / "beside.html").read_text()
 
 
 def test_a_loop_is_certified_with_what_its_folder_does_not_know(ask: Ask, own: Path, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_run_that_lost_its_recipe_is_not_taken_for_a_loop(ask: Ask, finished_r
         (tmp_path / "run" / name).write_bytes((finished_run / name).read_bytes())
     answer = ask("report", tmp_path / "run")
     assert answer.code == 1
-    assert "recipe.toml is not there" in answer.err
+    assert "recipe.toml is missing" in answer.err
 
 
 @pytest.mark.parametrize(("word", "verb"), [("verify", "account"), ("resume", "train"), ("test", "evaluate")])

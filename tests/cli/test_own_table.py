@@ -164,7 +164,7 @@ def test_columns_that_form_no_groups_are_refused_with_those_that_do(ask: Ask, pr
 
 WRONG_RECIPES = {
     "no table": (("[table]", "[tables]"), "tables is not part of a recipe"),
-    "known name": (('"my_people"', '"adult"'), "which is known"),
+    "known name": (('"my_people"', '"adult"'), "which privet knows"),
     "another size": (("train_size = 200", "train_size = 300"), "make them equal"),
     "no range": (("low = 0, high = 100", "low = 0"), "'age' needs either low and high"),
     "empty range": (("low = 0, high = 100", "low = 5, high = 5"), "'age' needs either low and high"),

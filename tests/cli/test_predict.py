@@ -107,8 +107,8 @@ def test_an_empty_cell_is_taken_as_what_it_became_in_training_and_told(ask: Ask,
     told = ask("predict", run, gaps, "--device", "cpu")
     assert told.code == 0, told.err
     said = " ".join(told.err.split())
-    assert "2 of 5 records have an empty cell in the column 'age': taken as 40.0, as in training" in said
-    assert "'town': taken as 'south'" in said
+    assert "2 of 5 records have an empty cell in the column 'age': replaced by 40.0, as in training" in said
+    assert "'town': replaced by 'south'" in said
     assert "as in training" not in ask("predict", run, filled, "--device", "cpu").err
 
 

@@ -35,7 +35,7 @@ def test_a_table_trains_with_one_command_from_its_schema(ask: Ask, own: Path) ->
     found = ask("train", "my.csv", *options, *FEW_STEPS)
     assert found.code == 0, found.err
     assert "promised" in found.out
-    assert "delta 1e-05, chosen for the declared 200 records" in found.err
+    assert "delta 1e-05, the default for 200 declared records" in found.err
     assert "accuracy" not in found.out
     made = recipe(own / "runs" / "my")
     assert made["table"]["train"] == str(own / "my.csv")
@@ -63,7 +63,7 @@ def test_without_a_declaration_the_schema_to_write_is_shown_and_nothing_is_run(a
     found = ask("train", "my.csv", "--target", "income", "--epsilon", "3")
     assert found.code == 2
     assert '{ name = "age", low = ?, high = ? }' in found.err
-    assert "column names are taken as public" in found.err
+    assert "column names are assumed to be public" in found.err
     assert "north" not in found.err
     assert not (own / "runs").exists()
 
@@ -78,7 +78,7 @@ REFUSED = {
         ("--target", "income", "--schema", "schema.toml", "--public-sample", "test.csv"),
         "Give one of them",
     ),
-    "about images": (("--target", "income", "--classes", "a,b"), "is about images"),
+    "about images": (("--target", "income", "--classes", "a,b"), "is for images"),
     "quick": (("--target", "income", "--quick"), "--quick"),
 }
 
@@ -124,7 +124,7 @@ def test_a_folder_of_images_trains_with_one_command(ask: Ask, tmp_path: Path, mo
     options = ("--epsilon", "3", "--size", "200", "--image-size", "16x12")
     found = ask("train", "pets", *options, *FEW_STEPS)
     assert found.code == 0, found.err
-    assert "taken as public: cat, dog" in found.err
+    assert "assumed to be public: cat, dog" in found.err
     assert recipe(tmp_path / "runs" / "pets")["images"] == {
         "train": str(tmp_path / "pets"),
         "train_size": 200,
@@ -209,7 +209,7 @@ def test_decimal_commas_are_declared_and_tried_on_test_records(ask: Ask, own: Pa
     assert read.code == 0, read.err
     both = ask(*words, "--decimal", ",")
     assert both.code == 2
-    assert "both between cells and before a fraction" in both.err
+    assert "both the delimiter and the decimal mark" in both.err
 
 
 def test_records_with_more_cells_than_the_header_are_told_of(ask: Ask, own: Path) -> None:
@@ -273,7 +273,7 @@ def test_persons_with_several_records_are_not_promised_what_one_record_is(ask: A
     (own / "my.csv").write_text(visits(per_patient=9))
     found = ask("train", "my.csv", *TO_PROTECT, *PERSON, "--set", "table.person=patient")
     assert found.code != 0
-    assert "In the column 'patient' somebody has several records" in found.err
+    assert "In the column 'patient' a person has several records" in found.err
     assert "p1" not in found.err
     assert not (own / "runs").exists()
     allowed = ask("train", "my.csv", *TO_PROTECT, "--set", "table.person=patient")

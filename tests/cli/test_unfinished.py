@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from privet.runs.ledger_check import check_ledger, lost_words, steps_in_checkpoint
+from privet.runs.ledger_check import check_ledger, lost_steps_text, steps_in_checkpoint
 from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.runner import train
 from tests.cli.conftest import TINY, Ask
@@ -49,7 +49,7 @@ def test_the_command_that_is_told_resumes_the_run(ask: Ask, stopped: Path) -> No
     (stopped / "checkpoint.safetensors").write_bytes(early)
     check = check_ledger(stopped)
     assert (check.steps_charged, check.steps_kept, check.steps_lost) == (4, 2, 2)
-    assert lost_words(check) == "2"
+    assert lost_steps_text(check) == "2"
     assert "steps lost      2" in ask("account", stopped).out
 
 
@@ -83,7 +83,7 @@ def test_without_a_checkpoint_there_is_nothing_to_measure(ask: Ask, stopped: Pat
 def test_a_run_that_was_stopped_in_order_lost_nothing(ask: Ask, stopped: Path) -> None:
     assert json.loads(ask("account", stopped, "--json").out)["steps_lost"] == 0
     (stopped / "checkpoint.safetensors").unlink()
-    assert lost_words(check_ledger(stopped)) == "not known: there is no checkpoint"
+    assert lost_steps_text(check_ledger(stopped)) == "not known: there is no checkpoint"
 
 
 def test_a_checkpoint_that_is_none_says_nothing(tmp_path: Path) -> None:

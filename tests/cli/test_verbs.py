@@ -200,7 +200,7 @@ def test_a_ledger_speaks_for_itself(ask: Ask, finished_run: Path) -> None:
     assert by_folder == by_file
     assert by_folder["agrees_with_plan"]
     assert by_folder["rounds_charged"] == by_folder["rounds_planned"] == 4
-    assert "agrees with what was charged" in ask("account", finished_run).out
+    assert "agrees with the charges" in ask("account", finished_run).out
 
 
 def test_a_ledger_with_a_changed_row_is_refused(ask: Ask, finished_run: Path, tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_every_kind_of_error_has_its_exit_code(error: type[PrivetError], code: i
     assert exit_code(error("told")) == code
 
 
-def update(step: int, loss: float | None = None, *, may_tell_time: bool = True) -> StepUpdate:
+def update(step: int, loss: float | None = None, *, may_show_time: bool = True) -> StepUpdate:
     return StepUpdate(
         step=step,
         num_steps=2000,
@@ -316,7 +316,7 @@ def update(step: int, loss: float | None = None, *, may_tell_time: bool = True) 
         epsilon_planned=3.0,
         expected_batch_size=256,
         loss=loss,
-        may_tell_time=may_tell_time,
+        may_show_time=may_show_time,
         learning_rate=0.5,
         masked_share=0.0,
     )
@@ -374,7 +374,7 @@ def test_a_log_of_private_data_has_the_same_lines_however_long_steps_take(num_st
         line, stream, clock = display(is_terminal=False)
         for step in range(1, num_steps + 1):
             clock.now += seconds * (1 + step % 7)
-            line.stepped(replace(update(step, may_tell_time=False), num_steps=num_steps))
+            line.stepped(replace(update(step, may_show_time=False), num_steps=num_steps))
         line.ended()
         written.append(stream.getvalue())
     assert written[0] == written[1]
@@ -422,7 +422,7 @@ def test_a_plan_warns_of_an_epsilon_that_promises_next_to_nothing(ask: Ask, epsi
 def test_the_last_step_is_shown_once() -> None:
     line, stream, _ = display(is_terminal=False)
     for step in range(1, 2001):
-        line.stepped(update(step, may_tell_time=False))
+        line.stepped(update(step, may_show_time=False))
     line.ended()
     assert stream.getvalue().count("step 2000/2000") == 1
 

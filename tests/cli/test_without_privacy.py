@@ -44,7 +44,7 @@ def test_a_run_without_privacy_resumes_and_keeps_its_points(ask: Ask, open_run: 
     assert '"epsilon": "infinity"' in before
     again = ask("train", "demo", "--without-privacy", "-o", open_run, "-q", *SET)
     assert again.code == 0
-    assert "was finished before, and nothing was added" in again.err
+    assert "was finished before, and no step was added" in again.err
     assert (open_run / "metrics.json").read_text() == before
 
 

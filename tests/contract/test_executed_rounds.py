@@ -198,7 +198,7 @@ def test_an_answer_that_does_not_say_what_its_steps_did_is_left_out(federation: 
     with federation.coordinator() as coordinator:
         answer, _ = federation.party(0).answer(coordinator.begin_round([0])[0], None)
         report = coordinator.end_round({0: replace(answer, done=answer.done * steps)})
-    assert "steps with noise of its own" in report.refused[0]
+    assert "steps with its own noise" in report.refused[0]
     found = Ledger.read(federation.folder / "coordinator" / "ledger.jsonl")
     assert (found.charged_rounds, found.num_voids) == (1, 1)
 

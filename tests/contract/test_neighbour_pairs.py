@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine, RunningEngine
 from privet.gradients.engines.functional import Functional
@@ -44,6 +44,7 @@ class Summing:
 
     def __call__(self, inputs: Tensor, scale: float, *, last: float = 1.0) -> Tensor:
         """Return the clipped sum; the last example's loss counts ``last`` times."""
+        self.running.watch.step += 1  # the factor may change from one step to the next
         flat = torch.zeros(self.layout.num_coordinates, dtype=self.dtype)
         leaves: Sequence[Tensor] = ()
         if self.running.wants_input_gradients:

@@ -81,7 +81,7 @@ def test_a_step_too_long_for_the_loss_is_refused() -> None:
 
 def test_a_model_without_a_proven_loss_has_no_plan() -> None:
     descent = NoisyCGD(learning_rate=0.1, ridge=0.0, batch_size=10, epochs=1)
-    with pytest.raises(ArgumentError, match="carries no proven loss"):
+    with pytest.raises(ArgumentError, match="has no proven loss"):
         descent.plan(
             nn.Linear(2, 2),
             dataset_size=100,

@@ -82,10 +82,3 @@ def test_facts_that_contradict_each_other_are_refused() -> None:
         replace(mnist, train_size=-1)
     with pytest.raises(ArgumentError, match="feature name"):
         replace(mnist, feature_names=("a",))
-
-
-def test_a_column_is_found_by_its_name() -> None:
-    adult = describe("adult")
-    assert adult.feature_names[adult.feature_index("sex=Female")] == "sex=Female"
-    with pytest.raises(ArgumentError, match="no feature 'height'"):
-        adult.feature_index("height")

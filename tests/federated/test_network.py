@@ -92,14 +92,15 @@ def test_the_simulation_engine_runs_the_same_apps(tmp_path: Path) -> None:
     pytest.importorskip("flwr")
     pytest.importorskip("ray")
     recipe_of(num_parties=3, answer_s=120.0).save(tmp_path / "small.toml")
-    code = (
-        "from pathlib import Path; from privet.federated.federation_recipe import FederatedRecipe; "
-        "from privet.federated.running import run_in_simulation; "
-        f"run_in_simulation(FederatedRecipe.load(Path({str(tmp_path / 'small.toml')!r})), Path({str(tmp_path)!r}))"
-    )
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("simulation.py")),
+        str(tmp_path / "small.toml"),
+        str(tmp_path),
+    ]
     # a process of its own: the engine's workers and its warnings end with it
     environment = {**quiet_environment(tmp_path / "flower"), "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True, timeout=300)
+    subprocess.run(command, check=True, env=environment, capture_output=True, timeout=300)
     assert read_result(tmp_path).measures["accuracy"] > 0.3
     for who in ("coordinator", "party0", "party1", "party2"):
         assert Ledger.read(tmp_path / who / "ledger.jsonl").charged_rounds == 2

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.engine import Engine, RunningEngine
 from privet.isolation.watch import Waiver, Watch
 from privet.mechanism.clipping import Clipping, ClippingRule

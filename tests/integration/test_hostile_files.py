@@ -32,7 +32,7 @@ from privet.datasets.readers import ArrayDeclaration, read_cifar10_bin, read_idx
 from privet.datasets.tables import CsvSchema, NumberColumn, read_csv
 from privet.errors import PrivetError
 from privet.plan import Plan
-from privet.reports.long_tail_pictures import read_long_tail
+from privet.reports.long_tail_pictures import read_picture
 from privet.runs import runner
 from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.run_files import RunFiles, read_json, read_lines
@@ -133,7 +133,7 @@ def opened_ledger(path: Path) -> object:
 
 
 def drawn_picture(path: Path) -> object:
-    return read_long_tail(RunFiles(folder=path.parent))
+    return read_picture(RunFiles(folder=path.parent).long_tail)
 
 
 OPENERS: dict[str, tuple[str, Callable[[Path], object]]] = {

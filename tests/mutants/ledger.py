@@ -16,7 +16,7 @@ LEDGER = (
         "times-in-a-private-log",
         "lines of a log come by the clock and tell how long steps took, hence how many examples they had",
         "cli/progress_line.py",
-        "return self._is_terminal or update.may_tell_time",
+        "return self._is_terminal or update.may_show_time",
         "return True",
         "tests/cli/test_verbs.py::test_a_log_of_private_data_has_the_same_lines_however_long_steps_take",
     ),

@@ -23,7 +23,7 @@ import torch
 from tests.mutants.mutant import PACKAGE, ROOT, Mutant, StaleMutant
 
 # The packages above are loaded once, and every mutant's process is a copy of this one.
-_COPIED = ("scripts", "src", "tests")
+_COPIED = ("research/src", "scripts", "src", "tests")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 # What pytest's exit status says: some test failed, or all passed. Anything else is no verdict on the mutant.
 _SOME_FAILED, _ALL_PASSED, _NO_VERDICT = 1, 0, 70
@@ -117,7 +117,7 @@ def _in_the_child(folder: Path, printed: Path, arguments: Sequence[str]) -> int:
 
 
 def _is_ours(entry: str) -> bool:
-    return Path(entry or os.curdir).resolve() in (ROOT, ROOT / "src")
+    return Path(entry or os.curdir).resolve() in (ROOT, ROOT / "src", ROOT / "research" / "src")
 
 
 def _awaited(child: int) -> int:
@@ -150,7 +150,7 @@ def laboratory(folder: Path) -> Iterator[Laboratory]:
     for name in _COPIED:
         # Times are kept, so that compiled files stay valid and a copy starts as fast as the original.
         shutil.copytree(ROOT / name, folder / name)
-    for name in ("pyproject.toml", "constraints.txt"):
+    for name in ("conftest.py", "constraints.txt", "pyproject.toml", "research/pyproject.toml"):
         shutil.copy2(ROOT / name, folder / name)
     assert (folder / PACKAGE / "__init__.py").is_file()
     yield Laboratory(folder=folder)

@@ -85,7 +85,7 @@ def test_differences_are_said_only_when_intervals_support_them() -> None:
 def test_runs_on_different_data_stand_side_by_side_and_nothing_is_said(runs: Runs) -> None:
     other = runs[1].recipe.model_copy(update={"dataset": "mnist"})
     words = Page(render_comparison([runs[0], replace(runs[1], recipe=other)])).words
-    assert "The runs are about different data" in words
+    assert "The runs use different data" in words
     assert "than run 1" not in words
 
 
@@ -129,9 +129,9 @@ def test_a_run_on_private_data_is_not_told_to_measure_what_would_not_be_kept(run
     private = replace(bare, recipe=runs[1].recipe.model_copy(update={"data_is_public": False}))
     words = Page(render_comparison([runs[0], private])).words
     assert "not measured" not in words
-    assert words.count("not kept: the data are private") == len(facets_of(runs))
+    assert words.count("not stored: the data are private") == len(facets_of(runs))
     assert "More can be added to run 1 with:" in words
-    assert "Of private data nothing that privet evaluate measures is kept" in words
+    assert "Results of privet evaluate on private data are not stored" in words
     assert "More can be added to every run with:" in Page(render_comparison([*runs])).words
 
 
@@ -163,11 +163,11 @@ def test_one_run_is_no_comparison_and_a_missing_folder_is_named(runs: Runs, tmp_
 def test_a_baseline_stands_beside_the_run_with_the_difference(runs: Runs) -> None:
     assert unequal_terms(*runs) == []
     words = Page(render(runs[0], baseline=runs[1])).words
-    assert "Beside a baseline" in words
+    assert "Comparison with a baseline" in words
     assert "equal compute" in words
     rows = baseline_rows(*runs)
     assert [row.cells[0] for row in rows][:3] == ["test accuracy", "test cross entropy", "expected calibration error"]
-    assert "Who pays, by class" in words
+    assert "Price of privacy by class" in words
     assert all(" to " in row.cells[4] and row.cells[5] for row in rows)
     assert runs[0].metrics is not None
     worse = replace(runs[0].metrics.measures[0], value=0.01, low=0.005, high=0.02)
@@ -218,7 +218,7 @@ def test_audits_are_shown_for_the_plan_they_are_about_and_no_other(runs: Runs) -
 
 def test_every_limit_for_attacks_on_the_page_is_the_same_number(runs: Runs) -> None:
     words = Page(render(runs[0])).words
-    limits = words[words.index("finds at most, of the members") :].split()
+    limits = words[words.index("members found, at most") :].split()
     row = next(
         words[place:].split("ok")[0]
         for place in range(len(words))

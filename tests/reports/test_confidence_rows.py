@@ -101,7 +101,7 @@ def test_pictures_take_their_colours_from_the_page_and_share_no_names(calibratio
 
 def test_the_curve_of_an_attack_is_drawn_beside_its_limit() -> None:
     plot = roc_plot([attack("loss threshold", 0.5), attack("of my own", 0.2)], EVENT, Adjacency.ADD_REMOVE)
-    for words in ("no attack gets above", "1: loss threshold", "attack 2", "guessing"):
+    for words in ("limit of every attack", "1: loss threshold", "attack 2", "guessing"):
         assert f">{words}<" in plot.svg
     assert {row[0] for row in plot.rows} == {0.0, 1.0, 2.0}
 

@@ -39,7 +39,7 @@ def test_the_report_shows_the_pictures_and_every_figure_with_interval_and_count(
 def test_a_run_that_hides_nothing_says_so(content: RunContent) -> None:
     assert content.rebuilt is not None
     assert "noise of standard deviation 0.1 on every coordinate and a mask of rate 0.5" in rebuilt_note(content.rebuilt)
-    assert "hides nothing" in rebuilt_note(replace(content.rebuilt, noise_std=None))
+    assert "neither clips nor adds noise" in rebuilt_note(replace(content.rebuilt, noise_std=None))
 
 
 def test_pictures_of_records_that_are_not_public_are_never_shown(

@@ -86,12 +86,12 @@ def test_a_report_says_the_same_as_the_ledger_and_loads_nothing(make_run: MakeRu
         value for tag, name, value in Page(text).attributes if (tag, name) == ("meta", "content")
     }
     words = Page(text).words
-    assert "What was charged agrees with the plan" in words
+    assert "The ledger agrees with the plan" in words
     assert "4 charged" in words
     assert "benchmark data" in words
     assert "NOT PRIVATE" not in words
     for title in (
-        "The statement",
+        "Privacy statement",
         "Plan and ledger",
         "Privacy profile",
         "Accuracy over the run",
@@ -217,7 +217,7 @@ def test_an_epsilon_beside_a_measurement_is_no_larger_than_the_table_of_the_budg
     by_step = {row[0]: float(row[1]) for row in numbers_of(page_text, "step,epsilon")}
     assert set(by_step) <= set(by_round)
     assert all(epsilon <= by_round[step] for step, epsilon in by_step.items())
-    assert "the epsilon beside a measurement of the same step may be smaller, and both hold" in Page(page_text).words
+    assert "the epsilon of a measurement at the same step may be smaller, and both hold" in Page(page_text).words
 
 
 def test_a_run_that_was_planned_and_never_begun_can_be_reported(make_run: MakeRun, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_report_shows_groups_and_attacks_when_the_folder_holds_them(
     assert 'id="side-effects"' in page
     assert "<script" not in page
     assert "&lt;script&gt;" in page
-    for text in ("Accuracy under attack", "x 3.00", "25 % of the squared length", "no examples"):
+    for text in ("Accuracy under attack", "x 3.00", "25 % of the squared norm", "no examples"):
         assert text in page
 
 
@@ -100,11 +100,11 @@ def test_rows_say_value_interval_and_worst_group(fairness: FairnessReport) -> No
     assert gaps[3][0] == "accuracy, by sex"
     assert "% of resamples" in gaps[3][4]
     assert ("share decided 'yes', by sex", "20.0 %", "10.0 % to 30.0 %", "200", "") in gaps
-    assert ("true or false positive rate, by sex", "10.0 %", "not made", "200", "") in gaps
+    assert ("true or false positive rate, by sex", "10.0 %", "not computed", "200", "") in gaps
     assert all(" to " in row[7] for row in rows if row[1] != "0")
     assert source_rows(fairness) == [("sex", "Female", "x 2.00", "x 1.50", "x 1.00", "x 3.00")]
     assert radius_rows(ROBUSTNESS)[1][:2] == ("0.1000", "40.0 %")
-    assert "length 10.0" in growth_sentence(GROWTH)
+    assert "norm 10.0" in growth_sentence(GROWTH)
     assert radius_plot(ROBUSTNESS).rows[0][:2] == (0.0, 0.9)
 
 

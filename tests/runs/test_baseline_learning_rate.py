@@ -50,7 +50,7 @@ def test_a_trial_learns_and_a_wild_rate_counts_as_infinitely_bad() -> None:
     labels = torch.arange(400) % 10
     features = torch.rand(400, 1, 28, 28, generator=generator) * 0.1
     features[torch.arange(400), 0, 2 * labels] += 1.0
-    parts = baseline_learning_rate._parted(ArrayDataset(features=features, labels=labels))
+    parts = baseline_learning_rate._split(ArrayDataset(features=features, labels=labels))
     assert [len(part) for part in parts] == [360, 40]
     losses = []
     for rate in (1e-9, recipe.training.optimizer.learning_rate, 1e38):

@@ -54,7 +54,7 @@ def test_a_run_stopped_inside_an_epoch_is_charged_every_iterate_until_it_is_resu
 
 
 REFUSED = {
-    "looking": ("training.evaluate_every=10", "looks at models during the run"),
+    "looking": ("training.evaluate_every=10", "measures models during the run"),
     "momentum": ("training.optimizer={kind='sgd', learning_rate=1.0, momentum=0.9}", "plain gradient descent only"),
     "averaging": ("training.averaging={}", "Remove training.averaging"),
     "a part's own rate": ('training.rate_factors={"0"=2.0}', "Remove training.averaging"),

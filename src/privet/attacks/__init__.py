@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from privet.attacks.reconstruction.methods import least_squares as least_squares
     from privet.attacks.reconstruction.methods import least_squares_bound as least_squares_bound
     from privet.attacks.reconstruction.methods import least_squares_errors as least_squares_errors
+    from privet.training.predictions import Predictions as Predictions
 else:
     __getattr__, __dir__ = lazily(
         __name__,
@@ -38,5 +39,6 @@ else:
                 "least_squares_errors",
             ),
             "privet.attacks.membership_verdict": ("MembershipReport", "membership_report"),
+            "privet.training.predictions": ("Predictions",),
         },
     )

@@ -1,4 +1,4 @@
-"""``privet account``: a guarantee from figures, or from what a ledger says was charged."""
+"""``privet account``: a guarantee from figures, or from the charges in a ledger."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from privet.runs.ledger_check import LedgerCheck
 
 
-# Word to (module, command): what can stand where RUN stands. A run of that name is written ./NAME.
+# Sub-command to (module, command), accepted in place of RUN. A run of that name is written ./NAME.
 _PARTS = {
     "event": ("privet.cli.account_parts", "event"),
     "accept": ("privet.cli.account_parts", "accept"),
@@ -39,12 +39,11 @@ _PARTS = {
 
 
 class _WithParts(click.Command):
-    """A command whose first word may name another command, which is then loaded and takes over."""
+    """A command whose first argument may name a sub-command, which is then loaded and called."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Hand the remaining words to the part that the first one names, or read them as figures or a run."""
         if args and args[0] in _PARTS:
             module, name = _PARTS[args[0]]
             part: click.Command = getattr(importlib.import_module(module), name)
@@ -59,16 +58,16 @@ class _WithParts(click.Command):
         "privet account runs/demo",
         "privet account --rate 0.01 --steps 1000 --noise-multiplier 1 --delta 1e-5",
         "privet account --rate 0.01 --steps 1000 --epsilon 2 --delta 1e-5",
-        "privet account event --help    any event, as ledgers write it",
+        "privet account event --help    any event in the format of ledgers",
         "privet account total --help    all runs of a project together",
         "privet account accept --help   resume from a restored run folder",
         "privet account search --help   a tuning search of random length",
-        "privet account waste --help    what samplers waste in an epoch",
+        "privet account waste --help    waste of samplers in an epoch",
         "privet account batch --help    the expected batch that costs least",
     ),
 )
 @click.argument("run_or_ledger", metavar="[RUN]", required=False, type=click.Path())
-@click.option("--rate", type=float, help="Probability that a record joins a step.")
+@click.option("--rate", type=float, help="Sampling rate: probability that a record is in a batch.")
 @click.option("--steps", type=int, help="Number of steps.")
 @click.option("--noise-multiplier", type=float, help="Noise, as a multiple of the clipping bound.")
 @click.option("--epsilon", type=float, help="Find the noise for this epsilon instead.")
@@ -87,11 +86,11 @@ def account(
     unit: str,
     as_json: bool,
 ) -> int:
-    """Compute a guarantee, or read one off the ledger of RUN.
+    """Compute a guarantee from figures or from the ledger of RUN.
 
     RUN is a run's folder or a ledger file. Every row of its hash chain is
-    checked, and what was charged is compared with the plan; exit code 3 says
-    that they differ.
+    checked, and the charges are compared with the plan; exit code 3 says that
+    they differ.
     """
     figures = {"--rate": rate, "--steps": steps, "--delta": delta}
     if run_or_ledger is not None:
@@ -100,7 +99,7 @@ def account(
             raise click.UsageError(f"Give a run or figures, not both (got {', '.join(given) or '--noise-multiplier'}).")
         return _ledger(run_or_ledger, as_json=as_json)
     if noise_multiplier is not None and epsilon is not None:
-        raise click.UsageError("Give --noise-multiplier or --epsilon, not both: the other one is what is computed.")
+        raise click.UsageError("Give --noise-multiplier or --epsilon, not both: the other one is computed.")
     missing = [name for name, value in figures.items() if value is None]
     if missing or (noise_multiplier is None) == (epsilon is None):
         what = ", ".join(missing) if missing else "exactly one of --noise-multiplier and --epsilon"
@@ -129,7 +128,7 @@ def _plan(
     from privet.vocabulary import Adjacency, Unit
 
     plan = Plan(
-        # Neither the bound nor the divisor changes a guarantee, so any will do.
+        # Neither the clipping bound nor the divisor changes a guarantee, so any value is right.
         sampling=Poisson(rate=rate, steps=steps, expected_batch_size=1.0),
         clipping=Threshold(norm=1.0),
         noise=Gaussian(noise_multiplier=noise_multiplier),
@@ -178,7 +177,7 @@ def _ledger_facts(check: LedgerCheck) -> dict[str, Any]:
 
 
 def _print_ledger(check: LedgerCheck) -> None:
-    from privet.runs.ledger_check import end_words, lost_words
+    from privet.runs.ledger_check import lost_steps_text, plan_end_text
 
     show_heading(str(check.spent))
     click.echo()
@@ -188,8 +187,8 @@ def _print_ledger(check: LedgerCheck) -> None:
         {
             "chain": f"intact, {check.num_rows:,} rows",
             "rounds charged": f"{check.rounds_charged:,} of {check.rounds_planned:,} planned",
-            "end of plan": end_words(check),
-            "steps lost": lost_words(check),
-            "plan": "agrees with what was charged" if check.mismatch is None else f"MISMATCH: {check.mismatch}",
+            "end of plan": plan_end_text(check),
+            "steps lost": lost_steps_text(check),
+            "plan": "agrees with the charges" if check.mismatch is None else f"MISMATCH: {check.mismatch}",
         }
     )

@@ -38,11 +38,11 @@ from privet.cli.console import (
 @unit_option
 @json_option
 def event(file: Any, delta: float, adjacency: str, unit: str, as_json: bool) -> int:
-    """Account the event in FILE (- reads standard input).
+    """Compute the guarantee of the event in FILE (- reads standard input).
 
     An event is JSON with a "type", such as
-    {"type": "laplace", "noise_multiplier": 2.0}. Compositions hold others:
-    self_composed (event, count), composed (events), poisson_sampled
+    {"type": "laplace", "noise_multiplier": 2.0}. Compositions hold other
+    events: self_composed (event, count), composed (events), poisson_sampled
     (sampling_probability, event), and so on; a ledger's rows show more.
     """
     from privet.accounting.guarantee import guarantee, rounded_up
@@ -69,16 +69,16 @@ def event(file: Any, delta: float, adjacency: str, unit: str, as_json: bool) -> 
 def accept(run_folder: str) -> int:
     """Accept RUN although this machine knows of a newer copy of it.
 
-    Use it when the newer copy is lost. What that copy had charged was spent,
-    so it is charged in RUN as well and cannot be used again; the run then goes
-    on with what its plan has left.
+    Use it when the newer copy is lost. Its charges were spent, so they are
+    charged in RUN as well and cannot be used again; the run can then resume
+    with the rest of its plan.
     """
     from privet.accounting.ledger.rollback import accept_roll_back
 
     folder = Path(run_folder)
     added = accept_roll_back(folder / "ledger.jsonl" if folder.is_dir() else folder)
     if added:
-        click.echo(f"{added:,} rounds of the newer copy were charged. Look at the total with: privet account {folder}")
+        click.echo(f"{added:,} rounds of the newer copy were charged. See the total with: privet account {folder}")
     else:
         click.echo("Nothing was charged: this machine knows of no newer copy of the run.")
     return OK
@@ -91,9 +91,9 @@ def accept(run_folder: str) -> int:
 def total(runs: tuple[str, ...], delta: float | None, as_json: bool) -> int:
     """Compose the ledgers of all RUNs on the same data.
 
-    Every chain is checked and compared with its plan, as `privet account RUN`
-    does; exit code 3 says that one of them differs. Discarded runs count: leave
-    none out.
+    Every chain is checked and compared with its plan, as in `privet account
+    RUN`; exit code 3 says that one of them differs. Include every run on the
+    data, discarded runs too.
     """
     from privet.accounting.guarantee import rounded_up
     from privet.runs.project import total_of_runs

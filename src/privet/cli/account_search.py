@@ -1,4 +1,4 @@
-"""``privet account search``: what a tuning search of random length reveals."""
+"""``privet account search``: the guarantee of a tuning search of random length."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": float("inf")}
     show_default=True,
     help="Distribution of the number of runs: shape 1, 0 or infinity of the truncated negative binomial.",
 )
-@click.option("--rate", type=float, required=True, help="Probability that a record joins a step.")
+@click.option("--rate", type=float, required=True, help="Sampling rate: probability that a record is in a batch.")
 @click.option("--steps", type=int, required=True, help="Number of steps of one run.")
 @click.option("--noise-multiplier", type=float, required=True, help="Noise, as a multiple of the clipping bound.")
 @click.option("--delta", type=float, required=True, help="Probability with which the bound may fail.")
@@ -51,11 +51,11 @@ def search(
     unit: str,
     as_json: bool,
 ) -> int:
-    """Account a search that draws its number of runs and releases the best one.
+    """Account a search with a random number of runs that releases the best one.
 
-    The number is drawn once, in advance, and nothing is released but the one
-    model. Beside it stands what the same expected number of runs costs when
-    every one of them may be seen.
+    The number is drawn once, in advance, and only one model is released. For
+    comparison, the cost of the same expected number of runs is shown for the
+    case that all of them are released.
     """
     from privet.accounting.guarantee import guarantee, rounded_up, unverifiable_assumptions
     from privet.accounting.private_selection import RandomSearch
@@ -90,7 +90,7 @@ def search(
     show_facts(
         {
             "one run alone": f"epsilon {rounded_up(found['one_run'].epsilon)}",
-            f"{max(1, round(mean))} runs, all seen": f"epsilon {rounded_up(found['every_run_seen'].epsilon)}",
+            f"{max(1, round(mean))} runs, all released": f"epsilon {rounded_up(found['every_run_seen'].epsilon)}",
         }
     )
     return OK

@@ -1,4 +1,4 @@
-"""``privet account waste`` and ``batch``: what samplers waste, and the batch that wastes least."""
+"""``privet account waste`` and ``batch``: the waste of samplers, and the batch that costs least."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ _physical_option = click.option("--physical", type=int, required=True, help="Slo
 @click.option("--plot", type=click.Path(dir_okay=False), metavar="FILE.svg", help="Draw the table as bars, too.")
 @json_option
 def waste(dataset_size: int, batch_size: int, physical: int, plot: str | None, as_json: bool) -> int:
-    """Compare what samplers waste in one epoch.
+    """Compare the waste of samplers in one epoch.
 
     Never seen: records that no step uses. Stragglers: steps whose batch needs a
-    second pass. Dropped: sampled records thrown away. Padding: empty slots.
+    second pass. Dropped: sampled records that are not used. Padding: empty
+    slots.
     """
     from privet.accounting.batch_sizes import waste_table
 
     if plot is not None and not plot.lower().endswith(".svg"):
-        raise click.BadParameter(f"'{plot}' does not end in .svg, which is what is drawn.", param_hint="--plot")
+        raise click.BadParameter(f"'{plot}' does not end in .svg, the format of the plot.", param_hint="--plot")
     table = waste_table(dataset_size=dataset_size, batch_size=batch_size, physical_batch_size=physical)
     if plot is not None:
         from privet.reports.waste_plot import write_waste_plot
@@ -72,7 +73,7 @@ def waste(dataset_size: int, batch_size: int, physical: int, plot: str | None, a
 @_size_option
 @_physical_option
 @click.option("--steps", type=int, required=True, help="Number of steps.")
-@click.option("--epsilon", type=float, required=True, help="The budget.")
+@click.option("--epsilon", type=float, required=True, help="Target epsilon.")
 @click.option("--delta", type=float, required=True, help="Probability with which the bound may fail.")
 @adjacency_option
 @json_option
@@ -81,8 +82,8 @@ def batch(
 ) -> int:
     """Find the expected batch that costs least with truncated Poisson sampling.
 
-    Every step runs one physical batch. A larger expected batch divides the
-    noise by more, until truncation asks for more noise than that gains.
+    Every step runs one physical batch. A larger expected batch reduces the
+    noise on the mean, until truncation requires more noise than that saves.
     """
     from privet.accounting.batch_sizes import suggest_batch
     from privet.vocabulary import Adjacency

@@ -1,4 +1,4 @@
-"""``privet certify``: what a run promises, for others to check."""
+"""``privet certify``: a certificate of a run's guarantee, for third parties to check."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from privet.cli.console import (
 @click.option("-o", "--output", type=click.Path(file_okay=False), help="Folder to write to.  [default: RUN]")
 @json_option
 def certify(run_folder: str, output: str | None, as_json: bool) -> int:
-    """Write the certificate of RUN: certificate.json and a page in plain words.
+    """Write the certificate of RUN: certificate.json and an HTML page.
 
-    Everything in it comes from the ledger, whose chain is checked first. A
-    separate program that uses nothing of privet checks the certificate again.
-    Exit code 3 says that the run differs from its plan or is not private; the
-    certificate is written all the same and says so.
+    It is computed from the ledger, whose chain is checked first. A separate
+    program that shares no code with privet can verify the certificate. Exit
+    code 3 says that the run differs from its plan or is not private; the
+    certificate is still written and says so.
     """
     from privet.reports.certificate import Standing
     from privet.reports.certificate import certify as certified

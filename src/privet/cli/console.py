@@ -1,4 +1,4 @@
-"""Parts that the verbs share: exit codes, error lines, options, tables and JSON."""
+"""Shared parts of the commands: exit codes, error lines, options, tables and JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a help page: examples of calls. The mark tells click to keep the lines as they are."""
+    r"""Return the examples at the end of a help page. ``\b`` keeps click from wrapping the lines."""
     return "\b\n" + "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
 
 
@@ -43,19 +43,19 @@ adjacency_option = click.option(
     type=click.Choice(["add_or_remove", "replace_one", "zero_out"]),
     default="add_or_remove",
     show_default=True,
-    help="Which two data sets must look alike.",
+    help="Neighbouring data sets that the guarantee compares.",
 )
 unit_option = click.option(
     "--unit",
     type=click.Choice(["record", "person"]),
     default="record",
     show_default=True,
-    help="What one item of the data stands for.",
+    help="The protected unit: one item of the data is one record or one person.",
 )
 
 
 def exit_code(error: PrivetError) -> int:
-    """Return the exit code of an error: CI can gate on 3."""
+    """Return the exit code of an error; 3 is for errors of budget and ledger."""
     if isinstance(error, BudgetExceeded | LedgerMismatch | LedgerCorrupt):
         return BUDGET
     return USAGE if isinstance(error, RecipeError) else FAILED
@@ -93,11 +93,11 @@ def _colour(stream: Any) -> bool:
 
 
 def fitted(text: str, stream: Any, *, used: int = 0, hang: int = 0) -> str:
-    """Break long lines between words where a terminal would break them within one.
+    """Wrap long lines to the width of a terminal.
 
-    Of the first line ``used`` columns are taken already; further lines of a broken one begin with ``hang`` spaces.
-    Lines that begin with a space stay as they are: they are there to be copied. Elsewhere than on a terminal all lines
-    stay whole, for programs that look for words in them.
+    The first line has ``used`` columns less; continuation lines begin with ``hang`` spaces. Lines that begin with a
+    space are not wrapped, so that they can be copied. Outside of a terminal no line is wrapped, for programs that
+    search the output.
     """
     if not stream.isatty():
         return text
@@ -111,17 +111,17 @@ def fitted(text: str, stream: Any, *, used: int = 0, hang: int = 0) -> str:
 
 
 def remark(text: str) -> None:
-    """Print a remark on stderr, apart from results."""
+    """Print a remark on stderr; results go to stdout."""
     click.echo(fitted(text, sys.stderr), err=True)
 
 
 def show_json(values: Mapping[str, Any] | Sequence[Any]) -> None:
-    """Print plain values as JSON, infinite numbers as text."""
+    """Print plain values as JSON."""
     click.echo(json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
-    """Print a table in columns, numbers to the right; words are wrapped where it would be wider than the terminal."""
+    """Print a table; the columns ``right`` are right-aligned, and long cells are wrapped to the terminal's width."""
     widths = _column_widths([header, *rows], right)
     for index, line in enumerate([header, *rows]):
         wrapped = [
@@ -139,7 +139,7 @@ def show_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: S
 
 
 def _column_widths(lines: Sequence[Sequence[str]], right: Sequence[int]) -> list[int]:
-    """Return a width for every column: what its cells need, less where that is too wide, never less than a word."""
+    """Return a width for every column: that of its longest cell, less if the table is too wide, never below a word."""
     columns = list(zip(*lines, strict=True))
     widths = [max(1, *(len(cell) for cell in cells)) for cells in columns]
     least = [
@@ -163,13 +163,13 @@ def show_facts(facts: Mapping[str, str]) -> None:
 
 
 def show_heading(text: str) -> None:
-    """Print a line that begins a part of the output."""
+    """Print a heading."""
     click.echo(click.style(fitted(text, sys.stdout, hang=2), bold=True))
 
 
 def paragraphs(text: str, *, indent: str = "  ", hang: str = "") -> str:
-    """Wrap sentences to the terminal's usual width; ``hang`` goes before every line but the first."""
-    # Names with hyphens stay in one piece: they are there to be copied.
+    """Wrap sentences to 78 columns; ``hang`` is put before every line but the first."""
+    # Names with hyphens are not broken, so that they can be copied.
     return textwrap.fill(
         text,
         width=78,
@@ -180,8 +180,8 @@ def paragraphs(text: str, *, indent: str = "  ", hang: str = "") -> str:
     )
 
 
-def say_if_unfinished(run_folder: str) -> bool:
-    """Return whether a run is unfinished; if so, say on stderr which checkpoint is used and how to resume the run."""
+def remark_if_unfinished(run_folder: str) -> bool:
+    """Return whether a run is unfinished; if so, print a remark on the used checkpoint and how to resume the run."""
     from privet.runs.ledger_check import steps_in_checkpoint
     from privet.runs.resuming import resuming_command, stored_plan, stored_recipe
     from privet.runs.run_files import RunFiles

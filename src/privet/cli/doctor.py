@@ -1,4 +1,4 @@
-"""``privet doctor``: whether a model can be trained privately, by which rules, and what that costs."""
+"""``privet doctor``: whether a model can be trained privately, by which gradient rules, and at which cost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class _Shape(click.ParamType[tuple[int, ...]]):
     name = "shape"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """Return the lengths of the axes."""
         if isinstance(value, tuple):
             return value
         if not re.fullmatch(r"[1-9][0-9]{0,8}([,x][1-9][0-9]{0,8})*", value):
@@ -52,8 +51,8 @@ class _Shape(click.ParamType[tuple[int, ...]]):
 @set_option
 @click.option("--input-shape", type=_Shape(), help="Shape of one example of your own network: random numbers.")
 @click.option("--token-shape", type=_Shape(), help="Shape of one example of your own network: random token ids.")
-@click.option("--vocabulary", type=click.IntRange(min=1), help="How many token ids there are.")
-@click.option("--batch-size", type=click.IntRange(min=2), default=13, show_default=True, help="Examples at once.")
+@click.option("--vocabulary", type=click.IntRange(min=1), help="Number of token ids.")
+@click.option("--batch-size", type=click.IntRange(min=2), default=13, show_default=True, help="Size of the batch.")
 @device_option
 @json_option
 def doctor(
@@ -66,17 +65,17 @@ def doctor(
     device: str,
     as_json: bool,
 ) -> int:
-    """Say whether a model can be trained privately, and what it costs.
+    """Check whether a model can be trained privately, and measure the cost.
 
     MODEL_OR_RECIPE is the name of a network, a recipe, or a network of your
     own: package.module:function or file.py:function, a function or class that
     needs no arguments. THAT CODE IS IMPORTED AND RUN; examine only code that
-    you would run anyway.
+    you trust.
 
-    No data are read: the network sees random numbers of the right shape. For
-    each layer you see how its norms are measured, the milliseconds that took,
-    and the memory it keeps until the clipping factors are known. Exit code 1
-    says that the network cannot be trained as it is.
+    No data are read: the network gets random numbers of the right shape. For
+    each layer the table shows the strategy for its gradient norms, its time in
+    milliseconds, and the memory kept until the clipping factors are known. Exit
+    code 1 says that the network cannot be trained in its present form.
     """
     from privet.runs import model_check
     from privet.runs.user_models import is_reference
@@ -87,14 +86,14 @@ def doctor(
         inputs = _inputs(input_shape, token_shape, vocabulary)
         found = model_check.examine_referenced(model_or_recipe, inputs, num_examples=batch_size, device=device)
         option = "--input-shape" if token_shape is None else "--token-shape and --vocabulary"
-        remedy = f"Check {option}: one example without the batch, as the network takes it."
+        remedy = f"Check {option}: the shape of one example, without the batch axis."
     else:
         if input_shape or token_shape or vocabulary:
             raise click.UsageError("Shapes are for a network of your own (file.py:function); this one has its own.")
         _refuse_own_loop(model_or_recipe)
         found = model_check.examine(model_or_recipe, overrides, num_examples=batch_size, device=device)
-        remedy = "Choose a network that takes the examples of this data set."
-    found = replace(found, failure=_in_words_of_the_command(found.failure, remedy))
+        remedy = "Choose a network that accepts the examples of this data set."
+    found = replace(found, failure=_with_remedy(found.failure, remedy))
     if as_json:
         show_json(_as_dict(found))
     else:
@@ -103,7 +102,7 @@ def doctor(
 
 
 def _refuse_own_loop(name: str) -> None:
-    """Say of the folder of a training loop of one's own that it holds no recipe, and so no network to look at."""
+    """Refuse the folder of a user's own training loop: it has no recipe and records no network."""
     from pathlib import Path
 
     from privet.runs.run_files import RunFiles
@@ -111,13 +110,13 @@ def _refuse_own_loop(name: str) -> None:
     folder = Path(name)
     if folder.is_dir() and RunFiles(folder=folder).is_own_loop:
         raise click.UsageError(
-            f"{name} is the run of a training loop of your own. Such a run has no recipe, and does not know its "
+            f"{name} is the run of a training loop of your own. Such a run has no recipe and does not record its "
             "network. Name the network: privet doctor file.py:function --input-shape SHAPE"
         )
 
 
-def _in_words_of_the_command(failure: str | None, remedy: str) -> str | None:
-    """Return a failure with what can be changed on the command line, where the library names its own arguments."""
+def _with_remedy(failure: str | None, remedy: str) -> str | None:
+    """Return a failure with a remedy on the command line in place of the library's remedy in Python."""
     from privet.training.preflight.preflight import FAILS_ON_MADE_UP, SHAPES_REMEDY
 
     if failure is None or not failure.startswith(FAILS_ON_MADE_UP):
@@ -133,7 +132,7 @@ def _inputs(input_shape: tuple[int, ...] | None, token_shape: tuple[int, ...] | 
         raise click.UsageError("Give the shape of one example: either --input-shape or --token-shape.")
     if input_shape is not None:
         if vocabulary is not None:
-            raise click.UsageError("--vocabulary goes with --token-shape.")
+            raise click.UsageError("--vocabulary needs --token-shape. Remove it, or give --token-shape.")
         return RandomNumbers(shape=input_shape)
     if token_shape is None or vocabulary is None:
         raise click.UsageError("--token-shape needs --vocabulary, the number of token ids.")
@@ -203,7 +202,7 @@ def _print(found: Examination) -> None:
         click.echo(f"  {found.failure}")
     if found.cost is not None:
         show_facts(_facts(found.cost))
-    verdict = "can be trained privately" if found.can_be_trained else "cannot be trained privately as it is"
+    verdict = "can be trained privately" if found.can_be_trained else "cannot be trained privately in its present form"
     click.echo(f"{found.model}: {found.num_parameters:,} parameters, {verdict}.")
 
 
@@ -212,6 +211,6 @@ def _facts(cost: ModelCost) -> dict[str, str]:
     return {
         "plain pass": f"{cost.plain_seconds * 1e3:.2f} ms for {cost.num_examples} examples on {cost.device}",
         "private pass": f"{cost.private_seconds * 1e3:.2f} ms: {measured:.2f} times as long, predicted {predicted:.2f}",
-        "first private pass": f"{cost.first_seconds:.2f} s, with the trial of the program and the choice of strategies",
+        "first private pass": f"{cost.first_seconds:.2f} s, with the trial pass and the choice of strategies",
         "memory": f"predicted peak {cost.peak_ratio:.2f} times that of plain training",
     }

@@ -1,4 +1,4 @@
-"""``privet evaluate``: what a run's model is worth on test data."""
+"""``privet evaluate``: measures of a run's model on test data."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from privet.cli.console import (
     examples,
     json_option,
     remark,
+    remark_if_unfinished,
     run_argument,
-    say_if_unfinished,
     show_heading,
     show_json,
     show_table,
@@ -41,42 +41,42 @@ if TYPE_CHECKING:
 )
 @run_argument
 @device_option
-@click.option("--calibration", is_flag=True, help="Also measure how far the model's confidence can be believed.")
+@click.option("--calibration", is_flag=True, help="Also measure the calibration of the model's confidence.")
 @click.option("--bins", type=click.IntRange(min=1), default=15, show_default=True, help="Bins of the calibration.")
 @click.option("--equal-mass", is_flag=True, help="Cut bins so that each holds equally many predictions.")
-@click.option("--membership", is_flag=True, help="Also run membership attacks, beside what the guarantee allows.")
+@click.option("--membership", is_flag=True, help="Also run membership attacks; compare with the guarantee's limits.")
 @click.option(
     "--groups", metavar="COLUMNS", help="Also compare classes and groups of columns: sex,race; or just class."
 )
 @click.option("--long-tail", is_flag=True, help="Also draw test pictures of lowest and highest loss; public data only.")
-@click.option("--pretraining", is_flag=True, help="Also estimate how far public data are from the run's, and warn.")
+@click.option("--pretraining", is_flag=True, help="Also estimate the feature shift between public data and the run's.")
 @click.option("--public-data", metavar="NAME", help="Public data for --pretraining; those of the recipe by default.")
 @click.option("--reconstruction", is_flag=True, help="Also rebuild a few public test pictures from their gradients.")
-@click.option("--robustness", is_flag=True, help="Also measure accuracy when inputs are changed to mislead.")
+@click.option("--robustness", is_flag=True, help="Also measure accuracy under adversarial changes of the inputs.")
 @click.option(
     "--data",
     type=click.Path(exists=True),
-    help="A CSV file or image folder of your own to measure on, instead of the run's test split. Nothing of it is "
-    "kept in RUN.",
+    help="A CSV file or image folder of your own to measure on, instead of the run's test split. Its results are not "
+    "stored in RUN.",
 )
 @json_option
 def evaluate(**options: Any) -> None:
     """Measure the model of RUN on the test split of its data.
 
-    A run that is not finished is measured at its newest checkpoint, and it is
-    said so.
+    A run that is not finished is measured at its newest checkpoint, with a
+    remark.
 
-    These figures are exact functions of the test data, and of training data
-    where attacks are run: the guarantee does not cover them. With public data
+    These figures are exact functions of the test data, and membership attacks
+    read training data too: the guarantee does not cover them. With public data
     the results of --calibration, --membership, --groups, --reconstruction and
-    --robustness on RUN's own test split are kept in RUN for its report.
+    --robustness on RUN's own test split are stored in RUN for its report.
     """
     _Evaluation(**options).run()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Evaluation:
-    """One call of the verb: a field for every option, and a method for everything that can be asked for."""
+    """One call of the command: a field for every option, and a method for every kind of measure."""
 
     run_folder: str
     device: str
@@ -98,7 +98,7 @@ class _Evaluation:
         from privet.runs.runner import evaluate as evaluate_run
 
         self._check_options()
-        is_unfinished = say_if_unfinished(self.run_folder)
+        is_unfinished = remark_if_unfinished(self.run_folder)
         test = None if self.data is None else own_test_data(self.run_folder, self.data)
         fairness = None
         if self.groups is not None:
@@ -126,7 +126,7 @@ class _Evaluation:
         if self.as_json:
             show_json(found)
         if self.data is None and (self.calibration or self.membership or self.groups is not None or self.robustness):
-            self._say_what_is_kept()
+            self._remark_if_not_stored()
 
     def _check_options(self) -> None:
         if self.data is not None:
@@ -140,7 +140,7 @@ class _Evaluation:
         if self.public_data is not None and not self.pretraining:
             raise click.UsageError("--public-data names the data that --pretraining compares. Add --pretraining.")
 
-    def _say_what_is_kept(self) -> None:
+    def _remark_if_not_stored(self) -> None:
         from pathlib import Path
 
         from privet.runs.resuming import stored_recipe
@@ -148,8 +148,8 @@ class _Evaluation:
 
         if not stored_recipe(RunFiles(folder=Path(self.run_folder))).is_public:
             remark(
-                f"None of this is kept in {self.run_folder} or shown in its report: the data are private. If they are "
-                "public, say so in the recipe: data_is_public = true."
+                f"These results are not stored in {self.run_folder} or shown in its report: the data are private. If "
+                "they are public, set data_is_public = true in the recipe."
             )
 
     def _calibration(self, test: ArrayDataset | None, measured: Collection[str]) -> object:
@@ -209,7 +209,7 @@ class _Evaluation:
 
         shift = examine_pretraining(self.run_folder, public=self.public_data, test=test)
         if not self.as_json:
-            show_heading("Features of the public data beside those of the run's")
+            show_heading("Feature shift between the public data and the run's data")
             show_table(SHIFT_HEADER, shift_rows(shift), right=(1, 2))
         warning = shift_warning(shift)
         if warning is not None:
@@ -222,7 +222,7 @@ class _Evaluation:
 
         reports = examine_membership(self.run_folder, device=self.device)
         if not self.as_json:
-            show_heading("Membership attacks (members + others), beside what the guarantee allows at most")
+            show_heading("Membership attacks (members + non-members), with the limits of the guarantee")
             for report in reports:
                 show_heading(f"{report.attack} ({report.num_members:,} + {report.num_non_members:,})")
                 rows = [

@@ -22,17 +22,16 @@ if TYPE_CHECKING:
 )
 @click.argument("recipe")
 @click.option("-o", "--output", required=True, metavar="RUN", type=click.Path(), help="A new folder for the run.")
-@click.option("--network", is_flag=True, help="Real processes on this machine; counts the bytes between them.")
-@click.option("--rate", type=float, help="Share of coordinates that is masked, instead of the recipe's.")
+@click.option("--network", is_flag=True, help="Use separate processes on this machine; count the bytes between them.")
+@click.option("--rate", type=float, help="Share of masked coordinates, instead of the recipe's.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Number of rounds, instead of the recipe's.")
-@click.option("--central", is_flag=True, help="Run the same plan on all records in one place as well.")
+@click.option("--central", is_flag=True, help="Also run the same plan centrally, on all records.")
 def federated(recipe: str, output: str, network: bool, rate: float | None, rounds: int | None, central: bool) -> None:
     """Run the federation RECIPE (a packaged name or a TOML file) in the folder RUN.
 
-    Parties and the coordinator each keep a ledger of their own under RUN. By
-    default they take turns in this process; with --network they are processes
-    of their own, a Flower SuperLink and one SuperNode per party (needs
-    privet[flower]).
+    Each party and the coordinator keep their own ledger under RUN. By default
+    they take turns in this process; with --network they are separate processes,
+    a Flower SuperLink and one SuperNode per party (needs privet[flower]).
     """
     from privet.errors import RecipeError
     from privet.federated.federation_recipe import FederatedRecipe
@@ -40,11 +39,11 @@ def federated(recipe: str, output: str, network: bool, rate: float | None, round
     chosen = FederatedRecipe.load(recipe, mask_rate=rate, num_rounds=rounds)
     folder = Path(output).absolute()
     if folder.exists() and any(folder.iterdir()):
-        raise RecipeError(f"{output} is not empty. Name a new folder: every run has ledgers of its own.")
+        raise RecipeError(f"{output} is not empty. Name a new folder: every run has its own ledgers.")
     click.echo(f"promised  {chosen.agreement.guarantee()}")
     remark(
-        f"{chosen.agreement.num_rounds} rounds with {chosen.num_parties} parties; rounds.jsonl in {output} grows by a "
-        "line with each of them."
+        f"{chosen.agreement.num_rounds} rounds with {chosen.num_parties} parties; each round adds a line to "
+        f"rounds.jsonl in {output}."
     )
 
     from privet.federated.running import run_centrally, run_here, run_on_network
@@ -60,11 +59,11 @@ def federated(recipe: str, output: str, network: bool, rate: float | None, round
     if central:
         found = run_centrally(chosen)
         facts |= {f"{name} of the central run": _measured(name, value, num_examples) for name, value in found.items()}
-    show_facts(facts | _told(traffic))
+    show_facts(facts | _traffic_facts(traffic))
 
 
 def _measured(name: str, value: float, num_examples: int) -> str:
-    """Return a figure with what it rests on; a share of right answers has its interval too."""
+    """Return a figure with its number of examples, and an accuracy with its interval too."""
     from privet.runs.measures import share
 
     if name != "accuracy":
@@ -73,8 +72,8 @@ def _measured(name: str, value: float, num_examples: int) -> str:
     return f"{value:.4f} ({found.low:.4f} to {found.high:.4f}, {found.interval}, n = {num_examples:,})"
 
 
-def _told(traffic: list[Traffic]) -> dict[str, str]:
-    """Say what passed; the first round brings every party the whole model."""
+def _traffic_facts(traffic: list[Traffic]) -> dict[str, str]:
+    """Return the bytes per round; in the first round every party receives the whole model."""
     if not traffic:
         return {}
     shown = {"bytes, first round": f"{traffic[0].total:,} (up {traffic[0].up:,}, down {traffic[0].down:,})"}

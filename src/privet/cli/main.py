@@ -1,4 +1,4 @@
-"""The command ``privet``: verbs, each loaded only when it is used.
+"""The command ``privet``: its verbs, each loaded when it is called.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or recipe, 3 budget exceeded, ledger damaged or not as planned, or claim
 broken by an audit, 130 interrupted.
@@ -17,32 +17,32 @@ from privet import __version__
 
 # Verb to (module, command, help line). The help lines live here so that `privet --help` loads no verb.
 _VERBS: Mapping[str, tuple[str, str, str]] = {
-    "init": ("privet.cli.recipes", "init", "Print a recipe to begin your own with."),
-    "plan": ("privet.cli.planning", "plan", "Say what a recipe guarantees, before any data is read."),
+    "init": ("privet.cli.recipes", "init", "Print a template for your own recipe."),
+    "plan": ("privet.cli.planning", "plan", "Show the guarantee of a recipe, before any data is read."),
     "train": ("privet.cli.train", "train", "Run a recipe, or resume a run."),
     "evaluate": ("privet.cli.evaluate", "evaluate", "Measure a run's model on test data."),
-    "predict": ("privet.cli.predict", "predict", "Let a run's model decide on new records."),
-    "report": ("privet.cli.report", "report", "Write a run's report: one HTML file."),
-    "certify": ("privet.cli.certify", "certify", "Write a run's certificate, for others to check."),
-    "account": ("privet.cli.account", "account", "Compute a guarantee, or read one off a ledger."),
-    "doctor": ("privet.cli.doctor", "doctor", "Say whether a model can be trained privately."),
-    "audit": ("privet.cli.audit", "audit", "Attack a plan with canaries, beside what it claims."),
-    "federated": ("privet.cli.federated", "federated", "Run a federation: parties with ledgers of their own."),
-    "recipes": ("privet.cli.recipes", "recipes", "List, show or copy the recipes that come along."),
+    "predict": ("privet.cli.predict", "predict", "Predict new records with a run's model."),
+    "report": ("privet.cli.report_command", "report", "Write a run's report: one HTML file."),
+    "certify": ("privet.cli.certify", "certify", "Write a run's certificate, for third parties."),
+    "account": ("privet.cli.account", "account", "Compute a guarantee from figures or a ledger."),
+    "doctor": ("privet.cli.doctor", "doctor", "Check whether a model can be trained privately."),
+    "audit": ("privet.cli.audit_command", "audit", "Attack a plan with canaries; compare with its claim."),
+    "federated": ("privet.cli.federated", "federated", "Run a federation of parties with separate ledgers."),
+    "recipes": ("privet.cli.recipes", "recipes", "List, show or copy the packaged recipes."),
 }
 
-# Verbs of distributions of their own, found through this group of entry points where they are installed: to
-# (distribution, how to install it, help line).
+# Verbs of other distributions, found through this group of entry points if installed. Verb to (distribution, how to
+# install it, help line).
 ENTRY_POINTS = "privet.commands"
 _INSTALL_RESEARCH = "pip install --editable research, in a clone of privet's repository"
 _ELSEWHERE: Mapping[str, tuple[str, str, str]] = {
-    "reproduce": ("privet-research", _INSTALL_RESEARCH, "Repeat a published table or figure; say if it holds."),
+    "reproduce": ("privet-research", _INSTALL_RESEARCH, "Repeat a published table or figure; check it."),
     "study": ("privet-research", _INSTALL_RESEARCH, "Run one of the comparisons behind them."),
 }
 
-# Words that people try, and what they look for.
+# Words that users try, and the verbs they look for.
 _OFTEN_MEANT: Mapping[str, str] = {
-    "verify": "'privet account RUN' checks a ledger row by row; 'privet certify RUN' writes what others can check.",
+    "verify": "'privet account RUN' checks a ledger row by row; 'privet certify RUN' writes a certificate.",
     "check": "'privet account RUN' checks a ledger, 'privet doctor RECIPE' a network.",
     "test": "'privet evaluate RUN' measures a run's model.",
     "resume": "'privet train' resumes a run: give the same recipe and the same folder.",
@@ -66,11 +66,9 @@ class LazyGroup(click.Group):
     """A group that knows its commands' names and imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the verbs in the order of use."""
         return [*_VERBS, *_ELSEWHERE]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one verb."""
         if cmd_name in _ELSEWHERE:
             return _installed(cmd_name) or _missing(cmd_name)
         if cmd_name not in _VERBS:
@@ -141,7 +139,7 @@ def _missing(verb: str) -> click.Command:
 @click.option("--debug", is_flag=True, help="Show the full trace of an error.")
 @click.pass_context
 def privet(ctx: click.Context, debug: bool) -> None:
-    """Train neural networks with differential privacy, and account for what was spent."""
+    """Train neural networks with differential privacy, and account for the privacy budget."""
     ctx.obj = {"debug": debug}
     if os.environ.get("NO_COLOR"):
         ctx.color = False

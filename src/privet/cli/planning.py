@@ -1,4 +1,4 @@
-"""``privet plan``: what a recipe guarantees and costs, before any data and without torch."""
+"""``privet plan``: the guarantee and the cost of a recipe, without data and without torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from privet.runs.recipes.recipe import Recipe
 
 _BYTES = 4
-# Weights, gradients, and the clipped sum: three copies. The noise is drawn in double precision, piece by piece.
+# Copies of the weights: weights, gradients and clipped sum. The noise is drawn in chunks and not counted.
 _COPIES = 3
 
 
@@ -34,10 +34,10 @@ _COPIES = 3
 @recipe_argument
 @set_option
 @quick_option
-@click.option("--compare-noise", "compares", is_flag=True, help="Also say what other noise costs at this guarantee.")
+@click.option("--compare-noise", "compares", is_flag=True, help="Also compare other kinds of noise at this guarantee.")
 @json_option
 def plan(recipe: str, overrides: tuple[str, ...], quick: bool, compares: bool, as_json: bool) -> None:
-    """Say what RECIPE guarantees, before any data is read.
+    """Show the guarantee of RECIPE, before any data is read.
 
     RECIPE is the name of a packaged recipe or the path of a TOML file.
     """
@@ -73,7 +73,7 @@ def _facts(recipe: Recipe, plan: Plan) -> dict[str, Any]:
         "memory_bytes": _memory(recipe),
         "alternatives": _alternatives(recipe, plan),
         "clt_approximation_not_a_bound": _central_limit(plan),
-        "epsilon_if_every_iterate_were_seen": _seen(plan),
+        "epsilon_if_every_iterate_were_seen": _epsilon_of_every_iterate(plan),
     }
 
 
@@ -89,16 +89,13 @@ def _memory(recipe: Recipe) -> dict[str, int] | None:
     count = _parameters(recipe)
     if count is None:
         return None
-    optimizer = recipe.training.optimizer
-    has_momentum = int(getattr(optimizer, "momentum", 0.0) > 0)
-    # All others keep two moments of every weight.
-    states = {"sgd": has_momentum, "rmsprop": 1 + has_momentum}.get(optimizer.kind, 2)
+    states = recipe.training.optimizer.numbers_per_weight
     data = (recipe.info.train_size + recipe.info.test_size) * math.prod(recipe.info.input_shape)
     return {"model_and_optimizer": count * (_COPIES + states) * _BYTES, "data": data * _BYTES}
 
 
 def _alternatives(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:
-    """Half, this, and double the epsilon: what they cost in noise."""
+    """Return the noise multipliers of half, the same and double the epsilon."""
     from privet.errors import CalibrationError
 
     target = recipe.privacy.epsilon or plan.guarantee().epsilon
@@ -129,19 +126,19 @@ def _central_limit(plan: Plan) -> float | None:
         return None
     figure = clt_mu(rate=plan.sampling.inclusion, noise_multiplier=multiplier, num_steps=plan.num_steps)
     epsilon = figure.epsilon(plan.delta)
-    # With hardly any noise the approximation has no figure, and JSON no infinity.
+    # With very little noise the approximation is infinite, and JSON has no infinity.
     return epsilon if math.isfinite(epsilon) else None
 
 
 def _comparison(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:
-    """Every kind of noise at the recipe's guarantee, all coordinates counting alike."""
+    """Return the costs of every kind of noise at the recipe's guarantee, with equal weights."""
     from privet.errors import ArgumentError
     from privet.runs.noise_comparison import compare_noise
 
     count = _parameters(recipe)
     if count is None:
         raise ArgumentError(
-            "--compare-noise needs the number of parameters, which is not known before this network is built. Use "
+            "--compare-noise needs the number of parameters, which is unknown before this network is built. Use "
             "privet.runs.noise_comparison.compare_noise with the number."
         )
     target = recipe.privacy.epsilon or plan.guarantee().epsilon
@@ -159,7 +156,7 @@ def _comparison(recipe: Recipe, plan: Plan) -> list[dict[str, Any]]:
 
 def _print_comparison(rows: list[dict[str, Any]]) -> None:
     click.echo()
-    click.echo("Other noise at the same guarantee: mean size in a coordinate over the clipping norm.")
+    click.echo("Kinds of noise at the same guarantee: mean absolute noise of a coordinate over the clipping bound.")
     click.echo()
     shown = [
         [
@@ -174,8 +171,8 @@ def _print_comparison(rows: list[dict[str, Any]]) -> None:
     show_table(["noise", "mean size", "over Gaussian", "signal to noise at most", ""], shown, right=(1, 2, 3))
 
 
-def _seen(plan: Plan) -> float | None:
-    """Epsilon of the same run if every iterate were seen; None where the guarantee already allows that."""
+def _epsilon_of_every_iterate(plan: Plan) -> float | None:
+    """Return epsilon of the same run if every iterate were released; None where the guarantee allows that."""
     from privet.accounting.charges import HypotheticalCharges
     from privet.vocabulary import Release
 

@@ -1,4 +1,4 @@
-"""``privet predict``: what a run's model decides on new records."""
+"""``privet predict``: predictions of a run's model for new records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 
 import click
 
-from privet.cli.console import CONTEXT, device_option, examples, remark, run_argument, say_if_unfinished
+from privet.cli.console import CONTEXT, device_option, examples, remark, remark_if_unfinished, run_argument
 
 
 @click.command(
@@ -22,24 +22,24 @@ from privet.cli.console import CONTEXT, device_option, examples, remark, run_arg
 @click.option("--output", "-o", type=click.Path(dir_okay=False), help="CSV file to write; printed by default.")
 @device_option
 def predict(run_folder: str, data: str, output: str | None, device: str) -> None:
-    """Let the model of RUN decide on the records of DATA.
+    """Predict the classes of the records of DATA with the model of RUN.
 
     DATA is a CSV file with the columns that RUN declares, with or without the
-    label, or a folder of images. One line per record is written: the class, and
-    the probability of each. An empty cell is taken as what it became in
-    training, and stderr says so.
+    label, or a folder of images. The output has one line per record: the class,
+    and the probability of every class. An empty cell is replaced as in
+    training, with a remark on stderr.
 
-    The guarantee for the training records holds however often a model is asked.
-    The records in DATA are not protected by it.
+    The guarantee for the training records holds for any number of predictions.
+    It does not protect the records in DATA.
     """
     from privet.runs.prediction import predict_new
 
-    say_if_unfinished(run_folder)
+    remark_if_unfinished(run_folder)
     found = predict_new(run_folder, data, device=device)
     for gap in found.gaps:
         remark(
-            f"{gap.count:,} of {len(found.names):,} records have an empty cell in the column {gap.column!r}: taken as "
-            f"{gap.taken_as!r}, as in training."
+            f"{gap.count:,} of {len(found.names):,} records have an empty cell in the column {gap.column!r}: replaced "
+            f"by {gap.taken_as!r}, as in training."
         )
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""The progress of a run on a terminal, in a log, or nowhere."""
+"""The progress of a run on a terminal or in a log."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _SEPARATOR = " \N{MIDDLE DOT} "
 
 
 def progress_for(stream: TextIO, *, quiet: bool) -> Progress:
-    """Return the display that fits a stream: one redrawn line on a terminal, lines elsewhere."""
+    """Return the display for a stream: one redrawn line on a terminal, separate lines elsewhere."""
     if quiet:
         return Silent()
     return ProgressLine(stream, is_terminal=stream.isatty())
 
 
 class ProgressLine:
-    """Shows where a run stands.
+    """Shows the steps and the epsilon of a run.
 
     Guarantee:
-        Output elsewhere than on a terminal does not depend on private data, nor does its time: lines come after fixed
-        steps and name no time. On public data they come every 30 seconds, with speed and time left; a terminal
-        always shows these, because its viewer can measure time anyway.
+        Outside of a terminal neither the output nor its times depend on private data: lines are written after fixed
+        steps and contain no durations. On public data they are written every 30 seconds, with speed and remaining time;
+        a terminal always shows these, because its viewer can measure time anyway.
     """
 
     def __init__(self, stream: TextIO, *, is_terminal: bool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,12 +42,11 @@ class ProgressLine:
         self._width = 0
 
     def started(self, promised: Guarantee, *, step: int, num_steps: int) -> None:
-        """Start the clock."""
         self._began = self._shown = self._clock()
         self._first_step = step
 
     def stepped(self, update: StepUpdate) -> None:
-        """Show the step, if it is time: by the clock, or by the number of steps where the clock would reveal data."""
+        """Show the step if one is due: by the clock, or by the number of steps where durations are private."""
         self._newest, self._is_shown = update, False
         if not self._may_use_clock(update):
             if update.step * LINES_OF_A_PRIVATE_RUN % update.num_steps < LINES_OF_A_PRIVATE_RUN:
@@ -59,13 +58,13 @@ class ProgressLine:
             self._show()
 
     def _may_use_clock(self, update: StepUpdate) -> bool:
-        return self._is_terminal or update.may_tell_time
+        return self._is_terminal or update.may_show_time
 
     def evaluated(self, point: CurvePoint) -> None:
-        """Show nothing: the line has room for the run, the report for its results."""
+        """Show nothing: measures are in the report."""
 
     def ended(self) -> None:
-        """Show the last step and leave the line."""
+        """Show the last step and end the line."""
         if self._newest is not None:
             if not self._is_shown:
                 self._show()
@@ -81,7 +80,7 @@ class ProgressLine:
         self._is_shown = True
         line = self.line(self._newest)
         if self._is_terminal:
-            # Spaces wipe what a longer line left behind.
+            # Spaces overwrite the rest of a longer line.
             self._stream.write("\r" + line.ljust(self._width))
             self._width = len(line)
         else:
@@ -89,7 +88,7 @@ class ProgressLine:
         self._stream.flush()
 
     def line(self, update: StepUpdate) -> str:
-        """Return the line for a step. A star marks what the guarantee does not cover."""
+        """Return the line for a step. A star marks values that the guarantee does not cover."""
         at_most = "\N{GREEK SMALL LETTER EPSILON} \N{LESS-THAN OR EQUAL TO}"
         parts = [
             f"step {update.step}/{update.num_steps}",

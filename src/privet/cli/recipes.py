@@ -1,4 +1,4 @@
-"""``privet recipes`` and ``privet init``: recipes that come with the package, and templates for one's own."""
+"""``privet recipes`` and ``privet init``: packaged recipes, and templates for own recipes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEMPLATES = ("tabular", "images", "text", "demo")
 
 @click.group(context_settings=CONTEXT, epilog=examples("privet recipes copy demo mine.toml"))
 def recipes() -> None:
-    """List, show or copy the recipes that come along."""
+    """List, show or copy the packaged recipes."""
 
 
 @recipes.command(context_settings=CONTEXT, epilog=examples("privet recipes ls"))
@@ -40,7 +40,7 @@ def ls(as_json: bool) -> None:
         )
         return
     show_table(
-        ["name", "epsilon", "what it does"],
+        ["name", "epsilon", "description"],
         [
             [name, "" if recipe.privacy.epsilon is None else f"{recipe.privacy.epsilon:g}", recipe.description or ""]
             for name, recipe in found.items()
@@ -62,7 +62,7 @@ def show(name: str) -> None:
 @click.argument("name")
 @click.argument("path", type=click.Path(dir_okay=False))
 def copy(name: str, path: str) -> None:
-    """Copy the recipe NAME to the new file PATH, to change it there."""
+    """Copy the recipe NAME to the new file PATH, to edit it."""
     from privet.errors import RecipeError
     from privet.runs.recipes.recipe_files import recipe_text
 
@@ -83,10 +83,10 @@ def copy(name: str, path: str) -> None:
 )
 @click.argument("kind", type=click.Choice(TEMPLATES), default="tabular")
 def init(kind: str) -> None:
-    """Print a recipe with a comment on every value, to change and keep.
+    """Print a recipe with a comment on every value, as a template.
 
     tabular and images are for data of your own; text and demo use data that
-    privet knows by name. Every one of them can be planned as it stands.
+    privet knows by name. `privet plan` accepts each of them unchanged.
     """
     from privet.runs.recipes.recipe_files import recipe_templates
 

@@ -1,4 +1,4 @@
-"""``privet train``: run a recipe, with the guarantee before and after."""
+"""``privet train``: run a recipe, and print the guarantee before and after."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @set_option
 @quick_option
 @click.option(
-    "--without-privacy", is_flag=True, help="The same without clipping and noise: NOT PRIVATE. For privet report."
+    "--without-privacy", is_flag=True, help="Train without clipping and noise: NOT PRIVATE. For privet report."
 )
 @click.option("--max-epsilon", type=float, help="Refuse a plan that spends more (exit code 3).")
 @click.option("--device", help="auto, cpu, cuda, cuda:1 or mps.")
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Show and keep losses of private data. They are not covered by the guarantee.",
 )
-@click.option("--tensorboard", is_flag=True, help="Also write RUN/tensorboard, with the same care for private values.")
+@click.option("--tensorboard", is_flag=True, help="Also write RUN/tensorboard, without private values.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 def train(
     recipe: str,
@@ -77,11 +77,11 @@ def train(
     CSV file with a header, or a folder with one sub-folder of images per class.
 
     The guarantee is printed before any data is read, and again, from the
-    ledger, at the end. Ctrl-C stops after the step and leaves a run that the
-    same command resumes (exit code 130).
+    ledger, at the end. Ctrl-C stops after the current step (exit code 130); the
+    same command resumes the run.
     """
     chosen = [*overrides, *([] if device is None else [f'training.device="{device}"'])]
-    # The recipe first: a mistake in it is reported at once, before torch is loaded.
+    # First, so that a mistake in the recipe is reported before torch is loaded.
     loaded = _loaded(recipe, chosen, quick=quick)
     if without_privacy:
         is_chosen = any(override.startswith("training.optimizer") for override in overrides)
@@ -105,10 +105,10 @@ def train(
             unprotected=unprotected_telemetry,
             max_epsilon=max_epsilon,
             should_stop=should_stop,
-            announce=lambda promised: _say("promised", promised),
+            announce=lambda promised: _print_guarantee("promised", promised),
         )
     if was_finished:
-        remark(f"{folder} was finished before, and nothing was added. For another run name another folder: -o.")
+        remark(f"{folder} was finished before, and no step was added. For another run name another folder: -o.")
     has_test_data = loaded.own_data is None or loaded.own_data.test is not None
     _print(outcome, folder, is_public=loaded.is_public, has_test_data=has_test_data)
     return OK if outcome.is_finished else INTERRUPTED
@@ -128,8 +128,8 @@ def _with_tuned_learning_rate(recipe: Recipe, folder: str, *, quiet: bool) -> Re
     return found
 
 
-def _say(what: str, guarantee: Guarantee) -> None:
-    click.echo(fitted(f"{what.ljust(10)}{guarantee}", sys.stdout, hang=10))
+def _print_guarantee(name: str, guarantee: Guarantee) -> None:
+    click.echo(fitted(f"{name.ljust(10)}{guarantee}", sys.stdout, hang=10))
 
 
 def _loaded(name_or_path: str, overrides: Sequence[str], *, quick: bool) -> Recipe:
@@ -138,13 +138,13 @@ def _loaded(name_or_path: str, overrides: Sequence[str], *, quick: bool) -> Reci
     own = OwnData.given(click.get_current_context())
     if is_own_data(name_or_path) and name_or_path not in packaged_recipes():
         if quick:
-            raise click.UsageError("--quick is the small version of a recipe, and own data have none. Remove it.")
+            raise click.UsageError("--quick needs a recipe with a [quick] table; own data have none. Remove it.")
         return own.recipe_for(name_or_path, overrides)
     return load_recipe(name_or_path, [*own.overrides(), *overrides], quick=quick)
 
 
 def _weakness(loaded: Recipe) -> str | None:
-    """Say if the epsilon asked for promises next to nothing; the plan is made only where that may be so."""
+    """Return a warning about a large epsilon; the plan is computed only for a large epsilon."""
     from privet.accounting.guarantee import LARGEST_USEFUL_EPSILON
 
     asked = loaded.privacy.epsilon
@@ -170,11 +170,11 @@ def _progress(folder: str, *, quiet: bool, tensorboard: bool) -> Progress:
 
 
 def _print(outcome: RunOutcome, folder: str, *, is_public: bool, has_test_data: bool) -> None:
-    _say("spent", outcome.spent)
+    _print_guarantee("spent", outcome.spent)
     lost = outcome.steps_done - outcome.steps_taken
     note = f" ({lost:,} charged and lost with an earlier process)" if lost > 0 else ""
     steps = f"{outcome.steps_done:,} of {outcome.num_steps:,}{note}"
-    # How long steps take depends on how many private examples each had.
+    # The duration of steps depends on their private numbers of examples.
     facts = {"steps": f"{steps}, {outcome.seconds:,.1f} s in this process" if is_public else steps}
     for measure in outcome.metrics.measures if outcome.metrics is not None else ():
         star = "" if is_public else "*"
@@ -199,21 +199,22 @@ def _print(outcome: RunOutcome, folder: str, *, is_public: bool, has_test_data: 
 
 @contextmanager
 def _stopping_on_signals() -> Iterator[Callable[[], bool]]:
-    """Note Ctrl-C and SIGTERM within the block; the yielded function says whether one came.
+    """Count Ctrl-C and SIGTERM within the block; the yielded function returns whether one was received.
 
-    A second signal raises ``KeyboardInterrupt`` at once: the session then gives the step up, which stays charged.
+    A second signal raises ``KeyboardInterrupt`` at once: the session then voids the step, which stays charged.
     """
-    came = [0]
+    num_signals = 0
 
-    def note(number: int, frame: FrameType | None) -> None:
-        came[0] += 1
-        if came[0] > 1:
+    def count(number: int, frame: FrameType | None) -> None:
+        nonlocal num_signals
+        num_signals += 1
+        if num_signals > 1:
             raise KeyboardInterrupt
-        click.echo("\nstopping after this step; once more to give the step up", err=True)
+        click.echo("\nstopping after this step; press again to abort the step, which stays charged", err=True)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, count) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: came[0] > 0
+        yield lambda: num_signals > 0
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

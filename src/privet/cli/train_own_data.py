@@ -1,4 +1,4 @@
-"""``privet train`` on a user's own table or images: options, and the recipe that follows from them."""
+"""``privet train`` on a user's own table or images: options, and the recipe built from them."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class OwnData:
 
     @classmethod
     def given(cls, ctx: click.Context) -> OwnData:
-        """Return the options of the present command line."""
+        """Return the options of the current command line."""
         kept = ctx.meta.get(_META, {})
         return cls(**{field.name: kept.get(field.name) for field in fields(cls)})
 
     def recipe_for(self, path: str, overrides: Sequence[str]) -> Recipe:
-        """Return the recipe for a table or a folder of images, and say on stderr what was not asked for.
+        """Return the recipe for a table or a folder of images; remarks on stderr name the chosen defaults.
 
         Raises:
-            RecipeError: something must be declared and is not; the message says what to write.
+            RecipeError: a declaration is missing; the message shows the text to write.
         """
         from privet.runs.recipes.recipe_files import recipe_from_values
 
@@ -59,16 +59,16 @@ class OwnData:
             own = recipe.own_data
             assert own is not None
             remark(
-                f"delta {recipe.privacy.delta:g}, chosen for the declared {own.train_size:,} records; --delta changes "
+                f"delta {recipe.privacy.delta:g}, the default for {own.train_size:,} declared records; --delta changes "
                 "it."
             )
         if self.test is None:
-            remark("No test data (--test): the model will be trained and not measured.")
+            remark("No test data (--test): the model will not be measured.")
             if recipe.table is not None:
                 remark(
-                    "Cells of training records that do not fit the schema are changed to fit, silently: a warning "
-                    "would reveal something about records. Test records that do not fit are refused with the reason, "
-                    "so a --test file shows whether the schema is right."
+                    "Cells of training records that do not fit the schema are replaced without a warning, because a "
+                    "warning would reveal private data. Test records that do not fit are refused with the reason, so a "
+                    "--test file shows whether the schema is right."
                 )
         return recipe
 
@@ -76,13 +76,13 @@ class OwnData:
         """Return the changes to an ordinary recipe.
 
         Raises:
-            UsageError: an option that is about one's own data was given.
+            UsageError: an option for own data was given.
         """
         for field in fields(self):
             if field.name not in _CHANGES_A_RECIPE and getattr(self, field.name) is not None:
                 raise click.UsageError(
                     f"--{field.name.replace('_', '-')} is for a CSV file or a folder of images, and this is a recipe. "
-                    "Say it in the recipe, or with --set."
+                    "Set it in the recipe, or with --set."
                 )
         return [f"privacy.{name}={getattr(self, name)!r}" for name in _CHANGES_A_RECIPE if getattr(self, name)]
 
@@ -94,8 +94,8 @@ class OwnData:
             raise RecipeError("How strong should the guarantee be? Add --epsilon 3 (smaller is stronger).")
         if size is None:
             raise RecipeError(
-                "About how many records are there? Add --size 2000: a public number, rounded as you like. It is not "
-                "counted, because the exact number may itself be private."
+                "About how many records does the data have? Add --size 2000: a public number, which may be rounded. "
+                "privet does not count the records, because the exact number may itself be private."
             )
         return Promise(epsilon=self.epsilon, delta=self.delta, train_size=size)
 
@@ -103,7 +103,7 @@ class OwnData:
         from privet.errors import RecipeError
         from privet.runs.recipes.own_data_defaults import table_recipe
 
-        self._refuse(("classes", "image_size", "channels"), "is about images, and this is a table")
+        self._refuse(("classes", "image_size", "channels"), "is for images, and this is a table")
         if self.target is None:
             raise RecipeError("Which column should the model predict? Add --target NAME.")
         delimiter = self.delimiter or ("\t" if ".tsv" in path.name.lower() else ",")
@@ -133,15 +133,15 @@ class OwnData:
                 self.public_sample, private=path, target=target, delimiter=delimiter, decimal=self.decimal or "."
             )
             if schema.left_out:
-                remark(f"Columns left out, constant or of too many words: {', '.join(schema.left_out)}.")
+                remark(f"Columns left out, constant or with too many different words: {', '.join(schema.left_out)}.")
             return schema
         text = schema_to_write(path, target=target, delimiter=delimiter)
         raise RecipeError(
             "Ranges and categories must be declared, because learning them from the records would not be private. Save "
             "this as schema.toml, replace every ?, and add --schema schema.toml:\n\n"
             f"{text}\n\n"
-            "Only the header of the file was read; column names are taken as public. If you have public records with "
-            "the same columns, --public-sample FILE takes ranges and categories from there."
+            "Only the header of the file was read; column names are assumed to be public. If you have public records "
+            "with the same columns, --public-sample FILE derives ranges and categories from them."
         )
 
     def _images(self, path: Path) -> dict[str, Any]:
@@ -150,13 +150,13 @@ class OwnData:
         from privet.runs.recipes.own_data_defaults import image_recipe
 
         self._refuse(
-            ("target", "schema", "public_sample", "delimiter", "decimal"), "is about a table, and this is a folder"
+            ("target", "schema", "public_sample", "delimiter", "decimal"), "is for a table, and this is a folder"
         )
         found = folder_classes(path) if self.classes is None else tuple(self.classes.split(","))
         if not found:
             raise RecipeError(_no_classes(path))
         if self.classes is None:
-            remark(f"Classes, from the folders' names, which are taken as public: {', '.join(found)}.")
+            remark(f"Classes, from the names of the sub-folders, assumed to be public: {', '.join(found)}.")
         height, width = _sides(self.image_size or "32x32")
         channels = {None: 3, "grey": 1, "colour": 3}[self.channels]
         test = None if self.test is None else Path(self.test)
@@ -186,7 +186,7 @@ def _no_classes(path: Path) -> str:
     from privet.runs.run_files import RunFiles
 
     if RunFiles(folder=path).ledger.exists():
-        return f"{path} is the folder of a run, and no data. The program that began the run resumes it."
+        return f"{path} is the folder of a run, not data. The program that started the run can resume it."
     return (
         f"{path} has no sub-folders. A folder of images needs one per class, such as {path / 'cat'} and "
         f"{path / 'dog'}; their names are the classes."
@@ -194,7 +194,7 @@ def _no_classes(path: Path) -> str:
 
 
 def _name(path: Path) -> str:
-    """Return a name for the data: that of the file, without characters that a name cannot hold."""
+    """Return a name for the data: that of the file, without special characters."""
     stem = path.resolve().name.split(".")[0]
     return "own_" + (re.sub(r"[^A-Za-z0-9_-]+", "_", stem).strip("_") or "data")
 
@@ -217,23 +217,23 @@ def _option(flag: str, *, help_text: str, kind: click.ParamType[Any] | type | No
 
 _FILE = click.Path(exists=True)
 _OPTIONS = (
-    _option("--epsilon", kind=float, help_text="How strong the guarantee is; smaller is stronger."),
-    _option("--delta", kind=float, help_text="How often it may fail; for own data, chosen from --size."),
-    _option("--size", kind=int, help_text="Own data: about how many records; a public number."),
+    _option("--epsilon", kind=float, help_text="Target epsilon; a smaller value is a stronger guarantee."),
+    _option("--delta", kind=float, help_text="Target delta; for own data, the default follows from --size."),
+    _option("--size", kind=int, help_text="Own data: approximate number of records; public."),
     _option("--test", kind=_FILE, help_text="Own data: file or folder to measure on, not protected."),
     _option("--target", help_text="Own table: the column to predict."),
     _option("--schema", kind=_FILE, help_text="Own table: the TOML file that declares its columns."),
-    _option("--public-sample", kind=_FILE, help_text="Own table: public records to take ranges from."),
+    _option("--public-sample", kind=_FILE, help_text="Own table: public records to derive ranges from."),
     _option("--delimiter", help_text="Own table: the character between cells."),
-    _option("--decimal", kind=click.Choice([".", ","]), help_text="Own table: the mark in 1.5; a point by default."),
-    _option("--classes", help_text="Own images: folders to use, as in cat,dog; all by default."),
-    _option("--image-size", help_text="Own images: pixels the model sees; 32x32 by default."),
+    _option("--decimal", kind=click.Choice([".", ","]), help_text="Own table: decimal mark; a point by default."),
+    _option("--classes", help_text="Own images: sub-folders to use, as in cat,dog; all by default."),
+    _option("--image-size", help_text="Own images: size of the resized images; 32x32 by default."),
     _option("--channels", kind=click.Choice(["grey", "colour"]), help_text="Own images: colour by default."),
 )
 
 
 def own_data_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options about one's own data; what they say is read with :meth:`OwnData.given`."""
+    """Add the options for own data; :meth:`OwnData.given` reads their values."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

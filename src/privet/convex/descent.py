@@ -1,4 +1,4 @@
-"""Noisy cyclic gradient descent: fixed disjoint batches, one last model, a guarantee that stops growing with epochs."""
+"""Noisy cyclic gradient descent: fixed disjoint batches, last iterate only, a guarantee that converges with epochs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from privet.vocabulary import Adjacency, Release, Unit
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyCGD:
-    """Noisy cyclic gradient descent on a model that carries a proven convex loss.
+    """Noisy cyclic gradient descent on a model with a proven convex loss.
 
     Attributes:
-        learning_rate: The step size; at most ``2 / (2 * ridge + smoothness)`` of the model.
-        ridge: The constant of the quadratic term that pulls the weights to zero; more of it forgets faster.
-        batch_size: Records per batch, and the divisor of every noisy sum.
-        epochs: How often every record is used.
+        learning_rate: Step size; at most ``2 / (2 * ridge + smoothness)`` of the model.
+        ridge: Constant of the quadratic regularisation; a larger one contracts faster.
+        batch_size: Number of records per batch, and the divisor of every noisy sum.
+        epochs: Number of passes over the records.
     """
 
     learning_rate: float
@@ -43,7 +43,6 @@ class NoisyCGD:
     epochs: int
 
     def __post_init__(self) -> None:
-        """Refuse numbers of the wrong kind; the step size is held against the model when the plan is made."""
         object.__setattr__(self, "learning_rate", checks.positive("learning_rate", self.learning_rate))
         object.__setattr__(self, "ridge", checks.non_negative("ridge", self.ridge))
         object.__setattr__(self, "batch_size", checks.count("batch_size", self.batch_size))
@@ -62,7 +61,7 @@ class NoisyCGD:
         """Return the calibrated plan for a model and a public number of records."""
         if not isinstance(model, ProvenLoss):
             raise ArgumentError(
-                f"{type(model).__name__} carries no proven loss. Use a model such as privet.models.ConvexRelu."
+                f"{type(model).__name__} has no proven loss. Use a model such as privet.models.ConvexRelu."
             )
         plan = Plan(
             sampling=Cyclic.for_dataset(dataset_size=dataset_size, batch_size=self.batch_size, epochs=self.epochs),
@@ -92,7 +91,7 @@ class NoisyCGD:
         engine: Engine | None = None,
         seed: int | None = None,
     ) -> Guarantee:
-        """Run the plan in an ordinary session and return the guarantee of the last model."""
+        """Run the plan in a session and return the guarantee of the last model."""
         session = privatize(
             model,
             SGD(model.parameters(), lr=self.learning_rate, weight_decay=self.ridge),
@@ -106,7 +105,7 @@ class NoisyCGD:
             folder=folder,
             seed=seed,
         )
-        # the session has refused models without one
+        # the session refuses other models
         assert isinstance(model, ProvenLoss)
         with session:
             for step in session.steps():

@@ -1,4 +1,4 @@
-"""A convex ReLU network in the shape of scikit-learn, released once, at the end."""
+"""A convex ReLU network with the interface of scikit-learn; only the last model is released."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ _ROWS_AT_ONCE = 4096
 
 @dataclass
 class ConvexReluClassifier:
-    """A two-layer ReLU network with fixed random gates, trained by noisy cyclic descent; only the last model is shown.
+    """A two-layer ReLU network with fixed random gates, trained by noisy cyclic descent; releases the last model only.
 
     Args:
         epsilon: Target; the guarantee never exceeds it.
-        delta: Probability with which the bound may fail.
-        dataset_size: The public number of records; batches are dealt by place, so the data must have this many.
+        delta: Delta of the guarantee.
+        dataset_size: The public number of records; batches are fixed by position, so the data must have this size.
         num_classes: Number of classes.
-        adjacency: ``Adjacency.REPLACE_ONE`` or ``Adjacency.ZERO_OUT``; adding or removing records moves the others.
-        unit: What one record stands for.
-        epochs: How often every record is used.
-        batch_size: Records per step.
-        learning_rate: The step size; at most 4 for softmax cross entropy on features of length one.
-        ridge: Pulls the weights to zero, and makes the model forget early steps.
+        adjacency: ``Adjacency.REPLACE_ONE`` or ``Adjacency.ZERO_OUT``; adding a record would change the other batches.
+        unit: The unit of privacy that one record is.
+        epochs: Number of passes over the records.
+        batch_size: Number of records per step.
+        learning_rate: Step size; at most 4 for softmax cross entropy on features of norm one.
+        ridge: Quadratic regularisation, which reduces the influence of early steps.
         num_gates: Number of random gates.
         loss: A convex loss with proven constants.
-        features: How features are bounded.
-        folder: Where to keep the ledger and checkpoints, which must not be shown; None keeps nothing.
+        features: The bound on features.
+        folder: Folder of the ledger and the checkpoints, which must stay secret; None for a run without files.
         seed: Makes the run repeatable and NOT PRIVATE.
 
     Example:
@@ -77,8 +77,8 @@ class ConvexReluClassifier:
     _guarantee: Guarantee | None = field(default=None, init=False, repr=False)
 
     def plan(self) -> Plan:
-        """Return the calibrated plan; its guarantee is known before ``fit`` reads any data."""
-        # the plan follows from the loss and the feature bound alone, whatever the shape of the inputs
+        """Return the calibrated plan, whose guarantee is known before ``fit`` reads data."""
+        # the plan depends on the loss and the feature bound only, not on the shape of the inputs
         return self._plan_for(self._build((1,)))
 
     def _build(self, input_shape: tuple[int, ...]) -> ConvexRelu:
@@ -117,20 +117,20 @@ class ConvexReluClassifier:
         return self._guarantee
 
     def fit(self, inputs: Tensor | Array, labels: Tensor | Array, *, one_record_per_person: bool = False) -> Self:
-        """Train on arrays of inputs and class numbers. The public size must be the true one.
+        """Train on arrays of inputs and class numbers, of exactly ``dataset_size`` rows.
 
-        ``one_record_per_person`` declares that each row holds everything about one person, for ``Unit.PERSON``.
+        ``one_record_per_person`` declares that each row contains all data of one person, for ``Unit.PERSON``.
         """
         if self._guarantee is not None:
             raise LoopError(
-                "This classifier has been trained already, and training again would cost more than guarantee_ says. "
-                "Make a new one, and add both guarantees up."
+                "This classifier has been trained already, and a second training would cost more privacy than "
+                "guarantee_ states. Create a new classifier, and compose both guarantees."
             )
         features, wanted = _real(inputs), self._class_numbers(labels)
         if len(features) != self.dataset_size or len(wanted) != self.dataset_size:
             raise DataError(
                 f"dataset_size is {self.dataset_size}, but there are {len(features)} inputs and {len(wanted)} labels. "
-                "With batches dealt by place the number of records is public: declare the true one."
+                "With fixed batches the number of records is public: declare the true one."
             )
         model = self._build(tuple(features.shape[1:]))
         dataset = declared_rows(TensorDataset(features, wanted), one_per_person=one_record_per_person)
@@ -146,13 +146,13 @@ class ConvexReluClassifier:
         if wanted.dim() != 1 or not bool(((wanted >= 0) & (wanted < self.num_classes)).all()):
             raise DataError(
                 f"labels must be one class number from 0 to {self.num_classes - 1} per record. Number the classes by a "
-                "public list of their names; which ones occur is private."
+                "public list of names; the classes that occur in the data are private."
             )
         return wanted
 
     @torch.no_grad()
     def predict_proba(self, inputs: Tensor | Array) -> Array:
-        """Return the probability of every class for each input, by the softmax of the outputs."""
+        """Return the softmax of the outputs for each input."""
         model, rows = self.model_, torch.split(_real(inputs), _ROWS_AT_ONCE)
         return torch.cat([model(part).softmax(1) for part in rows]).numpy()
 
@@ -163,7 +163,7 @@ class ConvexReluClassifier:
         return torch.cat([model(part).argmax(1) for part in rows]).numpy()
 
     def score(self, inputs: Tensor | Array, labels: Tensor | Array) -> float:
-        """Return the share of right predictions."""
+        """Return the accuracy."""
         return float((self.predict(inputs) == np.asarray(labels)).mean())
 
 

@@ -1,7 +1,7 @@
-"""Random features of fixed length for sufficient statistics: drawn without data, scaled to length one record by record.
+"""Random features of norm one for sufficient statistics, drawn without data.
 
-Every map sends a record to a vector of length one (or zero, for a record of zeros), so that its share of any sum of
-outer products is bounded whatever the record is.
+Every map sends a record to a vector of norm one (or zero, for a record of zeros), so its contribution to a sum of outer
+products is bounded for any record.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FeatureMap(Protocol):
         """Draw one map for inputs of this width, on the generator's device.
 
         Guarantee:
-            The map's rows have length at most one, for every input whatever, and each depends on its own record alone.
+            For any input the rows of the map have norm at most one, and each row depends on its own record only.
         """
         ...
 
@@ -40,20 +40,18 @@ class ConvexFeatures:
 
     Attributes:
         num_gates: Number of gates.
-        projected_width: Inputs wider than this are first projected to it by a fixed random matrix; the number of
-            features is ``num_gates`` times the width, and the statistics grow with its square.
+        projected_width: A fixed random matrix projects wider inputs to this width. The number of features is
+            ``num_gates`` times the width, and the size of the statistics grows with its square.
     """
 
     num_gates: int
     projected_width: int
 
     def __post_init__(self) -> None:
-        """Refuse fractional and empty sizes."""
         checks.count("num_gates", self.num_gates)
         checks.count("projected_width", self.projected_width)
 
     def draw(self, width: int, generator: torch.Generator) -> DrawnFeatures:
-        """Draw gates, and a projection where it is needed."""
         gates = _normal((self.num_gates, width), generator)
         kept = min(width, self.projected_width)
         projection = _normal((kept, width), generator) / math.sqrt(kept) if kept < width else None
@@ -61,7 +59,7 @@ class ConvexFeatures:
         def features(inputs: Tensor) -> Tensor:
             is_open = (inputs @ gates.T >= 0).to(inputs)
             lower = inputs if projection is None else inputs @ projection.T
-            return _unit((is_open[:, :, None] * lower[:, None, :]).flatten(1))
+            return _normalised((is_open[:, :, None] * lower[:, None, :]).flatten(1))
 
         return features
 
@@ -73,45 +71,41 @@ class RandomRelu:
     size: int
 
     def __post_init__(self) -> None:
-        """Refuse fractional and empty sizes."""
         checks.count("size", self.size)
 
     def draw(self, width: int, generator: torch.Generator) -> DrawnFeatures:
-        """Draw the weights."""
         weights = _normal((self.size, width), generator)
-        return lambda inputs: _unit((inputs @ weights.T).relu())
+        return lambda inputs: _normalised((inputs @ weights.T).relu())
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomFourier:
-    """Random Fourier features of the Gaussian kernel (Rahimi and Recht, 2007), on inputs scaled to length one.
+    """Random Fourier features of the Gaussian kernel (Rahimi and Recht, 2007), on inputs of norm one.
 
     Attributes:
         size: Number of features.
-        bandwidth: Width of the kernel; a public constant, chosen without looking at the data.
+        bandwidth: Width of the kernel; a public constant, chosen without the data.
     """
 
     size: int
     bandwidth: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse empty sizes and widths that are not positive."""
         checks.count("size", self.size)
         object.__setattr__(self, "bandwidth", checks.positive("bandwidth", self.bandwidth))
 
     def draw(self, width: int, generator: torch.Generator) -> DrawnFeatures:
-        """Draw frequencies and phases."""
         frequencies = _normal((self.size, width), generator) / self.bandwidth
         phases = torch.rand(self.size, generator=generator, device=generator.device) * (2 * math.pi)
-        return lambda inputs: _unit((_unit(inputs) @ frequencies.T + phases).cos())
+        return lambda inputs: _normalised((_normalised(inputs) @ frequencies.T + phases).cos())
 
 
 def _normal(shape: tuple[int, int], generator: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=generator, device=generator.device)
 
 
-def _unit(rows: Tensor) -> Tensor:
-    """Scale rows to length one; rows that are not finite become zero."""
+def _normalised(rows: Tensor) -> Tensor:
+    """Scale rows to norm one; rows that are not finite become zero."""
     if rows.dim() != 2:
         raise ArgumentError(f"Features must be rows of numbers, got a tensor of {rows.dim()} axes.")
     return torch.nan_to_num(functional.normalize(rows, dim=1, eps=1e-30), nan=0.0, posinf=0.0, neginf=0.0)

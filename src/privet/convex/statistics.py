@@ -1,7 +1,7 @@
 """Sufficient-statistics perturbation: least squares from one noisy release of second moments.
 
-For features of length at most one and unit-vector labels, everything that least squares needs is ``A = sum f f^T`` and
-``B = sum f y^T``. Both are released once, jointly, under Gaussian noise; solving is then free (Vu and Slavkovic, 2009;
+For features of norm at most one and one-hot labels, least squares depends on ``A = sum f f^T`` and ``B = sum f y^T``
+only. Both are released once, jointly, with Gaussian noise; the solution is post-processing (Vu and Slavkovic, 2009;
 Wang, 2018).
 """
 
@@ -35,13 +35,13 @@ _ROWS_AT_ONCE = 8192
 
 
 def joint_sensitivity(label_weight: float, adjacency: Adjacency) -> float:
-    """Return how far one record moves ``(A, label_weight * B)`` in Frobenius norm, for features of length one.
+    """Return the sensitivity of ``(A, label_weight * B)`` to one record in Frobenius norm, for features of norm one.
 
-    Guarantee: the exact supremum. One record adds ``(f f^T, w f y^T)``, of norm ``sqrt(1 + w^2)``. Replacing it moves
+    Guarantee: the exact supremum. One record adds ``(f f^T, w f y^T)``, of norm ``sqrt(1 + w^2)``. Replacing it changes
     the first part by ``sqrt(2 - 2 t^2)`` for features at cosine ``t``, and the second by ``w sqrt(2 - 2 t)`` for equal
-    labels; the worst cosine is ``-w^2 / 2``, or -1 for weights above the root of two. No factor of the number of
-    classes enters.
-    Edge cases: a weight of zero leaves A alone.
+    labels; the worst cosine is ``-w^2 / 2``, or -1 for weights above the root of two. The bound does not depend on the
+    number of classes.
+    Edge cases: with a weight of zero only A counts.
     """
     weight = checks.non_negative("label_weight", label_weight)
     if adjacency is not Adjacency.REPLACE_ONE:
@@ -56,13 +56,13 @@ class SufficientStatistics:
     Attributes:
         features: The family of features; drawn without data.
         num_classes: Number of classes.
-        delta: Probability with which the bound may fail.
-        adjacency: Which two data sets must not be told apart.
-        unit: What one record stands for.
+        delta: Delta of the guarantee.
+        adjacency: The adjacency relation.
+        unit: The unit of privacy that one record is.
         noise_multiplier: Standard deviation of the noise over the joint sensitivity; None until calibrated.
-        label_weight: Weight of B beside A in the joint release; it shifts noise from one to the other.
-        ridge_share: Ridge of the solution, in units of the noise's typical spectral norm. Post-processing: it costs
-            nothing.
+        label_weight: Weight of B relative to A in the joint release; a larger one gives B less noise and A more.
+        ridge_share: Ridge of the solution, in units of the noise's typical spectral norm. Post-processing: it has no
+            privacy cost.
     """
 
     features: FeatureMap
@@ -75,7 +75,6 @@ class SufficientStatistics:
     ridge_share: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse numbers of the wrong kind."""
         checks.count("num_classes", self.num_classes)
         checks.probability("delta", self.delta)
         checks.positive("label_weight", self.label_weight)
@@ -84,7 +83,7 @@ class SufficientStatistics:
             checks.positive("noise_multiplier", self.noise_multiplier)
 
     def calibrated(self, *, epsilon: float) -> Self:
-        """Return a copy with the least noise that keeps epsilon: exact, by Gaussian differential privacy."""
+        """Return a copy with the smallest noise for this epsilon: exact, by Gaussian differential privacy."""
         return replace(self, noise_multiplier=1 / gdp_mu(checks.positive("epsilon", epsilon), self.delta))
 
     @property
@@ -96,10 +95,10 @@ class SufficientStatistics:
 
     @property
     def event(self) -> DpEvent:
-        """The cost of the release, in the words of the accountant.
+        """The event of the release.
 
-        An event states noise over what one record adds, and the accountant doubles that for replace-one; here the
-        exact distance of a replacement is known, so the doubling is taken back.
+        An event states the noise over the norm that one record adds, and the accountant doubles that norm for
+        replace-one. Here the exact sensitivity to a replacement is known, so the event cancels the doubling.
         """
         return dp_event.GaussianDpEvent(
             calibrated_multiplier(type(self).__name__, self.noise_multiplier) * self._factor
@@ -110,7 +109,7 @@ class SufficientStatistics:
         return 2.0 if self.adjacency is Adjacency.REPLACE_ONE else 1.0
 
     def guarantee(self) -> Guarantee:
-        """Account the release; no data is needed."""
+        """Return the guarantee of the release; it needs no data."""
         return self._guarantee(self.event, ())
 
     def _guarantee(self, event: DpEvent, reasons: tuple[str, ...]) -> Guarantee:
@@ -134,19 +133,19 @@ class SufficientStatistics:
         """Release the statistics of these records once, and solve.
 
         Args:
-            inputs: One row per record, of any further shape.
+            inputs: One row per record, with any further axes.
             labels: Class numbers.
             seed: Makes the result repeatable and NOT PRIVATE.
-            one_record_per_person: Declares that each row holds everything about one person, for ``Unit.PERSON``.
+            one_record_per_person: Declares that each row contains all data of one person, for ``Unit.PERSON``.
 
         Guarantee:
-            The release is charged before a record is read. Its sums move by at most ``joint_sensitivity`` with one
-            record; every independent entry of ``(A, label_weight * B)`` gets its own noise, with mirrored entries of A
-            sharing one draw (off the diagonal with half the variance, which is noise of one size on A seen as a
-            vector). No records at all release noise alone.
+            The release is charged before a record is read. One record changes the sums by at most
+            ``joint_sensitivity``. Every independent entry of ``(A, label_weight * B)`` gets its own noise; symmetric
+            entries of A share one draw (off the diagonal with half the variance, so that the noise on A as a vector is
+            spherical). Without records the release is noise alone.
         """
         if len(inputs) != len(labels):
-            raise DataError("inputs and labels must be pairs, one label per record, and differ in number.")
+            raise DataError("inputs and labels must be pairs, one label per record, and their numbers differ.")
         check_unit(declared_rows(TensorDataset(inputs, labels), one_per_person=one_record_per_person), self.unit)
         streams = Streams.new(inputs.device, seed=seed)
         generator = torch.Generator(inputs.device).manual_seed(int(streams.masks.integers(2**63)))
@@ -177,12 +176,12 @@ class FittedStatistics:
     guarantee_: Guarantee
 
     def predict(self, inputs: Tensor) -> Tensor:
-        """Return the class with the largest output, for each input."""
+        """Return the predicted class of each input."""
         parts = torch.split(inputs.flatten(1), _ROWS_AT_ONCE)
         return torch.cat([(self.features(part) @ self.weights.to(part)).argmax(1) for part in parts])
 
     def score(self, inputs: Tensor, labels: Tensor) -> float:
-        """Return the share of right predictions."""
+        """Return the accuracy."""
         return float((self.predict(inputs) == labels).float().mean())
 
 
@@ -200,8 +199,8 @@ def _statistics(features: DrawnFeatures, inputs: Tensor, labels: Tensor, num_cla
 
 
 def _solve(second: Tensor, mixed: Tensor, noise_std: float) -> Tensor:
-    """Return the ridge solution; negative eigenvalues, which only noise can make, count as zero."""
-    # the spectral norm of the symmetric noise is about this: a data-free size for the ridge
+    """Return the ridge solution; negative eigenvalues, which are due to noise, count as zero."""
+    # about the spectral norm of the symmetric noise: a scale for the ridge that does not depend on the data
     ridge = noise_std * math.sqrt(2 * len(second))
     values, vectors = torch.linalg.eigh(second)
     scaled: Tensor = (vectors.T @ mixed) / (values.clamp_min(0.0) + ridge)[:, None]

@@ -1,6 +1,6 @@
-"""Data sets: official files in, tensors and public facts out.
+"""Data sets: readers of the official files, and public facts.
 
-Names are resolved when they are first used, so that the public facts (``describe``) cost no import of torch.
+Names are resolved on first use, so ``describe`` does not import torch.
 """
 
 from __future__ import annotations

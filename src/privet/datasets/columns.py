@@ -1,7 +1,7 @@
-"""The declared columns of the three tables: ranges and categories as published, never learned from the rows.
+"""The declared columns of the three tables: published ranges and categories, never computed from the rows.
 
-Categories of Adult are those of its own documentation (adult.names), with ``?`` for what was not answered. Ranges of
-numbers hold every published row; whatever lies outside is clamped.
+Categories of Adult are those of its documentation (adult.names), with ``?`` for a missing answer. Every published row
+lies within the ranges; other values are clamped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CALIFORNIA_SCHEMA = CsvSchema(
         _number("total_rooms", 0.0, 40_000.0),
         _number("total_bedrooms", 0.0, 7_000.0),
         _number("population", 0.0, 40_000.0),
-        # Households divide other columns, so the smallest count is one.
+        # Other columns are divided by households, so the smallest value is one.
         _number("households", 1.0, 7_000.0),
         _number("median_income", 0.0, 16.0),
         _number("median_house_value", 0.0, 500_001.0),
@@ -62,7 +62,7 @@ CALIFORNIA_HOUSING = DatasetInfo(
     normalisations=(
         _ranges(
             (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 32.0, -125.0),
-            # A few block groups (holiday homes, barracks) lie far above these ends and are clamped.
+            # A few block groups (holiday homes, barracks) lie far above these ranges and are clamped.
             (15.0, 52.0, 15.0, 3.0, 8_000.0, 8.0, 42.0, -114.0),
         ),
         Normalisation(

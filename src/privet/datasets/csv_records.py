@@ -1,8 +1,8 @@
-"""Where one record of a CSV file ends and the next begins: RFC 4180, for every reader of tables.
+"""Splitting CSV text into records (RFC 4180), for every reader of tables.
 
-A record is what is charged, so it must be what its owner wrote: a line break between quotes is part of a cell, and a
-doubled quote is one quote. What no writer of CSV writes (a quote that is never closed, text behind a closing quote) has
-no reading in which one record decides nothing about others, so such a file is refused.
+The guarantee is about records, so they must be those that the owner wrote: a line break between quotes is part of a
+cell, and a doubled quote is one quote. For malformed files (an unclosed quote, text after a closing quote) one record
+could change the limits of others, so they are refused.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ MAX_RECORD_LENGTH = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class CsvFormat:
-    """The format by which a file is split into records and cells.
+    """The format of a CSV file.
 
     Attributes:
         delimiter: One character between cells.
         has_header: Whether the first record names the columns.
-        comment_prefix: Lines at the top of the file that begin with it are skipped; empty for none. Further down such a
-            line is a record like any other, so that no record can make itself disappear.
-        max_record_length: How many characters one record may have, quotes and line breaks included.
+        comment_prefix: Lines at the top of the file with this prefix are skipped; empty for none. Later lines with it
+            are records, so that no record can remove itself.
+        max_record_length: Largest number of characters of a record, including quotes and line breaks.
     """
 
     delimiter: str = ","
@@ -49,8 +49,8 @@ class CsvRecord:
     """One record.
 
     Attributes:
-        cells: As they were before quoting; spaces stay.
-        text: As it stands in the file, without its line ending.
+        cells: Cells without quoting, with their spaces.
+        text: Text in the file, without its line ending.
     """
 
     cells: list[str]
@@ -58,12 +58,12 @@ class CsvRecord:
 
 
 class _Malformed(Exception):
-    """A record that no writer of CSV writes; says what is wrong with it."""
+    """A malformed record; the message names the fault."""
 
 
 @dataclass(kw_only=True)
-class _Assembly:
-    """A record in the making, fed one physical line after another; every character is looked at once."""
+class _RecordParser:
+    """Parser state of one record, which takes one physical line after another and reads every character once."""
 
     delimiter: str
     max_length: int
@@ -73,7 +73,7 @@ class _Assembly:
     length: int = 0
 
     def feed(self, line: str) -> bool:
-        """Take a line with its ending; say whether the record is whole."""
+        """Parse a line with its ending; return whether the record is complete."""
         if self.length + len(_without_ending(line)) > self.max_length:
             raise _Malformed(f"is longer than the declared {self.max_length:,} characters")
         self.length += len(line)
@@ -87,7 +87,7 @@ class _Assembly:
         return self.quoted is None
 
     def _cell(self, line: str, start: int) -> int | None:
-        """Read the cell that begins at ``start``; return where the next one begins, None at the end of the line."""
+        """Parse the cell at ``start``; return the start of the next cell, None at the end of the line."""
         end = line.find(self.delimiter, start)
         cell = _without_ending(line[start:]) if end < 0 else line[start:end]
         # some writers put spaces before an opening quote
@@ -99,7 +99,7 @@ class _Assembly:
         return None if end < 0 else end + 1
 
     def _inside(self, line: str, start: int) -> int | None:
-        """Read on between quotes; the same return as ``_cell``, and None with an open quote if the line ends first."""
+        """Continue a quoted cell; return as ``_cell``, and None with an open quote if the line ends first."""
         assert self.quoted is not None
         while True:
             quote = line.find('"', start)
@@ -120,37 +120,37 @@ class _Assembly:
 
 
 def csv_records(content: bytes | bytearray, form: CsvFormat, *, path: str | os.PathLike[str]) -> Iterator[CsvRecord]:
-    """Yield one record after another, the header first if there is one.
+    """Yield the records, the header first if there is one.
 
-    The text is UTF-8 with or without a byte order mark, or UTF-16 with one; bytes that are no text become replacement
+    The text is UTF-8 with or without a byte order mark, or UTF-16 with one; invalid bytes become replacement
     characters. Records end with CR LF or LF; with a lone CR too if the header does. Empty lines are no records.
 
     Guarantee:
-        What Python's csv module or another writer of RFC 4180 wrote as one record comes back as one, with its cells. A
-        record that is changed, added or removed changes no other one.
+        A record written by Python's csv module or another writer of RFC 4180 is read as one record with the same cells.
+        Changing, adding or removing a record changes no other record.
 
     Raises:
-        DataError: a record is longer than declared, or its quotes are not closed. The message names the number of the
+        DataError: a record is longer than declared, or has unclosed quotes. The message contains the number of the
             record, never its content.
     """
-    assembly, number, at_top = _assembly(form), 0 if form.has_header else 1, bool(form.comment_prefix)
+    parser, number, at_top = _parser(form), 0 if form.has_header else 1, bool(form.comment_prefix)
     try:
         for line in _lines(content, form):
-            if not assembly.lines:
+            if not parser.lines:
                 is_comment = at_top and line.startswith(form.comment_prefix)
                 if is_comment or not line.rstrip("\r\n"):
                     continue
                 at_top = False
-            if assembly.feed(line):
-                yield CsvRecord(cells=assembly.cells, text=_without_ending("".join(assembly.lines)))
-                assembly, number = _assembly(form), number + 1
-        if assembly.lines:
+            if parser.feed(line):
+                yield CsvRecord(cells=parser.cells, text=_without_ending("".join(parser.lines)))
+                parser, number = _parser(form), number + 1
+        if parser.lines:
             raise _Malformed("opens a quote that is never closed")
     except _Malformed as reason:
         which = f"Record {number}" if number else "The header"
         raise DataError(
             f"{which} of {path} {reason}. A cell with quotes, line breaks or {form.delimiter!r} is written between "
-            'quotes, each quote in it twice ("5"" pipe"): write the file anew with a CSV writer, or declare a larger '
+            'quotes, each quote in it twice ("5"" pipe"): write the file again with a CSV writer, or declare a larger '
             "max_record_length if records are that long."
         ) from None
 
@@ -161,10 +161,10 @@ def first_record(content: bytes | bytearray, form: CsvFormat, *, path: str | os.
 
 
 def cells_of(text: str, *, delimiter: str) -> list[str]:
-    """Return the cells of a single record's text; none if it is not one."""
-    assembly = _Assembly(delimiter=delimiter, max_length=len(text))
+    """Return the cells of the text of one record; an empty list if it is malformed."""
+    parser = _RecordParser(delimiter=delimiter, max_length=len(text))
     try:
-        return assembly.cells if assembly.feed(text) else []
+        return parser.cells if parser.feed(text) else []
     except _Malformed:
         return []
 
@@ -173,18 +173,18 @@ def _without_ending(line: str) -> str:
     return line[:-2] if line.endswith("\r\n") else line[:-1] if line.endswith(("\n", "\r")) else line
 
 
-def _assembly(form: CsvFormat) -> _Assembly:
-    return _Assembly(delimiter=form.delimiter, max_length=form.max_record_length)
+def _parser(form: CsvFormat) -> _RecordParser:
+    return _RecordParser(delimiter=form.delimiter, max_length=form.max_record_length)
 
 
 def _lines(content: bytes | bytearray, form: CsvFormat) -> Iterator[str]:
-    """Yield physical lines with their endings as they are."""
+    """Yield physical lines with their endings."""
 
     def text(newline: str) -> io.TextIOWrapper:
         utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         encoding = "utf-16" if utf16 else "utf-8-sig"
         return io.TextIOWrapper(io.BytesIO(content), encoding=encoding, errors="replace", newline=newline)
 
-    # The header is public and decides for all: a lone CR in the cell of one record ends none in a file of LF.
+    # The public header decides: in a file of LF, a lone CR in a cell does not end a record.
     ends_in_cr = form.has_header and text("").readline().endswith("\r")
     return iter(text("" if ends_in_cr else "\n"))

@@ -17,10 +17,10 @@ class DataFile:
     """One official file.
 
     Attributes:
-        folder: where it lies below the data folder.
-        name: its name, unpacked.
-        sha256: checksum of its unpacked content; None where no official file of these exact bytes exists.
-        published_md5: the checksum its publisher gives for the file as downloaded; None where none is given.
+        folder: sub-folder of the data folder.
+        name: file name without a compression suffix.
+        sha256: checksum of its unpacked content; None if no official file with exactly these bytes exists.
+        published_md5: the publisher's checksum of the downloaded file; None if none is published.
     """
 
     folder: str
@@ -31,11 +31,11 @@ class DataFile:
 
 @dataclass(frozen=True, kw_only=True)
 class DataFolder:
-    """Where to look for official files, and whether to check them.
+    """The folder of official files, and whether to verify them.
 
     Attributes:
-        root: the folder; None when neither the caller nor the environment names one.
-        verify_checksums: False reads changed files as well.
+        root: the folder; None if neither the caller nor the environment names one.
+        verify_checksums: False accepts changed files.
     """
 
     root: Path | None
@@ -43,20 +43,20 @@ class DataFolder:
 
     @classmethod
     def chosen(cls, root: str | os.PathLike[str] | None, *, verify_checksums: bool) -> DataFolder:
-        """Take the folder the caller names, else the one in the environment variable PRIVET_DATA."""
+        """Use the caller's folder, or else that of the environment variable PRIVET_DATA."""
         chosen = root if root is not None else os.environ.get(ROOT_VARIABLE) or None
         return cls(root=None if chosen is None else Path(chosen).expanduser(), verify_checksums=verify_checksums)
 
     def sha256(self, file: DataFile) -> str | None:
-        """Return the checksum to hold the file to; None when it is not to be checked."""
+        """Return the expected checksum of a file; None if it is not verified."""
         return file.sha256 if self.verify_checksums else None
 
     def find(self, file: DataFile, *, dataset: str, source: str) -> Path:
         """Return the path of an official file, plain or compressed.
 
         Raises:
-            DataError: no folder is named, or the file is not in it; the message says where it was looked for, what the
-                folder should hold and where the official file comes from.
+            DataError: no folder is named, or the file is not in it; the message contains the folder, the expected file
+                and its official source.
         """
         wanted = f"{file.folder}/{file.name}"
         if self.root is None:

@@ -1,4 +1,4 @@
-"""Declared columns as features: numbers as they are, each category as a column of zeros and ones."""
+"""Encoding of declared columns as features: numbers unchanged, categories one-hot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privet.datasets.tables import CategoryColumn, NumberColumn
 def encode_columns(
     table: Mapping[str, NDArray[Any]], columns: Sequence[NumberColumn | CategoryColumn]
 ) -> NDArray[np.float64]:
-    """Return one row per record, in the order of the columns; the names of the result are ``encoded_names``."""
+    """Return one row per record; the columns of the result are ``encoded_names``."""
     num_records = len(table[columns[0].name])
     features = np.zeros((num_records, len(encoded_names(columns))))
     rows, start = np.arange(num_records), 0
@@ -56,11 +56,11 @@ def declared_ranges(columns: Sequence[NumberColumn | CategoryColumn]) -> Normali
 
 
 def categories_of(feature_names: Sequence[str], column: str) -> dict[str, int]:
-    """Return the categories of an encoded column and where each stands; nothing if there is no such category column."""
+    """Return the categories of an encoded column and their positions; empty if no such category column exists."""
     prefix = f"{column}="
     return {name[len(prefix) :]: place for place, name in enumerate(feature_names) if name.startswith(prefix)}
 
 
 def category_columns(feature_names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the category columns behind encoded names, each once."""
+    """Return the distinct names of the category columns in encoded names."""
     return tuple(dict.fromkeys(name.partition("=")[0] for name in feature_names if "=" in name))

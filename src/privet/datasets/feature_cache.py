@@ -1,7 +1,7 @@
-"""Features kept on disk, so that what takes minutes to compute is computed once.
+"""A cache on disk for features that take minutes to compute.
 
-Features are made from the examples and are as private as they are: whoever may not read the data may not read a cache
-of it. Files are readable by their owner alone, and nothing is kept unless a folder was named.
+Features are functions of the examples and as private as the examples: protect the cache like the data. Only the owner
+can read the files, and nothing is stored unless a folder is named.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _log = logging.getLogger("privet")
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureCache:
-    """A folder of features, one safetensors file for each key. PRIVATE wherever the examples are.
+    """A folder of features, one safetensors file per key. PRIVATE if the examples are.
 
     Attributes:
-        folder: Made when it is first needed, for its owner alone.
+        folder: Created on first use, readable by its owner only.
     """
 
     folder: Path
 
     @classmethod
     def from_environment(cls) -> Self | None:
-        """Return the cache in the folder that PRIVET_CACHE names; None where it names none."""
+        """Return the cache in the folder of PRIVET_CACHE; None if the variable is not set."""
         folder = os.environ.get(CACHE_VARIABLE)
         return cls(folder=Path(folder).expanduser()) if folder else None
 
     def get(self, key: str, shape: tuple[int, ...], compute: Callable[[], Tensor]) -> Tensor:
-        """Return the features under a key that names all they follow from, computing and keeping them if need be.
+        """Return the features of a key, which must identify all inputs of ``compute``; compute them if missing.
 
-        A file that is damaged or of another shape is replaced. A disk that refuses the file is no reason to fail: the
-        features are returned anyway.
+        A damaged file, or one with another shape, is replaced. If the file cannot be written, the features are returned
+        all the same.
         """
         path = self.folder / f"{key}.safetensors"
         found = _read(path, shape)
@@ -51,14 +51,16 @@ class FeatureCache:
             return found
         features = compute()
         try:
-            self._keep(path, features)
+            self._store(path, features)
         except (OSError, SafetensorError) as error:
-            _log.warning("Features could not be kept in %s (%s); they will be computed again.", self.folder, error)
+            _log.warning(
+                "Features could not be stored in %s (%s); the next run computes them again.", self.folder, error
+            )
         return features
 
-    def _keep(self, path: Path, features: Tensor) -> None:
+    def _store(self, path: Path, features: Tensor) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # a name of its own for every process: several may compute the same features side by side
+        # a different name in every process: several may compute the same features at once
         fresh = path.with_name(f"{path.name}.{os.getpid()}")
         try:
             os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))

@@ -1,4 +1,4 @@
-"""Opening data files safely: inside their folder, regular, of bounded size, and the very bytes they should be."""
+"""Safe reading of data files: inside their folder, regular files only, of limited size, with a verified checksum."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from typing import IO, cast
 
 from privet.errors import DataError
 
-# Enough for every data set of this library many times over; a compressed file that claims more is hostile or a mistake.
+# Far above the size of every known data set; a larger compressed file is hostile or a mistake.
 MAX_CONTENT_BYTES = 4 * 2**30
 
-# A file may be kept as published or unpacked: its content is the same, and so is its checksum.
+# A file may be compressed or unpacked; the checksum is that of the content.
 COMPRESSED_SUFFIXES = (".gz", ".xz")
 
 _CHUNK_BYTES = 2**20
 
 
 def locate(root: Path, relative: str) -> Path | None:
-    """Return the file ``relative`` under ``root``, plain or compressed; None when there is none.
+    """Return the file ``relative`` under ``root``, plain or compressed; None if it does not exist.
 
     Args:
         root: the data folder; it may itself be a symbolic link.
         relative: the file's path below the root, with forward slashes and without a compression suffix.
 
     Raises:
-        DataError: the path is absolute, climbs with ``..``, or leads outside the root through a symbolic link.
+        DataError: the path is absolute, contains ``..``, or leads outside the root through a symbolic link.
     """
     parts = PurePosixPath(relative).parts
     if "\0" in relative or "\\" in relative or relative.startswith("/") or ".." in parts or not parts:
@@ -49,7 +49,7 @@ def _inside(root: Path, candidate: Path) -> Path:
         base, path = root.resolve(strict=True), candidate.resolve(strict=True)
     except (OSError, RuntimeError) as error:
         raise DataError(
-            f"{candidate} cannot be followed to a file ({type(error).__name__}). Remove or mend it."
+            f"{candidate} cannot be followed to a file ({type(error).__name__}). Remove or repair the link."
         ) from None
     if not path.is_relative_to(base):
         raise DataError(f"{candidate} leads outside {root} through a symbolic link. Copy the file into the folder.")
@@ -58,10 +58,10 @@ def _inside(root: Path, candidate: Path) -> Path:
 
 @contextmanager
 def open_content(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open the content of a file, unpacking .gz and .xz on the way.
+    """Open the content of a file; .gz and .xz are decompressed.
 
     Raises:
-        DataError: the file is missing, is no regular file (a pipe or a device would block or never end), or is damaged.
+        DataError: the file is missing, is no regular file (a pipe or a device could block), or is damaged.
     """
     name = Path(path)
     try:
@@ -69,7 +69,7 @@ def open_content(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {_reason(error)}. Check the path.") from None
     if not stat.S_ISREG(mode):
-        raise DataError(f"{path} is not a regular file, so it is not read. Give the path of a data file.")
+        raise DataError(f"{path} is not a regular file. Give the path of a data file.")
     try:
         with _opener(name) as stream:
             yield stream
@@ -92,7 +92,7 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 def read_up_to(stream: IO[bytes], num_bytes: int) -> bytearray:
-    """Read at most ``num_bytes``, in pieces, so that memory follows what is there and not what a header claims."""
+    """Read at most ``num_bytes`` in chunks, so that memory depends on the real content and not on a header."""
     content = bytearray()
     while len(content) < num_bytes:
         piece = stream.read(min(_CHUNK_BYTES, num_bytes - len(content)))
@@ -116,9 +116,9 @@ def read_all(path: str | os.PathLike[str], *, max_bytes: int = MAX_CONTENT_BYTES
 
 
 def check_sha256(path: str | os.PathLike[str], sha256: str | None, *pieces: bytes | bytearray | memoryview) -> None:
-    """Compare the content of a file with its known checksum; None means that none is known.
+    """Compare the content of a file with its known checksum; None for no check.
 
-    The checksum is that of the unpacked content, so it does not depend on how the file was compressed.
+    The checksum is that of the unpacked content, so it does not depend on the compression.
 
     Raises:
         DataError: the content differs.
@@ -129,7 +129,7 @@ def check_sha256(path: str | os.PathLike[str], sha256: str | None, *pieces: byte
     for piece in pieces:
         digest.update(piece)
     if digest.hexdigest() != sha256.lower():
-        # The digest that was found stays out of the message: of private data it is an identifier.
+        # The message does not contain the found digest: for private data it is an identifier.
         raise DataError(
             f"{path} is not the expected file: the SHA-256 of its unpacked content is not {sha256}. "
             f"Fetch the file again, or switch the check off if you changed it on purpose."

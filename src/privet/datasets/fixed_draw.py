@@ -1,4 +1,4 @@
-"""Drawing a fixed part of a data set by a rule that anyone can repeat, on any machine and with any library version."""
+"""A fixed random part of a data set, identical on every machine and with every library version."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 
 def fixed_order(positions: Iterable[int], *, seed: str) -> list[int]:
-    """Return the positions in an order that looks random and never changes.
+    """Return the positions in a pseudo-random order that never changes.
 
-    They are sorted by the SHA-256 of ``"<seed>/<position>"``. A random number generator would do as well today, but
-    none promises the same stream forever.
+    They are sorted by the SHA-256 of ``"<seed>/<position>"``: random number generators do not guarantee the same stream
+    in all versions.
 
     >>> fixed_order(range(5), seed="example") == fixed_order(reversed(range(5)), seed="example")
     True

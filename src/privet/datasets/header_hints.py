@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from privet.datasets.csv_records import cells_of
 
-# What separates cells in files that are called CSV, and its name in a shell.
+# Common delimiters of CSV files, and their form in a shell.
 _DELIMITERS = {",": "','", ";": "';'", "\t": "$'\\t'", "|": "'|'"}
 _UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
@@ -15,9 +15,9 @@ _UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 def header_advice(line: str, wanted: Sequence[str], *, delimiter: str) -> str:
     """Return advice on a first line that does not name each of the wanted columns once.
 
-    Guarantee: the first line may be a record, if the file has no header. So no cell of it is shown, but for a name that
-    is nearly the wanted one, and that only if no cell of the line is a number.
-    Edge cases: a line that nothing can be said about gives the advice to check name, delimiter and header.
+    Guarantee: without a header the first line may be a record. So the advice shows no cell of it, except a name that is
+    similar to a wanted one, and only if no cell of the line is a number.
+    Edge cases: if no specific advice applies, the advice is to check names, delimiter and header.
     """
     cells = _cells(line, delimiter)
     lacking = [name for name in wanted if name not in cells]
@@ -41,7 +41,7 @@ def header_advice(line: str, wanted: Sequence[str], *, delimiter: str) -> str:
         pairs = ", ".join(f"{found!r} for {name!r}" for name, found in near.items())
         return f"Did you mean {pairs}? Upper and lower case matter. Correct the name, there or here."
     if len(lacking) < len(wanted):
-        return "Remove what the file does not have from the declaration, or add it to the file."
+        return "Remove the missing columns from the declaration, or add them to the file."
     count = f"{len(cells)} cell" if len(cells) == 1 else f"{len(cells)} cells"
     return (
         f"The first line has {count}, with {delimiter!r} between them. They are not shown here: without the names that "
@@ -55,7 +55,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _better_delimiter(line: str, wanted: Sequence[str], delimiter: str) -> str | None:
-    """Return the delimiter that brings all wanted names to light, if the declared one does not."""
+    """Return a delimiter with which all wanted names are found, if the declared one does not find all."""
 
     def num_named(by: str) -> int:
         cells = _cells(line, by)

@@ -1,4 +1,4 @@
-"""Loading the image data sets from their official files, and the small one that comes with the package."""
+"""Loaders of the image data sets from their official files, and of the small packaged one."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _official(folder: str, checksums: dict[str, tuple[str, str]]) -> tuple[DataF
     )
 
 
-# In the order that the loaders below read them: training images, training labels, test images, test labels.
+# In the order of the loaders: training images, training labels, test images, test labels.
 MNIST_FILES = _official("MNIST/raw", _MNIST_FILES)
 FASHION_MNIST_FILES = _official("FashionMNIST/raw", _FASHION_FILES)
 CIFAR10_FILES = _official("cifar-10-batches-bin", _CIFAR10_FILES)
@@ -109,10 +109,7 @@ def load_fashion_mnist(info: DatasetInfo, normalisation: Normalisation, folder: 
 
 
 def load_fashion_mnist_small(info: DatasetInfo, normalisation: Normalisation, folder: DataFolder) -> Split:
-    """Read the subset of Fashion-MNIST that comes with the package; the data folder is not looked at.
-
-    Its checksums are always verified: nobody changes files inside an installed package on purpose.
-    """
+    """Read the packaged subset of Fashion-MNIST; the data folder is not used, and checksums are always verified."""
     del folder
     with resources.as_file(resources.files("privet.datasets") / "data") as data:
         paths = [(data / f"{name}.xz", sha256) for name, sha256 in _SMALL_FILES.items()]
@@ -132,7 +129,7 @@ def load_cifar10(info: DatasetInfo, normalisation: Normalisation, folder: DataFo
 def _idx_split(
     info: DatasetInfo, normalisation: Normalisation, folder: DataFolder, files: tuple[DataFile, ...]
 ) -> Split:
-    # All four are looked for before any is read, so that a missing one is reported at once.
+    # Find all four files before reading any, so that a missing one is reported first.
     paths = [(folder.find(file, dataset=info.name, source=info.source), folder.sha256(file)) for file in files]
     train = _idx_pair(info.train_size, info.input_shape, normalisation, *paths[:2])
     test = _idx_pair(info.test_size, info.input_shape, normalisation, *paths[2:])
@@ -146,7 +143,7 @@ def _idx_pair(
     images: tuple[Path, str | None],
     labels: tuple[Path, str | None],
 ) -> ArrayDataset:
-    # A grey image has one channel in the network and none in the file.
+    # A grey image has one channel in the network and no channel axis in the file.
     pixels = read_idx(images[0], shape=(size, *input_shape[1:]), sha256=images[1])
     classes = read_idx(labels[0], shape=(size,), sha256=labels[1])
     return ArrayDataset(

@@ -1,7 +1,7 @@
 """Public facts about data sets, known without reading them and without torch.
 
-Plans need the declared size, networks the shape and the classes, reports the licence. None of it is ever computed from
-the data: sizes, classes and normalisation constants learned from private records would be leaks of their own.
+Plans need the declared size, networks the shape and the classes, reports the licence. None of them is computed from the
+data: sizes, classes and normalisation constants computed from private records would be unaccounted releases.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Normalisation:
     """A fixed, public map of stored values to features: ``(value - shift) / scale``, per channel or column.
 
     Attributes:
-        name: what recipes call it.
+        name: name in recipes.
         shift: one number per channel, or one for all.
         scale: one positive number per channel, or one for all.
-        bounds: features are clamped to this range; None leaves them free.
+        bounds: features are clamped to this range; None for no bounds.
     """
 
     name: str
@@ -44,10 +44,10 @@ class Normalisation:
             checks.positive(f"scale of {self.name!r}", value)
 
     def apply_(self, features: Tensor) -> Tensor:
-        """Normalise in place, to spare a second copy of the data set, and return the same tensor.
+        """Normalise in place, which saves a copy of the data set, and return the same tensor.
 
         Args:
-            features: floating point, examples along the first axis, channels or columns along the second.
+            features: floating-point tensor ``[example, channel or column, ...]``.
         """
         if len(self.shift) not in (1, features.shape[1]):
             raise ArgumentError(
@@ -67,17 +67,17 @@ class DatasetInfo:
     """Public facts about a data set.
 
     Attributes:
-        name: the name ``load`` knows it by.
+        name: name for ``load``.
         num_classes: number of classes; None for a regression.
         input_shape: shape of one example.
         class_names: one name per class; empty for a regression.
-        train_size: declared number of training examples. Plans use this constant, never the length of what was read.
+        train_size: declared number of training examples. Plans use this constant, never the real number of records.
         test_size: declared number of test examples.
         licence: terms under which the data may be used.
-        source: whom to cite, and where the official files come from.
-        public: True when the records are public, so that losses and counts computed from them may be shown.
+        source: citation and source of the official files.
+        public: whether the records are public, so that losses and counts computed from them may be shown.
         feature_names: one name per column of a table; empty for images.
-        normalisations: the ways to turn stored values into features; the first is the default.
+        normalisations: the available normalisations; the first is the default.
     """
 
     name: str
@@ -106,7 +106,7 @@ class DatasetInfo:
             raise ArgumentError(f"Data set {self.name!r} needs at least one normalisation.")
 
     def normalisation(self, name: str | None = None) -> Normalisation:
-        """Return the normalisation of this name; the default when no name is given."""
+        """Return the normalisation of this name; the default for None."""
         if name is None:
             return self.normalisations[0]
         for normalisation in self.normalisations:
@@ -114,10 +114,3 @@ class DatasetInfo:
                 return normalisation
         known = ", ".join(normalisation.name for normalisation in self.normalisations)
         raise ArgumentError(f"Data set {self.name!r} has no normalisation {name!r}. Known: {known}.")
-
-    def feature_index(self, name: str) -> int:
-        """Return the column of a named feature, for example to form the subgroups of a fairness measure."""
-        if name not in self.feature_names:
-            known = ", ".join(self.feature_names) or "none: its examples are not rows of a table"
-            raise ArgumentError(f"Data set {self.name!r} has no feature {name!r}. Known: {known}.")
-        return self.feature_names.index(name)

@@ -1,6 +1,6 @@
-"""The data sets that privet knows by name: their public facts as constants, and the function that reads each.
+"""The known data sets: their public facts as constants, and the loader of each.
 
-Facts are known without torch; readers are imported when a data set is loaded.
+Facts do not need torch; ``load`` imports the loaders.
 """
 
 from __future__ import annotations
@@ -21,28 +21,23 @@ if TYPE_CHECKING:
     from privet.datasets.arrays import Split
     from privet.datasets.data_folder import DataFolder
 
-# Stored bytes become numbers from 0 to 1 before any normalisation, so for images this one has nothing left to do.
+# The loaders map bytes to numbers from 0 to 1, so for images this is the identity.
 _UNIT_INTERVAL = Normalisation(name="unit_interval", shift=(0.0,), scale=(1.0,), bounds=(0.0, 1.0))
 
-_FASHION_CLASSES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
-_FASHION_NORMALISATIONS = (
-    _UNIT_INTERVAL,
-    Normalisation(name="standardized", shift=(0.2860,), scale=(0.3530,)),
-)
-_FASHION_LICENCE = "MIT, Copyright 2017 Zalando SE"
-_FASHION_SOURCE = (
-    "H. Xiao, K. Rasul, R. Vollgraf (2017), Fashion-MNIST; https://github.com/zalandoresearch/fashion-mnist"
+_FASHION_MNIST = DatasetInfo(
+    name="fashion_mnist",
+    num_classes=10,
+    input_shape=(1, 28, 28),
+    class_names=(
+        *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+        *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+    ),
+    train_size=60_000,
+    test_size=10_000,
+    licence="MIT, Copyright 2017 Zalando SE",
+    source="H. Xiao, K. Rasul, R. Vollgraf (2017), Fashion-MNIST; https://github.com/zalandoresearch/fashion-mnist",
+    public=True,
+    normalisations=(_UNIT_INTERVAL, Normalisation(name="standardized", shift=(0.2860,), scale=(0.3530,))),
 )
 
 _IMAGENET = Normalisation(name="imagenet", shift=(0.485, 0.456, 0.406), scale=(0.229, 0.224, 0.225))
@@ -61,29 +56,13 @@ _INFOS = (
         public=True,
         normalisations=(_UNIT_INTERVAL, Normalisation(name="standardized", shift=(0.1307,), scale=(0.3081,))),
     ),
-    DatasetInfo(
-        name="fashion_mnist",
-        num_classes=10,
-        input_shape=(1, 28, 28),
-        class_names=_FASHION_CLASSES,
-        train_size=60_000,
-        test_size=10_000,
-        licence=_FASHION_LICENCE,
-        source=_FASHION_SOURCE,
-        public=True,
-        normalisations=_FASHION_NORMALISATIONS,
-    ),
-    DatasetInfo(
+    _FASHION_MNIST,
+    replace(
+        _FASHION_MNIST,
         name="fashion_mnist_small",
-        num_classes=10,
-        input_shape=(1, 28, 28),
-        class_names=_FASHION_CLASSES,
         train_size=10_000,
         test_size=2_000,
-        licence=_FASHION_LICENCE,
-        source=f"1,000 training and 200 test images per class of: {_FASHION_SOURCE}; part of this package",
-        public=True,
-        normalisations=_FASHION_NORMALISATIONS,
+        source=f"1,000 training and 200 test images per class of: {_FASHION_MNIST.source}; part of this package",
     ),
     DatasetInfo(
         name="cifar10",
@@ -99,7 +78,7 @@ _INFOS = (
         normalisations=(
             _UNIT_INTERVAL,
             Normalisation(name="standardized", shift=_CIFAR10_MEAN, scale=(0.2470, 0.2435, 0.2616)),
-            # Many published results divide by the mean of the images' own deviations, not by the pixels' deviation.
+            # Many published results divide by the mean of the standard deviations of single images.
             Normalisation(name="per_image_std", shift=_CIFAR10_MEAN, scale=(0.2023, 0.1994, 0.2010)),
             _IMAGENET,
         ),
@@ -139,7 +118,7 @@ _INFOS = (
     ),
 )
 
-# Who reads each: a function of a module of this package.
+# Loader of each data set: module and function.
 _LOADERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "mnist": ("images", "load_mnist"),
@@ -154,7 +133,7 @@ _LOADERS: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 
-# Scattering features of images, by the name of the images: 81 channels per colour, a quarter of the pixels a side.
+# Scattering features by the name of the images: 81 channels per colour, a quarter of the height and width.
 SCATTERED: Mapping[str, str] = MappingProxyType(
     {name: f"{name}_scattering" for name in ("mnist", "fashion_mnist", "fashion_mnist_small", "cifar10", "svhn")}
 )
@@ -174,7 +153,7 @@ def describe(name: str) -> DatasetInfo:
     """Return the public facts about a data set without reading it.
 
     Raises:
-        DataError: no data set has this name; the message lists all and suggests the nearest.
+        DataError: no data set has this name; the message lists all names and suggests the nearest.
     """
     info = KNOWN_DATASETS.get(name)
     if info is None:
@@ -185,7 +164,7 @@ def describe(name: str) -> DatasetInfo:
 
 
 class Loader(Protocol):
-    """Reads one data set."""
+    """A loader of one data set."""
 
     def __call__(self, info: DatasetInfo, normalisation: Normalisation, folder: DataFolder, /) -> Split:
         """Return both parts of the data set, normalised."""
@@ -193,7 +172,7 @@ class Loader(Protocol):
 
 
 def loader_of(name: str) -> Loader:
-    """Return the function that reads a known data set."""
+    """Return the loader of a known data set."""
     for images, features in SCATTERED.items():
         if name == features:
             from privet.datasets.scattering import scattered
@@ -214,21 +193,21 @@ def load(
     """Load a known data set.
 
     Args:
-        name: one of ``KNOWN_DATASETS``; ``fashion_mnist_small`` comes with the package and needs no files. Names that
-            end in ``_scattering`` are scattering features of images; they need ``privet[scattering]``, and are kept in
-            the folder named by PRIVET_CACHE, if there is one.
-        root: folder with the official files; None takes the environment variable PRIVET_DATA. It holds ``MNIST/raw``,
-            ``FashionMNIST/raw``, ``cifar-10-batches-bin``, ``SVHN`` and ``tabular``.
-        normalisation: one of the data set's ``info.normalisations``; None takes the first, numbers from 0 to 1.
-        verify_checksums: refuse files that are not the published ones, byte for byte. Switch it off to read files you
-            changed on purpose.
+        name: one of ``KNOWN_DATASETS``; ``fashion_mnist_small`` is part of the package and needs no files. Names that
+            end in ``_scattering`` are scattering features of images; they need ``privet[scattering]``, and are cached
+            in the folder of PRIVET_CACHE if it is set.
+        root: folder with the official files; None for that of the environment variable PRIVET_DATA. It contains
+            ``MNIST/raw``, ``FashionMNIST/raw``, ``cifar-10-batches-bin``, ``SVHN`` and ``tabular``.
+        normalisation: one of the data set's ``info.normalisations``; None for the first, numbers from 0 to 1.
+        verify_checksums: refuse files that differ from the published ones. Switch it off for files that you changed on
+            purpose.
 
     Returns:
         Training and test examples as float32 features, with class numbers (int64) or targets (float32, one column per
         output), and the public facts about them.
 
     Raises:
-        DataError: no such data set, no data folder, a missing file, or a file that is not what it should be.
+        DataError: no such data set, no data folder, a missing file, or a damaged or different file.
         ArgumentError: the data set has no such normalisation.
     """
     from privet.datasets.data_folder import DataFolder

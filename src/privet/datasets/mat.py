@@ -1,8 +1,8 @@
-"""Numeric arrays from MAT files of MATLAB's version 5, the format in which some data sets are published.
+"""Reader of numeric arrays in MAT files (version 5), the format of some published data sets.
 
-The reader knows numeric arrays only, packed or not, in little-endian byte order. It compares every length with the
-content and every shape with the declared one before it takes memory. ``scipy.io.loadmat`` does not: on files with a few
-bytes changed at random it ends the process with a segmentation fault.
+It reads numeric arrays only, compressed or not, in little-endian byte order. It compares every length with the content
+and every shape with the declared one before it allocates memory. ``scipy.io.loadmat`` does not: files with a few random
+bytes changed can crash it with a segmentation fault.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from privet.datasets.files import MAX_CONTENT_BYTES, check_sha256, read_all
 from privet.errors import DataError
 
 _HEADER_BYTES, _TAG_BYTES = 128, 8
-# Version 1.0 of the format, written by a machine whose least byte comes first.
+# Version 1.0 of the format, little-endian.
 _VERSION = b"\x00\x01IM"
 _INT8, _INT32, _UINT32, _MATRIX, _PACKED = 1, 5, 6, 14, 15
 _DTYPES = {1: "<i1", 2: "<u1", 3: "<i2", 4: "<u2", 5: "<i4", 6: "<u4", 7: "<f4", 9: "<f8", 12: "<i8", 13: "<u8"}
 _NAME_BYTES = 64
-# What stands before the numbers of an array: tags, flags, shape, name.
+# Upper limit for the head of an array: tags, flags, shape, name.
 _MATRIX_HEAD_BYTES = 512
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Element:
-    """One element: what kind of data it holds, and the data."""
+    """One data element: its type and its bytes."""
 
     kind: int
     data: memoryview
@@ -44,17 +44,17 @@ def read_mat(
     sha256: str | None = None,
     max_bytes: int = MAX_CONTENT_BYTES,
 ) -> dict[str, NDArray[np.generic]]:
-    """Read named arrays of declared shapes from a MAT file, plain, .gz or .xz. Other variables are passed over.
+    """Read named arrays of declared shapes from a MAT file, plain, .gz or .xz. Other variables are skipped.
 
     Args:
         path: The file.
-        shapes: The declared shape of every array that is wanted.
+        shapes: The declared shape of every array to read.
         sha256: The known checksum of the content.
-        max_bytes: Refuse files whose content is larger.
+        max_bytes: Largest accepted content.
 
     Raises:
         DataError: no MAT file of version 5, another checksum, an array that is missing or has another shape than
-            declared, or a length that is not what the file says.
+            declared, or an inconsistent length.
     """
     content = read_all(path, max_bytes=max_bytes)
     check_sha256(path, sha256, content)
@@ -81,14 +81,14 @@ def _damaged(path: str | os.PathLike[str], what: str) -> DataError:
 
 
 def _elements(path: str | os.PathLike[str], data: memoryview, *, is_padded: bool) -> Iterator[_Element]:
-    """Yield the elements of a stretch of bytes; inside an array each is padded to a multiple of eight bytes."""
+    """Yield the elements in ``data``; inside an array each is padded to a multiple of eight bytes."""
     place = 0
     while place < len(data):
         if place + _TAG_BYTES > len(data):
             raise _damaged(path, "it ends within a tag")
         first, length = (int(each) for each in np.frombuffer(data[place : place + _TAG_BYTES], "<u4"))
         start, step = place + _TAG_BYTES, length
-        if first >> 16:  # up to four bytes of data stand within the tag
+        if first >> 16:  # small element: up to four bytes of data inside the tag
             first, length, start, step = first & 0xFFFF, first >> 16, place + 4, 0
             if length > _TAG_BYTES - 4:
                 raise _damaged(path, "a short element is too long")
@@ -99,7 +99,7 @@ def _elements(path: str | os.PathLike[str], data: memoryview, *, is_padded: bool
 
 
 def _unpacked(path: str | os.PathLike[str], element: _Element, largest: int) -> memoryview | None:
-    """Return the content of an array, or the beginning of one larger than any that is wanted; None for the rest."""
+    """Return the content of an array, at most ``largest`` bytes if compressed; None for other elements."""
     if element.kind == _MATRIX:
         return element.data
     if element.kind != _PACKED:
@@ -122,7 +122,7 @@ def _unpacked(path: str | os.PathLike[str], element: _Element, largest: int) -> 
 def _array(
     path: str | os.PathLike[str], matrix: memoryview, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, NDArray[np.generic]]:
-    """Return an array under its name, or nothing if it is not wanted."""
+    """Return an array by name; empty if it is not requested."""
     elements = _elements(path, matrix, is_padded=True)
     try:
         flags, sizes, name = next(elements), next(elements), next(elements)

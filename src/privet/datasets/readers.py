@@ -1,7 +1,7 @@
-"""Readers of the official binary formats: IDX (MNIST and its kin), the CIFAR-10 binary version, and NPZ.
+"""Readers of binary formats: IDX (MNIST and similar), the CIFAR-10 binary version, and NPZ.
 
-No reader runs code from a file. Sizes are checked against the declaration before memory is taken, and a file of any
-other length than it declares is refused.
+No reader runs code from a file. Sizes are compared with the declaration before memory is allocated, and a file whose
+length differs from its header is refused.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def read_idx(
 
     Args:
         path: the file.
-        shape: the declared shape; None in it allows any size of that axis. None declares nothing.
+        shape: the declared shape; None in it allows any size of that axis. None for any shape.
         sha256: the known checksum of the unpacked content.
-        max_bytes: refuse files whose header declares more than this.
+        max_bytes: largest accepted content.
 
     Raises:
-        DataError: wrong magic number, unknown type, other shape, other checksum, or a length that is not exactly what
-            the header declares. The message names the file and the expected and found bytes.
+        DataError: wrong magic number, unknown type, other shape, other checksum, or a length that differs from the
+            header. The message contains the file and the expected and found numbers of bytes.
     """
     with open_content(path) as stream:
         header, dtype, found_shape = _read_idx_header(path, stream)
@@ -85,19 +85,19 @@ def read_cifar10_bin(
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Read one batch of the CIFAR-10 binary version: a label byte, then 3,072 bytes of red, green and blue planes.
 
-    A label above 9 becomes 9, so that no single record can stop a run.
+    A label above 9 becomes 9, so that no record can raise an error.
 
     Args:
         path: the file, plain, .gz or .xz.
-        num_records: how many records the file should hold; None accepts any whole number of them.
+        num_records: expected number of records; None for any number.
         sha256: the known checksum of the unpacked content.
-        max_bytes: refuse longer files.
+        max_bytes: largest accepted content.
 
     Returns:
         Images of shape (records, 3, 32, 32) and labels of shape (records,).
 
     Raises:
-        DataError: the length is not a whole number of records, or not the asked number, or the checksum differs.
+        DataError: the file has an incomplete record, another number of records, or another checksum.
     """
     content = read_all(path, max_bytes=max_bytes)
     if num_records is not None:
@@ -116,7 +116,7 @@ def read_cifar10_bin(
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayDeclaration:
-    """What one array of an NPZ file must be: its exact type, and its shape with None for axes of any size."""
+    """The declared type and shape of one array of an NPZ file; None in the shape is an axis of any size."""
 
     dtype: str
     shape: tuple[int | None, ...]
@@ -128,7 +128,7 @@ def read_npz(
     *,
     max_bytes: int = MAX_CONTENT_BYTES,
 ) -> dict[str, NDArray[Any]]:
-    """Read the declared arrays of an NPZ file; what is not declared is not looked at.
+    """Read the declared arrays of an NPZ file; other arrays are not read.
 
     Object arrays are refused, declared or not: reading one would run code from the file.
 

@@ -1,9 +1,9 @@
-"""Scattering features: fixed wavelets in place of the first layers of a network, which then need not be learned.
+"""Scattering features: fixed wavelets in place of the first layers of a network.
 
 The scattering transform (Bruna and Mallat 2013; Oyallon and Mallat 2015) convolves an image with oriented wavelets,
-takes absolute values, and averages, up to twice in a row. It has no parameters and looks at one image at a time, so it
-is part of the data and not of the private step: it costs nothing, and noise is added to the few layers behind it only
-(Tramer and Boneh 2021). The wavelets are those of kymatio (Andreux et al. 2020).
+takes absolute values and averages, up to twice in a row. It has no parameters and treats images independently, so it is
+preprocessing without privacy cost, and noise is added to the few layers after it only (Tramer and Boneh 2021). The
+wavelets are those of kymatio (Andreux et al. 2020).
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ class Scattering:
     """The scattering transform of second order.
 
     Attributes:
-        num_scales: Octaves; an image loses a factor of ``2 ** num_scales`` in each direction.
-        num_angles: Orientations of the wavelets.
+        num_scales: Number of octaves; height and width are divided by ``2 ** num_scales``.
+        num_angles: Number of orientations of the wavelets.
     """
 
     num_scales: int = 2
     num_angles: int = 8
 
     def __post_init__(self) -> None:
-        """Refuse counts below one."""
         for name in ("num_scales", "num_angles"):
             object.__setattr__(self, name, checks.count(name, getattr(self, name)))
 
     @property
     def num_channels(self) -> int:
-        """Features per place and colour: the mean, the first order and the second; 81 with the defaults."""
+        """Number of features per position and colour: orders zero, one and two; 81 with the defaults."""
         scales, angles = self.num_scales, self.num_angles
         return 1 + scales * angles + angles**2 * scales * (scales - 1) // 2
 
@@ -52,7 +51,7 @@ class Scattering:
         """Return the shape of the features of one image ``(colours, height, width)``.
 
         Raises:
-            ArgumentError: something else than an image, or one that is smaller than the widest wavelet.
+            ArgumentError: the shape is not that of an image, or smaller than the widest wavelet.
         """
         side = 2**self.num_scales
         if len(image_shape) != 3 or min(image_shape[1:]) < side:
@@ -69,13 +68,13 @@ class Scattering:
         """Return the features ``[image, channel, height, width]`` of images ``[image, colour, height, width]``.
 
         Guarantee:
-            Every image's features depend on this image alone, so a guarantee about features is one about images. They
-            are as private as the images: so is a cache of them.
+            Every image's features depend on this image only, so a guarantee about features holds for images. Features
+            and their cache are as private as the images.
 
         Args:
-            images: Floating point; no image gives no features.
-            device: Where to compute; a CUDA device if there is one, by default. The result is on the images' device.
-            cache: Where features that were computed before are found, and new ones kept; None computes them anew.
+            images: Floating-point images; may be empty.
+            device: Device of the computation; by default CUDA if available. The result is on the images' device.
+            cache: Cache of computed features; None computes them in every call.
         """
         shape = self.output_shape(tuple(images.shape[1:]))
         if cache is None:
@@ -85,10 +84,10 @@ class Scattering:
         )
 
     def typical_sizes(self, image_shape: tuple[int, ...], *, num_images: int = 64) -> tuple[float, ...]:
-        """Return the root mean square of every channel over made-up images whose pixels have a root mean square of one.
+        """Return the root mean square of every channel over synthetic images with pixels of root mean square one.
 
-        Their amplitudes fall as one over the frequency, as those of photographs do (Field 1987). No image of any data
-        set is read, so the sizes are public: bounds for a private normalisation can be made of them.
+        Their amplitudes decrease as one over the frequency, like those of photographs (Field 1987). No data set is
+        read, so the sizes are public and can be bounds for a private normalisation.
         """
         colours, height, width = image_shape
         self.output_shape(tuple(image_shape))
@@ -102,7 +101,7 @@ class Scattering:
         return tuple(sizes.tolist()) * colours
 
     def key(self, images: Tensor) -> str:
-        """Name the features by everything they follow from: the images' contents, these settings, and kymatio."""
+        """Return the cache key: a digest of the images, these settings and the kymatio version."""
         digest = hashlib.sha256(f"{self!r} {_kymatio_version()} {images.dtype} {tuple(images.shape)}".encode())
         for piece in torch.split(images.detach().cpu(), _CHUNK):
             digest.update(piece.contiguous().numpy().tobytes())
@@ -119,7 +118,7 @@ class Scattering:
 
     def _transform(self, sides: tuple[int, ...], device: torch.device) -> Callable[[Tensor], Tensor]:
         try:
-            # kymatio.torch would import its 3-D part as well, which newer SciPy no longer has the functions for
+            # kymatio.torch also imports its 3-D part, which fails with newer versions of SciPy
             from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
         except ImportError as error:
             raise _missing() from error
@@ -147,9 +146,9 @@ Loader = Callable[[DatasetInfo, Normalisation, DataFolder], Split]
 
 
 def scattered(images: DatasetInfo, load: Loader) -> Loader:
-    """Return the loader of the scattering features of a data set, given its facts and its loader.
+    """Return the loader of the scattering features of a data set, from the facts and the loader of its images.
 
-    The normalisation is that of the images. Features are kept in the folder named by PRIVET_CACHE, if there is one.
+    The normalisation applies to the images. Features are cached in the folder of PRIVET_CACHE if it is set.
     """
 
     def load_features(info: DatasetInfo, normalisation: Normalisation, folder: DataFolder) -> Split:

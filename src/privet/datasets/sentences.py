@@ -1,7 +1,7 @@
 """The Stanford Sentiment Treebank in its two-class form (SST-2, as distributed with GLUE): sentences and labels.
 
 Socher et al. (2013), "Recursive deep models for semantic compositionality over a sentiment treebank"; Wang et al.
-(2018), "GLUE". The training part holds phrases of the sentences besides the sentences themselves; a line is a record.
+(2018), "GLUE". The training part contains phrases of the sentences too; a line is a record.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SST2_FILES = (
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledSentences:
-    """Sentences side by side with their classes: 0 is negative, 1 is positive."""
+    """Sentences and their classes: 0 is negative, 1 is positive."""
 
     sentences: tuple[str, ...]
     labels: tuple[int, ...]
@@ -48,11 +48,12 @@ def load_sst2(
     """Read the training and the development part; the labels of the official test part are not public.
 
     Args:
-        root: folder with ``SST-2/train.tsv`` and ``SST-2/dev.tsv``; None takes the environment variable PRIVET_DATA.
-        verify_checksums: refuse files that are not the published ones, byte for byte.
+        root: folder with ``SST-2/train.tsv`` and ``SST-2/dev.tsv``; None for that of the environment variable
+            PRIVET_DATA.
+        verify_checksums: refuse files that differ from the published ones.
 
     Raises:
-        DataError: no data folder, a missing file, or a file that is not what it should be.
+        DataError: no data folder, a missing file, or a damaged or different file.
     """
     folder = DataFolder.chosen(root, verify_checksums=verify_checksums)
     train, dev = (_read(folder, file) for file in SST2_FILES)
@@ -71,7 +72,7 @@ def _read(folder: DataFolder, file: DataFile) -> LabelledSentences:
         ):
             raise ValueError
     except (ValueError, IndexError):
-        # The line stays out of the message: it may be somebody's text.
+        # The message does not contain the line, which may be private text.
         raise DataError(
             f"{path} is not SST-2: it must be UTF-8, begin with the line 'sentence<tab>label', and hold one sentence "
             "and 0 or 1 per line."

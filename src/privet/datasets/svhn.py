@@ -1,4 +1,4 @@
-"""Street View House Numbers (Netzer et al. 2011), cropped digits, from the two MAT files they were published in."""
+"""Loader of Street View House Numbers (Netzer et al. 2011), cropped digits, from its two MAT files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUM_CLASSES = 10
 # The published files are below 200 MB, and unpacked below 250 MB.
 _MAX_BYTES = 2**29
 
-# The publication's third file, of easier digits, is not part of the training set.
+# The published third file, of easier digits, is not used.
 SVHN_FILES = (
     DataFile(
         folder="SVHN",
@@ -38,7 +38,7 @@ SVHN_FILES = (
 
 def load_svhn(info: DatasetInfo, normalisation: Normalisation, folder: DataFolder) -> Split:
     """Read the training and the test file."""
-    # Both are looked for before either is read, so that a missing one is reported at once.
+    # Find both files before reading one, so that a missing one is reported first.
     paths = [folder.find(file, dataset=info.name, source=info.source) for file in SVHN_FILES]
     parts = []
     for path, file, size in zip(paths, SVHN_FILES, (info.train_size, info.test_size), strict=True):
@@ -53,11 +53,11 @@ def read_svhn_mat(
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Read images ``[record, 3, 32, 32]`` and their digits from one file.
 
-    In the file the records are the last axis, and the digit 0 is class 10.
+    In the file, records are the last axis and the digit 0 is class 10.
 
     Args:
-        path: The file, as published (MATLAB's format of version 5), plain, .gz or .xz.
-        num_records: How many images it must hold.
+        path: The published MAT file, plain, .gz or .xz.
+        num_records: Expected number of images.
         sha256: The known checksum of its content.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Small made-up tasks: deterministic, seeded, and hard or easy by one number."""
+"""Small synthetic tasks with a seed and one parameter for their difficulty."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def gaussian_blobs(
         num_test: test examples, drawn from the same classes; may be zero.
         num_features: dimensions.
         num_classes: number of Gaussians.
-        separation: distance of every centre from the origin, in standard deviations; zero cannot be learned.
-        seed: the same arguments and seed always give the same numbers on one version of torch.
+        separation: distance of every centre from the origin, in standard deviations; zero gives no signal.
+        seed: the same arguments and seed give the same data with one version of torch.
     """
     dimensions = checks.count("num_features", num_features)
     radius = checks.non_negative("separation", separation)
@@ -50,15 +50,15 @@ def striped_images(
     noise_std: float = 0.5,
     seed: int = 0,
 ) -> Split:
-    """Make an image task: stripes whose direction is the class, under Gaussian noise.
+    """Make an image task: the direction of stripes is the class, with Gaussian noise.
 
     Args:
         num_train: training examples; may be zero.
         num_test: test examples; may be zero.
         image_shape: channels, height and width.
         num_classes: number of directions, spread evenly over half a turn.
-        noise_std: standard deviation of the noise on every pixel; the stripes themselves go from -1 to 1.
-        seed: the same arguments and seed always give the same numbers on one version of torch.
+        noise_std: standard deviation of the noise on every pixel; the stripes range from -1 to 1.
+        seed: the same arguments and seed give the same data with one version of torch.
     """
     if len(image_shape) != 3:
         raise ArgumentError(f"image_shape must be (channels, height, width), got {tuple(image_shape)}.")

@@ -1,12 +1,12 @@
 """Reading CSV files by a declared schema.
 
 Guarantee:
-    One record of the file decides one record of the arrays and nothing else. A cell that does not fit the schema
-    becomes a value of the schema, silently: no cell can raise an error, write a message, add a class or widen a range,
-    so nothing but the records themselves depends on the data.
+    One record of the file determines one record of the arrays and nothing else. A cell that does not fit the schema
+    silently becomes a value of the schema: no cell can raise an error, cause a message, add a class or widen a range,
+    so only the records themselves depend on the data.
 
-Ranges and classes are declared, never learned. What a record is, and that a file whose quotes are not closed is
-refused, is told in ``csv_records``.
+Ranges and classes are declared, never computed from records. ``csv_records`` defines records and refuses malformed
+files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_PUBLIC_BYTES = 2**28
 
 
 class Column(Protocol):
-    """One declared column: its name, and how a cell becomes a number whatever it holds."""
+    """One declared column: its name, and a map from any cell to a number."""
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ class Column(Protocol):
         ...
 
     def value(self, cell: str | None) -> float:
-        """Turn one cell into a number; None is a missing cell. Never raises."""
+        """Return the number of a cell; None is a missing cell. Never raises."""
         ...
 
 
@@ -54,10 +54,10 @@ class NumberColumn:
 
     Attributes:
         name: the name in the header line.
-        low: smaller numbers (and minus infinity) become this.
-        high: larger numbers (and infinity, and numbers too large for a float) become this.
-        default: what empty, missing, NaN and unreadable cells become.
-        decimal: the mark before the fraction, a point or a comma; a number with the other one is unreadable.
+        low: lower bound; smaller numbers and minus infinity become this.
+        high: upper bound; larger numbers, infinity and numbers too large for a float become this.
+        default: value of empty, missing, NaN and unreadable cells.
+        decimal: decimal mark, a point or a comma; a number with the other one is unreadable.
     """
 
     name: str
@@ -79,17 +79,16 @@ class NumberColumn:
 
     @property
     def dtype(self) -> str:
-        """Numbers are kept in double precision."""
         return "float64"
 
     def value(self, cell: str | None) -> float:
-        """Return the number, clamped to the range; the default when there is none."""
+        """Return the number, clamped to the range; the default if the cell is no number."""
         number = math.nan if cell is None else self.number(cell)
         return self.default if math.isnan(number) else min(max(number, self.low), self.high)
 
     def number(self, cell: str) -> float:
-        """Return the number in a cell as it stands; NaN when there is none."""
-        # Python reads 1_000 as a thousand, other programs do not: ambiguous cells are unreadable.
+        """Return the number in a cell without clamping; NaN if the cell is no number."""
+        # Python reads 1_000 as a thousand, other programs do not: such cells are unreadable.
         if "_" in cell or (self.decimal == "," and "." in cell):
             return math.nan
         try:
@@ -104,8 +103,8 @@ class CategoryColumn:
 
     Attributes:
         name: the name in the header line.
-        categories: every category, in the order of their codes 0, 1, 2, ...
-        default: the category that missing and undeclared cells become.
+        categories: all categories, in the order of their codes 0, 1, 2, ...
+        default: category of missing and undeclared cells.
     """
 
     name: str
@@ -120,11 +119,10 @@ class CategoryColumn:
 
     @property
     def dtype(self) -> str:
-        """Codes are whole numbers."""
         return "int64"
 
     def value(self, cell: str | None) -> float:
-        """Return the code of the category; that of the default when the cell holds none."""
+        """Return the code of the category; that of the default for any other cell."""
         word = None if cell is None else cell.strip()
         return self.categories.index(word if word in self.categories else self.default)
 
@@ -134,8 +132,8 @@ class CsvSchema(CsvFormat):
     """The declared columns and the format of a CSV file.
 
     Attributes:
-        columns: the columns to read. With a header they are found by name and may stand in any order among others;
-            without one they are the first columns of every record, in this order.
+        columns: the columns to read. With a header they are found by name, in any order among others; without one they
+            are the first columns of every record, in this order.
     """
 
     columns: tuple[Column, ...]
@@ -156,16 +154,16 @@ def read_csv(
 ) -> dict[str, NDArray[Any]]:
     """Read a CSV file, plain, .gz or .xz, into one array per declared column.
 
-    Records are those of ``csv_records``. Missing cells take the column's default, surplus cells are dropped, and bytes
-    that are no text make their cell unreadable.
+    Records are those of ``csv_records``. Missing cells take the column's default, surplus cells are dropped, and
+    invalid bytes make their cell unreadable.
 
     Guarantee:
-        Changing one record changes at most that one. A file with a header and no records gives empty arrays.
+        Changing one record changes at most that record. A file with a header and no records gives empty arrays.
 
     Raises:
         DataError: the file cannot be read, is too large, has another checksum, its header lacks a declared column or
-            names one twice, or a record is too long or has unclosed quotes. The message holds declared names and names
-            nearly like them, and no other text from the file.
+            names one twice, or a record is too long or has unclosed quotes. The message contains declared names and
+            similar names, and no other text from the file.
     """
     content = read_all(path, max_bytes=max_bytes)
     check_sha256(path, sha256, content)
@@ -183,7 +181,7 @@ def read_csv(
 
 
 def read_words(path: str | os.PathLike[str], form: CsvFormat, name: str) -> list[str]:
-    """Return the cells of one column of a CSV file with a header as they are; a missing cell is empty.
+    """Return the cells of one column of a CSV file with a header, as text; a missing cell is empty.
 
     Raises:
         DataError: as :func:`read_csv`.
@@ -202,11 +200,11 @@ def read_words(path: str | os.PathLike[str], form: CsvFormat, name: str) -> list
 
 
 def read_header(path: str | os.PathLike[str], *, target: str, delimiter: str = ",") -> list[str]:
-    """Return the names in a CSV file's first line, which must name the target once, and read nothing beyond it.
+    """Return the names in the first line of a CSV file, which must contain the target once; read no record.
 
     Raises:
-        DataError: the file cannot be read, has no line, or its first line does not name the target, so that it may be a
-            record. The message says what to do and shows no cell but a name nearly like the target's.
+        DataError: the file cannot be read, is empty, or its first line does not name the target, so that it may be a
+            record. The message gives advice and shows no cell except a name similar to the target.
     """
     with open_content(path) as stream:
         content = read_up_to(stream, _MAX_HEADER_BYTES)
@@ -229,10 +227,10 @@ def read_header(path: str | os.PathLike[str], *, target: str, delimiter: str = "
 def read_public_cells(path: str | os.PathLike[str], *, delimiter: str = ",") -> tuple[list[str], list[list[str]]]:
     """Return the header and all cells of a CSV file whose records are public, as text.
 
-    Never for private records: whatever is concluded from these cells depends on all of them at once.
+    Never use it for private records: results may depend on all cells.
 
     Raises:
-        DataError: the file cannot be read, is too large or has no line.
+        DataError: the file cannot be read, is too large or is empty.
     """
     content = read_all(path, max_bytes=_MAX_PUBLIC_BYTES)
     records = csv_records(content, CsvFormat(delimiter=delimiter), path=path)
@@ -254,7 +252,7 @@ def _no_header(path: str | os.PathLike[str]) -> str:
 
 
 def count_surplus(path: str | os.PathLike[str], form: CsvFormat) -> int:
-    """Return how many records of a file whose records need no protection have more cells than its header."""
+    """Return the number of records with more cells than the header, for a file of public or test records."""
     lengths = [len(record.cells) for record in csv_records(read_all(path), form, path=path)]
     return sum(length > lengths[0] for length in lengths)
 

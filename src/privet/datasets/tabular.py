@@ -1,4 +1,4 @@
-"""Loading the three tables from their official CSV files."""
+"""Loaders of the three tables from their official CSV files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from privet.datasets.info import DatasetInfo, Normalisation
 from privet.datasets.tables import CsvSchema, read_csv
 from privet.errors import DataError
 
-# No checksum: StatLib publishes the numbers without a header line, so every CSV form of them is somebody's own.
+# No checksum: StatLib publishes the numbers without a header line, so no official CSV file exists.
 CALIFORNIA_FILE = DataFile(folder="tabular", name="california_housing.csv", sha256=None, published_md5=None)
 WINE_FILE = DataFile(
     folder="tabular",
@@ -45,7 +45,7 @@ _DOLLARS_PER_UNIT = 100_000.0
 def load_california_housing(info: DatasetInfo, normalisation: Normalisation, folder: DataFolder) -> Split:
     """Read California Housing: eight features per block group, and its median house value in 100,000 dollars.
 
-    Rooms, bedrooms and people are given per household. The official file has no split: a fixed fifth is the test set.
+    Rooms, bedrooms and occupancy are per household. The official file has no split: a fixed fifth is the test set.
     """
     table = _read(info, folder, CALIFORNIA_FILE, CALIFORNIA_SCHEMA, info.train_size + info.test_size)
     households = table["households"]
@@ -65,7 +65,7 @@ def load_california_housing(info: DatasetInfo, normalisation: Normalisation, fol
 
 
 def load_wine_red(info: DatasetInfo, normalisation: Normalisation, folder: DataFolder) -> Split:
-    """Read Wine Quality (red): eleven measurements per wine, and its quality from 0 to 10 as a number to predict.
+    """Read Wine Quality (red): eleven measurements per wine, and its quality from 0 to 10 as the target.
 
     The official file has no split: a fixed fifth is the test set.
     """
@@ -75,7 +75,7 @@ def load_wine_red(info: DatasetInfo, normalisation: Normalisation, folder: DataF
 
 
 def load_adult(info: DatasetInfo, normalisation: Normalisation, folder: DataFolder) -> Split:
-    """Read Adult in its official split: numbers as they are, each category as a column of zeros and ones."""
+    """Read Adult in its official split, with one-hot categories."""
     train = _adult_part(
         normalisation, _read(info, folder, ADULT_TRAIN_FILE, adult_schema(income_suffix=""), info.train_size)
     )
@@ -91,7 +91,7 @@ def _read(
     path = folder.find(file, dataset=info.name, source=info.source)
     table = read_csv(path, schema, sha256=folder.sha256(file))
     found = len(table[schema.columns[0].name])
-    # The split of a table is drawn by position, so a table of another length is another data set.
+    # The split depends on positions, so a table of another length would have another split.
     if folder.verify_checksums and found != num_records:
         raise DataError(f"{path} should hold {num_records} records and holds {found}. Fetch the official file.")
     return table
@@ -106,7 +106,7 @@ def _fixed_split(
     train, test = (
         ArrayDataset(
             features=_features(features[rows], normalisation),
-            # One column per output: a bare vector would broadcast against a network's column into a square.
+            # One column per output: a vector would broadcast against a column of predictions to a matrix.
             labels=torch.from_numpy(targets[rows]).to(torch.float32).unsqueeze(1),
         )
         for rows in (~in_test, in_test)
@@ -120,5 +120,5 @@ def _adult_part(normalisation: Normalisation, table: Mapping[str, NDArray[Any]])
 
 
 def _features(values: NDArray[np.float64], normalisation: Normalisation) -> torch.Tensor:
-    # Normalised in double precision: a longitude or a survey weight loses digits when it is rounded first.
+    # Normalise in double precision: a longitude or a survey weight would lose digits.
     return normalisation.apply_(torch.from_numpy(values)).to(torch.float32)

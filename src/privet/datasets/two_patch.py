@@ -1,7 +1,7 @@
-"""The two-patch task: one patch of an example carries its feature, the other is noise (Xu and Chen, 2026, Section 2).
+"""The two-patch task: one patch of an example is its feature, the other is noise (Xu and Chen, 2026, Section 2).
 
 Each of two classes has a common feature (majority) and a rare one (minority), all orthogonal. Features lie along the
-first coordinates here, which costs no generality for weights and noise of no preferred direction.
+first coordinates, without loss of generality for isotropic weights and noise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from privet import checks
 from privet.errors import ArgumentError
 
 MAJORITY, MINORITY = 0, 1
-# Order of the four cells everywhere: the class first, majority before minority.
+# Order of the four cells: majority before minority.
 CELLS = ((0, MAJORITY), (1, MAJORITY), (0, MINORITY), (1, MINORITY))
 CELL_NAMES = ("class 1, majority", "class 2, majority", "class 1, minority", "class 2, minority")
 
@@ -32,14 +32,14 @@ class TwoPatchSample(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TwoPatch:
-    """The distribution. Its default sizes and shares are RECONSTRUCTED: the published ones are not legible.
+    """The distribution of examples. Its default sizes and shares are RECONSTRUCTED: the published ones are not legible.
 
     Attributes:
-        feature_sizes: Length of the feature of each cell, in the order of ``CELLS``.
+        feature_sizes: Norm of the feature of each cell, in the order of ``CELLS``.
         shares: Probability of each cell; they add up to 1.
         dimension: Length of a patch.
-        patch_noise_std: Deviation of the noise patch in each coordinate that no feature uses.
-        angle: The two majority features are turned by this within their plane, in radians (Appendix B).
+        patch_noise_std: Standard deviation of the noise patch in each coordinate that no feature uses.
+        angle: Rotation of the two majority features within their plane, in radians (Appendix B).
     """
 
     feature_sizes: tuple[float, float, float, float] = (6.0, 4.0, 4.0, 2.0)
@@ -64,7 +64,7 @@ class TwoPatch:
     def one_feature_per_class(
         cls, *, size: float, dimension: int = 200, patch_noise_std: float = 0.5, angle: float = 0.0
     ) -> TwoPatch:
-        """Return the simpler task of Appendix B: equal classes, one feature each, both of one length."""
+        """Return the simpler task of Appendix B: two equal classes, one feature each, of equal norm."""
         return cls(
             feature_sizes=(size, size, 0.0, 0.0),
             shares=(0.5, 0.5, 0.0, 0.0),
@@ -74,7 +74,7 @@ class TwoPatch:
         )
 
     def rotated(self, angle: float) -> TwoPatch:
-        """Return the same task with features turned by an angle in radians."""
+        """Return the same task with features rotated by an angle in radians."""
         return replace(self, angle=angle)
 
     @property
@@ -85,13 +85,13 @@ class TwoPatch:
             found[cell, cell] = size
         (first, second), (u, v) = found[:2].clone(), self.feature_sizes[:2]
         along, across = math.cos(self.angle), math.sin(self.angle)
-        # Each turned feature keeps its own length, also where the two differ.
+        # Each rotated feature keeps its norm, also if the two norms differ.
         found[0] = along * first + (across * u / v * second if v else 0.0)
         found[1] = along * second - (across * v / u * first if u else 0.0)
         return found
 
     def draw(self, num_examples: int, *, seed: int) -> TwoPatchSample:
-        """Draw examples; the same seed always gives the same ones on one version of torch. None may be asked for."""
+        """Draw examples; the same seed gives the same examples with one version of torch."""
         count = checks.count("num_examples", num_examples, minimum=0)
         generator = torch.Generator().manual_seed(checks.count("seed", seed, minimum=0))
         edges = torch.tensor(self.shares, dtype=torch.float64).cumsum(0)[:-1]

@@ -1,4 +1,4 @@
-"""Federated learning: parties that keep their records, a coordinator that keeps the model, and a ledger for each."""
+"""Federated learning: parties keep their records, a coordinator keeps the model, and each has its own ledger."""
 
 from __future__ import annotations
 

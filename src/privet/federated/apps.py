@@ -1,8 +1,8 @@
-"""The federation on Flower: a client app around a party, a server app around the coordinator.
+"""Flower apps: a client app for a party, a server app for the coordinator.
 
-The apps run unchanged in Flower's simulation engine and as real processes, between a SuperLink and SuperNodes. Flower
-carries messages; everything that decides about privacy is in :mod:`privet.federated.party` and
-:mod:`privet.federated.coordinator`, which know nothing of it.
+The same apps run in Flower's simulation engine and as real processes (a SuperLink and SuperNodes). Flower transports
+messages; the code that privacy depends on is in :mod:`privet.federated.party` and :mod:`privet.federated.coordinator`,
+which do not use Flower.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
-except ImportError as missing:  # pragma: no cover (the other environment has it)
+except ImportError as missing:  # pragma: no cover (installed in the other environment)
     raise DependencyError(
         "Federated learning over a network needs Flower. Install it with: pip install 'privet[flower]'."
     ) from missing
@@ -47,7 +47,7 @@ __all__ = [
 _LOG = logging.getLogger("privet")
 _VALUES, _FACTS, _REPLICA, _ROUND = "values", "facts", "privet.replica", "privet.round"
 _TRAIN = "train"
-# What a thousand steps did, in characters of JSON.
+# Largest JSON text for the steps of a round, enough for a thousand steps.
 _MAX_DONE = 1 << 18
 
 
@@ -56,17 +56,17 @@ def _record(facts: dict[str, int | str], values: np.ndarray[Any, np.dtype[np.flo
 
 
 def _parts(content: RecordDict) -> tuple[ConfigRecord, np.ndarray[Any, Any]]:
-    """Return the facts and values of a message from elsewhere.
+    """Return the facts and values of a received message.
 
     Raises:
-        DataError: it has other parts than it should.
+        DataError: a part is missing or has the wrong type.
     """
     try:
         facts, values = content[_FACTS], content[_VALUES][_VALUES].numpy()
     except (KeyError, TypeError, ValueError, AttributeError, OSError, EOFError) as error:
         raise DataError(f"A message could not be read: {type(error).__name__}.") from None
     if not isinstance(facts, ConfigRecord):
-        raise DataError("A message has no facts.")
+        raise DataError("A message has no record of facts.")
     return facts, values
 
 
@@ -75,7 +75,7 @@ def _whole(facts: ConfigRecord, name: str) -> int:
 
 
 def pack_broadcast(broadcast: Broadcast) -> RecordDict:
-    """Write a broadcast as Flower's records."""
+    """Return a broadcast as Flower records."""
     since = -1 if broadcast.since is None else broadcast.since
     facts: dict[str, int | str] = {
         "round": broadcast.round,
@@ -87,7 +87,7 @@ def pack_broadcast(broadcast: Broadcast) -> RecordDict:
 
 
 def unpack_broadcast(content: RecordDict) -> Broadcast:
-    """Read a broadcast; parts that are missing or of the wrong kind raise ``PrivetError``."""
+    """Return the broadcast in Flower records; missing or invalid parts raise ``PrivetError``."""
     facts, values = _parts(content)
     since = _whole(facts, "since")
     return Broadcast(
@@ -100,7 +100,7 @@ def unpack_broadcast(content: RecordDict) -> Broadcast:
 
 
 def pack_answer(answer: Answer) -> RecordDict:
-    """Write an answer as Flower's records."""
+    """Return an answer as Flower records."""
     facts: dict[str, int | str] = {
         "round": answer.round,
         "agreement": answer.agreement,
@@ -113,7 +113,7 @@ def pack_answer(answer: Answer) -> RecordDict:
 
 
 def unpack_answer(content: RecordDict) -> Answer:
-    """Read an answer; parts that are missing or of the wrong kind raise ``PrivetError``."""
+    """Return the answer in Flower records; missing or invalid parts raise ``PrivetError``."""
     facts, values = _parts(content)
     known = {outcome.value: outcome for outcome in Outcome}
     outcome = known.get(str(facts.get("outcome")))
@@ -130,14 +130,14 @@ def unpack_answer(content: RecordDict) -> Answer:
 
 
 def _done(facts: ConfigRecord) -> tuple[ExecutedRound, ...]:
-    """Read what a party says its steps did."""
-    told = str(facts.get("done", "[]"))
+    """Return the party's report of its steps."""
+    text = str(facts.get("done", "[]"))
     try:
-        found = json.loads(told) if len(told) <= _MAX_DONE else None
+        found = json.loads(text) if len(text) <= _MAX_DONE else None
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list):
-        raise DataError("An answer does not say in a known way what its party did.")
+        raise DataError("An answer has an unreadable report of the party's steps.")
     return tuple(ExecutedRound.read(part) for part in found)
 
 
@@ -152,16 +152,15 @@ def client_app(party: Callable[[Context], Party], *, mods: Sequence[Callable[...
     """Return the Flower app of a party.
 
     Args:
-        party: Builds the party of a node from its context; the node's configuration says which records it holds. It may
-            be called once per message, in a new process each time: what must last is in the party's folder.
-        mods: Flower's own wrappers around the app.
+        party: Builds the party of a node from its context; the node's configuration selects its records. Flower may
+            call it once per message, each time in a new process: persistent state is in the party's folder.
+        mods: Flower mods, wrappers around the app.
     """
     app = ClientApp(mods=list(mods))
 
     @app.train()  # type: ignore[untyped-decorator]
     def train(message: Message, context: Context) -> Message:
-        mine = party(context)
-        answer, replica = mine.answer(unpack_broadcast(message.content), _replica(context))
+        answer, replica = party(context).answer(unpack_broadcast(message.content), _replica(context))
         if replica is not None:
             context.state[_REPLICA] = ArrayRecord({_VALUES: Array(replica.weights.numpy())})
             context.state[_ROUND] = ConfigRecord({"round": replica.round})
@@ -172,12 +171,12 @@ def client_app(party: Callable[[Context], Party], *, mods: Sequence[Callable[...
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long the server app waits. Public, and no part of the guarantee.
+    """Timeouts of the server app. Public; the guarantee does not depend on them.
 
     Attributes:
-        num_parties: Begin when so many parties are connected.
-        connect_s: Give up if they are not within so many seconds.
-        answer_s: Seconds a party has for its answer; after that the round ends without it.
+        num_parties: Number of connected parties to wait for before the first round.
+        connect_s: Timeout for their connection, in seconds.
+        answer_s: Timeout for an answer, in seconds; then the round ends without it.
     """
 
     num_parties: int
@@ -185,7 +184,6 @@ class Patience:
     answer_s: float = 120.0
 
     def __post_init__(self) -> None:
-        """Refuse numbers that are not positive."""
         object.__setattr__(self, "num_parties", checks.count("num_parties", self.num_parties))
         for name in ("connect_s", "answer_s"):
             object.__setattr__(self, name, checks.positive(name, getattr(self, name)))
@@ -202,7 +200,7 @@ def server_app(
 
     Args:
         coordinator: Builds the coordinator from the run's context.
-        patience: How long to wait, from the same.
+        patience: Returns the timeouts from the run's context.
         after: Called at the end of every round.
         finished: Called at the end of the run, inside the coordinator's ``with`` block.
     """
@@ -210,48 +208,48 @@ def server_app(
 
     @app.main()  # type: ignore[untyped-decorator]
     def main(grid: Grid, context: Context) -> None:
-        waits = patience(context)
-        _wait_for_parties(grid, waits)
-        with coordinator(context) as mine:
-            while not mine.is_complete:
-                report = _round(grid, mine, waits)
+        timeouts = patience(context)
+        _wait_for_parties(grid, timeouts)
+        with coordinator(context) as server:
+            while not server.is_complete:
+                report = _round(grid, server, timeouts)
                 if after is not None:
-                    after(mine, report, context)
+                    after(server, report, context)
             if finished is not None:
-                finished(mine, context)
+                finished(server, context)
 
     return app
 
 
-def _wait_for_parties(grid: Grid, waits: Patience) -> None:
-    deadline = time.monotonic() + waits.connect_s
-    while len(list(grid.get_node_ids())) < waits.num_parties:
+def _wait_for_parties(grid: Grid, timeouts: Patience) -> None:
+    deadline = time.monotonic() + timeouts.connect_s
+    while len(list(grid.get_node_ids())) < timeouts.num_parties:
         if time.monotonic() > deadline:
             raise DataError(
-                f"{waits.num_parties} parties were expected and fewer connected within {waits.connect_s:g} s. Nothing "
-                "was charged."
+                f"{timeouts.num_parties} parties were expected and fewer connected within {timeouts.connect_s:g} s. "
+                "Nothing was charged."
             )
         time.sleep(0.5)
 
 
-def _round(grid: Grid, coordinator: Coordinator, waits: Patience) -> RoundReport:
+def _round(grid: Grid, coordinator: Coordinator, timeouts: Patience) -> RoundReport:
     broadcasts = coordinator.begin_round(list(grid.get_node_ids()))
     messages = [
         Message(
             pack_broadcast(broadcast),
             dst_node_id=node,
             message_type=_TRAIN,
-            ttl=waits.answer_s,
+            ttl=timeouts.answer_s,
             group_id=str(broadcast.round),
         )
         for node, broadcast in broadcasts.items()
     ]
-    replies = grid.send_and_receive(messages, timeout=waits.answer_s) if messages else []
+    replies = grid.send_and_receive(messages, timeout=timeouts.answer_s) if messages else []
     return coordinator.end_round(_answers(replies))
 
 
 def _answers(replies: Iterable[Message]) -> dict[int, Answer]:
-    """Read what can be read; whoever sends something else has not answered."""
+    """Return the readable answers; an unreadable message counts as no answer."""
     answers: dict[int, Answer] = {}
     for reply in replies:
         if not reply.has_content():
@@ -260,5 +258,5 @@ def _answers(replies: Iterable[Message]) -> dict[int, Answer]:
         try:
             answers[node] = unpack_answer(reply.content)
         except PrivetError as error:
-            _LOG.warning("Party %d sent something that is no answer: %s", node, error)
+            _LOG.warning("The answer of party %d is not readable and is ignored: %s", node, error)
     return answers

@@ -1,4 +1,4 @@
-"""Which coordinates a round is about, and how vectors are cut down to them and put together again."""
+"""The coordinates that the mask of a round keeps: selecting their values from a vector, and the reverse."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from privet.federated.messages import Values
 from privet.gradients.engines.support import find_wrappers
 from privet.mechanism.granularity import Kept
 from privet.mechanism.layout import Layout
-from privet.training.weight_watch.guards import trainable_parameters
+from privet.training.trained import trainable_parameters
 
 
 def layout_of(model: nn.Module, agreement: Agreement) -> Layout:
-    """Return where each trainable parameter lies in the vector that is sent; refuse a model that is spread out."""
-    spread = find_wrappers(model)
-    if spread:
-        raise UnsupportedModel("\n".join(str(finding) for finding in spread))
+    """Return the layout of the trainable parameters in one vector; refuse a distributed model."""
+    wrappers = find_wrappers(model)
+    if wrappers:
+        raise UnsupportedModel("\n".join(str(finding) for finding in wrappers))
     named = [(name, tuple(value.shape)) for name, value in trainable_parameters(model)]
     return Layout.of(named, agreement.plan.grouping)
 
@@ -39,35 +39,35 @@ def write_weights(model: nn.Module, flat: Tensor) -> None:
 
 
 class SharedCoordinates:
-    """The masks of an agreement on a model, the same for every party that asks."""
+    """The masks of an agreement on a model, identical for all parties."""
 
     def __init__(self, agreement: Agreement, layout: Layout, device: torch.device) -> None:
-        """Bind the mask to the layout, on the device where sums are made."""
+        """Bind the mask to the layout, on the device of the sums."""
         plan = agreement.plan
         self._run = plan.mask.start(
             layout=layout, num_steps=plan.num_steps, steps_per_epoch=plan.sampling.steps_per_epoch
         )
         self._like = torch.zeros(layout.num_coordinates, device=device)
         self._steps_per_round = agreement.contribution.steps_per_round
-        # public masks draw nothing from it
+        # public masks do not use it
         self._unused = np.random.Generator(np.random.PCG64(0))
 
     @property
     def number(self) -> int:
-        """How many coordinates the model has."""
+        """Number of coordinates of the model."""
         return len(self._like)
 
     def kept(self, number: int) -> Kept | None:
-        """Return what takes part in a round; None for everything."""
+        """Return the kept coordinates of a round; None for all."""
         return self._run.begin(number * self._steps_per_round, self._unused, self._like)
 
     def num_kept(self, number: int) -> int:
-        """Return how many values an answer to a round has."""
+        """Return the number of values in an answer to a round."""
         kept = self.kept(number)
         return self.number if kept is None else len(kept.index)
 
     def changed(self, since: int, number: int) -> Tensor:
-        """Return, in order, the coordinates that may have moved between the starts of two rounds."""
+        """Return, in order, the coordinates that may differ between the models at the starts of two rounds."""
         union = torch.zeros_like(self._like, dtype=torch.bool)
         for between in range(since, number):
             kept = self.kept(between)
@@ -77,14 +77,14 @@ class SharedCoordinates:
         return union.nonzero().squeeze(1).cpu()
 
     def gather(self, flat: Tensor, number: int) -> Values:
-        """Return the values that a round's answer carries."""
+        """Return the values of the kept coordinates of a round."""
         kept = self.kept(number)
         flat = flat.to(self._like.device)
         values: Values = (flat if kept is None else flat[kept.index]).float().cpu().numpy()
         return values
 
     def scatter(self, values: Values, number: int) -> Tensor:
-        """Return a whole vector that is zero where the round's mask is."""
+        """Return the full vector of a round's values, zero at masked coordinates."""
         kept = self.kept(number)
         found = torch.from_numpy(np.array(values, dtype=np.float32)).to(self._like.device)
         return found if kept is None else torch.zeros_like(self._like).index_copy_(0, kept.index, found)

@@ -1,4 +1,4 @@
-"""The coordinator: it keeps the model and a ledger, asks the parties, and takes nothing they say on trust."""
+"""The coordinator: it keeps the model and a ledger, sends broadcasts to parties, and checks all their answers."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from privet.training.checkpoint import load_checkpoint, save_checkpoint
 from privet.training.folder import RunFolder
 from privet.training.randomness import Streams
 from privet.training.release import ChargedRelease, GradientSum, Noisy
-from privet.training.weight_watch.guards import trainable_parameters
+from privet.training.trained import trainable_parameters
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundReport:
-    """How a round went. For the coordinator alone: under ``ClientUpdates`` it tells who was sampled.
+    """Result of a round. Secret to the coordinator: under ``ClientUpdates`` it contains the sampled parties.
 
     Attributes:
-        round: Its number.
+        round: Number of the round.
         accepted: Parties whose contribution is in the model.
-        refused: Parties whose answer was left out, and why.
+        refused: Parties whose answer was not used, with the reason.
         silent: Parties that did not answer.
     """
 
@@ -52,16 +52,16 @@ class RoundReport:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoiseOfParties:
-    """One step of the parties' own sessions: each of them has added its noise.
+    """One step of the parties' own sessions, to which each party has added its noise.
 
     Attributes:
-        done: The noise and the bounds that they report.
+        done: The noise and the bounds that the parties report.
     """
 
     done: ExecutedRound
 
     def add_noise(self) -> Noisy[None]:
-        """Add none here; report the parties' own."""
+        """Add no noise; return the parties' report."""
         return Noisy(value=None, done=self.done)
 
 
@@ -69,10 +69,10 @@ class Coordinator:
     """The coordinating party of a federation; use it in a ``with`` block.
 
     Guarantee:
-        A round is charged, durably, before parties are asked, and stays charged whoever answers. Where the coordinator
-        adds the noise, it adds it to every round, also to one that nobody answered, and the model moves only if what
-        was added is what was charged. Answers of the wrong round, agreement, length or size, and answers that are not
-        finite, never reach the model.
+        A round is charged durably before any broadcast, and stays charged whatever parties answer. If the coordinator
+        adds the noise, it adds it in every round, also in a round without answers, and updates the model only if the
+        added noise matches the charge. Answers with another round, agreement, number of values or norm, and answers
+        that are not finite, never reach the model.
     """
 
     def __init__(
@@ -87,10 +87,11 @@ class Coordinator:
         """Bind the agreement to a model.
 
         Args:
-            agreement: What all parties agreed on.
-            model: The network, with the weights to begin from. A folder that holds a run is taken up instead.
-            folder: Where the coordinator's ledger and checkpoints are, or will be.
-            checkpoint_every: Rounds between checkpoints. Rounds after the last one are lost to a crash, and paid for.
+            agreement: The agreement of all parties.
+            model: The network with its initial weights; an existing run in the folder is resumed instead.
+            folder: Folder of the coordinator's ledger and checkpoints.
+            checkpoint_every: Number of rounds between checkpoints. A crash loses the rounds after the last checkpoint,
+                and they stay charged.
             seed: Makes the coordinator repeatable and NOT PRIVATE.
         """
         self.agreement, self.model = agreement, model
@@ -102,12 +103,12 @@ class Coordinator:
         every, words = checks.count("checkpoint_every", checkpoint_every), agreement.contribution.assumptions
         self._folder = RunFolder(Path(folder), every=every, assumptions=words)
         self._seed = seed if seed is None else checks.count("seed", seed, minimum=0)
-        self._held: dict[int, int] = {}  # party -> the round whose model it certainly holds
+        self._held: dict[int, int] = {}  # party -> the round whose model the party holds
         self._asked: tuple[int, ...] | None = None
         self._releases: list[ChargedRelease[PrivateSum | None]] = []
 
     def __enter__(self) -> Self:
-        """Open the ledger, take up the newest checkpoint, and draw the run's keys."""
+        """Open the ledger, restore the newest checkpoint, and draw the keys of the run."""
         plan = self.agreement.plan
         self.ledger = self._folder.open_ledger(plan, is_seeded=self._seed is not None)
         try:
@@ -122,7 +123,7 @@ class Coordinator:
         except BaseException:
             self.ledger.close()
             raise
-        # rounds that an earlier process charged are never run again, finished or not
+        # rounds that an earlier process charged never run again, complete or not
         self._round = math.ceil(self.ledger.charged_rounds / self.agreement.contribution.steps_per_round)
         self._streams = Streams.new(self._device, seed=self._seed)
         return self
@@ -130,7 +131,7 @@ class Coordinator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Write a last checkpoint, compare what ran with the plan, and close the ledger."""
+        """Write a last checkpoint, compare the charges with the plan, and close the ledger."""
         try:
             if error is None and self._asked is not None:
                 for release in self._releases:
@@ -143,31 +144,31 @@ class Coordinator:
 
     @property
     def round(self) -> int:
-        """The round that is open, or will be next."""
+        """Number of the open or next round."""
         return self._round
 
     @property
     def is_complete(self) -> bool:
-        """Whether no rounds are left."""
+        """Whether all rounds have run."""
         return self._round >= self.agreement.num_rounds
 
     def begin_round(self, parties: Sequence[int]) -> dict[int, Broadcast]:
-        """Charge a round, and return what to send to whom.
+        """Charge a round, and return the broadcast for each party.
 
         Args:
-            parties: All parties of the federation that can be reached. For ``ClientUpdates`` each joins by its own
-                coin, so an empty result is a round as well.
+            parties: All reachable parties of the federation. With ``ClientUpdates`` a coin per party decides whether it
+                joins, so the result may be empty.
 
         Raises:
-            LoopError: a round is open, or none is left.
+            LoopError: a round is open, or all rounds have run.
         """
         if self._asked is not None or self.is_complete:
-            raise LoopError("A round is begun after end_round() of the last one, while rounds are left.")
-        plan, way = self.agreement.plan, self.agreement.contribution
-        charges = [way.steps_per_round] + [0] * (way.steps_per_round - 1)
+            raise LoopError("begin_round() belongs after end_round() of the last round, while rounds are left.")
+        plan, contribution = self.agreement.plan, self.agreement.contribution
+        charges = [contribution.steps_per_round] + [0] * (contribution.steps_per_round - 1)
         self._releases = [ChargedRelease(self.ledger, plan.round_event, charge=charge) for charge in charges]
         asked = sorted(set(parties))
-        if way.samples_parties:
+        if contribution.samples_parties:
             asked = [asked[place] for place in next(plan.sampling.round_batches(len(asked), self._streams.sampling))]
         self._asked = tuple(asked)
         weights = read_weights(self.model)
@@ -185,10 +186,10 @@ class Coordinator:
         )
 
     def end_round(self, answers: Mapping[int, Answer]) -> RoundReport:
-        """Take the answers, add noise where it is owed, and move the model.
+        """Process the answers, add noise if the coordinator owes it, and update the model.
 
         Args:
-            answers: By party. Parties that were not asked, and a second answer, cannot be among them.
+            answers: One answer per party; answers of parties without a broadcast are ignored.
         """
         if self._asked is None:
             raise LoopError("end_round() belongs after begin_round().")
@@ -199,7 +200,7 @@ class Coordinator:
             answer = answers.get(party)
             reason = None if answer is None else self._refusal(answer)
             if answer is None or reason is not None:
-                # whatever it holds by now, the next message must not build on it
+                # its model is unknown, so the next broadcast must contain all weights
                 self._held.pop(party, None)
                 if reason is not None:
                     refused[party] = reason
@@ -209,7 +210,7 @@ class Coordinator:
                 accepted[party] = self._coordinates.scatter(answer.values, self._round)
             else:
                 refused[party] = "its ledger has no rounds left"
-        self._move(list(accepted.values()), [answers[party].done for party in accepted])
+        self._update_model(list(accepted.values()), [answers[party].done for party in accepted])
         report = RoundReport(
             round=self._round,
             accepted=tuple(accepted),
@@ -222,31 +223,31 @@ class Coordinator:
         return report
 
     def _refusal(self, answer: Answer) -> str | None:
-        """Say why an answer must not be used; None if it may."""
+        """Return the reason to refuse an answer; None if it is accepted."""
         if (answer.round, answer.agreement) != (self._round, self.agreement.hash):
             return "it answers another round or another agreement"
         if answer.mask_seed != self.agreement.mask_seed:
-            return "it speaks of other coordinates"
+            return "it has another mask seed"
         if answer.outcome is Outcome.NEEDS_MODEL:
-            return "it does not hold the model, and gets all of it next time"
+            return "it lacks the model, and receives all weights in the next round"
         if answer.outcome is Outcome.SPENT:
             return None
         values, expected = answer.values, self._coordinates.num_kept(self._round)
         if values.dtype != np.float32 or values.shape != (expected,):
             return f"it has the shape {values.shape} and the type {values.dtype}, not ({expected},) and float32"
         if not bool(np.isfinite(values).all()):
-            return "it has values that are not finite"
-        way = self.agreement.contribution
-        most = 0 if way.has_central_noise else way.steps_per_round
+            return "it contains values that are not finite"
+        contribution = self.agreement.contribution
+        most = 0 if contribution.has_central_noise else contribution.steps_per_round
         if not min(1, most) <= len(answer.done) <= most:
-            return f"it tells of {len(answer.done)} steps with noise of its own, and a round has {most}"
+            return f"it reports {len(answer.done)} steps with its own noise, and a round has {most}"
         limit = self.agreement.longest_message(num_groups=self._layout.num_groups, num_kept=expected)
         if float(np.linalg.norm(values.astype(np.float64))) > limit:
-            return "it is longer than any honest answer"
+            return "its norm is larger than that of any honest answer"
         return None
 
     def _average(self, total: Tensor, reported: Sequence[tuple[ExecutedRound, ...]]) -> PrivateSum:
-        """Compare the noise that the parties' own sessions added with the charge, step by step; return their sum."""
+        """Compare the noise of the parties' sessions with the charge, step by step; return their sum."""
         events = []
         for place, release in enumerate(self._releases):
             parts = [done[place] for done in reported if place < len(done)]
@@ -257,18 +258,18 @@ class Coordinator:
                 release.give_up(VoidReason.WORKER_LOST)
         return PrivateSum(flat=total, layout=self._layout, event=compose(events))
 
-    def _move(self, contributions: Sequence[Tensor], reported: Sequence[tuple[ExecutedRound, ...]]) -> None:
-        way = self.agreement.contribution
+    def _update_model(self, contributions: Sequence[Tensor], reported: Sequence[tuple[ExecutedRound, ...]]) -> None:
+        contribution = self.agreement.contribution
         total = torch.zeros(self._layout.num_coordinates, dtype=torch.float64, device=self._device)
-        if not way.has_central_noise:
+        if not contribution.has_central_noise:
             for part in contributions:
                 total -= part
-            # the parties added their noise themselves, so the number of answers may be used
+            # the parties' answers contain noise already, so their number may be used as divisor
             private, divisor = self._average(total, reported), float(max(1, len(contributions)))
         else:
             rule = self.agreement.plan.clipping.for_groups(self._layout.num_groups)
             for part in contributions:
-                if way.samples_parties:
+                if contribution.samples_parties:
                     total -= clip(part, layout=self._layout, rule=rule)
                 else:
                     total += part
@@ -277,7 +278,7 @@ class Coordinator:
         self._optimizer.step()
 
     def _add_noise(self, flat: Tensor) -> PrivateSum:
-        """Add noise once, and compare it with what was charged."""
+        """Add noise once, and compare it with the charge."""
         plan, kept = self.agreement.plan, self._coordinates.kept(self._round)
         rule = plan.clipping.for_groups(self._layout.num_groups)
         clipped = ClippedSum(
@@ -313,7 +314,7 @@ class Coordinator:
         )
 
     def guarantee(self) -> Guarantee:
-        """Account what the coordinator's ledger says was charged."""
+        """Return the guarantee of the charges in the coordinator's ledger."""
         return self.agreement.guarantee(
             self.ledger,
             assumptions=(f"noise of the coordinator came from {self._streams.noise.description}",)

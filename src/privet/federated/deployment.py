@@ -1,7 +1,7 @@
-"""A federation of real processes on this machine: one SuperLink, one SuperNode per party, and a counting proxy between.
+"""A federation of real processes on one machine: a SuperLink, one SuperNode per party, and a counting proxy between.
 
-Nothing leaves the loopback device. Connections are not encrypted, which is for this machine only: between machines,
-start ``flower-superlink`` and ``flower-supernode`` with certificates.
+All traffic stays on the loopback device. Connections are not encrypted: between machines, start ``flower-superlink``
+and ``flower-supernode`` with certificates.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ _RECIPE_APPS = "from privet.federated.recipe_apps import client, server\n\n__all
 
 
 def quiet_environment(home: Path) -> dict[str, str]:
-    """Return this process's environment with Flower's telemetry, update checks and downloads switched off.
+    """Return the environment of this process with Flower's telemetry, update checks and downloads switched off.
 
     Args:
-        home: Where Flower keeps its files.
+        home: Folder for Flower's files.
     """
     beside = str(Path(sys.executable).parent)
     path = os.pathsep.join([beside, os.environ.get("PATH", "")])
@@ -69,15 +69,15 @@ def quiet_environment(home: Path) -> dict[str, str]:
 
 
 def write_app(folder: Path, config: Mapping[str, str], *, apps: str = _RECIPE_APPS) -> None:
-    """Write the folder that ``flwr run`` takes: a project file, and a module with ``client`` and ``server``.
+    """Write the folder for ``flwr run``: a project file, and a module with ``client`` and ``server``.
 
     Args:
-        folder: New or empty.
+        folder: A new or empty folder.
         config: The run's configuration.
-        apps: The module's text; the apps of a federated recipe by default.
+        apps: Source of the module; the apps of a federated recipe by default.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # TOML's literal strings keep backslashes as they are
+    # literal strings of TOML do not interpret backslashes
     lines = "\n".join(f"{key} = '{value}'" for key, value in config.items())
     (folder / "pyproject.toml").write_text(_PROJECT.format(config=lines), "utf-8")
     (folder / "federation_apps.py").write_text(apps, "utf-8")
@@ -85,11 +85,11 @@ def write_app(folder: Path, config: Mapping[str, str], *, apps: str = _RECIPE_AP
 
 @dataclass
 class LoopbackDeployment:
-    """A SuperLink and SuperNodes; use it in a ``with`` block, which ends them.
+    """A SuperLink and SuperNodes; use it in a ``with`` block, which stops them at its end.
 
     Attributes:
-        folder: For logs and Flower's own files.
-        num_parties: How many SuperNodes; number k has ``partition-id=k``.
+        folder: Folder for logs and Flower's files.
+        num_parties: Number of SuperNodes; SuperNode k has ``partition-id=k``.
     """
 
     folder: Path
@@ -125,12 +125,12 @@ class LoopbackDeployment:
                 return
             except OSError:
                 if time.monotonic() > deadline or self._processes["superlink"].poll() is not None:
-                    told = f"The SuperLink did not start. See {self.folder / 'superlink.log'}."
-                    raise LoopError(told) from None
+                    message = f"The SuperLink did not start. See {self.folder / 'superlink.log'}."
+                    raise LoopError(message) from None
                 time.sleep(0.1)
 
     def start_party(self, number: int) -> None:
-        """Start the SuperNode of a party; its messages go through the proxy."""
+        """Start the SuperNode of a party, connected through the proxy."""
         self._start(
             f"supernode{number}", "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self._proxy.port}",
             "--host", "127.0.0.1", "--port", str(free_port()), "--node-config", f"partition-id={number}",
@@ -139,7 +139,7 @@ class LoopbackDeployment:
     def _start(self, name: str, *command: str) -> None:
         try:
             with (self.folder / f"{name}.log").open("ab") as log:
-                # a session of its own, so that what it starts can be ended with it
+                # a new process session, so that its child processes can be stopped with it
                 self._processes[name] = subprocess.Popen(  # noqa: S603 (fixed commands of an installed package)
                     command, stdout=log, stderr=log, env=quiet_environment(self._home), start_new_session=True
                 )
@@ -148,7 +148,7 @@ class LoopbackDeployment:
 
     @property
     def traffic(self) -> Traffic:
-        """Bytes between SuperNodes and SuperLink so far."""
+        """Number of bytes between SuperNodes and SuperLink up to now."""
         return self._proxy.traffic
 
     def run(self, app: Path, *, rounds: Path, timeout_s: float) -> list[Traffic]:
@@ -156,14 +156,14 @@ class LoopbackDeployment:
 
         Args:
             app: The folder of the app.
-            rounds: A file that the server app lengthens by a line at the end of every round.
-            timeout_s: Give up after so many seconds.
+            rounds: A file to which the server app appends a line at the end of every round.
+            timeout_s: Timeout of the run, in seconds.
 
         Returns:
             The traffic of each round.
 
         Raises:
-            LoopError: the run could not be started, or did not end in time.
+            LoopError: the run did not start, or did not end in time.
         """
         seen: list[Traffic] = []
         last = self.traffic
@@ -180,7 +180,7 @@ class LoopbackDeployment:
             num_lines = len(rounds.read_bytes().splitlines()) if rounds.exists() else 0
             if num_lines > len(seen):
                 now = self.traffic
-                # rounds that ended between two looks share what passed
+                # rounds that ended between two polls share one entry
                 seen += [now - last] + [Traffic()] * (num_lines - len(seen) - 1)
                 last = now
             if has_ended:
@@ -195,7 +195,7 @@ class LoopbackDeployment:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End every process that was started, and what those started."""
+        """Stop every started process and its child processes."""
         for process in reversed(self._processes.values()):
             _end(process, signal.SIGTERM)
         deadline = time.monotonic() + 5

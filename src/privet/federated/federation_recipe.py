@@ -1,4 +1,4 @@
-"""A federation as plain values: a recipe, and a table that says who takes part and how."""
+"""A federated recipe: an ordinary recipe with a ``[federation]`` table."""
 
 from __future__ import annotations
 
@@ -30,26 +30,27 @@ from privet.runs.recipes.training_settings import SgdSettings
 
 _KEYS = ("num_parties", "contribution", "max_records", "answer_s")
 _PACKAGED = Path(__file__).with_name("recipes")
-# Which records a party of an example holds: dealt by a public number, once and for all.
+# Public seed of the fixed assignment of records to parties.
 _DEAL_SEED = 0
-# The weights before training are no secret; a recipe's own seed, if it has one, wins.
+# The initial weights are public; the seed of the recipe, if set, takes precedence.
 _INITIAL_SEED = 0
 
 
 def packaged_federations() -> tuple[str, ...]:
-    """Return the names of the federations that come with the package."""
+    """Return the names of the packaged federations."""
     return tuple(sorted(path.stem for path in _PACKAGED.glob("*.toml")))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FederatedRecipe:
-    """One federated experiment. The records of a known data set are dealt to parties of nearly equal size.
+    """One federated experiment. The records of a known data set are divided among parties of nearly equal size.
 
     Attributes:
-        recipe: Data, network, privacy and the learning rate of plain gradient descent.
-        num_parties: How many parties there are.
-        agreement: What follows from both, calibrated.
-        answer_s: Seconds a party has for an answer.
+        recipe: Data, network, privacy and learning rate.
+        num_parties: Number of parties.
+        agreement: The calibrated agreement of recipe and federation.
+        answer_s: Timeout for an answer, in seconds.
+        source: The plain values of the recipe.
     """
 
     recipe: Recipe
@@ -63,12 +64,12 @@ class FederatedRecipe:
         """Read a packaged federation by its name, or a TOML file.
 
         Args:
-            name_or_path: ``fashion_mnist``, or a path.
-            mask_rate: Replaces the share of coordinates that is masked.
+            name_or_path: A name such as ``fashion_mnist``, or a path.
+            mask_rate: Replaces the fraction of masked coordinates.
             num_rounds: Replaces the number of rounds.
 
         Raises:
-            RecipeError: naming what is unknown, missing or impossible.
+            RecipeError: a key is unknown or missing, or a combination is impossible; the message names it.
         """
         known = packaged_federations()
         packaged = isinstance(name_or_path, str) and name_or_path in known
@@ -87,7 +88,7 @@ class FederatedRecipe:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Check plain values, such as those of a TOML file."""
+        """Return the recipe of plain values, such as those of a TOML file."""
         rest = dict(data)
         federation = rest.pop("federation", None)
         if not isinstance(federation, Mapping):
@@ -105,11 +106,11 @@ class FederatedRecipe:
         optimizer = recipe.training.optimizer
         if not isinstance(optimizer, SgdSettings) or optimizer.momentum or optimizer.weight_decay:
             raise RecipeError(
-                "A coordinator takes plain gradient steps, so that masked coordinates stay and need not be sent. Set "
+                "The coordinator uses plain gradient descent: masked coordinates do not change and are not sent. Set "
                 "training.optimizer to { kind = 'sgd', learning_rate = ... } without momentum and weight decay."
             )
         if not isinstance(recipe.training.physical_batch_size, int):
-            raise RecipeError("training.physical_batch_size must be a number here: parties differ in memory.")
+            raise RecipeError("training.physical_batch_size must be a number: parties differ in memory.")
         try:
             return cls(
                 recipe=recipe,
@@ -131,29 +132,29 @@ class FederatedRecipe:
             raise RecipeError(f"federation: {error}") from error
 
     def save(self, path: Path) -> None:
-        """Write the federation as TOML; ``load`` gives it back."""
+        """Write the federation as TOML for ``load``."""
         path.write_text(tomli_w.dumps(dict(self.source)), "utf-8")
 
     @cached_property
     def split(self) -> Split:
-        """The data set, read when it is first asked for."""
+        """The data set, read on first access."""
         return load(self.recipe.dataset, normalisation=self.recipe.normalisation)
 
     def build_model(self) -> nn.Module:
-        """Return the network with which the federation begins: the same one wherever it is built."""
+        """Return the network with its initial weights, identical in every process."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_INITIAL_SEED)
             return build_model(self.recipe, torch.device("cpu"))
 
     @property
     def physical_batch_size(self) -> int:
-        """Records that go through the model at once."""
+        """Number of records in one forward pass."""
         size = self.recipe.training.physical_batch_size
         assert isinstance(size, int)
         return size
 
     def coordinator(self, folder: Path) -> Coordinator:
-        """Return the coordinator, with its ledger under the run's folder."""
+        """Return the coordinator, with its ledger in the run's folder."""
         return Coordinator(
             agreement=self.agreement,
             model=self.build_model(),
@@ -162,22 +163,22 @@ class FederatedRecipe:
         )
 
     def party(self, number: int, records: ArrayDataset, folder: Path) -> Party:
-        """Return one party, with its ledger under the run's folder.
+        """Return one party, with its ledger in the run's folder.
 
         Args:
-            number: Which, from 0.
-            records: The training records of the whole data set; the party keeps its own.
+            number: Number of the party, from 0.
+            records: The training records of the whole data set; the party uses its own part.
             folder: The run's folder.
         """
         if not 0 <= number < self.num_parties:
             raise RecipeError(f"Parties are numbered from 0 to {self.num_parties - 1}, got {number}.")
         order = np.random.Generator(np.random.PCG64(_DEAL_SEED)).permutation(len(records))
-        mine = torch.from_numpy(np.sort(order[number :: self.num_parties]))
+        own_rows = torch.from_numpy(np.sort(order[number :: self.num_parties]))
         model, seed = self.build_model(), self.recipe.training.seed
         return Party(
             agreement=self.agreement,
             model=model,
-            dataset=records.rows(mine),
+            dataset=records.rows(own_rows),
             losses=loss_function(self.recipe.info, model),
             folder=folder / f"party{number}",
             physical_batch_size=self.physical_batch_size,

@@ -1,4 +1,4 @@
-"""A federation inside one process, for tests and for finding settings: the same parties, without a network."""
+"""A federation in one process without a network, for tests and for the choice of settings."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from privet.federated.party import Party, Replica
 def run_in_process(
     coordinator: Coordinator, parties: Mapping[int, Party], *, after: Callable[[RoundReport], None] | None = None
 ) -> None:
-    """Run all rounds that are left, asking one party after another.
+    """Run all remaining rounds, one party after another.
 
     Args:
         coordinator: Inside its ``with`` block.
         parties: By number.
-        after: Called at the end of every round.
+        after: Called after every round.
     """
     replicas: dict[int, Replica | None] = {}
     while not coordinator.is_complete:

@@ -1,4 +1,4 @@
-"""What travels: values of the kept coordinates, and one number from which both sides know their places."""
+"""Messages between coordinator and parties: values of the kept coordinates, and the seed of the masks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Values = NDArray[np.float32]
 
 
 class Outcome(Enum):
-    """How a party answered.
+    """Kind of a party's answer.
 
-    CONTRIBUTED: the values are its contribution.
-    NEEDS_MODEL: it does not hold the model the broadcast builds on; nothing was charged.
-    SPENT: its ledger has no rounds left; nothing was charged.
+    CONTRIBUTED: the values are the contribution.
+    NEEDS_MODEL: the party lacks the model that the broadcast refers to; nothing was charged.
+    SPENT: the party's ledger has no rounds left; nothing was charged.
     """
 
     CONTRIBUTED = "contributed"
@@ -34,8 +34,8 @@ class Broadcast:
         round: Number of the round, from 0.
         agreement: Fingerprint of the agreement.
         mask_seed: The seed of the masks.
-        since: The round whose model the values build on: they are the weights of the coordinates that were kept in any
-            round from then on. None if they are all weights.
+        since: The round whose model the broadcast refers to: the values are the weights of all coordinates that any
+            round since then kept. None if the values are all weights.
         values: The weights.
     """
 
@@ -48,15 +48,15 @@ class Broadcast:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Answer:
-    """A party's message at the end of a round. Seen by the coordinator.
+    """A party's message at the end of a round. Visible to the coordinator.
 
     Attributes:
-        round: Number of the round it answers.
+        round: Number of the answered round.
         agreement: Fingerprint of the agreement.
         mask_seed: The seed of the masks.
-        outcome: How it answers.
-        values: One number for each coordinate kept in the round, in order; empty unless it contributes.
-        done: What each step of the party's own session did, in order; empty where the coordinator adds the noise.
+        outcome: Kind of the answer.
+        values: One number per kept coordinate of the round, in order; empty unless ``CONTRIBUTED``.
+        done: Report of each step of the party's own session, in order; empty if the coordinator adds the noise.
     """
 
     round: int

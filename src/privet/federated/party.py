@@ -1,4 +1,4 @@
-"""A party: it holds records, a copy of the model and a ledger, and answers the coordinator's broadcasts."""
+"""A party: it has records, a copy of the model and a ledger, and answers the coordinator's broadcasts."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Replica:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SumForCoordinator:
-    """A clipped sum that a party sends to the coordinator, who adds the noise. Secret to everybody else.
+    """A clipped sum for the coordinator, who adds the noise. Secret to all others.
 
     Attributes:
-        clipped: The sum, with the bound that was kept.
-        owed_noise_std: Standard deviation of the noise that the coordinator owes by the agreement.
-        sampling: How the examples were drawn.
+        clipped: The sum, with its clipping bound.
+        owed_noise_std: Standard deviation of the noise that the coordinator must add by the agreement.
+        sampling: The sampling of the examples.
     """
 
     clipped: ClippedSum
@@ -60,35 +60,34 @@ class SumForCoordinator:
     sampling: Sampling
 
     def add_noise(self) -> Noisy[Tensor]:
-        """Add none here; report the bound that was kept and the noise that is owed."""
+        """Add no noise; report the clipping bound and the noise that the coordinator must add."""
         done = executed_clipping(self.clipped, owed=self.owed_noise_std, sampling=self.sampling)
         return Noisy(value=self.clipped.flat, done=done)
 
 
 @dataclass(frozen=True)
 class PartyFolder(RunFolder):
-    """The folder of a party, whose model is the federation's at the start of every round.
+    """The folder of a party, which restores the federation's model at the start of every round.
 
     Attributes:
-        weights: The federation's model; None outside a session.
+        weights: Weights of the federation's model; None outside a session.
     """
 
     weights: Tensor | None = None
 
     def restore(self, state: RunState, *, plan: Plan, ledger: Ledger, dataset: MapDataset) -> None:
-        """Restore the party's newest checkpoint, and put the federation's weights in the place of its own."""
+        """Restore the party's newest checkpoint, then replace its weights by the federation's."""
         super().restore(state, plan=plan, ledger=ledger, dataset=dataset)
         if self.weights is not None:
             write_weights(state.model, self.weights)
 
 
 class Party:
-    """One party of a federation. Its folder holds its ledger, and belongs to it alone.
+    """One party of a federation. Its folder contains its ledger; no other party may use it.
 
     Guarantee:
-        A round is charged, durably, in this party's own ledger before a record is read for it. Whatever happens after
-        that (a crash, a lost message, a refusal), it stays charged. A broadcast of another agreement is refused before
-        anything is charged.
+        A round is charged durably in this party's ledger before a record is read for it, and stays charged after a
+        crash, a lost message or a refusal. A broadcast of another agreement is refused before anything is charged.
     """
 
     def __init__(
@@ -103,32 +102,32 @@ class Party:
         engine: Engine | None = None,
         seed: int | None = None,
     ) -> None:
-        """Check what can be checked without reading a record.
+        """Check the arguments without reading a record.
 
         Args:
-            agreement: What all parties agreed on.
-            model: The network; its weights will be those of the broadcasts.
-            dataset: The party's records; one item is one unit of the plan, or part of this party for ``ClientUpdates``.
-            losses: From the items of a batch to one loss each.
-            folder: Where this party's ledger is, or will be.
-            physical_batch_size: Records that go through the model at once.
-            engine: How per-example gradients are computed.
-            seed: Makes the party repeatable and NOT PRIVATE; different for every party.
+            agreement: The agreement of all parties.
+            model: The network; broadcasts set its weights.
+            dataset: The party's records; one item is one unit of the plan, or any record for ``ClientUpdates``.
+            losses: Maps the items of a batch to one loss each.
+            folder: Folder of this party's ledger.
+            physical_batch_size: Number of records in one forward pass.
+            engine: Engine for per-example gradients.
+            seed: Makes the party repeatable and NOT PRIVATE; use a different seed for every party.
 
         Raises:
-            DataError: the party has more records than the agreement allows for.
+            DataError: the party has more records than ``max_records`` of the agreement.
         """
         self.agreement, self._model = agreement, model
         size = checks.count("physical_batch_size", physical_batch_size)
         records = check_dataset(dataset)
-        # a party that is itself the unit may hold items of any kind
+        # with Unit.CLIENT the whole party is the unit, so its items may be of any kind
         if agreement.plan.unit is not Unit.CLIENT:
             records = check_unit(records, agreement.plan.unit)
         self._records = Records(dataset=records, losses=losses, physical_batch_size=size)
         if len(self._records) > agreement.max_records:
             raise DataError(
                 f"A party has more records than the agreement's max_records ({agreement.max_records}). Agree on a "
-                "larger number, or leave records out before the first round."
+                "larger number, or remove records before the first round."
             )
         self._layout = layout_of(model, agreement)
         self._coordinates = SharedCoordinates(agreement, self._layout, next(model.parameters()).device)
@@ -144,48 +143,48 @@ class Party:
 
         Args:
             broadcast: The coordinator's message.
-            replica: What this method returned last time; None if that is lost.
+            replica: The replica that the previous call returned; None if it is lost.
 
         Returns:
             The answer, and the replica to keep.
 
         Raises:
-            LedgerMismatch: the coordinator agreed on something else, or asks for a round that is over.
+            LedgerMismatch: the coordinator has another agreement, or asks for a past round.
         """
         self._check(broadcast, replica)
         now = self._updated(broadcast, replica)
         if now is None:
-            return self._says(broadcast, Outcome.NEEDS_MODEL), None
+            return self._reply(broadcast, Outcome.NEEDS_MODEL), None
         write_weights(self._model, now.weights)
         match self.agreement.contribution:
             case ClippedSums():
                 values = self._sum(broadcast.round)
-            case Sessions() as way:
-                return self._session(way, broadcast, now), now
-            case ClientUpdates() as way:
-                values = self._update(way, broadcast.round)
+            case Sessions() as contribution:
+                return self._session(contribution, broadcast, now), now
+            case ClientUpdates() as contribution:
+                values = self._update(contribution, broadcast.round)
             case other:
-                raise PlanError(f"A party does not know how to contribute {type(other).__name__}.")
+                raise PlanError(f"A party cannot contribute {type(other).__name__}. Use ClippedSums or Sessions.")
         if values is None:
-            return self._says(broadcast, Outcome.SPENT), now
-        return self._says(broadcast, Outcome.CONTRIBUTED, values), now
+            return self._reply(broadcast, Outcome.SPENT), now
+        return self._reply(broadcast, Outcome.CONTRIBUTED, values), now
 
     def _check(self, broadcast: Broadcast, replica: Replica | None) -> None:
         mine = (self.agreement.hash, self.agreement.mask_seed)
         if (broadcast.agreement, broadcast.mask_seed) != mine:
             raise LedgerMismatch(
-                "The coordinator carries out another agreement than this party holds. Nothing was charged. Give all "
-                "parties the same plan, contribution, learning rate and max_records."
+                "The coordinator has another agreement than this party. Nothing was charged. Give all parties the same "
+                "plan, contribution, learning rate and max_records."
             )
-        begun = -1 if replica is None else replica.round
-        if not begun < broadcast.round < self.agreement.num_rounds:
+        last_round = -1 if replica is None else replica.round
+        if not last_round < broadcast.round < self.agreement.num_rounds:
             raise LedgerMismatch(
-                f"The coordinator asks for round {broadcast.round}, but rounds {begun + 1} to "
+                f"The coordinator asks for round {broadcast.round}, but rounds {last_round + 1} to "
                 f"{self.agreement.num_rounds - 1} are left. Nothing was charged."
             )
 
     def _updated(self, broadcast: Broadcast, replica: Replica | None) -> Replica | None:
-        """Return the model of this round, or None if the broadcast builds on one that is not here."""
+        """Return the model of this round, or None if this party lacks the model that the broadcast refers to."""
         values = torch.from_numpy(np.array(broadcast.values, dtype=np.float32))
         if broadcast.since is None:
             places: Tensor | None = None
@@ -201,7 +200,7 @@ class Party:
             weights.index_copy_(0, places, values)
         return Replica(round=broadcast.round, weights=weights)
 
-    def _says(
+    def _reply(
         self, broadcast: Broadcast, outcome: Outcome, values: Values = _NOTHING, done: tuple[ExecutedRound, ...] = ()
     ) -> Answer:
         return Answer(
@@ -214,7 +213,7 @@ class Party:
         )
 
     def _streams(self, number: int) -> Streams:
-        # a process may live for one round only, so a seed must make another stream for each
+        # a process may serve one round only, so every round needs a different seed
         return Streams.new(torch.device("cpu"), seed=self._seed_of(number))
 
     def _seed_of(self, number: int) -> int | None:
@@ -256,17 +255,17 @@ class Party:
         owed = self.agreement.central_noise_std(num_groups=self._layout.num_groups)
         return SumForCoordinator(clipped=clipped, owed_noise_std=owed, sampling=self.agreement.plan.sampling)
 
-    def _update(self, way: ClientUpdates, number: int) -> Values:
+    def _update(self, contribution: ClientUpdates, number: int) -> Values:
         plan, rule = self.agreement.plan, self._rule
         with self._folder.open_ledger(plan, is_seeded=self._seed is not None) as ledger:
-            # The coins of all rounds count, also of those for which this party is not asked: it hears of none of them,
-            # so it pays for the whole plan when it is asked first.
+            # A coin was drawn in every round, also in rounds without a broadcast to this party, which it does not learn
+            # of. So its first round charges the whole plan.
             missing = plan.num_rounds - ledger.charged_rounds
             with ChargedRelease[Tensor](ledger, plan.round_event, charge=missing, uses=missing) as release:
                 moved = clipped_update(
                     self._model,
                     self._records,
-                    way,
+                    contribution,
                     layout=self._layout,
                     rule=rule,
                     kept=self._coordinates.kept(number),
@@ -275,27 +274,27 @@ class Party:
                 sent = release.add_noise_and_compare(self._for_coordinator(moved)).value
         return self._coordinates.gather(sent, number)
 
-    def _session(self, way: Sessions, broadcast: Broadcast, now: Replica) -> Answer:
+    def _session(self, contribution: Sessions, broadcast: Broadcast, now: Replica) -> Answer:
         number, before = broadcast.round, now.weights
         session = privatize(
             self._model,
-            SGD([value for value in self._model.parameters() if value.requires_grad], lr=way.learning_rate),
+            SGD([value for value in self._model.parameters() if value.requires_grad], lr=contribution.learning_rate),
             self._dataset,
             self.agreement.plan,
             performance=Performance(engine=self._engine, physical_batch_size=self._records.physical_batch_size),
-            # the session's own last weights are older than the federation's
+            # the weights of the session's checkpoint are older than the federation's
             folder=replace(self._folder, weights=before),
             seed=self._seed_of(number),
         )
         done: list[ExecutedRound] = []
         with session:
-            for step in session.steps(first=number * way.local_steps):
+            for step in session.steps(first=number * contribution.local_steps):
                 step.accumulate(self._records.losses)
                 step.update()
                 done.append(step.done)
-                if len(done) == way.local_steps:
+                if len(done) == contribution.local_steps:
                     break
         if not done:
-            return self._says(broadcast, Outcome.SPENT)
+            return self._reply(broadcast, Outcome.SPENT)
         moved = self._coordinates.gather(read_weights(self._model) - before, number)
-        return self._says(broadcast, Outcome.CONTRIBUTED, moved, tuple(done))
+        return self._reply(broadcast, Outcome.CONTRIBUTED, moved, tuple(done))

@@ -21,18 +21,20 @@ from privet.mechanism.layout import Layout
 from privet.mechanism.noise import Noise
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import MapDataset, fetch, split, tensors_held
+from privet.training.evidence import EvidenceRecorder
 from privet.training.launch.replay import EagerLauncher
 from privet.training.loop_events import Events
 from privet.training.preflight.preflight import Preflight
-from privet.training.summing import Summation
-from privet.training.weight_watch.guards import EvidenceRecorder, LoopGuard, trainable_parameters
+from privet.training.summing import LogicalBatch, Summation
+from privet.training.trained import trainable_parameters
+from privet.training.weight_watch.guard import LoopGuard
 
 LossFunction = Callable[..., Tensor]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Records:
-    """What a party holds: its records, and what turns a batch of them into one loss each. Secret."""
+    """A party's records and its loss function. Secret."""
 
     dataset: MapDataset
     losses: LossFunction
@@ -42,20 +44,19 @@ class Records:
         return len(self.dataset)
 
 
-def _of(batch: object) -> Sequence[object]:
+def _as_sequence(batch: object) -> Sequence[object]:
     return batch if isinstance(batch, tuple | list) else (batch,)
 
 
 class PartySums:
-    """Forms the clipped sums of a party, in the way and under the guards of a training session.
+    """Computes the clipped sums of a party, with the guards of a training session.
 
-    An engine tries the network when it meets it first, which takes a while, so one object serves all rounds.
+    The first batch of an engine includes slow checks of the network, so one object serves all rounds.
     """
 
     def __init__(
         self, model: nn.Module, records: Records, *, engine: Engine, layout: Layout, device: torch.device
     ) -> None:
-        """Attach an engine to the network."""
         self._model, self._layout, self._device = model, layout, device
         self._parameters = [parameter for _, parameter in trainable_parameters(model)]
         self._watch = Watch()
@@ -78,16 +79,16 @@ class PartySums:
         """Return the sum of the clipped gradients of some records. Secret.
 
         Args:
-            indices: The records.
-            rule: Clips them.
-            kept: The coordinates that take part; None for all.
-            noise: The piece that the coordinator adds noise with.
-            ledger: Learns what was tried instead of proven, and of weights that the forward pass changed.
-            number: The round's.
+            indices: Positions of the records.
+            rule: The clipping rule.
+            kept: The kept coordinates; None for all.
+            noise: The noise of the coordinator.
+            ledger: Records evidence from trials and unexplained changes of weights.
+            number: Number of the round.
 
         Guarantee:
-            One record more or less moves the sum by at most ``rule.sensitivity``; masked coordinates are exactly zero.
-            A record whose gradient is not finite adds zero, and no records make a sum of zeros.
+            One record more or less changes the sum by at most ``rule.sensitivity``; masked coordinates are exactly
+            zero. A record whose gradient is not finite adds zero; without records the sum is zero.
         """
         total = ClippedSum(
             flat=torch.zeros(self._layout.num_coordinates, device=self._device),
@@ -96,7 +97,7 @@ class PartySums:
             keep=None if kept is None else kept.coordinates,
             kept=kept,
         )
-        optimizer = torch.optim.SGD(self._parameters, lr=0.0)  # never steps: a party moves its model by messages
+        optimizer = torch.optim.SGD(self._parameters, lr=0.0)  # never steps: broadcasts set the weights of a party
         guard = LoopGuard(self._model, optimizer, found=lambda: ledger.note_unexplained_change(step=number))
         evidence = EvidenceRecorder(ledger=ledger, watch=self._watch, preflight=self._preflight)
         events = Events.of([guard, evidence])
@@ -111,9 +112,9 @@ class PartySums:
             clipping=FixedRun(rule=rule),
             events=events,
             physical_batch_size=self._records.physical_batch_size,
-            cuts=False,  # a process may live for one round: its sums must not depend on what it has seen before
+            cuts=False,  # a process may serve one round only: its sums must not depend on earlier rounds
         )
-        batch = summation.begin(indices, rule=rule, clipped=total, index=number, steps_taken=number)
+        batch = LogicalBatch(summation, indices, rule=rule, clipped=total, index=number, steps_taken=number)
         try:
             batch.accumulate(self._records.losses)
             for notify in events.before_noise:
@@ -126,29 +127,29 @@ class PartySums:
 def clipped_update(
     model: nn.Module,
     records: Records,
-    way: ClientUpdates,
+    contribution: ClientUpdates,
     *,
     layout: Layout,
     rule: ClippingRule,
     kept: Kept | None,
     rng: np.random.Generator,
 ) -> ClippedSum:
-    """Train on all records without noise, and return the clipped way the weights went. Secret.
+    """Train on all records without noise, and return the clipped change of the weights. Secret.
 
     Guarantee:
-        The result is no longer than ``rule.sensitivity``, whatever the records are; masked coordinates are zero. An
-        update that is not finite, and one from no records, is zero.
+        The norm of the result is at most ``rule.sensitivity`` for any records; masked coordinates are zero. An update
+        that is not finite, or without records, is zero.
     """
     named = trainable_parameters(model)
     device = named[0][1].device
     before = [parameter.detach().clone() for _, parameter in named]
-    optimizer = torch.optim.SGD([parameter for _, parameter in named], lr=way.learning_rate)
+    optimizer = torch.optim.SGD([parameter for _, parameter in named], lr=contribution.learning_rate)
     weights = None if kept is None else [kept.weights[where] for where in layout.slices]
-    for _ in range(way.local_epochs):
+    for _ in range(contribution.local_epochs):
         order = rng.permutation(len(records)).astype(np.int64)
-        for part in split(order, way.local_batch_size):
+        for part in split(order, contribution.local_batch_size):
             optimizer.zero_grad()
-            records.losses(*_of(fetch(records.dataset, part, None, device))).mean().backward()  # type: ignore[no-untyped-call]
+            records.losses(*_as_sequence(fetch(records.dataset, part, None, device))).mean().backward()  # type: ignore[no-untyped-call]
             if weights is not None:
                 for (_, parameter), factor in zip(named, weights, strict=True):
                     assert parameter.grad is not None
@@ -165,7 +166,7 @@ def clipped_update(
 
 
 def clip(flat: Tensor, *, layout: Layout, rule: ClippingRule) -> Tensor:
-    """Return one vector, clipped as the rule clips the gradient of one example; zero if it is not finite."""
+    """Clip one vector like the gradient of one example; the result is zero if it is not finite."""
     squares = flat.new_zeros(layout.num_groups, dtype=torch.float64)
     for where, group in zip(layout.slices, layout.groups, strict=True):
         squares[group] += flat[where].double().square().sum()

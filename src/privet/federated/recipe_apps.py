@@ -1,7 +1,7 @@
-"""The Flower apps of a federated recipe: what SuperNodes and the SuperLink load.
+"""The Flower apps of a federated recipe, which SuperNodes and the SuperLink load.
 
-The run's configuration names two absolute paths, ``recipe`` (a TOML file) and ``folder`` (where ledgers go); a node's
-configuration says with ``partition-id`` which party it is.
+The run's configuration contains two absolute paths, ``recipe`` (a TOML file) and ``folder`` (for ledgers); a node's
+configuration contains the number of its party, ``partition-id``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from privet.federated.party import Party
 from privet.federated.results import note_round, write_result
 
 
-# One process may answer many rounds: data are read, and the network is put on trial, once.
+# One process may serve many rounds: it reads the data and checks the network once.
 @lru_cache(maxsize=8)
 def cached_recipe(path: str) -> FederatedRecipe:
-    """Return the recipe of a file."""
+    """Return the recipe in a file."""
     return FederatedRecipe.load(Path(path))
 
 
@@ -53,7 +53,7 @@ def load_coordinator(context: Context) -> Coordinator:
 
 
 def load_patience(context: Context) -> Patience:
-    """Return how long the coordinator of a run waits."""
+    """Return the timeouts of a run."""
     recipe = _recipe(context)
     return Patience(num_parties=recipe.num_parties, answer_s=recipe.answer_s)
 

@@ -1,4 +1,4 @@
-"""What a federated run leaves beside its ledgers: the list of rounds, and the result."""
+"""Files of a federated run beside its ledgers: the list of rounds, and the result."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ RECIPE_NAME, ROUNDS_NAME, RESULT_NAME = "federation.toml", "rounds.jsonl", "resu
 
 @dataclass(frozen=True, kw_only=True)
 class FederatedResult:
-    """The end of a run.
+    """The result of a run.
 
     Attributes:
         measures: Accuracy and loss on test data. Not covered by the guarantee.
-        guarantee: What the coordinator's ledger charged, as plain values.
-        words: The same in words.
+        guarantee: The guarantee of the coordinator's ledger, as plain values.
+        words: The guarantee as text.
     """
 
     measures: Mapping[str, float]
@@ -31,13 +31,13 @@ class FederatedResult:
 
 
 def note_round(folder: Path, number: int) -> None:
-    """Add a line to the list of rounds that are over. Who took part stays with the coordinator."""
+    """Append a line to the list of completed rounds, without the participants, which are secret."""
     with (folder / ROUNDS_NAME).open("a", encoding="utf-8") as file:
         file.write(json.dumps({"round": number}) + "\n")
 
 
 def write_result(recipe: FederatedRecipe, coordinator: Coordinator, folder: Path) -> None:
-    """Measure the model, account the coordinator's ledger, and write both as JSON."""
+    """Measure the model, and write the measures and the guarantee as JSON."""
     measures = measure_model(coordinator.model, recipe.split.test, recipe.recipe.info)
     spent = coordinator.guarantee()
     result = {
@@ -49,5 +49,5 @@ def write_result(recipe: FederatedRecipe, coordinator: Coordinator, folder: Path
 
 
 def read_result(folder: Path) -> FederatedResult:
-    """Read what ``write_result`` wrote."""
+    """Read the file of ``write_result``."""
     return FederatedResult(**json.loads((folder / RESULT_NAME).read_text("utf-8")))

@@ -1,9 +1,8 @@
-"""Running a federated recipe on this machine: inside one process, in Flower's simulation engine, or over a network."""
+"""Running a federated recipe on one machine: in one process, or as processes over the loopback network."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch.optim import SGD
 
@@ -25,11 +24,6 @@ from privet.runs.model_measures import measure_model
 from privet.training.performance import Performance
 from privet.training.start import privatize
 
-if TYPE_CHECKING:
-    from privet.federated.apps import Context
-    from privet.federated.coordinator import Coordinator, RoundReport
-    from privet.federated.party import Party
-
 _START_S = 300.0
 
 
@@ -41,7 +35,7 @@ def _prepared(recipe: FederatedRecipe, folder: Path) -> Path:
 
 
 def run_here(recipe: FederatedRecipe, folder: Path) -> FederatedResult:
-    """Run a federation inside this process, one party after another."""
+    """Run a federation in this process, one party after another."""
     folder, records = _prepared(recipe, folder), recipe.split.train
     parties = {number: recipe.party(number, records, folder) for number in range(recipe.num_parties)}
     with recipe.coordinator(folder) as coordinator:
@@ -51,14 +45,14 @@ def run_here(recipe: FederatedRecipe, folder: Path) -> FederatedResult:
 
 
 def run_centrally(recipe: FederatedRecipe) -> dict[str, float]:
-    """Run the same plan on all records in one place, and return what the model measures.
+    """Run the same plan as central training on all records, and return the measures of the model.
 
     Raises:
-        RecipeError: parties train without the plan between messages, so there is no central run of the same kind.
+        RecipeError: the contribution is not ``clipped_sums``, the only one that central training can repeat.
     """
-    way = recipe.agreement.contribution
-    if way.samples_parties or not way.has_central_noise:
-        raise RecipeError("Only clipped_sums carry out a plan that can be run in one place as it is.")
+    contribution = recipe.agreement.contribution
+    if contribution.samples_parties or not contribution.has_central_noise:
+        raise RecipeError("Central training can repeat clipped_sums only. Change federation.contribution.")
     split, model = recipe.split, recipe.build_model()
     losses = loss_function(recipe.recipe.info, model)
     optimizer = SGD(model.parameters(), lr=recipe.agreement.learning_rate)
@@ -76,10 +70,10 @@ def run_centrally(recipe: FederatedRecipe) -> dict[str, float]:
 
 
 def run_on_network(recipe: FederatedRecipe, folder: Path) -> tuple[FederatedResult, list[Traffic]]:
-    """Run a federation of real processes on the loopback device, and measure what passes between them.
+    """Run a federation of real processes on the loopback device, and measure the traffic between them.
 
     Returns:
-        The result, and the traffic of each round. The first round brings every party the whole model.
+        The result, and the traffic of each round. The first round sends all weights to every party.
     """
     folder = _prepared(recipe, folder)
     app = folder / "app"
@@ -88,36 +82,3 @@ def run_on_network(recipe: FederatedRecipe, folder: Path) -> tuple[FederatedResu
     with LoopbackDeployment(folder=folder, num_parties=recipe.num_parties) as deployment:
         traffic = deployment.run(app, rounds=folder / ROUNDS_NAME, timeout_s=longest)
     return read_result(folder), traffic
-
-
-def run_in_simulation(recipe: FederatedRecipe, folder: Path) -> FederatedResult:
-    """Run a federation in Flower's simulation engine; needs ``flwr[simulation]``."""
-    from flwr.simulation import run_simulation
-
-    from privet.federated.apps import Patience, client_app, server_app
-
-    folder = _prepared(recipe, folder)
-    path = str(folder / RECIPE_NAME)
-
-    def party(context: Context) -> Party:
-        # inside: the engine copies this function to its workers, which keep parties from round to round
-        from privet.federated.recipe_apps import cached_party
-
-        return cached_party(path, str(folder), int(context.node_config["partition-id"]))
-
-    def after(coordinator: Coordinator, report: RoundReport, context: Context) -> None:
-        note_round(folder, report.round)
-
-    server = server_app(
-        lambda context: recipe.coordinator(folder),
-        patience=lambda context: Patience(num_parties=recipe.num_parties, answer_s=recipe.answer_s),
-        after=after,
-        finished=lambda coordinator, context: write_result(recipe, coordinator, folder),
-    )
-    run_simulation(
-        server_app=server,
-        client_app=client_app(party),
-        num_supernodes=recipe.num_parties,
-        backend_config={"client_resources": {"num_cpus": 1}},
-    )
-    return read_result(folder)

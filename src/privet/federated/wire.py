@@ -1,4 +1,4 @@
-"""Bytes on the wire, measured: a proxy that stands in front of a server and counts what passes."""
+"""Network traffic, measured by a proxy in front of a server."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Bytes of the TCP streams: everything the programs on both sides wrote, HTTP and polling included.
+    """Bytes of the TCP streams in both directions, including HTTP and polling.
 
     Attributes:
-        up: From parties to the coordinator's side.
-        down: From the coordinator's side to parties.
+        up: Bytes from parties to the coordinator.
+        down: Bytes from the coordinator to parties.
     """
 
     up: int = 0
@@ -27,7 +27,6 @@ class Traffic:
 
     @property
     def total(self) -> int:
-        """Both directions."""
         return self.up + self.down
 
     def __sub__(self, other: Traffic) -> Traffic:
@@ -35,20 +34,19 @@ class Traffic:
 
 
 def free_port() -> int:
-    """Return a port of the loopback device that is free now."""
+    """Return a free port of the loopback device."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class CountingProxy:
-    """Passes TCP connections on the loopback device on to a port, and counts their bytes; use it in a ``with`` block.
+    """A TCP proxy on the loopback device that counts bytes; use it in a ``with`` block.
 
-    Headers of TCP and IP, and the handshakes, are not counted: they depend on the network, not on the message.
+    TCP and IP headers and handshakes are not counted: they depend on the network, not on the message.
     """
 
     def __init__(self, target_port: int) -> None:
-        """Choose a port; nothing is bound yet."""
         self._target, self.port = target_port, free_port()
         self._counts = {"up": 0, "down": 0}
         self._loop = asyncio.new_event_loop()
@@ -57,20 +55,20 @@ class CountingProxy:
 
     @property
     def traffic(self) -> Traffic:
-        """What has passed so far."""
+        """The traffic up to now."""
         return Traffic(up=self._counts["up"], down=self._counts["down"])
 
     def __enter__(self) -> Self:
-        """Listen, in a thread of its own."""
+        """Listen in a background thread."""
         self._thread.start()
         if not self._ready.wait(10):
-            raise ConnectionError(f"The counting proxy could not listen on port {self.port}.")
+            raise ConnectionError(f"The counting proxy could not listen on port {self.port}. Start it again.")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop listening and drop what is open."""
+        """Stop listening and close open connections."""
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(10)
 
@@ -84,7 +82,7 @@ class CountingProxy:
     async def _listen(self) -> None:
         self._stop = asyncio.Event()
         self._open: set[asyncio.Task[None]] = set()
-        server = await asyncio.start_server(self._pass_on, "127.0.0.1", self.port)
+        server = await asyncio.start_server(self._forward, "127.0.0.1", self.port)
         self._ready.set()
         await self._stop.wait()
         server.close()
@@ -94,7 +92,7 @@ class CountingProxy:
         await asyncio.gather(*left, return_exceptions=True)
         await server.wait_closed()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._open.add(task)
@@ -107,7 +105,7 @@ class CountingProxy:
                 self._copy(far_reader, writer, "down"),
             )
         except (OSError, asyncio.CancelledError):
-            pass  # whoever is still there sees the connection end
+            pass  # the other side sees a closed connection
         finally:
             for each in writers:
                 each.close()
@@ -116,9 +114,9 @@ class CountingProxy:
                     await each.wait_closed()
             self._open.discard(task)
 
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: str) -> None:
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: str) -> None:
         while data := await reader.read(_CHUNK):
-            self._counts[way] += len(data)
+            self._counts[direction] += len(data)
             writer.write(data)
             await writer.drain()
         if writer.can_write_eof():

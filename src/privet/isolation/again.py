@@ -8,7 +8,7 @@ those that were proven, one by one: the same functions, numbers and tensors.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +59,12 @@ class _Given:
     memory: tuple[Any, ...]
 
 
+@dataclass(slots=True)
 class Repeatable:
     """The calls inside checkpointed parts of one forward pass."""
 
-    def __init__(self) -> None:
-        """Begin without any."""
-        self._parts: dict[Any, list[tuple[Any, ...]]] = {}
-        self._latest: list[tuple[Any, ...]] = []
+    _parts: dict[Any, list[tuple[Any, ...]]] = field(default_factory=dict)
+    _latest: list[tuple[Any, ...]] = field(default_factory=list)
 
     def note(self, hooks: Hooks, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Note a call before it is carried out, unless it is made inside another; False if nothing can be compared."""

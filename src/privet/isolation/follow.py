@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from privet.isolation.asking import READING
 from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within
 from privet.isolation.place import Cause, Fault, Place, Verdict
-from privet.isolation.programs import Fresh, Known, Log, Programs, Proof
+from privet.isolation.programs import CONSTANT, Known, Log, Programs, Proof
 from privet.isolation.reads import Read, checks_only, may_read
 from privet.isolation.signs import (
     GIVEN,
@@ -27,6 +27,7 @@ from privet.isolation.signs import (
     VERSION,
     Entry,
     Expected,
+    Fresh,
     Function,
     Numbered,
     Sign,
@@ -43,7 +44,7 @@ from privet.isolation.tracer import Trace, Tracer, tracer
 _SHIFT = 24
 _MOST_RESULTS = 1 << _SHIFT
 _FOLLOWERS = itertools.count(1)
-_CONSTANT, _CONSTANTS = "_privet_constant", itertools.count(1)
+_CONSTANTS = itertools.count(1)
 _hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _num_nodes = torch._C._autograd._get_sequence_nr  # how many nodes of the graph this thread has made
 _GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
@@ -82,7 +83,7 @@ class Follower:
         self._slot, self._attribute = slot, f"_privet_serial_{slot}"
         self._programs, self._num_examples, self._place_of = programs, num_examples, place_of
         self._number_of, self._parameters = number_of, parameters
-        found = programs.by_size.get(num_examples)  # the latest used first
+        found = None if programs.traces_all else programs.by_size.get(num_examples)  # the latest used first
         self._candidate = found[0] if found else None
         self._expected: Sequence[Expected] = () if self._candidate is None else self._candidate.expected
         self._num_calls = self._num_made = self._num_uses = 0
@@ -98,6 +99,7 @@ class Follower:
         self.is_lost = False  # whether the program is new, and no proof was allowed
         self._numbers: list[Any] = []  # which the calls leave open
         self._is_whole, self._is_kept = True, True
+        self._whole = Place(0, 1, 1, 0, num_examples)  # where the examples lie in losses that are one for each
         self._suspicions = Suspicions()
         self._seeds: Sequence[Verdict] = ()
         self.tracer: Tracer | None = None
@@ -331,11 +333,12 @@ class Follower:
 
     def _constant(self, tensor: Tensor) -> Any:
         """Return which constant a tensor is; one that is new to a program that was not traced may be a result."""
-        number: int = getattr(tensor, _CONSTANT, 0)
+        number: int = getattr(tensor, CONSTANT, 0)
         if number:
             return number
         number = next(_CONSTANTS)
-        setattr(tensor, _CONSTANT, number)
+        setattr(tensor, CONSTANT, number)
+        self._programs.mark(tensor)
         is_known = self.tracer is not None and not self.tracer.has_made(tensor)
         return number if is_known else Fresh(number)
 
@@ -371,14 +374,15 @@ class Follower:
 
     def prove(self, losses: Tensor) -> Proof:
         """End the forward pass and say what was found; a program without fault will be recognised."""
-        self._losses = self._number_of_result(losses)
         candidate = self._candidate
         # the usual case: a known program from beginning to end, and nothing after its losses
-        if candidate is not None and self._num_calls == len(candidate.entries) and candidate.losses == self._losses:
-            is_same = candidate.node is type(losses.grad_fn) and not self._errors
-            if is_same and self._doubt() is None:
+        if candidate is not None and self._num_calls == len(candidate.entries):
+            is_same = getattr(losses, self._attribute, 0) - self._number == candidate.losses
+            is_same = is_same and candidate.node is type(losses.grad_fn) and not self._errors
+            if is_same and self._suspicions.doubt is None:
                 numbers = tuple(self._numbers)
-                return Proof(self._whole(), candidate.uses, (), None, candidate.kind, numbers, known=candidate)
+                return Proof(self._whole, candidate.uses, (), None, candidate.kind, numbers, known=candidate)
+        self._losses = self._number_of_result(losses)
         if self._candidate is not None:
             self._log = self._candidate.beginning(self._num_calls, self._num_made, self._num_uses)
         end = len(self._log.entries) if self._losses is None else self._log.made_after[self._losses]
@@ -398,7 +402,7 @@ class Follower:
         is_known = is_known and doubt is None and not self._errors
         if is_known and candidate is not None and candidate.node is self._node:
             self.is_lost = False
-            return Proof(self._whole(), candidate.uses, (), None, candidate.kind, tuple(self._numbers), known=candidate)
+            return Proof(self._whole, candidate.uses, (), None, candidate.kind, tuple(self._numbers), known=candidate)
         if self.tracer is None:
             # it ended earlier than the program it began like: what came before was proven then
             verdict = doubt or self._ended_early(self._candidate)
@@ -412,7 +416,7 @@ class Follower:
         spec, trace = self.tracer.spec(losses), self.tracer.trace
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
         trace.end()
-        if isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole():
+        if isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole:
             verdict = Cause(Fault.MIXES, "the loss function", "its losses are not one per example, in order")
         if doubt is not None and not isinstance(verdict, Cause):
             verdict = doubt
@@ -430,12 +434,9 @@ class Follower:
         return number if 0 <= number < _MOST_RESULTS else None
 
     def _ended_early(self, candidate: Known | None) -> Verdict:
-        if candidate is not None and self._losses is not None and candidate.verdicts[self._losses] == self._whole():
-            return self._whole()
+        if candidate is not None and self._losses is not None and candidate.verdicts[self._losses] == self._whole:
+            return self._whole
         return Cause(Fault.NO_RULE, "the loss function", "it ends in another way than before")
-
-    def _whole(self) -> Place:
-        return Place(0, 1, 1, 0, self._num_examples)
 
     def remember(self) -> None:
         """Let the program be recognised from now on, if its calls show all that it does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,43 +18,9 @@ from privet.isolation.reads import Read
 from privet.isolation.signs import Entry, Expected, expected, kind_of
 from privet.isolation.tracer import Trace
 
+CONSTANT = "_privet_constant"  # on a tensor that no call has made: the number it goes by
 Kind = tuple[Any, ...]
 """The functions that a program calls, and the shapes of one example: what batches of other sizes have in common."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Fresh:
-    """A public tensor that was met for the first time, made by a call that torch does not show or before the batch.
-
-    Attributes:
-        number: That it goes by from now on.
-    """
-
-    number: int
-
-
-def agree(one: Sequence[Any], other: Sequence[Any], before: Sequence[Any] | None = None) -> bool:
-    """Whether two runs used the same numbers.
-
-    Args:
-        one: Those of a run.
-        other: Those of a later one.
-        before: Those with which the program was proven, while a tracer saw everything: what was made anew there may be
-            made anew every time. None if ``one`` is that run.
-    """
-    if len(one) != len(other):
-        return False
-    proven = one if before is None else before
-    for place, (left, right) in enumerate(zip(one, other, strict=True)):
-        if isinstance(left, Fresh):
-            is_same = left.number == right or (
-                isinstance(right, Fresh) and place < len(proven) and isinstance(proven[place], Fresh)
-            )
-        else:
-            is_same = type(left) is type(right) and (left == right or (left != left and right != right))
-        if not is_same:
-            return False
-    return True
 
 
 @dataclass(slots=True, eq=False)
@@ -125,10 +92,24 @@ class Programs:
     drawn: set[bytes] = field(default_factory=set)  # states from which generators of the program's own have drawn
     traces_all: bool = False  # whether known programs are traced, too
     most: int = 1024
+    _marked: dict[int, weakref.ref[Tensor]] = field(default_factory=dict)  # constants that carry a number
 
     def of(self, num_examples: int) -> list[Known]:
         """Return those of one number of examples, the latest used first."""
         return [] if self.traces_all else self.by_size.get(num_examples, [])
+
+    def mark(self, constant: Tensor) -> None:
+        """Remember that a constant carries a number; it may be a parameter or a buffer of the user's model."""
+        key = id(constant)
+        self._marked[key] = weakref.ref(constant, lambda _: self._marked.pop(key, None))
+
+    def unmark(self) -> None:
+        """Take the numbers off all constants, when a session ends."""
+        for found in list(self._marked.values()):
+            constant = found()
+            if constant is not None:
+                vars(constant).pop(CONSTANT, None)
+        self._marked.clear()
 
     def has_drawn(self, generator: torch.Generator) -> bool:
         """Whether a generator is in a state that one was in before; remembered if not. Nothing waits for a device."""

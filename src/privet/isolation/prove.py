@@ -174,7 +174,7 @@ def _follow_back(losses: Tensor, follower: Follower) -> Sequence[str]:
             torch.autograd.grad(losses.sum(), edges, allow_unused=True)
     except UnsupportedModel as error:
         return (str(error),)
-    return watch.tried
+    return watch.evidence.tried
 
 
 class _Calls(TorchFunctionMode):

@@ -85,6 +85,41 @@ def collect(
             collect(inner, item, constant, generator, into)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Fresh:
+    """A public tensor that was met for the first time, made by a call that torch does not show or before the batch.
+
+    Attributes:
+        number: That it goes by from now on.
+    """
+
+    number: int
+
+
+def agree(one: Sequence[Any], other: Sequence[Any], before: Sequence[Any] | None = None) -> bool:
+    """Whether two runs used the same numbers.
+
+    Args:
+        one: Those of a run.
+        other: Those of a later one.
+        before: Those with which the program was proven, while a tracer saw everything: what was made anew there may be
+            made anew every time. None if ``one`` is that run.
+    """
+    if len(one) != len(other):
+        return False
+    proven = one if before is None else before
+    for place, (left, right) in enumerate(zip(one, other, strict=True)):
+        if isinstance(left, Fresh):
+            is_same = left.number == right or (
+                isinstance(right, Fresh) and place < len(proven) and isinstance(proven[place], Fresh)
+            )
+        else:
+            is_same = type(left) is type(right) and (left == right or (left != left and right != right))
+        if not is_same:
+            return False
+    return True
+
+
 def is_constant(sign: Sign) -> bool:
     """Whether a sign is that of a public tensor that no call has made, and no parameter."""
     return sign[0] is GIVEN and type(sign[2]) is tuple and sign[2][0] == -1

@@ -10,8 +10,9 @@ from typing import Any
 
 from privet.errors import UnsupportedModel
 from privet.isolation.place import Cause, Fault, Place
-from privet.isolation.programs import Kind, Programs, Proof, agree
+from privet.isolation.programs import Kind, Programs, Proof
 from privet.isolation.reads import Read
+from privet.isolation.signs import agree
 from privet.isolation.sizes import Comparison, compare
 from privet.isolation.tracer import Trace
 
@@ -19,8 +20,6 @@ from privet.isolation.tracer import Trace
 _LONGEST = 200
 
 
-UNFOLLOWED = "no program read examples in another thread or with torch's modes switched off, where nobody can follow it"
-"""What every guarantee of a session assumes of the programs that it ran."""
 _OTHER_NUMBERS = "floats or constants that it uses depend on how many examples are in the batch"
 ONE_SIZE = "the program met batches of one size only"
 
@@ -80,6 +79,21 @@ class Family:
     restless: int = -2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Evidence:
+    """What speaks for the isolation of examples besides proof.
+
+    Attributes:
+        tried: Why some of the programs were tried by experiment instead of proven by rule; empty if all were proven.
+        settled: Reasons that may have been given as tried, and are proven by now.
+        waived: The waivers that were needed.
+    """
+
+    tried: tuple[str, ...] = ()
+    settled: tuple[str, ...] = (ONE_SIZE,)
+    waived: tuple[str, ...] = ()
+
+
 @dataclass(kw_only=True)
 class Watch:
     """Judges the programs of one session.
@@ -93,6 +107,7 @@ class Watch:
     programs: Programs = field(default_factory=Programs)
     step: int = 0
     latest: Family | None = None
+    evidence: Evidence = field(default_factory=Evidence)  # another object whenever something changed
     _probed: Family | None = None  # of which two sizes are wanted just now
     _decides: bool = True
     _families: dict[Kind, Family] = field(default_factory=dict)
@@ -102,20 +117,6 @@ class Watch:
     def __deepcopy__(self, memo: dict[int, Any]) -> Watch:
         """A copy of a model whose engine is hooked to it brings no session of its own."""
         return self
-
-    @property
-    def tried(self) -> tuple[str, ...]:
-        """Why some of what ran was tried by experiment instead of proven by rule; empty if all was proven."""
-        return (*self._tried, *self._waiting)
-
-    @property
-    def settled(self) -> tuple[str, ...]:
-        """What may have been told as tried and is proven by now."""
-        return () if self._waiting else (ONE_SIZE,)
-
-    @property
-    def _waiting(self) -> tuple[str, ...]:
-        return (ONE_SIZE,) if any(not family.is_compared for family in self._families.values()) else ()
 
     @property
     def has_tried(self) -> bool:
@@ -130,11 +131,6 @@ class Watch:
     def has_met_none(self) -> bool:
         """Whether no program of several examples was judged yet."""
         return not self._families and not self._tried
-
-    @property
-    def waived(self) -> tuple[str, ...]:
-        """The waivers that were needed."""
-        return tuple(self._waived)
 
     @property
     def wants_two_sizes(self) -> bool:
@@ -163,7 +159,7 @@ class Watch:
         """Whether the user answers for a check; noted for the guarantee if so."""
         for waiver in self.waivers:
             if waiver.check is check:
-                self._waived[str(waiver)[:_LONGEST]] = None
+                self._note(self._waived, str(waiver))
                 return True
         return False
 
@@ -174,7 +170,7 @@ class Watch:
             UnsupportedModel: if it mixes them, or reads numbers of theirs into Python, naming the line.
         """
         if proof.trace is None:
-            self._check_numbers(proof)
+            self.check_numbers(proof)
             return True
         self._check_reads(proof.refused)
         if isinstance(proof.losses, Cause):
@@ -198,7 +194,17 @@ class Watch:
 
     def note_tried(self, reason: str) -> None:
         """Note that something was not proven by rule."""
-        self._tried[reason[:_LONGEST]] = None
+        self._note(self._tried, reason)
+
+    def _note(self, reasons: dict[str, None], reason: str) -> None:
+        if reason[:_LONGEST] not in reasons:
+            reasons[reason[:_LONGEST]] = None
+            self._renew_evidence()
+
+    def _renew_evidence(self) -> None:
+        waiting = (ONE_SIZE,) if any(not family.is_compared for family in self._families.values()) else ()
+        settled = () if waiting else (ONE_SIZE,)
+        self.evidence = Evidence(tried=(*self._tried, *waiting), settled=settled, waived=tuple(self._waived))
 
     def check_backward(self, trace: Trace) -> None:
         """Refuse user code of a backward pass that reads numbers into Python.
@@ -219,8 +225,11 @@ class Watch:
                 "privatize(..., waive=[Waiver(check=Check.READS, because='...')])."
             )
 
-    def _check_numbers(self, proof: Proof) -> None:
-        """Look whether a program that was recognised uses the numbers with which it was compared."""
+    def check_numbers(self, proof: Proof) -> None:
+        """Compare the numbers that a recognised program uses with those for which it was seen on two sizes.
+
+        If they differ, the program waits in :attr:`latest` for a comparison with the new ones.
+        """
         family = self._families.get(proof.kind)
         if family is None:
             return
@@ -233,12 +242,14 @@ class Watch:
                 self._wait(family, proof, None, size)
         elif family.awaits_numbers and family.step == self.step and family.num_examples != size:
             family.is_compared = agree(family.numbers, proof.numbers, family.base)
+            self._renew_evidence()
             if not family.is_compared:  # by chance, or for its size: the same draws will tell
                 self._wait(family, proof, None, size)
 
     def _wait(self, family: Family, proof: Proof, trace: Trace | None, size: int) -> None:
         family.is_compared, family.step, family.numbers, family.num_examples = False, self.step, proof.numbers, size
         family.trace, family.awaits_numbers = trace if proof.is_whole else None, trace is None
+        self._renew_evidence()
 
     def _check_sizes(self, proof: Proof, trace: Trace) -> None:
         """Compare a program with itself on another number of examples.
@@ -268,6 +279,7 @@ class Watch:
 
     def _settle(self, family: Family, proof: Proof, trace: Trace) -> None:
         family.is_compared, family.numbers, family.trace, family.step = True, proof.numbers, trace, self.step
+        self._renew_evidence()
         kept = [found for found in self._families.values() if found.is_compared and found.trace is not None]
         for found in kept[:-_MOST_TRACES]:
             found.trace = None

@@ -6,10 +6,11 @@ type checker enforces it.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from privet import checks
 from privet.errors import LoopError
@@ -78,13 +79,12 @@ class ClippedSum:
         if self.squares is not None:
             self.squares.zero_()
 
-    def check_plain_units(self, piece: str) -> None:
+    def refuse_units(self, piece: str) -> NoReturn:
         """Refuse a sum in the units of a geometry, for noise that does not support units."""
-        if self.frame is not None:
-            raise LoopError(
-                f"{piece} needs a sum in plain units, but this one was clipped in the units of a geometry. Use "
-                "EllipticalGaussian with the same geometry."
-            )
+        raise LoopError(
+            f"{piece} needs a sum in plain units, but this one was clipped in the units of a geometry. Use "
+            "EllipticalGaussian with the same geometry."
+        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -118,7 +118,8 @@ class PrivateSum:
             that number through the size of the noise. The gradients do not share memory with ``flat``: a view would
             show the sum of the next step before its noise.
         """
-        divisor = checks.positive("divisor", divisor)
+        if type(divisor) is not float or not 0 < divisor < math.inf:
+            divisor = checks.positive("divisor", divisor)
         gradients = divided(self.flat, divisor)
         for parameter, where, shape in zip(parameters, self.layout.slices, self.layout.shapes, strict=True):
             parameter.grad = gradients[where].view(shape).to(parameter.dtype)

@@ -1,6 +1,6 @@
-"""Networks of the published experiments: plain modules, default initialisation, no layer that mixes examples.
+"""Networks of the published experiments: plain modules, default initialisation, no interaction between examples.
 
-Names are resolved when they are first used, so that the sizes of named networks cost no import of torch.
+Names are resolved on first use, so the sizes of named networks do not import torch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from privet._lazy import lazily
 if TYPE_CHECKING:
     from privet.models.adapters import adapter_weights as adapter_weights
     from privet.models.adapters import add_adapters as add_adapters
+    from privet.models.adapters import load_adapter_weights as load_adapter_weights
     from privet.models.adapters import merge_adapters as merge_adapters
     from privet.models.convex_losses import ConvexLoss as ConvexLoss
     from privet.models.convex_losses import OneVsRestLogistic as OneVsRestLogistic
@@ -46,6 +47,7 @@ else:
             "privet.models.adapters": (
                 "adapter_weights",
                 "add_adapters",
+                "load_adapter_weights",
                 "merge_adapters",
             ),
             "privet.models.named_models": (

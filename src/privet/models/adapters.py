@@ -1,10 +1,10 @@
-"""Low-rank adapters (LoRA; Hu et al. 2022): frozen linear layers, each with a small trained product beside it.
+"""Low-rank adapters (LoRA; Hu et al. 2022): frozen linear layers plus a trained low-rank product.
 
-An adapted layer computes ``x W' + b + scale * x A' B'`` with thin ``A`` and ``B``; ``W`` and ``b`` are frozen. Under
-differential privacy fewer trained numbers mean less noise in all and less memory per example (Yu et al. 2022). After
-training the product can be added to ``W``, and the model is again what it was, with other weights.
+An adapted layer computes ``x W' + b + scale * x A' B'`` with low-rank ``A`` and ``B``; ``W`` and ``b`` are frozen.
+Under differential privacy fewer trained parameters mean less total noise and less memory per example (Yu et al. 2022).
+After training, the product can be merged into ``W``, and the model has its original architecture again.
 
-Modules and weights are named as the package PEFT names them, so that adapters can be exchanged with it.
+Names of modules and weights are those of the package PEFT, so adapters can be exchanged with it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ _PARTS = ("lora_A", "lora_B")
 
 
 class AdaptedLinear(nn.Module):
-    """A frozen linear layer and a trained product of two thin ones; it begins as the frozen layer alone.
+    """A frozen linear layer plus a trained low-rank product, which is zero at initialisation.
 
     Attributes:
         base_layer: The frozen layer.
-        lora_A: From the inputs to ``rank`` numbers.
-        lora_B: From these to the outputs; begins at zero.
+        lora_A: Linear layer from the inputs to ``rank`` numbers.
+        lora_B: Linear layer from these to the outputs; initialised to zero.
         scale: Factor of the product.
     """
 
     def __init__(self, base_layer: nn.Linear, *, rank: int, scale: float = 1.0) -> None:
-        """Freeze the layer and put a product of this rank beside it."""
         super().__init__()
         checks.count("rank", rank)
         self.base_layer = base_layer.requires_grad_(False)
@@ -46,31 +45,30 @@ class AdaptedLinear(nn.Module):
         nn.init.zeros_(self.lora_B.weight)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the frozen layer's outputs plus the scaled product's."""
         outputs: Tensor = self.base_layer(inputs) + self.scale * self.lora_B(self.lora_A(inputs))
         return outputs
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
-        """Return the frozen layer with the product added to its weight, which is changed in place."""
+        """Merge the product into the weight of the frozen layer, in place, and return the layer."""
         self.base_layer.weight += self.scale * (self.lora_B.weight @ self.lora_A.weight)
         return self.base_layer
 
 
 def add_adapters(module: nn.Module, *, rank: int, scale: float = 1.0, targets: Sequence[str] = ()) -> tuple[str, ...]:
-    """Freeze a module and put adapters beside its linear layers, in place. Parts outside it, such as a head, stay.
+    """Freeze a module and add adapters to its linear layers, in place. Parts outside it, such as a head, do not change.
 
     Args:
-        module: The pre-trained body. Its parameters are frozen, all of them.
-        rank: Inner width of the adapters.
-        scale: Factor of each adapter's product; PEFT's ``lora_alpha / r``.
-        targets: Last parts of the names of the layers to adapt, such as ``("query", "value")``; empty adapts all.
+        module: The pre-trained body. All its parameters are frozen.
+        rank: Rank of the adapters.
+        scale: Factor of each adapter's product; ``lora_alpha / r`` in PEFT.
+        targets: Last parts of the names of the layers to adapt, such as ``("query", "value")``; empty for all.
 
     Returns:
         The names of the adapted layers.
 
     Raises:
-        ArgumentError: no layer fits, or the module has adapters already.
+        ArgumentError: no layer matches, or the module has adapters already.
     """
     if _adapted(module):
         raise ArgumentError("The module has adapters already. Merge them first with merge_adapters().")
@@ -82,7 +80,7 @@ def add_adapters(module: nn.Module, *, rank: int, scale: float = 1.0, targets: S
     ]
     if not found:
         wanted = ", ".join(targets) or "any"
-        raise ArgumentError(f"No linear layer inside the module fits the targets ({wanted}). Check their names.")
+        raise ArgumentError(f"No linear layer inside the module matches the targets ({wanted}). Check their names.")
     for name in found:
         base = module.get_submodule(name)
         assert isinstance(base, nn.Linear)
@@ -91,13 +89,13 @@ def add_adapters(module: nn.Module, *, rank: int, scale: float = 1.0, targets: S
 
 
 def merge_adapters(module: nn.Module) -> None:
-    """Replace every adapted layer by a plain linear layer that computes the same, in place; it stays frozen."""
+    """Replace every adapted layer by an equivalent linear layer, in place; it stays frozen."""
     for name, part in _adapted(module).items():
         module.set_submodule(name, part.merged())
 
 
 def adapter_weights(module: nn.Module) -> dict[str, Tensor]:
-    """Return the adapters' weights under the names that PEFT writes to ``adapter_model.safetensors``."""
+    """Return the adapters' weights under the names of PEFT in ``adapter_model.safetensors``."""
     return {
         f"{_PREFIX}{name}.{part}.weight": getattr(adapted, part).weight.detach()
         for name, adapted in _adapted(module).items()
@@ -107,10 +105,10 @@ def adapter_weights(module: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def load_adapter_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy weights, named as :func:`adapter_weights` names them, into a module with the same adapters.
+    """Copy weights with the names of :func:`adapter_weights` into a module with the same adapters.
 
     Raises:
-        ArgumentError: names or shapes are not those of the module's adapters; nothing is changed then.
+        ArgumentError: names or shapes differ from those of the module's adapters; then nothing changes.
     """
     own = adapter_weights(module)
     wrong = sorted(set(own) ^ set(weights)) or [name for name in own if own[name].shape != weights[name].shape]

@@ -1,13 +1,13 @@
-"""Losses that are convex in a model's outputs, with the constants that are proven of them.
+"""Losses that are convex in a model's outputs, with proven constants.
 
 For outputs that are linear in the weights, ``z = V phi``, the gradient of a record is ``r(z) phi^T``, where ``r`` is
 the gradient of its loss in the outputs. If ``|phi| <= R``, ``|r| <= residual_bound`` and ``r`` is Lipschitz with the
 constant ``curvature``, then the record's gradient is bounded by ``residual_bound * R`` and is Lipschitz in the weights
 with the constant ``curvature * R^2``.
 
-Clipping is part of the loss here, and only where it keeps the loss convex: cutting one number of a monotone function
-(Song et al., 2021), or the radial cut of the squared loss, whose residual is the identity. The radial cut of the
-softmax residual is not the gradient of anything convex when there are three classes or more.
+Clipping is part of the loss, and only in forms that keep the loss convex: clipping a monotone function of one variable
+(Song et al., 2021), or radial clipping of the squared loss, whose residual is the identity. Radial clipping of the
+softmax residual is not the gradient of a convex function for three classes or more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ConvexLoss(Protocol):
         ...
 
     def residual_bound(self, num_outputs: int) -> float:
-        """Return the bound on the l2 norm of the gradient in the outputs, for this many outputs."""
+        """Return the bound on the l2 norm of the gradient in the outputs, by the number of outputs."""
         ...
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -44,65 +44,59 @@ class ConvexLoss(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxCrossEntropy:
-    """Cross entropy of the softmax; labels are class numbers. Nothing is clipped.
+    """Softmax cross entropy without clipping; labels are class numbers.
 
     Guarantee:
-        The residual is ``p - e_y`` for a probability vector ``p``, of length at most sqrt(2). Its derivative is
+        The residual is ``p - e_y`` for a probability vector ``p``, of norm at most sqrt(2). Its derivative is
         ``diag(p) - p p^T``, whose largest eigenvalue is at most 1/2.
     """
 
     @property
     def curvature(self) -> float:
-        """One half, attained at two equal probabilities."""
-        return 0.5
+        return 0.5  # attained at two equal probabilities
 
     def residual_bound(self, num_outputs: int) -> float:
-        """Return the root of two; with a single output the softmax is constant, which is refused."""
         if checks.count("num_outputs", num_outputs) < 2:
             raise ArgumentError("The softmax needs two outputs or more, got 1. Use OneVsRestLogistic for one output.")
         return math.sqrt(2)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the cross entropies."""
         return functional.cross_entropy(outputs, targets, reduction="none")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneVsRestLogistic:
-    """One logistic loss per output, each with its residual cut to ``largest_residual``; labels are class numbers.
+    """One logistic loss per output with its residual clipped to ``largest_residual``; labels are class numbers.
 
     Attributes:
-        largest_residual: Cut of each output's residual, in (0, 1]; 1 cuts nothing. Beyond the cut the loss is
-            a straight line, so that it stays convex.
+        largest_residual: Clipping bound of each output's residual, in (0, 1]; 1 clips nothing. Beyond the bound the
+            loss is linear, so it stays convex.
 
     Guarantee:
-        A cut monotone function is monotone, and no steeper: each output's loss is convex and 1/4-smooth, and the
-        residual is at most ``largest_residual * sqrt(num_outputs)`` long. With one output, labels are 0 and 1.
+        A clipped monotone function is monotone with no larger slope: each output's loss is convex and 1/4-smooth, and
+        the norm of the residual is at most ``largest_residual * sqrt(num_outputs)``. With one output, labels are 0 and
+        1.
     """
 
     largest_residual: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse cuts outside (0, 1]."""
         cut = checks.probability("largest_residual", self.largest_residual, allow_one=True)
         object.__setattr__(self, "largest_residual", cut)
 
     @property
     def curvature(self) -> float:
-        """One quarter, attained at probability one half."""
-        return 0.25
+        return 0.25  # attained at probability one half
 
     def residual_bound(self, num_outputs: int) -> float:
-        """Return the length of a vector of largest residuals."""
         return self.largest_residual * math.sqrt(checks.count("num_outputs", num_outputs))
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the sums of the outputs' losses."""
         wanted = targets.to(outputs)[:, None] if outputs.shape[1] == 1 else _one_hot(outputs, targets)
         against = (1 - 2 * wanted) * outputs
         if self.largest_residual == 1:
             return functional.softplus(against).sum(1)
-        # softplus up to the point where its slope is the largest residual, a straight line of that slope beyond
+        # softplus up to the point where its slope is the largest residual, then linear with that slope
         bend = math.log(self.largest_residual) - math.log1p(-self.largest_residual)
         near = functional.softplus(against.clamp_max(bend))
         return (near + self.largest_residual * (against - bend).clamp_min(0)).sum(1)
@@ -110,40 +104,36 @@ class OneVsRestLogistic:
 
 @dataclass(frozen=True, kw_only=True)
 class RadialSquared:
-    """Half the squared distance to the target, its residual cut radially to ``largest_residual`` (a vector Huber loss).
+    """Half the squared distance to the target, with the residual clipped to norm ``largest_residual`` (vector Huber).
 
-    Targets are class numbers, read as unit vectors, or rows of real numbers.
+    Targets are class numbers, encoded one-hot, or rows of real numbers.
 
     Attributes:
-        largest_residual: Cut of the residual's length.
+        largest_residual: Clipping bound of the residual's norm.
 
     Guarantee:
-        The cut residual is the projection onto a ball, which is firmly non-expansive: it is the gradient of a convex,
-        1-smooth function, for any number of outputs.
+        The clipped residual is the projection onto a ball, which is firmly non-expansive: it is the gradient of a
+        convex, 1-smooth function, for any number of outputs.
     """
 
     largest_residual: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse cuts that are not positive."""
         object.__setattr__(self, "largest_residual", checks.positive("largest_residual", self.largest_residual))
 
     @property
     def curvature(self) -> float:
-        """One, that of half a square."""
-        return 1.0
+        return 1.0  # half a square
 
     def residual_bound(self, num_outputs: int) -> float:
-        """Return the cut."""
         checks.count("num_outputs", num_outputs)
         return self.largest_residual
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return half the squared distances, continued as straight lines beyond the cut."""
         wanted = targets if targets.is_floating_point() else _one_hot(outputs, targets)
         squares = (outputs - wanted.reshape(outputs.shape)).square().sum(1)
         cut = self.largest_residual
-        # both branches are evaluated, so the root is kept away from zero, where its slope is infinite
+        # torch.where evaluates both branches; the clamp avoids the infinite slope of the root at zero
         distances = squares.clamp_min(cut**2).sqrt()
         return torch.where(squares <= cut**2, squares / 2, cut * distances - cut**2 / 2)
 

@@ -1,8 +1,8 @@
 """The two-layer ReLU network made convex: random gates that stay fixed, linear weights that are trained.
 
-A ReLU network is linear in its first layer once it is fixed which units are on. Drawing those patterns at random, as
-signs of ``u_i . x`` for fixed random ``u_i``, and giving every pattern its own weights turns training into a convex
-problem (Pilanci and Ergen, 2020; Kim and Pilanci, 2024): ``f(x) = sum_i 1(u_i . x >= 0) V_i x``.
+A ReLU network with fixed activation patterns is linear in its first layer. With random patterns, the signs of
+``u_i . x`` for fixed random ``u_i``, and separate weights for every pattern, training is a convex problem (Pilanci and
+Ergen, 2020; Kim and Pilanci, 2024): ``f(x) = sum_i 1(u_i . x >= 0) V_i x``.
 """
 
 from __future__ import annotations
@@ -19,71 +19,65 @@ from privet import checks
 from privet.errors import ArgumentError
 from privet.models.convex_losses import ConvexLoss, SoftmaxCrossEntropy
 
-# Far below any length of real data, far above the smallest single-precision number.
+# Far below any norm of real data, far above the smallest single-precision number.
 _TINY = 1e-30
 
 
 @runtime_checkable
 class FeatureBound(Protocol):
-    """How features are kept within a ball, each record by itself."""
+    """A bound on the norm of features, applied to each record separately."""
 
     @property
     def radius(self) -> float:
-        """The largest length of a record's features."""
+        """The largest norm of a record's features."""
         ...
 
     def scales(self, lengths: Tensor, active: Tensor, num_gates: int) -> Tensor:
-        """Return the factor of each record, from the length of its input and the number of its gates that are on."""
+        """Return the factor of each record, from the norm of its input and the number of its open gates."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnitFeatures:
-    """Every record's features are scaled to exactly ``radius``; a record of zeros stays zero."""
-
+class _Ball:
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse radii that are not positive."""
         object.__setattr__(self, "radius", checks.positive("radius", self.radius))
 
+
+@dataclass(frozen=True, kw_only=True)
+class UnitFeatures(_Ball):
+    """Every record's features are scaled to norm ``radius``; a record of zeros stays zero."""
+
     def scales(self, lengths: Tensor, active: Tensor, num_gates: int) -> Tensor:
-        """Divide by the length of the gated input."""
         return self.radius / (lengths * active.sqrt()).clamp_min(_TINY)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundedFeatures:
-    """Inputs longer than ``radius`` are scaled down to it, shorter ones keep their length; gates share it evenly."""
-
-    radius: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Refuse radii that are not positive."""
-        object.__setattr__(self, "radius", checks.positive("radius", self.radius))
+class BoundedFeatures(_Ball):
+    """Inputs are clipped in norm to ``radius``, and divided by the root of the number of gates."""
 
     def scales(self, lengths: Tensor, active: Tensor, num_gates: int) -> Tensor:
-        """Cut the input's length, and divide by the root of the number of gates."""
         return (self.radius / lengths.clamp_min(_TINY)).clamp_max(1.0) / math.sqrt(num_gates)
 
 
 class ConvexRelu(nn.Module):
     """A two-layer ReLU network with fixed random gates, together with a convex loss and its proven constants.
 
-    One linear map gives every gate's outputs at once; closed gates are then set to zero and all are summed. The
-    features themselves, ``num_gates`` times as long as the input, are never written out.
+    One linear map computes the outputs of all gates; closed gates are set to zero and all are summed. The features
+    themselves, ``num_gates`` times as wide as the input, are never formed.
 
     Args:
         input_shape: Shape of one example, without the batch axis.
         num_outputs: Number of outputs.
         num_gates: Number of random gates.
-        loss: The loss that the constants are about.
-        features: How a record's features are bounded.
+        loss: The loss with proven constants.
+        features: The bound on a record's features.
 
     Guarantee:
-        For every input whatever, the loss of a record is convex in the weights, with gradients of l2 norm at most
-        ``gradient_bound`` that are ``smoothness``-Lipschitz. An input of zeros has no gradient. Gates are drawn from
-        torch's generator, never from data, and may be published; the weights start at zero.
+        For any input, the loss of a record is convex in the weights, with gradients of l2 norm at most
+        ``gradient_bound`` that are ``smoothness``-Lipschitz. The gradient for an input of zeros is zero. Gates are
+        drawn from torch's generator, never from data, and are public; the weights start at zero.
     """
 
     gates: Tensor
@@ -105,7 +99,7 @@ class ConvexRelu(nn.Module):
         self.num_outputs = checks.count("num_outputs", num_outputs)
         self.loss: ConvexLoss = SoftmaxCrossEntropy() if loss is None else loss
         self.features: FeatureBound = UnitFeatures() if features is None else features
-        self.loss.residual_bound(self.num_outputs)  # refuses a number of outputs that the loss does not have
+        self.loss.residual_bound(self.num_outputs)  # raises for an unsupported number of outputs
         self.register_buffer("gates", torch.randn(self.num_gates, width))
         self.linear = nn.Linear(width, self.num_gates * self.num_outputs, bias=False)
         nn.init.zeros_(self.linear.weight)
@@ -131,10 +125,10 @@ class ConvexRelu(nn.Module):
         return torch.einsum("bgk,bg->bk", gated, is_open)
 
     def losses(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return one loss per example: the function that ``gradient_bound`` and ``smoothness`` are about."""
+        """Return one loss per example, with the constants ``gradient_bound`` and ``smoothness``."""
         return self.loss.losses(self(inputs), targets)
 
 
 def convex_relu(input_shape: Sequence[int] = (1, 28, 28), num_classes: int = 10) -> ConvexRelu:
-    """Build the network with 100 gates, softmax cross entropy and features of length one."""
+    """Build the network with 100 gates, softmax cross entropy and features of norm one."""
     return ConvexRelu(input_shape, num_classes)

@@ -1,8 +1,8 @@
-"""Convolutional networks of the published experiments. None of them mixes examples or has a trained normalisation.
+"""Convolutional networks of the published experiments, without interaction between examples or trained normalisation.
 
 DP-CNN (Papernot et al. 2021, "Tempered sigmoid activations for deep learning with DP") and DP-CNN/S are the tanh
 networks that Tramer and Boneh (2021, "Differentially private learning needs better features") and their successors use:
-bounded activations keep per-example gradients small. H-CNN and H-CNN/S are the networks of Tramer and Boneh on
+bounded activations give small per-example gradients. H-CNN and H-CNN/S are the networks of Tramer and Boneh on
 scattering features. The MNIST network of the clipping paper is that of Bu et al., "On the convergence and calibration
 of deep learning with differential privacy". LeNet-5 (LeCun et al. 1998) has ReLU and max-pooling here.
 """
@@ -36,15 +36,15 @@ def image_shape(network: str, input_shape: Sequence[int]) -> tuple[int, int, int
 
 
 def after_window(network: str, size: int, *, kernel: int, stride: int, padding: int = 0) -> int:
-    """Return the size of one axis after a convolution or a pooling window has passed over it.
+    """Return the size of one axis after a convolution or pooling.
 
     Raises:
-        ArgumentError: the window is larger than the padded axis, so the network has no output for this input.
+        ArgumentError: the window is larger than the padded axis.
     """
     room = size + 2 * padding - kernel
     if room < 0:
         raise ArgumentError(
-            f"{network} cannot read images this small: a window of {kernel} meets an axis of {size + 2 * padding}. "
+            f"{network} cannot read images this small: a window of {kernel} exceeds an axis of {size + 2 * padding}. "
             f"Use larger images or another network."
         )
     return room // stride + 1
@@ -88,10 +88,10 @@ def _small_cnn(
     first_padding: int,
     activation: Callable[[], nn.Module],
 ) -> nn.Module:
-    """Build the small network for 28x28 grey images, which descends from the MNIST example of TensorFlow Privacy."""
+    """Build the small network for 28x28 grey images, after the MNIST example of TensorFlow Privacy."""
     channels, *sides = image_shape(network, input_shape)
     outputs = checks.count("num_classes", num_classes)
-    # Both pools move by one pixel, as published: a stride of two would lose the 512 features the linear layer expects.
+    # Both pools have stride 1, as published: with stride 2 the linear layer would not have 512 inputs.
     windows = ((8, 2, first_padding), (2, 1, 0), (4, 2, 0), (2, 1, 0))
     for kernel, stride, padding in windows:
         sides = [after_window(network, side, kernel=kernel, stride=stride, padding=padding) for side in sides]
@@ -114,9 +114,9 @@ def h_cnn(
 ) -> nn.Module:
     """Build H-CNN: two 3x3 convolutions of 64 channels around a 2x2 max-pool, then one linear layer.
 
-    Channels of scattering features differ in size by orders of magnitude, so groups of them are normalised within each
-    example, which costs no privacy. (Tramer and Boneh also normalise by noisy means over all examples, which costs
-    epsilon 0.69 before training begins. ``num_groups=None`` leaves the normalisation to
+    Channels of scattering features differ in scale by orders of magnitude, so groups of them are normalised within each
+    example, which has no privacy cost. (Tramer and Boneh also normalise by noisy means over all examples, which costs
+    epsilon 0.69 before training. ``num_groups=None`` omits the normalisation, for use with
     :class:`privet.training.private_statistics.normalisation.PrivateNormalisation`.)
 
     187,210 parameters for the 243x8x8 features of a 3x32x32 image and 10 classes.
@@ -165,8 +165,8 @@ def _group_norm(network: str, channels: int, num_groups: int | None) -> nn.Modul
     groups = checks.count("num_groups", num_groups)
     if channels % groups:
         raise ArgumentError(
-            f"{network} normalises its input in {groups} groups of equally many channels, and {channels} channels "
-            "cannot be divided so. Scattering features have 81 channels per colour; pass them, or another num_groups."
+            f"{network} normalises its input in {groups} groups of equally many channels, and {channels} is not "
+            "divisible. Scattering features have 81 channels per colour; pass them, or another num_groups."
         )
     return nn.GroupNorm(groups, channels, affine=False)
 
@@ -184,7 +184,7 @@ def tutorial_cnn(input_shape: Sequence[int] = (3, 32, 32), num_classes: int = 10
 def _five_layers(network: str, input_shape: Sequence[int], num_classes: int, *, first_padding: int) -> nn.Module:
     """Build two 5x5 convolutions of 6 and 16 maps with 2x2 pools, then 120-84-classes.
 
-    LeNet-5 pads its first convolution by 2, so that 28x28 digits behave as the 32x32 ones of the original.
+    LeNet-5 pads its first convolution by 2, so that 28x28 digits correspond to the 32x32 digits of the original.
     """
     channels, *sides = image_shape(network, input_shape)
     outputs = checks.count("num_classes", num_classes)

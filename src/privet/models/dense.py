@@ -1,4 +1,4 @@
-"""Fully connected networks of any widths."""
+"""Fully connected networks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def mlp(
 ) -> nn.Module:
     """Build a multi-layer perceptron with ReLU between its layers.
 
-    Inputs of any shape are flattened. Without hidden layers this is multinomial logistic regression. With the default
-    widths it is 784-1000-10: 795,010 parameters.
+    Inputs are flattened. Without hidden layers this is multinomial logistic regression. The default is 784-1000-10:
+    795,010 parameters.
 
     Args:
         input_shape: shape of one example, without the batch axis.
@@ -48,5 +48,5 @@ def mlp_64_64(input_shape: Sequence[int] = (8,), num_classes: int = 1) -> nn.Mod
 
 
 def logistic_regression(input_shape: Sequence[int] = (1, 28, 28), num_classes: int = 10) -> nn.Module:
-    """Build the linear classifier: no hidden layer, so training it is a convex problem."""
+    """Build the linear classifier, whose training is a convex problem."""
     return mlp(input_shape, num_classes, hidden_widths=())

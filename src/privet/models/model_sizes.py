@@ -1,7 +1,6 @@
-"""Trainable parameters of each named network on each known shape of data, without building it and without torch.
+"""Number of trainable parameters of each named network on each known shape of data, without torch.
 
-A plan is printed before anything heavy is loaded, and its memory estimate needs these counts. They follow from the
-networks' definitions; a test builds every network and compares.
+The memory estimate of a plan needs them before torch is imported. A test builds every network and compares.
 """
 
 from __future__ import annotations
@@ -53,5 +52,5 @@ MODEL_SIZES: Mapping[str, Mapping[Task, int]] = MappingProxyType(
 
 
 def num_parameters(model: str, input_shape: tuple[int, ...], num_outputs: int) -> int | None:
-    """Return the count, or None for a network or a shape that is not in the table."""
+    """Return the number of parameters; None for a network or a shape that is not in the table."""
     return MODEL_SIZES.get(model, {}).get((input_shape, num_outputs))

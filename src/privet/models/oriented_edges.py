@@ -1,8 +1,8 @@
-"""A linear classifier on fixed edge features: the strongest small model under tight privacy.
+"""A linear classifier on fixed edge features: the strongest small model for a small epsilon.
 
-Noise grows with the number of trained parameters, so features that need no training are worth a lot (Tramer and Boneh,
-"Differentially private learning needs better features", 2021). The features here are histograms of oriented gradients
-in the manner of Dalal and Triggs (2005): no weights, no data, nothing to protect.
+Noise grows with the number of trained parameters, so features without training help (Tramer and Boneh, "Differentially
+private learning needs better features", 2021). The features are histograms of oriented gradients after Dalal and Triggs
+(2005), without trained weights.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn import functional
 from privet import checks
 from privet.models.convolutional import after_window, image_shape
 
-_NUM_DIRECTIONS = 8  # four filters, each read with both signs
+_NUM_DIRECTIONS = 8  # four filters with both signs
 _CELL = 4
 
 
@@ -25,11 +25,10 @@ class OrientedEdges(nn.Module):
     """Brightness and edge strength in eight directions, averaged over 4x4 cells, each map standardised per image."""
 
     def __init__(self, channels: int) -> None:
-        """Build the fixed filters, the same for every channel."""
         super().__init__()
         slope = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]]) / 4
         angles = torch.arange(_NUM_DIRECTIONS // 2) * (2 * math.pi / _NUM_DIRECTIONS)
-        # an edge filter of any direction is a mixture of the horizontal and the vertical one
+        # an edge filter of any direction is a linear combination of the horizontal and the vertical one
         filters = angles.cos().view(-1, 1, 1) * slope + angles.sin().view(-1, 1, 1) * slope.mT
         self.channels = channels
         self.register_buffer("filters", filters.unsqueeze(1).repeat(channels, 1, 1, 1), persistent=False)
@@ -39,7 +38,7 @@ class OrientedEdges(nn.Module):
         """Map ``[batch, channels, height, width]`` to ``[batch, 9 * channels, height / 4, width / 4]``."""
         slopes = functional.conv2d(images, self.filters, padding=1, groups=self.channels)
         rising, size = functional.avg_pool2d(slopes.relu(), _CELL), functional.avg_pool2d(slopes, _CELL)
-        # the mean of the falling part is the mean of the rising part less the mean of all
+        # the mean of the negative part is the mean of the positive part minus the mean of all
         maps = torch.cat([functional.avg_pool2d(images, _CELL), rising, rising - size], 1)
         return functional.layer_norm(maps, maps.shape[2:])
 

@@ -1,4 +1,4 @@
-"""Sentences as the trained part of an encoder sees them: the output of its frozen layers, computed once."""
+"""Sentences as outputs of the frozen layers of an encoder, computed once: inputs of its trained layers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from privet.models.minilm import LowerLayers, MiniLm
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TokenStates:
-    """The output of the frozen layers for each sentence: all tokens in one table, in order of length.
+    """The output of the frozen layers for each sentence, all tokens in one table, sentences ordered by length.
 
-    The order saves work: batches are drawn as sorted positions, so a physical batch holds sentences of about one length
-    and little padding. It changes nothing about which records are drawn.
+    Positions of a batch are sorted, so the sentences of a physical batch have similar lengths and little padding. The
+    order does not affect the sampling of records.
 
     Attributes:
         states: One row per token, half precision.
-        lengths: Tokens of each sentence; on the CPU, so that shapes are known without waiting for a device.
+        lengths: Number of tokens of each sentence; on the CPU, so that shapes need no device synchronisation.
         starts: First row of each sentence.
         labels: Classes.
-        length_step: Batches are padded to a multiple of this many tokens, for programs that are recorded per shape.
+        length_step: Batches are padded to a multiple of this number of tokens, for CUDA graphs per shape.
     """
 
     states: Tensor
@@ -40,7 +40,7 @@ class TokenStates:
         return states[0], mask[0], labels[0]
 
     def take(self, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return padded states, the mask of real tokens, and labels of the sentences at these positions."""
+        """Return padded states, the padding mask (1 for tokens), and labels of the sentences at these positions."""
         device = self.states.device
         lengths = self.lengths[indices]
         longest = int(lengths.max()) if len(indices) else 0
@@ -76,7 +76,7 @@ def encode_sentences(
         found.append(lower(padded.to(device), mask)[mask].half())
     sizes = torch.tensor([len(tokens[index]) for index in order])
     return TokenStates(
-        # A clone leaves inference mode: states are inputs of a model that is trained.
+        # Inference tensors cannot be inputs of training; a clone can.
         states=torch.cat(found).clone(),
         lengths=sizes,
         starts=sizes.cumsum(0) - sizes,

@@ -1,7 +1,7 @@
 """A small vision transformer (Dosovitskiy et al., 2021) without dropout and without a class token.
 
-The publication that trains one privately on padded digits (Xu and Chen, 2026, Appendix E.2) does not give its size;
-that here is RECONSTRUCTED: patches of 4, width 64, four layers of four heads, hidden width 128.
+The publication that trains one privately on padded digits (Xu and Chen, 2026, Appendix E.2) does not state its size.
+The size is RECONSTRUCTED: patches of 4, width 64, four layers of four heads, hidden width 128.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def small_vit(input_shape: Sequence[int] = (1, 28, 28), num_classes: int = 10) -
     """Build the transformer. 138,890 parameters for 1x28x28 images and 10 classes.
 
     Raises:
-        ArgumentError: the sides of the images are no multiples of 4.
+        ArgumentError: height or width is no multiple of 4.
     """
     channels, height, width = image_shape("The small ViT", input_shape)
     if height % _PATCH or width % _PATCH:
@@ -42,10 +42,9 @@ def small_vit(input_shape: Sequence[int] = (1, 28, 28), num_classes: int = 10) -
 
 
 class PatchEmbedding(nn.Module):
-    """From images to one vector per patch, with a learned vector for its place."""
+    """Maps images to one vector per patch, plus a learned position embedding."""
 
     def __init__(self, channels: int, num_patches: int) -> None:
-        """Build the projection of a patch; places begin small, as in the publication of the architecture."""
         super().__init__()
         self.projection = nn.Conv2d(channels, _WIDTH, kernel_size=_PATCH, stride=_PATCH)
         self.places = nn.Parameter(0.02 * torch.randn(num_patches, _WIDTH))
@@ -57,10 +56,9 @@ class PatchEmbedding(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """Attention between patches and a two-layer network on each, both after a layer norm and beside a shortcut."""
+    """Attention between patches and a two-layer network on each, both with layer norm and residual connection."""
 
     def __init__(self) -> None:
-        """Build the parts."""
         super().__init__()
         self.attention_norm = nn.LayerNorm(_WIDTH)
         self.attention_inputs = nn.Linear(_WIDTH, 3 * _WIDTH)
@@ -84,8 +82,7 @@ class TransformerLayer(nn.Module):
 
 
 class MeanOverPatches(nn.Module):
-    """From ``[batch, patches, width]`` to ``[batch, width]``."""
+    """Maps ``[batch, patches, width]`` to ``[batch, width]``."""
 
     def forward(self, states: Tensor) -> Tensor:
-        """Average."""
         return states.mean(1)

@@ -1,4 +1,4 @@
-"""Audits of a run's plan, in rows and as a plot: the lower bound of an attack beside the claim."""
+"""Audits of a run's plan as table rows and as a plot: each proven lower bound beside the claim."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KNOWN_AUDITS = ("canaries, little noise", "canaries per round", "canaries per r
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRecord:
-    """The audits kept with a run.
+    """The audits stored with a run.
 
     Attributes:
         plan_hash: Fingerprint of the plan that was audited.
@@ -31,7 +31,7 @@ class AuditRecord:
 
 
 def read_audit(files: RunFiles) -> AuditRecord | None:
-    """Read what audits proved; None when there were none."""
+    """Read the findings of audits; None without audits."""
 
     def parse(found: dict[str, Any]) -> AuditRecord:
         findings = tuple(AuditFinding.from_dict(row) for row in listed(found.get("findings")))
@@ -41,7 +41,7 @@ def read_audit(files: RunFiles) -> AuditRecord | None:
 
 
 def audit_rows(record: AuditRecord) -> list[tuple[tuple[str, ...], bool]]:
-    """Return the cells of each finding, as ``AUDIT_HEADER`` says but for the verdict, and whether the claim holds."""
+    """Return for each finding the cells of ``AUDIT_HEADER`` without the verdict, and whether the claim holds."""
     return [
         (
             (
@@ -49,7 +49,7 @@ def audit_rows(record: AuditRecord) -> list[tuple[tuple[str, ...], bool]]:
                 found.attacker,
                 f"{found.num_observations:,}",
                 f"{found.num_rounds:,}",
-                # A lower bound is rounded down: what is printed must have been proven.
+                # A lower bound is rounded down, so that the printed figure is proven.
                 f"{int(found.epsilon_bound * 1000) / 1000:g}",
                 rounded_up(found.epsilon_claim),
             ),
@@ -60,18 +60,18 @@ def audit_rows(record: AuditRecord) -> list[tuple[tuple[str, ...], bool]]:
 
 
 def audit_note(record: AuditRecord) -> str:
-    """Say at which confidence and delta the findings hold."""
+    """Return a note on the confidence and delta of the findings."""
     first = record.findings[0]
     return (
-        f"Both epsilons are at delta {first.delta:g} and about the rounds that were audited, which may be fewer than "
-        f"the run's. Each lower bound is one-sided and holds with confidence {100 * first.confidence:.6g} %. "
-        "The audit with little noise runs the same code without sampling, where faults show soonest: its epsilons are "
-        "not the run's. A bound below the claim is what correct code gives; it does not prove that the code is correct."
+        f"Both epsilons are at delta {first.delta:g} and for the audited rounds, which may be fewer than the run's. "
+        f"Each lower bound is one-sided and holds with confidence {100 * first.confidence:.6g} %. The audit with "
+        "little noise runs the same code without sampling, where faults show soonest: its epsilons are not the run's. "
+        "Correct code gives a bound below the claim; such a bound does not prove that the code is correct."
     )
 
 
 def audit_plot(record: AuditRecord) -> Plot:
-    """Lower bounds as dots, claims as lines, each finding with the share of its claim that was reached."""
+    """Plot each proven lower bound as a share of its claim."""
     findings = [one for one in record.findings if 0 < one.epsilon_claim < float("inf")]
     shares = [one.epsilon_bound / one.epsilon_claim for one in findings]
     names = [one.audit if one.audit in _KNOWN_AUDITS else f"audit {place + 1}" for place, one in enumerate(findings)]
@@ -90,7 +90,7 @@ def audit_plot(record: AuditRecord) -> Plot:
 
     return Plot(
         name="audit",
-        title="What audits prove, against the claim",
+        title="Proven lower bounds of the audits, against the claim",
         note="A bar that passes the line proves a fault in the code. A short bar proves nothing.",
         svg=draw_svg("audit", draw),
         columns=("audit", "num_scores", "num_rounds", "epsilon_at_least", "epsilon_claimed"),

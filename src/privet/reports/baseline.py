@@ -1,4 +1,4 @@
-"""A run beside a baseline: what privacy cost, at equal compute."""
+"""Comparison of a run with a baseline at equal compute: the price of privacy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BaselineRow:
 
 
 def unequal_terms(content: RunContent, baseline: RunContent) -> list[str]:
-    """Name what keeps the two runs from having had equal compute on equal data; empty where nothing does."""
+    """Name the differences in data, model, steps and batch that make the two runs unequal; empty if there are none."""
     pairs = [
         ("data set", content.data_name, baseline.data_name),
         ("model", content.model_name, baseline.model_name),
@@ -38,7 +38,7 @@ def _batch(content: RunContent) -> str:
 
 
 def baseline_terms(baseline: RunContent) -> str:
-    """Say what the baseline is: how much privacy it has left, and at which rate it learned."""
+    """Describe the baseline: its guarantee, optimizer and learning rate."""
     spent, recipe = baseline.ledger.spent, baseline.recipe
     privacy = (
         "NOT PRIVATE"
@@ -52,7 +52,7 @@ def baseline_terms(baseline: RunContent) -> str:
 
 
 def baseline_rows(content: RunContent, baseline: RunContent) -> list[BaselineRow]:
-    """Return every figure that both runs have, with the difference; in words only where the interval supports it."""
+    """Return every figure of both runs with the difference, and a sentence where the interval excludes zero."""
     if not have_same_data((content, baseline)):
         return []
     rows = []
@@ -74,7 +74,7 @@ def baseline_rows(content: RunContent, baseline: RunContent) -> list[BaselineRow
 
 
 def group_prices(content: RunContent, baseline: RunContent) -> list[tuple[str, list[tuple[str, ...]]]]:
-    """Return what every group that both runs know pays in accuracy, attribute by attribute."""
+    """Return for each attribute the difference in accuracy of every group that both runs measured."""
     if content.fairness is None or baseline.fairness is None or not have_same_data((content, baseline)):
         return []
     others = {found.attribute: _accuracies(found) for found in baseline.fairness.attributes}

@@ -1,8 +1,8 @@
-"""A run's certificate: what was charged, what that promises, and everything a stranger needs to check it.
+"""A run's certificate: the charges, the guarantee that follows, and everything that a third party needs to check it.
 
-It is made from the ledger, the plan and the files' fingerprints alone. No measured value of the model and nothing
-computed from training data is in it, and nothing that ``scripts/verify_certificate.py`` could not work out by itself:
-that program makes the whole certificate anew, so whatever is added here is added there.
+It is a function of the ledger, the plan and the fingerprints of files. It holds no measured value of the model and
+nothing computed from training data. ``scripts/verify_certificate.py`` computes the whole certificate again, so an entry
+that is added here must be added there, and texts must be equal.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Standing(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseTail:
-    """Where the noise came from, and what it costs that its draws end somewhere.
+    """The noise generator, and the cost in delta of the bounded range of its draws.
 
     Attributes:
-        generator: In words.
-        reach: Largest draw of a pair of coordinates in standard deviations; None where it is not known.
-        delta: Bound on what delta grows by; None where it could not be computed.
+        generator: Description of the generator.
+        reach: Largest draw of a pair of coordinates in standard deviations; None if unknown.
+        delta: Bound on the increase of delta; None if it could not be computed.
         limit: A thousandth of delta.
         unknown_because: Why there is no bound, or None if there is one.
     """
@@ -62,11 +62,10 @@ class NoiseTail:
 
     @property
     def is_within_limit(self) -> bool:
-        """Whether the cut tail costs at most a thousandth of delta."""
+        """Whether the truncated tail costs at most a thousandth of delta."""
         return self.delta is not None and self.delta <= self.limit
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {
             "generator": self.generator,
             "reach_in_standard_deviations": self.reach,
@@ -79,18 +78,18 @@ class NoiseTail:
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """Everything a certificate says.
+    """The content of a certificate.
 
     Attributes:
-        check: What the ledger adds up to, held against its plan.
+        check: The ledger, compared with its plan.
         head: The ledger's newest row.
-        is_complete: Whether a row of the ledger says that the plan was completed.
-        events: Everything charged, as (JSON form of the event, rounds).
+        is_complete: Whether a row of the ledger records the completion of the plan.
+        events: All charges, as (JSON form of the event, rounds).
         noise: The generator and its tail.
-        model: Fingerprint of the final weights, if they are there.
-        plan_file_sha256: Fingerprint of the plan's file, if it is there.
-        versions: One entry per process that worked on the run.
-        limits: What this certificate cannot support, in sentences.
+        model: Fingerprint of the final weights, if the file exists.
+        plan_file_sha256: Fingerprint of the plan's file, if it exists.
+        versions: One entry per process of the run.
+        limits: Limits of the certificate, in sentences.
     """
 
     check: LedgerCheck
@@ -105,7 +104,7 @@ class Certificate:
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee of everything charged."""
+        """The guarantee of all charges."""
         return self.check.spent
 
     @property
@@ -115,7 +114,7 @@ class Certificate:
 
     @property
     def standing(self) -> Standing:
-        """The standing: the worst that applies."""
+        """The worst standing that applies."""
         spent = self.guarantee
         if spent.not_private_because or not spent.is_upper_bound or math.isinf(spent.epsilon):
             return Standing.NOT_PRIVATE
@@ -126,7 +125,7 @@ class Certificate:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, with the digest of all the others.
 
-        The cross-checks of the library are left out: a verifier of the file makes its own.
+        The cross-checks of the library are left out: a verifier of the file computes its own.
         """
         stated = replace(self.guarantee, witness=None, cross_check=None)
         values = {
@@ -172,9 +171,9 @@ def certify(folder: str | Path) -> Certificate:
     """Return the certificate of a run folder.
 
     Guarantee: the figures come from the charged rows of a ledger whose chain was checked row by row, and which holds
-    the row that the newest checkpoint was written under.
+    the row that the newest checkpoint names.
     Edge cases: a run that is not finished, differs from its plan, was seeded or has no model gets a certificate that
-    says so; a broken chain, a rolled-back ledger or a folder without one gets none.
+    says so; a broken chain, a rolled-back ledger or a folder without a ledger is an error.
 
     Raises:
         LedgerError: there is no ledger, its chain is broken, or it was rolled back.

@@ -1,4 +1,4 @@
-"""A certificate as two files: JSON for programs, and a page in plain words that loads nothing and runs nothing."""
+"""A certificate as two files: JSON for programs, and a self-contained HTML page without scripts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ JSON_NAME = "certificate.json"
 PAGE_NAME = "certificate.html"
 
 _VERDICTS: Mapping[Standing, tuple[str, str]] = {
-    Standing.COMPLETE: ("good", "The run used exactly what its plan allows, and its ledger is intact."),
-    Standing.UNFINISHED: ("warn", "The run is not finished. What it has used so far is certified below."),
-    Standing.DIFFERS_FROM_PLAN: ("bad", "The run differs from its plan. Only what the ledger charged counts."),
+    Standing.COMPLETE: ("good", "The run used exactly the budget of its plan, and its ledger is intact."),
+    Standing.UNFINISHED: ("warn", "The run is not finished. The budget used so far is certified below."),
+    Standing.DIFFERS_FROM_PLAN: ("bad", "The run differs from its plan. The figures are those of the ledger."),
     Standing.NOT_PRIVATE: ("bad", "Not private: nothing is promised for this run."),
 }
 
@@ -44,7 +44,7 @@ def write_certificate(certificate: Certificate, folder: str | Path) -> tuple[Pat
 
 
 def render_page(certificate: Certificate) -> str:
-    """Return the page's text; everything that came from a file is escaped."""
+    """Return the HTML text; all values are escaped."""
     try:
         import jinja2
     except ImportError as error:
@@ -75,7 +75,7 @@ def _values(certificate: Certificate) -> dict[str, Any]:
         "assumptions": spent.assumptions,
         "limits": certificate.limits,
         "terms": _terms(certificate),
-        "events": [(_told(event), f"{count:,}") for event, count in certificate.events],
+        "events": [(_event_text(event), f"{count:,}") for event, count in certificate.events],
         "fingerprints": _fingerprints(certificate),
         "versions": ["; ".join(_flat(entry)) for entry in certificate.versions],
     }
@@ -93,8 +93,8 @@ def _terms(certificate: Certificate) -> list[tuple[str, str]]:
     found.append(("Computed on", ", ".join(certificate.devices) or "not recorded"))
     found.append(("Noise from", noise.generator))
     if noise.delta is not None and noise.reach is not None:
-        words = f"no draw exceeds {noise.reach:.2f} standard deviations, which costs at most {rounded_up(noise.delta)}"
-        found.append(("End of its tail", f"{words} of delta"))
+        text = f"no draw exceeds {noise.reach:.2f} standard deviations, which costs at most {rounded_up(noise.delta)}"
+        found.append(("Truncation of its tail", f"{text} of delta"))
     return found
 
 
@@ -110,16 +110,16 @@ def _fingerprints(certificate: Certificate) -> list[tuple[str, str]]:
     return found
 
 
-def _told(event: Mapping[str, Any]) -> str:
-    """Return an event in words: its name, and its numbers."""
+def _event_text(event: Mapping[str, Any]) -> str:
+    """Return the name and the numbers of an event."""
     numbers = [
         f"{name.replace('_', ' ')} {value:.6g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
         for name, value in event.items()
         if isinstance(value, int | float | str) and name != "type"
     ]
-    inner = [_told(value) for value in event.values() if isinstance(value, Mapping)]
-    words = [str(event.get("type", "event")).replace("_", " "), *numbers]
-    return ", ".join(words) + "".join(f"; of {part}" for part in inner)
+    inner = [_event_text(value) for value in event.values() if isinstance(value, Mapping)]
+    parts = [str(event.get("type", "event")).replace("_", " "), *numbers]
+    return ", ".join(parts) + "".join(f"; of {part}" for part in inner)
 
 
 def _flat(values: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Several runs side by side as one self-contained HTML file: privacy against everything that was measured."""
+"""Comparison of several runs as one self-contained HTML file: privacy against every measured figure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write_comparison(runs: Sequence[RunContent], output: str | Path) -> Path:
 
 
 def render_comparison(runs: Sequence[RunContent]) -> str:
-    """Return the HTML text of a comparison. The first run is the one that others are held against."""
+    """Return the HTML text of a comparison. The others are compared with the first run."""
     if len(runs) < 2:
         raise ArgumentError(f"A comparison needs at least two runs, got {len(runs)}. Name more of them.")
     template = load_template("comparison.html.j2")
@@ -89,31 +89,29 @@ def _run_row(number: int, run: RunContent) -> tuple[str, ...]:
 
 
 def privacy_note(runs: Sequence[RunContent]) -> str:
-    """Say whether the epsilons of the runs mean the same."""
+    """Say whether the epsilons of the runs can be compared."""
     terms: dict[str, set[Any]] = {
         "delta": {run.ledger.spent.delta for run in runs},
-        "what is protected": {(run.ledger.spent.adjacency, run.ledger.spent.unit) for run in runs},
-        "what is visible": {run.ledger.spent.released for run in runs},
+        "the protected unit": {(run.ledger.spent.adjacency, run.ledger.spent.unit) for run in runs},
+        "the release": {run.ledger.spent.released for run in runs},
     }
     differing = [name for name, values in terms.items() if len(values) > 1]
     if differing:
-        return f"The epsilons are not comparable as they stand: the runs differ in {', '.join(differing)}."
-    return (
-        "All epsilons are about the same delta, the same kind of neighbour and the same release: they can be compared."
-    )
+        return f"The epsilons cannot be compared: the runs differ in {', '.join(differing)}."
+    return "All epsilons have the same delta, the same protected unit and the same release: they can be compared."
 
 
 def _more_for(runs: Sequence[RunContent]) -> str:
-    """Name the runs to which figures can be added: of private data, and without a recipe, nothing is kept."""
+    """Name the runs to which figures can be added: public data with a recipe."""
     numbers = [f"run {number}" for number, run in enumerate(runs, start=1) if run.is_public]
     return "every run" if len(numbers) == len(runs) else ", ".join(numbers)
 
 
 def _cell(figure: Figure | None, facet: Facet, run: RunContent) -> str:
     if figure is None and run.recipe is None:
-        return "not known of a loop of your own"
+        return "unknown: a training loop of your own"
     if figure is None:
-        return "not measured" if run.is_public else "not kept: the data are private"
+        return "not measured" if run.is_public else "not stored: the data are private"
     figures = (figure.value, figure.low, figure.high)
     shown = [f"{100 * each:.1f} %" for each in figures] if facet.is_share else shown_numbers(figures)
     value, low, high = shown
@@ -121,7 +119,7 @@ def _cell(figure: Figure | None, facet: Facet, run: RunContent) -> str:
 
 
 def described_differences(facet: Facet) -> list[str]:
-    """Say in words how other runs differ from the first, for those whose interval supports it."""
+    """Return a sentence for every run whose difference from the first has an interval that excludes zero."""
     first = facet.figures[0]
     if first is None:
         return []
@@ -136,7 +134,7 @@ def described_differences(facet: Facet) -> list[str]:
 
 
 def facet_plot(facet: Facet, runs: Sequence[RunContent]) -> Plot:
-    """The figure of every run against its epsilon, with intervals; runs are drawn by number, hollow if not private."""
+    """Plot the figure of every run against its epsilon, with intervals; runs without privacy are hollow."""
     rows = [
         (number, run.ledger.spent.epsilon, figure, not run.ledger.spent.not_private_because)
         for number, (run, figure) in enumerate(zip(runs, facet.figures, strict=True), start=1)
@@ -157,7 +155,7 @@ def facet_plot(facet: Facet, runs: Sequence[RunContent]) -> Plot:
     return Plot(
         name=facet.key,
         title=facet.name[:1].upper() + facet.name[1:],
-        note="Against epsilon, in order and not to scale; numbers name the runs, lines are 95 % intervals.",
+        note="Runs in the order of epsilon, not to scale; numbers name the runs, lines are 95 % intervals.",
         svg=draw_svg(facet.key, draw),
         columns=("run", "epsilon", "value", "low", "high", "n"),
         rows=tuple(
@@ -168,7 +166,7 @@ def facet_plot(facet: Facet, runs: Sequence[RunContent]) -> Plot:
 
 
 def places_of(epsilons: Sequence[float]) -> list[float]:
-    """Return places on the axis in the order of epsilon; equal ones stand close together, the earlier first."""
+    """Return positions on the axis in the order of epsilon; runs of equal epsilon are close together."""
     order = sorted(range(len(epsilons)), key=lambda index: (epsilons[index], index))
     places = [0.0] * len(epsilons)
     at = 0.0

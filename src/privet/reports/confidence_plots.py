@@ -1,4 +1,4 @@
-"""The plots of a model's examination: accuracy by confidence, and attacks on logarithmic axes beside their limit."""
+"""Plots of calibration, and of membership attacks with their limit on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _ROC_COLOURS = (ORANGE, GREEN, "#b05fa8", "#7f7f7f")
 
 
 def _drawn_name(report: MembershipReport, index: int) -> str:
-    """Return number and fixed name of a known kind of attack: nothing that comes from a file is drawn."""
+    """Return the number and the fixed name of a known kind of attack: no text from a file is drawn."""
     known = [name for name in _KNOWN_ATTACKS if report.attack.startswith(name)]
     suffix = ", control" if ", control" in report.attack else ""
     return f"{index + 1}: {known[0]}{suffix}" if known else f"attack {index + 1}"
 
 
 def reliability_plot(report: CalibrationReport) -> Plot:
-    """Accuracy of the predictions in each bin of confidence; the gap to the diagonal is marked by its kind."""
+    """Plot accuracy against confidence by bin; over- and under-confidence are hatched."""
     bins = [entry for entry in report.reliability.bins if entry.num_examples]
 
     def draw(axes: Axes) -> None:
@@ -44,13 +44,13 @@ def reliability_plot(report: CalibrationReport) -> Plot:
             shades: dict[str, Any] = {"facecolor": PALE[colour], "edgecolor": colour, "hatch": hatch}
             axes.bar(places, gaps, bottom=floors, label=name, **shared, **shades)
         axes.plot([0, 1], [0, 1], color=INK, linestyle=":", linewidth=1.2, label="calibrated")
-        axes.set(xlabel="confidence", ylabel="share that is right", xlim=(0, 1), ylim=(0, 1))
+        axes.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
         axes.legend(loc="upper left", fontsize=8)
 
     return Plot(
         name="reliability",
-        title="Can its confidence be believed?",
-        note="Of predictions made with confidence 0.8, eight in ten should be right: bars should end on the line.",
+        title="Reliability of the model's confidence",
+        note="Of predictions with confidence 0.8, eight in ten should be correct: bars should end on the line.",
         svg=draw_svg("reliability", draw),
         columns=("low", "high", "num_examples", "confidence", "accuracy"),
         rows=tuple((e.low, e.high, float(e.num_examples), e.confidence, e.accuracy) for e in report.reliability.bins),
@@ -58,12 +58,12 @@ def reliability_plot(report: CalibrationReport) -> Plot:
 
 
 def roc_plot(reports: Sequence[MembershipReport], event: DpEvent, adjacency: Adjacency) -> Plot:
-    """Members found against false alarms on logarithmic axes, with what no attack can exceed."""
+    """Plot members found against false accusations on logarithmic axes, with the limit of every attack."""
     rates = np.logspace(np.log10(_LEAST_RATE), 0, 81)
     limits = 1 - trade_off(event, adjacency=adjacency, false_positive_rates=rates)
 
     def draw(axes: Axes) -> None:
-        axes.loglog(rates, limits, color=BLUE, label="no attack gets above")
+        axes.loglog(rates, limits, color=BLUE, label="limit of every attack")
         axes.fill_between(rates, limits, 1.3, color=BLUE, alpha=0.12, linewidth=0)
         for index, report in enumerate(reports):
             false, true = np.array(report.roc).T
@@ -82,7 +82,7 @@ def roc_plot(reports: Sequence[MembershipReport], event: DpEvent, adjacency: Adj
     return Plot(
         name="membership-roc",
         title="Membership attacks, on logarithmic axes",
-        note="A line that is surely inside the shaded region, as the table above says, would prove a fault.",
+        note="An attack in the shaded region would prove a fault; the table above says whether its interval is there.",
         svg=draw_svg("membership-roc", draw),
         columns=("attack", "false_positive_rate", "true_positive_rate"),
         rows=tuple(rows),

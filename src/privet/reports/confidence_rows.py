@@ -1,4 +1,4 @@
-"""The examination of a model in rows: its confidence, and attacks beside what the guarantee allows."""
+"""Table rows of calibration, and of membership attacks beside the limits of the guarantee."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from privet.attacks.membership_verdict import MembershipReport
 from privet.effects.reliability import CalibrationReport, Interval
 
 CONFIDENCE_HEADER = ("on test data", "value", "95 % interval (bootstrap)", "n")
-# The same figure under the name that the measures of a run have for it.
+# Names of the same figure in the measures of a run.
 _OTHER_NAMES = {"cross entropy": "negative log-likelihood"}
 
 
@@ -18,7 +18,7 @@ _OTHER_NAMES = {"cross entropy": "negative log-likelihood"}
 class AttackRow:
     """One measure of one attack, as text.
 
-    A run without privacy has no limit that an attack could keep: ``has_limit`` is then False.
+    ``has_limit`` is False for a run without privacy.
     """
 
     attack: str
@@ -32,10 +32,9 @@ class AttackRow:
 
 
 def confidence_rows(report: CalibrationReport, *, measured: Collection[str] = ()) -> list[tuple[str, str, str, str]]:
-    """Return the figures of a calibration report, as ``CONFIDENCE_HEADER`` says.
+    """Return the figures of a calibration report under ``CONFIDENCE_HEADER``.
 
-    Figures that stand beside them already, by their names in ``measured``, are left out: the same number with an
-    interval made in another way would only puzzle.
+    Figures named in ``measured`` are left out: the page shows them already, with another kind of interval.
     """
     bins = f"{len(report.reliability.bins)} bins of {report.reliability.binning.value}"
     count, worst = report.num_examples, report.reliability.worst_bin_size
@@ -56,13 +55,13 @@ def confidence_rows(report: CalibrationReport, *, measured: Collection[str] = ()
     return [
         (name, shown(found.value, is_share), f"{shown(found.low, is_share)} to {shown(found.high, is_share)}", f"{n:,}")
         for name, found, is_share, n in named
-        # files of earlier versions hold no interval of the two parts
+        # Files of earlier versions hold no interval of the two parts.
         if found is not None and name not in already_shown
     ]
 
 
 def membership_rows(report: MembershipReport) -> list[AttackRow]:
-    """Return the area and the hits at few false alarms, each with its counts and beside its limit, rounded up."""
+    """Return the area under the curve and the members found at few false accusations, with their limits rounded up."""
     area = report.area
     rows = [
         AttackRow(

@@ -17,7 +17,7 @@ from privet.effects.reliability import CalibrationReport
 from privet.errors import CheckpointError
 from privet.plan import Plan
 from privet.reports.audits import AuditRecord, read_audit
-from privet.reports.long_tail_pictures import read_long_tail, read_picture
+from privet.reports.long_tail_pictures import read_picture
 from privet.reports.reconstruction_rows import read_rebuilt
 from privet.runs.ledger_check import LedgerCheck, check_ledger
 from privet.runs.measures import Metrics
@@ -25,14 +25,14 @@ from privet.runs.recipes.recipe import Recipe
 from privet.runs.resuming import stored_plan, stored_recipe
 from privet.runs.run_files import RunFiles, listed, read_json, read_lines, read_result, read_text
 
-# From the shortest to the longest gradient of a batch, in tenths.
+# Deciles of the gradient norms of a batch, with minimum and maximum.
 NUM_NORM_QUANTILES = 11
 NOT_RECORDED = "not recorded"
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnprotectedRow:
-    """One step's values outside the guarantee."""
+    """Values of one step that the guarantee does not cover."""
 
     step: int
     mean_loss: float | None
@@ -43,27 +43,27 @@ class UnprotectedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContent:
-    """Everything a report shows.
+    """The content of a report.
 
     Attributes:
         folder: The run's folder.
         recipe: The recipe; None for a training loop of the user's own.
-        recipe_text: The same, as written.
+        recipe_text: The recipe file.
         plan: The plan.
         promised: The plan's guarantee.
         ledger: The checked ledger.
         metrics: Measures on test data, where they may be shown.
-        unprotected: Values outside the guarantee, where there are any.
-        environments: One entry per process that worked on the run.
+        unprotected: Values that the guarantee does not cover, if they were stored.
+        environments: One entry per process of the run.
         calibration: Calibration of the model's confidence, if it was measured.
         membership: Results of membership attacks, if they were run.
-        fairness: Measures for classes and groups, if they were asked for.
+        fairness: Measures for classes and groups, if they were requested.
         robustness: Accuracy under attack, if it was measured.
-        growth: The length of the weights beside the length that noise explains, if it is known.
+        growth: The norm of the weights beside the norm that noise explains, if it is known.
         audit: Findings of audits of the plan, if they were run.
-        long_tail: Public test pictures of lowest and highest loss as a link that holds them, where they were asked for.
+        long_tail: Public test pictures of lowest and highest loss as a data URL, if they were requested.
         rebuilt: Measures of test pictures rebuilt from gradients, if the attack was run.
-        rebuilt_pictures: The same as a link that holds the pictures.
+        rebuilt_pictures: The rebuilt pictures as a data URL.
     """
 
     folder: Path
@@ -87,7 +87,7 @@ class RunContent:
 
     @property
     def title(self) -> str:
-        """The recipe's name; of a run without one, its folder's."""
+        """The recipe's title, or the folder's name without a recipe."""
         return self.folder.resolve().name if self.recipe is None else self.recipe.title
 
     @property
@@ -97,12 +97,12 @@ class RunContent:
 
     @property
     def data_name(self) -> str:
-        """The data set's name, as far as the folder knows."""
+        """The data set's name, if the folder records it."""
         return NOT_RECORDED if self.recipe is None else self.recipe.info.name
 
     @property
     def model_name(self) -> str:
-        """The network's name, as far as the folder knows."""
+        """The network's name, if the folder records it."""
         return NOT_RECORDED if self.recipe is None else self.recipe.model
 
     @property
@@ -118,17 +118,17 @@ class RunContent:
 
     @property
     def agrees(self) -> bool:
-        """Whether the ledger, the plan in its first row and the plan file all say the same."""
+        """Whether the ledger, the plan in its first row and the plan file agree."""
         return self.ledger.mismatch is None and self.plan.matches_hash(self.ledger.plan_hash)
 
 
 def have_same_data(runs: Sequence[RunContent]) -> bool:
-    """Whether all runs are known to be about the same data."""
+    """Whether all runs are known to use the same data."""
     return all(run.recipe is not None for run in runs) and len({run.data_name for run in runs}) == 1
 
 
 def gather(folder: str | Path) -> RunContent:
-    """Read a run folder, of a recipe or of a training loop of one's own; the latter knows its plan and ledger alone.
+    """Read a run folder of a recipe or of a user's own training loop; the latter holds only plan and ledger.
 
     Raises:
         PrivetError: the folder is not a run's, a file is damaged, or the ledger's chain is broken.
@@ -157,7 +157,7 @@ def gather(folder: str | Path) -> RunContent:
         fairness=read_fairness(files),
         robustness=None if attacked is None else attacked[0],
         growth=None if attacked is None else attacked[1],
-        long_tail=read_long_tail(files) if recipe.is_public else None,
+        long_tail=read_picture(files.long_tail) if recipe.is_public else None,
         audit=read_audit(files),
         rebuilt=read_rebuilt(files) if recipe.is_public else None,
         rebuilt_pictures=read_picture(files.reconstruction_pictures) if recipe.is_public else None,
@@ -180,12 +180,12 @@ def _own_loop(files: RunFiles) -> RunContent:
 
 
 def read_calibration(files: RunFiles) -> CalibrationReport | None:
-    """Read what was measured of the model's confidence; None when it was not."""
+    """Read the calibration of the model; None if it was not measured."""
     return read_result(files.calibration, CalibrationReport.from_dict)
 
 
 def read_membership(files: RunFiles) -> tuple[MembershipReport, ...]:
-    """Read what attacks on the model achieved; nothing when there were none."""
+    """Read the results of membership attacks; empty if none was run."""
 
     def parse(found: dict[str, Any]) -> tuple[MembershipReport, ...]:
         return tuple(MembershipReport.from_dict(row) for row in listed(found.get("attacks")))
@@ -194,12 +194,12 @@ def read_membership(files: RunFiles) -> tuple[MembershipReport, ...]:
 
 
 def read_fairness(files: RunFiles) -> FairnessReport | None:
-    """Read what was measured of classes and groups; None when it was not."""
+    """Read the measures of classes and groups; None if they were not measured."""
     return read_result(files.fairness, FairnessReport.from_dict)
 
 
 def read_robustness(files: RunFiles) -> tuple[RobustnessReport, WeightGrowth | None] | None:
-    """Read what was measured under attack, and of the weights' length; None when it was not."""
+    """Read accuracy under attack and the norm of the weights; None if they were not measured."""
 
     def parse(found: dict[str, Any]) -> tuple[RobustnessReport, WeightGrowth | None]:
         growth = found.get("growth")

@@ -1,4 +1,4 @@
-"""The difference of two measured figures with an interval, and when it may be said in words."""
+"""Differences of two measured figures with intervals, and their text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from privet.effects.reliability import Interval
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One measured number with what it rests on.
+    """One measured number.
 
     Attributes:
         value: The number.
         low: Lower end of its 95 % interval.
-        high: Upper end.
-        num_examples: How many examples it rests on.
+        high: Upper end of its 95 % interval.
+        num_examples: Number of examples measured.
     """
 
     value: float
@@ -27,10 +27,10 @@ class Figure:
 
 
 def difference(first: Figure, second: Figure) -> Interval:
-    """Return second minus first with an interval made of both intervals (Zou and Donner, 2008).
+    """Return second minus first with an interval from both intervals (Zou and Donner, 2008).
 
-    The two are taken as independent. Runs that are measured on the same test examples usually agree on which are hard,
-    so for them the interval is rather too wide: a difference is missed sooner than invented.
+    The two figures are assumed to be independent. Figures of runs that share test examples are positively correlated,
+    so their interval is too wide rather than too narrow.
 
     Edge cases: an infinite end of an interval gives an infinite end.
     """
@@ -43,12 +43,12 @@ def difference(first: Figure, second: Figure) -> Interval:
 
 
 def is_supported(found: Interval) -> bool:
-    """Whether the interval leaves no doubt which of the two is larger: it does not hold zero."""
+    """Whether the interval excludes zero."""
     return found.low > 0 or found.high < 0
 
 
 def shown_numbers(values: Sequence[float], *, sign: str = "") -> tuple[str, ...]:
-    """Return figures that stand together with equally many decimals: four, or more digits where all are tiny.
+    """Return the figures of one table row with equally many decimals: four, or more where all are tiny.
 
     Examples:
         >>> shown_numbers([1.07, 0.92634, 0.5])
@@ -57,7 +57,7 @@ def shown_numbers(values: Sequence[float], *, sign: str = "") -> tuple[str, ...]
         ('-1.234e-05',)
     """
     is_tiny = 0 < max((abs(value) for value in values), default=0.0) < 0.001
-    # z: what is rounded to zero has no minus.
+    # z: a negative number that is rounded to zero loses its sign.
     return tuple(f"{value:{sign}z.4g}" if is_tiny else f"{value:{sign}z.4f}" for value in values)
 
 

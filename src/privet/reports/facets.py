@@ -1,4 +1,4 @@
-"""Facets for comparing runs: each is one kind of figure, with an interval, of every run that has it."""
+"""Facets of a comparison: one kind of figure, with an interval, for every run that has it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Facet:
 
     Attributes:
         key: Short name of fixed words, for file names.
-        name: The measured quantity, in words; may hold words of a file.
-        axis: The same in fixed words, for pictures.
-        more: The word for a run with a larger figure, such as ``more accurate``.
-        less: The word for a run with a smaller figure.
+        name: Name of the measured quantity; may contain text from a file.
+        axis: Fixed name for plots.
+        more: Phrase for a run with a larger figure, such as ``more accurate``.
+        less: Phrase for a run with a smaller figure.
         is_share: Whether it is shown in percent.
-        interval: How its 95 % intervals were made, in words.
-        figures: One per run; None where the run does not have it.
+        interval: Method of its 95 % intervals.
+        figures: One per run; None for a run without it.
     """
 
     key: str
@@ -37,12 +37,12 @@ class Facet:
 
     @property
     def num_known(self) -> int:
-        """How many runs have the figure."""
+        """Number of runs with the figure."""
         return sum(figure is not None for figure in self.figures)
 
 
 def facets_of(runs: Sequence[RunContent]) -> list[Facet]:
-    """Return every facet that at least one run has, in the order of a page."""
+    """Return every facet that at least one run has, in the order of the page."""
     found = [*_measures(runs), _calibration(runs), *_gaps(runs), *_robustness(runs), *_attacks(runs), _rebuilt(runs)]
     return [facet for facet in found if facet.num_known]
 
@@ -52,7 +52,7 @@ def _figure(found: Interval, num_examples: int) -> Figure:
 
 
 def _names(runs: Sequence[RunContent], of: Callable[[RunContent], Sequence[str]]) -> list[str]:
-    """Return the names that any run has, in the order of their first appearance."""
+    """Return the names of all runs, in the order of their first appearance."""
     return list(dict.fromkeys(name for run in runs for name in of(run)))
 
 
@@ -164,7 +164,7 @@ def _attacks(runs: Sequence[RunContent]) -> list[Facet]:
         counts = min(found[0].num_members, found[0].num_non_members)
         return Figure(value=area.value, low=area.low, high=area.high, num_examples=counts)
 
-    # a network that was never trained is the same in every run
+    # The control, an untrained network, is the same in every run.
     trained = [[one.attack for one in run.membership if not one.attack.endswith(NEVER_TRAINED)] for run in runs]
     names = list(dict.fromkeys(name for own in trained for name in own))
     return [

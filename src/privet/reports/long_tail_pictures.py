@@ -1,4 +1,4 @@
-"""The long tail of a run as a picture: the public test pictures of lowest and of highest loss, side by side."""
+"""The long tail of a run as a picture: public test pictures of lowest and highest loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_BYTES = 5_000_000
 
 
 def write_long_tail(folder: str | Path, found: TailPictures) -> Path:
-    """Draw the pictures into a run's folder, where its report finds them, and return the path."""
+    """Draw the pictures into a file of the run's folder, for its report, and return the path."""
     path = RunFiles(folder=Path(folder)).long_tail
     low, high = found.easiest_losses, found.hardest_losses
     right = f"{found.num_right_among_hardest} of {len(high)} right"
@@ -36,17 +36,8 @@ def write_long_tail(folder: str | Path, found: TailPictures) -> Path:
     return path
 
 
-def read_long_tail(files: RunFiles) -> str | None:
-    """Return the picture as a link that holds it; None when there is none.
-
-    Raises:
-        CheckpointError: the file is a link, a pipe, too large or not a PNG file.
-    """
-    return read_picture(files.long_tail)
-
-
 def read_picture(path: Path) -> str | None:
-    """Return a PNG file of a run's folder as a link that holds it; None when it is not there.
+    """Return a PNG file of a run's folder as a data URL; None if it does not exist.
 
     Raises:
         CheckpointError: the file is a link, a pipe, too large or not a PNG file.

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def load_template(name: str, *, package: str = "privet", folder: str = "reports/templates") -> Template:
-    """Return a template of a package; the page that it renders loads nothing and runs nothing.
+    """Return a template of a package; its page is self-contained and has no scripts.
 
     Args:
-        name: Its file name.
-        package: The package that holds it. It may build on the templates of privet.
-        folder: Where in that package.
+        name: File name of the template.
+        package: The package of the template. It may extend the templates of privet.
+        folder: Folder of the template in that package.
 
     Raises:
         DependencyError: the packages that draw and write reports are not installed.

@@ -1,4 +1,4 @@
-"""Pictures side by side: originals in the first row, rebuilt ones below."""
+"""A grid of pictures, such as originals in the first row and rebuilt pictures below."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _LABEL = 1.5  # inches left of them
 
 
 def picture_grid(rows: Mapping[str, Tensor], *, captions: Mapping[str, str] | None = None) -> bytes:
-    """Draw rows of pictures under their names, as a PNG file.
+    """Draw rows of pictures with their names, as a PNG file.
 
-    Pictures of people's data are people's data: draw such a grid of public images only.
+    Pictures are records: draw such a grid of public images only.
 
     Args:
-        rows: Pictures ``[picture, channel, height, width]`` from 0 to 1 by the row's name, as many in every row.
+        rows: Pictures ``[picture, channel, height, width]`` from 0 to 1 by the row's name, equally many in every row.
         captions: A line under a row's name, such as its mean squared error.
 
     Returns:
@@ -39,7 +39,7 @@ def picture_grid(rows: Mapping[str, Tensor], *, captions: Mapping[str, str] | No
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(_LABEL + _SIDE * shape[0], _SIDE * len(rows)), dpi=120)
-    FigureCanvasAgg(figure)  # a figure of its own, without the global state of pyplot
+    FigureCanvasAgg(figure)  # without the global state of pyplot
     axes = figure.subplots(len(rows), shape[0], squeeze=False)
     left = _LABEL / (_LABEL + _SIDE * shape[0])
     figure.subplots_adjust(left=left, right=0.99, top=0.99, bottom=0.01, wspace=0.05, hspace=0.05)

@@ -1,7 +1,7 @@
-"""The plots of a report as inline SVG, each with the numbers it shows.
+"""The plots of a report as inline SVG, each with its numbers.
 
 Text stays text, colours of text and lines follow the page (light or dark), and the same run gives the same bytes.
-Labels are fixed words: nothing that comes from a file is drawn.
+Labels are fixed words: no text from a file is drawn.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette, which people with any colour vision can distinguish; readable on white and on near-black.
 BLUE, ORANGE, GREEN = "#3a8fd0", "#d9822b", "#1fa187"
-# Paler versions for hatched areas: the hatching is drawn in the full colour, and transparency does not survive it.
+# Paler versions for hatched areas: hatching and transparency cannot be combined.
 PALE = {BLUE: "#bcd9ee", ORANGE: "#f2d3b0", GREEN: "#b0ddd4"}
-# Stand-ins that are exchanged for the page's own colours after drawing.
+# Placeholders that are replaced by the page's own colours after drawing.
 INK, _GRID = "#010203", "#040506"
 _WIDTH, _HEIGHT = 4.5, 2.9
 _QUICKER_BOUND = (
-    " Before the last round these are bounds that are quick to compute; the epsilon beside a measurement of the same "
-    "step may be smaller, and both hold."
+    " Before the last round the line shows upper bounds that are quick to compute; the epsilon of a measurement at the "
+    "same step may be smaller, and both hold."
 )
 
 _STYLE = {
@@ -66,9 +66,9 @@ class Plot:
     """One figure and its numbers.
 
     Attributes:
-        name: Short name, for the file name of its numbers.
-        title: What is shown.
-        note: How to read it.
+        name: File name of its numbers, without suffix.
+        title: Title of the plot.
+        note: Advice for the reader.
         svg: The picture.
         columns: Names of the columns of numbers.
         rows: The numbers.
@@ -88,22 +88,22 @@ class Plot:
 
     @property
     def labelled_svg(self) -> str:
-        """The picture with its name and how to read it, for people who listen to the page."""
+        """The picture with title and note as its label for screen readers."""
         label = escape(f"{self.title}. {self.note}", quote=True)
         return self.svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
 
     @property
     def csv_link(self) -> str:
-        """The numbers as a link that holds them."""
+        """The numbers as a data URL."""
         lines = [",".join(self.columns), *(",".join(row) for row in self.cells)]
         return "data:text/csv;base64," + base64.b64encode(("\r\n".join(lines) + "\r\n").encode()).decode()
 
 
 def profile_plot(event: DpEvent, adjacency: Adjacency, *, epsilon: float, delta: float) -> Plot:
-    """Every (epsilon, delta) pair that holds at once, with the reported one marked."""
+    """Plot every (epsilon, delta) pair that holds, with the reported one marked."""
     top = max(epsilon * 2, 0.5)
     profile = privacy_profile(event, adjacency=adjacency, epsilons=np.linspace(0.0, top, 161))
-    # Below this the accountant rounds up, and a flat line would look like a floor of the mechanism.
+    # Below this delta the accountant rounds up; the flat line would look like a property of the mechanism.
     seen = profile.deltas > SMALLEST_PLD_DELTA
     epsilons, deltas = profile.epsilons[seen], profile.deltas[seen]
 
@@ -131,14 +131,14 @@ def spending_plot(
     epsilon_spent: float,
     is_quicker_than_measurements: bool = False,
 ) -> Plot:
-    """Epsilon against rounds, with the place where the ledger stands.
+    """Plot epsilon against rounds, with the ledger's charged rounds marked.
 
     Args:
-        table: Rows of (rounds, epsilon spent by then at most).
-        rounds_charged: Where the ledger stands.
-        epsilon_spent: What it has spent there.
+        table: Rows of (rounds, upper bound on the epsilon spent).
+        rounds_charged: Rounds charged in the ledger.
+        epsilon_spent: Epsilon spent by these rounds.
         is_quicker_than_measurements: The page also shows measurements with the accountant's own epsilon, which may
-            be smaller than the quick bounds of the table: the note says why the two differ.
+            be smaller than the quick bounds of the table: the note explains the difference.
     """
     rounds, epsilons = [row[0] for row in table], [row[1] for row in table]
 
@@ -158,7 +158,7 @@ def spending_plot(
     return Plot(
         name="epsilon-by-round",
         title="Budget over the run",
-        note="What the plan spends by each round, and where the ledger stands."
+        note="Epsilon of the plan after each round; the dot marks the charged rounds of the ledger."
         + (_QUICKER_BOUND if is_quicker_than_measurements else ""),
         svg=draw_svg("epsilon-by-round", draw),
         columns=("round", "epsilon"),
@@ -167,7 +167,7 @@ def spending_plot(
 
 
 def curve_plot(curve: Sequence[CurvePoint], *, is_share: bool) -> Plot:
-    """The measure over steps, with its interval."""
+    """Plot the measure against steps, with its interval."""
     steps = [point.step for point in curve]
     values = [point.measure.value for point in curve]
     lows, highs = [point.measure.low for point in curve], [point.measure.high for point in curve]
@@ -193,7 +193,7 @@ def curve_plot(curve: Sequence[CurvePoint], *, is_share: bool) -> Plot:
 
 
 def budget_plot(curve: Sequence[CurvePoint], *, is_share: bool) -> Plot:
-    """The measure against the epsilon spent by then, with its interval."""
+    """Plot the measure against the epsilon spent at its step, with its interval."""
     spent = [point.epsilon for point in curve]
     measures = [point.measure for point in curve]
     label = "test accuracy" if is_share else "test error"
@@ -207,8 +207,8 @@ def budget_plot(curve: Sequence[CurvePoint], *, is_share: bool) -> Plot:
 
     return Plot(
         name="measure-by-epsilon",
-        title="What the budget buys",
-        note="The same points against the budget spent by then: one run on its way, not one run per budget.",
+        title=f"{'Accuracy' if is_share else 'Test error'} against epsilon spent",
+        note="The same measures against the epsilon spent at their step: one run over time, not one run per epsilon.",
         svg=draw_svg("measure-by-epsilon", draw),
         columns=("epsilon", "value", "low", "high", "n"),
         rows=tuple(
@@ -218,7 +218,7 @@ def budget_plot(curve: Sequence[CurvePoint], *, is_share: bool) -> Plot:
 
 
 def plain_powers(axis: Axis) -> None:
-    """Write powers of ten as 1e-05: the usual raised exponents are formulas, which are switched off here."""
+    """Write powers of ten as 1e-05: matplotlib's raised exponents are formulas, which are switched off here."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(base=10, numticks=7))
@@ -227,7 +227,7 @@ def plain_powers(axis: Axis) -> None:
 
 
 def draw_svg(name: str, draw: Callable[[Axes], None]) -> str:
-    """Draw on fresh axes and return an SVG element that takes its colours from the page."""
+    """Draw on new axes and return an SVG element with the colours of the page."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -243,7 +243,7 @@ def draw_svg(name: str, draw: Callable[[Axes], None]) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'<svg ([^>]*?)width="[^"]*" height="[^"]*"', r"<svg \1", text, count=1)
     text = re.sub(r'<svg ([^>]*?)height="[^"]*"([^>]*?)width="[^"]*"', r"<svg \1\2", text, count=1)
-    # Names inside an SVG are names of the whole page: each picture gets its own.
+    # Ids inside an SVG element are ids of the whole page: each picture gets its own prefix.
     text = re.sub(r'id="([^"]+)"', rf'id="{name}-\1"', text)
     text = re.sub(r'(href="#|url\(#)', rf"\1{name}-", text)
     return text.replace(INK, "currentColor").replace(_GRID, "var(--grid)")

@@ -1,4 +1,4 @@
-"""Rebuilt pictures of a run, in rows of measures and as a grid with the originals above."""
+"""Rebuilt pictures of a run, as table rows of measures and as a grid under the originals."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MEASURES = (("mse", "mean squared error", ".4f"), ("psnr", "PSNR, dB", ".1f"), 
 
 
 def write_rebuilt(folder: str | Path, found: RebuiltPictures) -> Path:
-    """Draw the pictures into a run's folder, where its report finds them, and return the path."""
+    """Draw the pictures into a file of the run's folder, for its report, and return the path."""
     path = RunFiles(folder=Path(folder)).reconstruction_pictures
     rows = {row.name: row for row in found.report.rows}
     captions = {name: f"MSE {row.mse.value:.3f}\nSSIM {row.ssim.value:z.2f}" for name, row in rows.items()}
-    # The labels stand left of the pictures, in two short lines.
+    # The labels are left of the pictures, in two short lines.
     short = {name: name.replace(" as ", "\nas ", 1).replace("as this run ", "as this run\n", 1) for name in rows}
     lines = {"originals": found.originals} | {short[name]: found.rebuilt[name] for name in rows}
     write_durably(path, picture_grid(lines, captions={short[name]: text for name, text in captions.items()}))
@@ -30,12 +30,12 @@ def write_rebuilt(folder: str | Path, found: RebuiltPictures) -> Path:
 
 
 def read_rebuilt(files: RunFiles) -> RebuiltReport | None:
-    """Read the report on rebuilt pictures; None when nothing was asked for."""
+    """Read the report on rebuilt pictures; None if the attack was not run."""
     return read_result(files.reconstruction, RebuiltReport.from_dict)
 
 
 def rebuilt_rows(report: RebuiltReport) -> list[tuple[str, ...]]:
-    """Return three measures of every line, as ``REBUILT_HEADER`` says; intervals are over pictures, by Student's t."""
+    """Return three measures of every row of pictures under ``REBUILT_HEADER``, with Student's t intervals."""
     rows: list[tuple[str, ...]] = []
     for row in report.rows:
         for key, words, form in _MEASURES:
@@ -48,13 +48,13 @@ def rebuilt_rows(report: RebuiltReport) -> list[tuple[str, ...]]:
 def rebuilt_note(report: RebuiltReport) -> str:
     """Return a note on the knowledge of the attacker."""
     seen = (
-        "The run hides nothing, so there is one line."
+        "The run neither clips nor adds noise, so there is one row."
         if report.noise_std is None
-        else f"The run's line has its clipping, noise of standard deviation {report.noise_std:.3g} on every coordinate "
+        else f"The run's row has its clipping, noise of standard deviation {report.noise_std:.3g} on every coordinate "
         f"and a mask of rate {report.mask_rate:g}."
     )
     return (
-        f"Inverting Gradients (Geiping et al. 2020), {report.num_steps:,} steps, against the network as it begins. The "
+        f"Inverting Gradients (Geiping et al. 2020), {report.num_steps:,} steps, on the network before training. The "
         f"attacker knows the label, the mask and every other record of the batch. {seen} An attack that fails on bare "
         "gradients says nothing about the noise, and a stronger one may exist."
     )

@@ -20,9 +20,9 @@ class ModelFile:
     """The identity of a file of weights.
 
     Attributes:
-        name: Of the file, without its folder.
-        sha256: Of its bytes.
-        num_coordinates: Numbers in it; those that were trained are among them.
+        name: File name, without its folder.
+        sha256: SHA-256 of its bytes.
+        num_coordinates: Numbers in it, trained or not.
     """
 
     name: str
@@ -30,7 +30,6 @@ class ModelFile:
     num_coordinates: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {"file": self.name, "sha256": self.sha256, "num_coordinates": self.num_coordinates}
 
 

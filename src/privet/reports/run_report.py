@@ -1,4 +1,4 @@
-"""A run as one self-contained HTML file: no script, nothing fetched, everything that came from a file escaped."""
+"""The report of a run: one self-contained HTML file without scripts; all values are escaped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from privet.reports.differences import shown_numbers
 from privet.reports.page import load_template
 from privet.reports.reconstruction_rows import REBUILT_HEADER, rebuilt_note, rebuilt_rows
 from privet.reports.statement import attack_bounds, percent, promise, terms
-from privet.runs.ledger_check import lost_words
+from privet.runs.ledger_check import lost_steps_text
 from privet.runs.measures import Measure
 from privet.runs.run_files import write_whole
 from privet.vocabulary import Release
@@ -44,9 +44,9 @@ def write_report(
 
     Args:
         folder: The run's folder.
-        output: Where to write.
-        content: What ``gather(folder)`` returned, where it is already at hand.
-        baseline: A run without privacy, or with little, to show beside it.
+        output: Path of the report.
+        content: The result of ``gather(folder)``, if the caller has it already.
+        baseline: A run with little or no privacy, to compare with.
 
     Raises:
         PrivetError: the folder is not a run's, the ledger's chain is broken, or the file cannot be written.
@@ -124,7 +124,7 @@ def _confidence(content: RunContent) -> list[tuple[str, ...]] | None:
 
 
 def _membership(content: RunContent) -> list[tuple[str, AttackRow]]:
-    """Return (number and name of the attack, row) of every measure; pictures know attacks by their number."""
+    """Return (number and name of the attack, row) of every measure; plots refer to attacks by number."""
     return [
         (f"{number}: {row.attack}", row)
         for number, found in enumerate(content.membership, start=1)
@@ -164,7 +164,7 @@ def stamps(content: RunContent) -> list[tuple[str, str]]:
     if not content.agrees:
         found.append(("bad", "ledger mismatch"))
     if content.recipe is not None and content.is_public:
-        # Data of the user's own are public because the user says so; that makes no benchmark of them.
+        # A user's own data are public by declaration, and not a benchmark.
         found.append(("plain", "benchmark data" if content.recipe.info.public else "data declared public"))
     if not content.is_finished:
         found.append(("warn", "unfinished run"))
@@ -172,7 +172,7 @@ def stamps(content: RunContent) -> list[tuple[str, str]]:
 
 
 def _tiles(content: RunContent) -> list[tuple[str, str, str]]:
-    """Return (name, value, note) of the few numbers that come first."""
+    """Return (name, value, note) of the headline numbers."""
     spent = content.ledger.spent
     note = "not promised" if spent.not_private_because else f"promised {rounded_up(content.promised.epsilon)}"
     tiles = [
@@ -204,7 +204,7 @@ def _measure_row(measure: Measure) -> dict[str, str]:
 
 
 def _comparison(content: RunContent) -> list[tuple[str, str, str, bool]]:
-    """Return (what, planned, in the ledger, fine) for everything that can be held against the plan."""
+    """Return (name, planned, in the ledger, whether they agree) for every quantity of the plan."""
     ledger, promised = content.ledger, content.promised
     return [
         (
@@ -219,8 +219,8 @@ def _comparison(content: RunContent) -> list[tuple[str, str, str, bool]]:
             rounded_up(ledger.spent.epsilon),
             ledger.spent.epsilon <= promised.epsilon,
         ),
-        ("rounds run otherwise", "0", f"{ledger.num_mismatches:,}", ledger.num_mismatches == 0),
-        ("steps lost, and paid for", "any", lost_words(ledger), True),
+        ("rounds that differ from the plan", "0", f"{ledger.num_mismatches:,}", ledger.num_mismatches == 0),
+        ("steps charged and not in the model", "any number", lost_steps_text(ledger), True),
         ("hash chain", "intact", f"intact, {ledger.num_rows:,} rows", True),
         (
             "plan",
@@ -247,7 +247,7 @@ def _privacy_plots(content: RunContent) -> list[Any]:
 
 
 def _audited(content: RunContent) -> tuple[float, float] | None:
-    """Return the best (epsilon, delta) that audits of the whole plan proved; None where they proved nothing."""
+    """Return the largest (epsilon, delta) that audits of the whole plan proved; None if they proved nothing."""
     if content.audit is None or not content.plan.matches_hash(content.audit.plan_hash):
         return None
     whole = [
@@ -255,7 +255,7 @@ def _audited(content: RunContent) -> tuple[float, float] | None:
         for found in content.audit.findings
         if found.num_rounds == content.plan.num_rounds
         and 0 < found.epsilon_bound < math.inf
-        # The audit with little noise is about less than the run's.
+        # The audit with little noise does not have the run's noise.
         and math.isclose(found.noise_claim, content.noise_multiplier or math.nan, rel_tol=1e-9)
     ]
     return max(whole, default=None)
@@ -270,7 +270,7 @@ def _utility_plots(content: RunContent) -> list[Any]:
         table = content.plan.epsilon_by_round
         charged, epsilon = ledger.rounds_charged, ledger.spent.epsilon
         points = () if content.metrics is None else content.metrics.curve
-        # Where the last model alone is released, a row is about another plan than this one, and never a quicker bound.
+        # Where only the last model is released, the rows belong to plans with fewer rounds and are no quick bounds.
         is_quicker = len(points) > 1 and content.plan.release is Release.EVERY_ITERATE
         found.append(
             plots.spending_plot(
@@ -302,7 +302,7 @@ def _examination_plots(content: RunContent) -> list[Any]:
 
 
 def _side_effects(content: RunContent) -> dict[str, Any] | None:
-    """Return what is shown of groups and attacks; None when neither was asked for."""
+    """Return the content of the section on groups and attacks; None if neither was measured."""
     from privet.reports import side_effect_plots, side_effect_rows
 
     fairness, robustness = content.fairness, content.robustness
@@ -310,7 +310,7 @@ def _side_effects(content: RunContent) -> dict[str, Any] | None:
         return None
     info = content.recipe.info
     attributes = () if fairness is None else fairness.attributes
-    # A declared column is known by its name and by each of its categories.
+    # Declared names: of columns and of their categories.
     parts = [part for name in info.feature_names for part in (name.partition("=")[0], name.partition("=")[2])]
     known = {"class", *info.class_names, *parts} - {""}
     plots = [
@@ -344,7 +344,7 @@ def _dataset(content: RunContent) -> list[tuple[str, str]]:
 
 
 def _flat(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return (name, text) of every value; a table within the table keeps the names of its entries."""
+    """Return (name, text) of every value; nested tables are flattened."""
     rows: list[tuple[str, str]] = []
     for key, value in values.items():
         rows += _flat(value) if isinstance(value, Mapping) else [(key, str(value))]

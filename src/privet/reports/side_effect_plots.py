@@ -1,4 +1,4 @@
-"""The plots of side effects: accuracy of every group with its interval, and accuracy by the radius of an attack."""
+"""Plots of side effects: accuracy of every group, and accuracy by the radius of an attack."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _LONGEST_NAME = 20
 
 
 def _drawn_names(report: AttributeReport, known: Collection[str]) -> list[str]:
-    """Return the groups' names as far as the data set declares them: nothing else that comes from a file is drawn."""
+    """Return the groups' names if the data set declares them: no other text from a file is drawn."""
     names = [group.name for group in report.groups]
     shown = [name if name in known else f"group {place + 1}" for place, name in enumerate(names)]
     return [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}." for name in shown]
 
 
 def group_plot(report: AttributeReport, *, number: int, known_names: Collection[str]) -> Plot:
-    """Accuracy of each group with its interval, the worst group marked by colour and hatch.
+    """Plot the accuracy of each group with its interval; the worst group is hatched.
 
     Args:
         report: The groups of one attribute.
-        number: Which attribute it is, for the name of the plot.
+        number: Number of the attribute, for the name of the plot.
         known_names: Names of groups and attributes that the data set declares.
     """
     names = _drawn_names(report, known_names)
@@ -43,7 +43,7 @@ def group_plot(report: AttributeReport, *, number: int, known_names: Collection[
             axes.barh([place], [value], height=0.7, hatch="//" if is_worst else None, **shades)
             axes.plot([low, high], [place, place], color=INK, linewidth=1.6, solid_capstyle="butt")
             axes.plot([low, high], [place, place], "|", color=INK, markersize=7)
-        axes.set(xlabel="share that is right", xlim=(0, 1), ylim=(len(names) - 0.4, -0.6))
+        axes.set(xlabel="accuracy", xlim=(0, 1), ylim=(len(names) - 0.4, -0.6))
         axes.set_yticks(places, names)
         axes.grid(axis="y", visible=False)
         axes.set_axisbelow(True)
@@ -62,7 +62,7 @@ def group_plot(report: AttributeReport, *, number: int, known_names: Collection[
 
 
 def radius_plot(report: RobustnessReport) -> Plot:
-    """Accuracy against the radius of the attack, with score intervals."""
+    """Plot accuracy against the radius of the attack, with score intervals."""
     radii = [point.radius for point in report.points]
 
     def draw(axes: Axes) -> None:
@@ -71,12 +71,12 @@ def radius_plot(report: RobustnessReport) -> Plot:
         )
         axes.fill_between(radii, lows, highs, color=BLUE, alpha=0.2, linewidth=0)
         axes.plot(radii, values, "o-", color=BLUE, markersize=4, clip_on=False)
-        axes.set(xlabel="radius of the change", ylabel="share that is right", xlim=(0, max(radii)), ylim=(0, 1))
+        axes.set(xlabel="radius of the change", ylabel="accuracy", xlim=(0, max(radii)), ylim=(0, 1))
 
     return Plot(
         name="robustness",
         title="Accuracy under attack",
-        note="Each input may be changed by up to the radius, to mislead the model. A better attack may find more.",
+        note="The attack may change each input by up to the radius. A better attack may mislead the model more often.",
         svg=draw_svg("robustness", draw),
         columns=("radius", "accuracy", "low", "high"),
         rows=tuple((p.radius, p.accuracy.value, p.accuracy.low, p.accuracy.high) for p in report.points),

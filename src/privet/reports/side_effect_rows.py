@@ -1,4 +1,4 @@
-"""Side effects in rows: classes and groups, gaps, where they come from, and accuracy under attack."""
+"""Table rows of side effects: classes and groups, gaps and their sources, and accuracy under attack."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _range(found: Interval, *, is_share: bool) -> str:
 
 
 def group_rows(report: AttributeReport) -> list[tuple[str, ...]]:
-    """Return one row per group of an attribute, as ``GROUP_HEADER`` says."""
+    """Return one row per group of an attribute under ``GROUP_HEADER``."""
     rows: list[tuple[str, ...]] = [
         (
             group.name,
@@ -45,7 +45,7 @@ def group_rows(report: AttributeReport) -> list[tuple[str, ...]]:
 
 
 def gap_rows(report: FairnessReport) -> list[tuple[str, ...]]:
-    """Return the gaps of every attribute, as ``GAP_HEADER`` says."""
+    """Return the gaps of every attribute under ``GAP_HEADER``."""
     rows: list[tuple[str, ...]] = []
     count = f"{report.num_examples:,}"
     for found in report.attributes:
@@ -64,13 +64,13 @@ def gap_rows(report: FairnessReport) -> list[tuple[str, ...]]:
             (f"share decided '{one.positive_class}'", one.demographic_parity, one.demographic_parity_interval),
             ("true or false positive rate", one.equalized_odds, one.equalized_odds_interval),
         ):
-            between = "not made" if interval is None else _range(interval, is_share=True)
+            between = "not computed" if interval is None else _range(interval, is_share=True)
             rows.append((f"{what}, by {one.attribute}", _percent(value), between, count, ""))
     return rows
 
 
 def source_rows(report: FairnessReport) -> list[tuple[str, ...]]:
-    """Return the expected sources of gaps, as ``SOURCE_HEADER`` says: factors on the loss against the best group."""
+    """Return the expected sources of gaps under ``SOURCE_HEADER``: factors on the loss against the best group."""
     return [
         (
             row.attribute,
@@ -83,7 +83,7 @@ def source_rows(report: FairnessReport) -> list[tuple[str, ...]]:
 
 
 def radius_rows(report: RobustnessReport) -> list[tuple[str, ...]]:
-    """Return accuracy by radius, as ``RADIUS_HEADER`` says."""
+    """Return accuracy by radius under ``RADIUS_HEADER``."""
     return [
         (
             f"{point.radius:.4f}",
@@ -96,15 +96,15 @@ def radius_rows(report: RobustnessReport) -> list[tuple[str, ...]]:
 
 
 def growth_sentence(growth: WeightGrowth) -> str:
-    """Say how much of the weights' length is what noise alone gives."""
+    """Say how much of the weights' norm noise alone explains."""
     return (
-        f"The weights have length {growth.measured:.1f}; noise alone would carry them {growth.from_noise:.1f} far, "
-        f"which explains {100 * growth.noise_share:.0f} % of the squared length."
+        f"The weights have norm {growth.measured:.1f}; noise alone would give a norm of {growth.from_noise:.1f}, "
+        f"which explains {100 * growth.noise_share:.0f} % of the squared norm."
     )
 
 
 def shift_rows(shift: FeatureShift) -> list[tuple[str, ...]]:
-    """Return the shift of every class and their mean, as ``SHIFT_HEADER`` says."""
+    """Return the shift of every class and their mean under ``SHIFT_HEADER``."""
     rows = [
         (
             found.name,
@@ -121,7 +121,7 @@ def shift_rows(shift: FeatureShift) -> list[tuple[str, ...]]:
 
 
 def shift_warning(shift: FeatureShift) -> str | None:
-    """Say for which classes a worse start than from scratch is predicted; None where it is for none."""
+    """Name the classes for which a worse start than from scratch is predicted; None if there are none."""
     if not shift.harmed_classes:
         return None
     extent = "and on average over the classes" if shift.harms_on_average else "though not on average over the classes"

@@ -1,4 +1,4 @@
-"""The guarantee of a run in words and figures, the way a reader meets it."""
+"""The guarantee of a run in sentences and figures, for readers of a report."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ ATTACK_RATES = (0.001, 0.01, 0.1)
 
 
 def terms(content: RunContent) -> list[tuple[str, str]]:
-    """Return the terms of the guarantee as (name, sentence) pairs; of a run that is not private, what was run."""
+    """Return the terms of the guarantee as (name, text); for a run that is not private, only sampling and noise."""
     spent, plan = content.ledger.spent, content.plan
     run = [
-        ("Sampling that was run", _sampling(content)),
-        ("Noise", f"multiplier {plan.noise.noise_multiplier or 0:.4f} of the clipping bound"),
+        ("Sampling", _sampling(content)),
+        ("Noise", f"noise multiplier {plan.noise.noise_multiplier or 0:.4f}, relative to the clipping bound"),
     ]
     if spent.not_private_because:
         return [("Protected", "nothing: no figure on this page is a promise"), *run]
@@ -28,15 +28,15 @@ def terms(content: RunContent) -> list[tuple[str, str]]:
         ("Accountant", _accountant(spent)),
         *run,
         (
-            "Search for settings",
-            "not counted: this ledger knows one run. Choosing among several runs on the same private data costs extra.",
+            "Hyper-parameter search",
+            "not counted: the ledger is of one run. Choosing among several runs on the same private data costs extra.",
         ),
     ]
     return found
 
 
 def promise(spent: Guarantee) -> str:
-    """Return the guarantee in plain sentences, without its assumptions, which a report lists below it."""
+    """Return the guarantee in sentences, without its assumptions, which a report lists below it."""
     return spent.statement().removesuffix("".join(f" It assumes that {each}." for each in spent.assumptions))
 
 
@@ -48,7 +48,7 @@ def _accountant(spent: Guarantee) -> str:
 
 
 def _sampling(content: RunContent) -> str:
-    """Say how records were drawn, for as many steps as were charged; a run may end before its plan does."""
+    """Describe the sampling of the charged steps; a run may end before its plan does."""
     planned, charged = content.plan.num_steps, content.ledger.steps_charged
     text = content.plan.sampling.described(charged)
     return text if charged == planned else f"{text}; {charged:,} of {planned:,} planned steps are charged"
@@ -64,5 +64,5 @@ def attack_bounds(content: RunContent) -> list[tuple[float, float]]:
 
 
 def percent(value: float) -> str:
-    """Return a probability as a percentage with three significant digits, rounded up: the form of every limit."""
+    """Return a limit as a percentage with three significant digits, rounded up."""
     return f"{rounded_up(100 * value, 3)} %"

@@ -1,4 +1,4 @@
-"""The trade-off of every attacker, with the attacks that were run on it and what audits proved."""
+"""Plots of the trade-off function, with the attacks that were run and the bounds that audits proved."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def trade_off_plots(
     attacks: Sequence[MembershipReport] = (),
     audited: tuple[float, float] | None = None,
 ) -> list[Plot]:
-    """The trade-off curve of the best attacker: whole, and its low end on logarithmic axes.
+    """Plot the trade-off curve of the best attacker: whole, and its low end on logarithmic axes.
 
     Args:
-        event: What was charged.
-        adjacency: What is protected.
-        attacks: Membership attacks on the model, drawn as curves and, at few false alarms, as points with intervals.
-        audited: Epsilon and delta that an audit of the whole run proved to be spent at least; None without one.
+        event: The composition of all charges.
+        adjacency: The neighbouring data sets of the guarantee.
+        attacks: Membership attacks on the model: curves, and points with intervals at few false accusations.
+        audited: Lower bound (epsilon, delta) that an audit of the whole run proved; None without an audit.
     """
     return [
         _whole(event, adjacency, attacks, audited),
@@ -46,7 +46,7 @@ def trade_off_plots(
 
 
 def proven_misses(epsilon: float, delta: float, false_positive_rates: Array) -> Array:
-    """Return the trade-off of (epsilon, delta): an attacker as good as an audit's gets to this line at some point."""
+    """Return the trade-off function of (epsilon, delta), which the audit's attacker reaches at some point."""
     steep = 1 - delta - math.exp(epsilon) * false_positive_rates
     flat = math.exp(-epsilon) * (1 - delta - false_positive_rates)
     return np.asarray(np.maximum(0.0, np.maximum(steep, flat)))
@@ -68,9 +68,9 @@ def _whole(
 
     def draw(axes: Axes) -> None:
         axes.fill_between(rates, 0, missed, color=BLUE, alpha=0.15, linewidth=0)
-        axes.plot(rates, missed, color=BLUE, label="no attacker gets below")
+        axes.plot(rates, missed, color=BLUE, label="limit of every attack")
         if audited is not None:
-            axes.plot(rates, table[2], color=INK, linestyle="--", linewidth=1.2, label="audit: at least this leaks")
+            axes.plot(rates, table[2], color=INK, linestyle="--", linewidth=1.2, label="proven by an audit")
         for place, values in enumerate(table[len(table) - len(attacks) :] if attacks else []):
             colour = _COLOURS[place % len(_COLOURS)]
             axes.plot(rates, values, color=colour, linewidth=1.3, label=f"attack {place + 1}")
@@ -78,10 +78,10 @@ def _whole(
         axes.set(xlabel="false accusations", ylabel="members missed", xlim=(0, 1), ylim=(0, 1))
         axes.legend(loc="upper right", fontsize=8)
 
-    note = "Whatever an attacker knows or computes, the pair of its error rates lies on or above the line."
+    note = "The error rates of every attacker lie on or above the line, whatever the attacker knows or computes."
     return Plot(
         name="trade-off",
-        title="Trade-off of every attacker",
+        title="Error rates of an attacker",
         note=note + (" Attacks are numbered as in their table below." if attacks else ""),
         svg=draw_svg("trade-off", draw),
         columns=tuple(columns),
@@ -94,11 +94,11 @@ def _low_end(event: DpEvent, adjacency: Adjacency, attacks: Sequence[MembershipR
     caught = 1 - trade_off(event, adjacency=adjacency, false_positive_rates=rates)
 
     def draw(axes: Axes) -> None:
-        axes.loglog(rates, caught, color=BLUE, label="no attacker gets above")
+        axes.loglog(rates, caught, color=BLUE, label="limit of every attack")
         axes.loglog(rates, rates, color=INK, linestyle=":", linewidth=1.2, label="guessing")
         for place, attack in enumerate(attacks):
             colour, mark = _COLOURS[place % len(_COLOURS)], _MARKS[place % len(_MARKS)]
-            # Apart from each other by a little: two attacks may find the same share at the same rate.
+            # Slightly shifted: two attacks may find the same share at the same rate.
             at = [point.level * 1.12 ** (place - (len(attacks) - 1) / 2) for point in attack.points]
             shares = [point.true_positives for point in attack.points]
             axes.vlines(
@@ -121,8 +121,8 @@ def _low_end(event: DpEvent, adjacency: Adjacency, attacks: Sequence[MembershipR
     points = " Points are the attacks that were run, with 95 % intervals." if attacks else ""
     return Plot(
         name="attack-limit",
-        title="Few accusations, on logarithmic axes",
-        note=f"How many members any attack can find at a given rate of false accusations.{points}",
+        title="Limit at few false accusations",
+        note=f"The largest share of members that any attack finds, by its false accusations; logarithmic axes.{points}",
         svg=draw_svg("attack-limit", draw),
         columns=("attack", "false_positive_rate", "true_positive_rate", "low", "high"),
         rows=(

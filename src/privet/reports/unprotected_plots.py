@@ -1,4 +1,4 @@
-"""The plots of values outside the guarantee: loss, clipped examples, lengths of gradients, noise against signal."""
+"""Plots of values that the guarantee does not cover: loss, clipped share, gradient norms, noise-to-signal ratio."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EXACT = "Exact values of training batches."
 
 
 def unprotected_plots(rows: Sequence[UnprotectedRow]) -> list[Plot]:
-    """Return every plot for which the run kept values."""
+    """Return every plot for which the run stored values."""
     thin = _thinned(rows)
     steps = [row.step for row in thin]
     losses, shares = [row.mean_loss for row in thin], [row.clipped_share for row in thin]
@@ -36,7 +36,7 @@ def unprotected_plots(rows: Sequence[UnprotectedRow]) -> list[Plot]:
 
 
 def _norm_plot(rows: Sequence[UnprotectedRow]) -> Plot:
-    """Lengths of gradients over steps: the median, the middle six tenths and the middle eight tenths."""
+    """Plot gradient norms against steps: the median, and the quantiles from 20 to 80 % and from 10 to 90 %."""
     steps = [row.step for row in rows]
     table = np.array([row.norm_quantiles for row in rows])
 
@@ -47,14 +47,14 @@ def _norm_plot(rows: Sequence[UnprotectedRow]) -> Plot:
         axes.fill_between(steps, shown[:, 2], shown[:, 8], color=GREEN, alpha=0.25, linewidth=0, label="20 to 80 %")
         axes.plot(steps, shown[:, 5], color=GREEN, linewidth=1.3, label="median")
         axes.set_yscale("log")
-        axes.set(xlabel="step", ylabel="length of a gradient")
+        axes.set(xlabel="step", ylabel="gradient norm")
         plain_powers(axes.yaxis)
         axes.legend(loc="best", fontsize=8)
 
     return Plot(
         name="gradient-norms",
-        title="Lengths of gradients before clipping",
-        note=f"{_EXACT} On a logarithmic axis.",
+        title="Gradient norms before clipping",
+        note=f"{_EXACT} Logarithmic axis.",
         svg=draw_svg("gradient-norms", draw),
         columns=("step", *(f"quantile_{10 * tenth}" for tenth in range(NUM_NORM_QUANTILES))),
         rows=tuple((float(row.step), *(row.norm_quantiles or ())) for row in rows),
@@ -62,10 +62,10 @@ def _norm_plot(rows: Sequence[UnprotectedRow]) -> Plot:
 
 
 def _spread_plot(first: UnprotectedRow, last: UnprotectedRow) -> Plot:
-    """The distribution of lengths in the first and in the last step.
+    """Plot the cumulative distribution of norms in the first and in the last step.
 
-    Summed up rather than as bars: lengths that nearly agree, as in a first step often, make a bar so tall that a step
-    whose lengths span many powers of ten vanishes beside it.
+    A histogram would be useless: nearly equal norms, as often in a first step, make one tall bar, beside which norms
+    over many powers of ten are invisible.
     """
     spreads = [np.array(row.norm_quantiles) for row in (first, last)]
 
@@ -73,19 +73,19 @@ def _spread_plot(first: UnprotectedRow, last: UnprotectedRow) -> Plot:
         for spread, colour, mark, name in zip(
             spreads, (ORANGE, BLUE), ("o", "s"), ("first step", "last step"), strict=True
         ):
-            # A length of zero has no place on a logarithmic axis.
+            # A logarithmic axis has no zero.
             lengths = np.maximum(spread, max(float(spread[-1]) * 1e-9, 1e-30))
             shares = np.linspace(0, 1, len(lengths))
             axes.plot(lengths, shares, color=colour, marker=mark, markersize=3.5, linewidth=1.3, label=name)
         axes.set_xscale("log")
         plain_powers(axes.xaxis)
-        axes.set(xlabel="length of a gradient", ylabel="share of the batch that is shorter", ylim=(0, 1.03))
+        axes.set(xlabel="gradient norm", ylabel="share of the batch below", ylim=(0, 1.03))
         axes.legend(loc="best", fontsize=8)
 
     return Plot(
         name="norm-spread",
-        title="Spread of the lengths, first and last step",
-        note=f"{_EXACT} Each mark is a tenth of the batch further; on a logarithmic axis.",
+        title="Distribution of gradient norms, first and last step",
+        note=f"{_EXACT} Marks are deciles of the batch; logarithmic axis.",
         svg=draw_svg("norm-spread", draw),
         columns=("step", *(f"quantile_{10 * tenth}" for tenth in range(NUM_NORM_QUANTILES))),
         rows=tuple((float(row.step), *(row.norm_quantiles or ())) for row in (first, last)),
@@ -96,13 +96,13 @@ def _ratio_plot(steps: Sequence[int], ratios: Sequence[float | None]) -> Plot:
     def draw(axes: Axes) -> None:
         axes.semilogy(steps, [np.nan if value is None else value for value in ratios], color=BLUE, linewidth=1.2)
         axes.axhline(1.0, color=INK, linestyle=":", linewidth=1.2)
-        axes.set(xlabel="step", ylabel="noise over signal")
+        axes.set(xlabel="step", ylabel="noise-to-signal ratio")
         plain_powers(axes.yaxis)
 
     return Plot(
         name="noise-to-signal",
-        title="Noise against signal",
-        note="Expected length of the noise over that of the clipped sum. Above the dotted line a step is mostly noise.",
+        title="Noise-to-signal ratio",
+        note="Expected norm of the noise over that of the clipped sum. Above the dotted line a step is mostly noise.",
         svg=draw_svg("noise-to-signal", draw),
         columns=("step", "noise_to_signal"),
         rows=tuple((float(step), value) for step, value in zip(steps, ratios, strict=True)),
@@ -127,7 +127,7 @@ def _by_step(
 
 
 def _thinned(rows: Sequence[UnprotectedRow]) -> list[UnprotectedRow]:
-    """Keep at most a few hundred rows, evenly spread, the last one among them."""
+    """Return at most a few hundred evenly spaced rows, including the last one."""
     stride = -(-len(rows) // _MOST_POINTS)
     kept = list(rows[::stride])
     return kept if not rows or kept[-1] is rows[-1] else [*kept, rows[-1]]

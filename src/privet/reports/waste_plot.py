@@ -1,4 +1,4 @@
-"""Waste of samplers, as bars in an SVG file."""
+"""Bar chart of the waste of samplers, as an SVG file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_waste_plot(table: Sequence[Waste], path: str | Path) -> Path:
 
 
 def waste_svg(table: Sequence[Waste]) -> str:
-    """Return the picture."""
+    """Return the chart as SVG text."""
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_svg import FigureCanvasSVG

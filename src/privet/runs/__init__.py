@@ -1,4 +1,4 @@
-"""Recipes and runs: an experiment as one file, and one folder that holds everything it did."""
+"""Recipes and runs: one TOML file describes a run, one folder holds all its results."""
 
 from __future__ import annotations
 

@@ -28,10 +28,10 @@ from privet.runs.run_files import RunFiles
 from privet.runs.user_models import build_referenced
 from privet.vocabulary import Adjacency, Release
 
-# The gradient attack looks at about this many steps: more steps cost time and add little.
-_LOOKS = 60
-_PHYSICAL = 256
-# The audit of a plan's pieces at a small noise multiplier.
+# The gradient attack uses about this many steps: more steps cost time and add little.
+_NUM_ATTACKED_STEPS = 60
+_DEFAULT_PHYSICAL_BATCH = 256
+# Name of the audit of a plan's pieces at a small noise multiplier.
 LITTLE_NOISE = "canaries, little noise"
 
 
@@ -51,10 +51,10 @@ class AuditReport:
     """Findings of the audits of one plan.
 
     Attributes:
-        title: Of the recipe.
+        title: Title of the recipe.
         plan_hash: Fingerprint of the audited plan.
-        epsilon: What the whole plan promises.
-        delta: Of that promise.
+        epsilon: Promised epsilon of the whole plan.
+        delta: Promised delta of the whole plan.
         findings: One per audit and attacker.
     """
 
@@ -87,9 +87,9 @@ class Subject:
 
     Attributes:
         recipe: Names data, network and training.
-        plan: As it is or was run.
-        model: ``package.module:function`` or ``file.py:function`` in the place of the recipe's network.
-        folder: Of the run; None for a recipe.
+        plan: The calibrated plan.
+        model: ``package.module:function`` or ``file.py:function``, to replace the recipe's network.
+        folder: The run's folder; None for a recipe.
     """
 
     recipe: Recipe
@@ -110,15 +110,15 @@ class Subject:
 
 
 def find_subject(recipe_or_run: str, overrides: Sequence[str] = (), *, model: str | None = None) -> Subject:
-    """Return the subject that a recipe's name or file, or a run's folder, names. Reads no data.
+    """Return the subject for a recipe's name, a recipe file or a run folder. Reads no data.
 
     Raises:
-        RecipeError: there is no such recipe, or a run is to be changed.
+        RecipeError: there is no such recipe, or overrides were given for a run.
     """
     files = RunFiles(folder=Path(recipe_or_run))
     if recipe_or_run not in packaged_recipes() and files.folder.is_dir():
         if overrides:
-            raise RecipeError(f"{recipe_or_run} is a run, whose recipe cannot be changed any more. Audit a recipe.")
+            raise RecipeError(f"{recipe_or_run} is a run, and its recipe cannot be changed. Audit a recipe.")
         return Subject(recipe=stored_recipe(files), plan=stored_plan(files), model=model, folder=files.folder)
     recipe = load_recipe(recipe_or_run, overrides)
     return Subject(recipe=recipe, plan=recipe.plan(), model=model)
@@ -134,20 +134,20 @@ def audit(
     seed: int = 0,
     device: str = "auto",
 ) -> AuditReport:
-    """Audit a plan on its network and return what was proven, beside what is claimed.
+    """Audit a plan on its network; the report compares each proven lower bound with the claim.
 
     Args:
         subject: From :func:`find_subject`.
-        kinds: Which audits.
-        num_canaries: How many canaries each has.
-        num_rounds: How many rounds the canary audit runs; the one-run audit runs the whole plan.
+        kinds: The audits to run.
+        num_canaries: Number of canaries of each audit.
+        num_rounds: Rounds of the canary audit; the one-run audit runs the whole plan.
         confidence: A correct program passes each test with at least this probability.
-        seed: Of everything random.
-        device: Where to run.
+        seed: Seed of all random numbers.
+        device: Name of the device.
 
     Guarantee:
         The canary audit reads no data. The one-run audit reads the training data and is refused unless they are public,
-        because what it finds is a function of them.
+        because its findings are a function of them.
     """
     checks.count("num_canaries", num_canaries)
     where = choose_device(device)
@@ -168,7 +168,7 @@ def audit(
 
 
 def made_up_records(info: DatasetInfo, num_records: int, device: torch.device, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Return normal numbers of the data's shape, with labels drawn at random; nothing of the data is in them."""
+    """Return normal random numbers of the data's shape with random labels. Reads no data."""
     generator = torch.Generator().manual_seed(seed)
     features = torch.randn(num_records, *info.input_shape, generator=generator)
     if info.num_classes is None:
@@ -181,7 +181,7 @@ def made_up_records(info: DatasetInfo, num_records: int, device: torch.device, *
 def _canary_findings(
     subject: Subject, device: torch.device, num_canaries: int, num_rounds: int, confidence: float, seed: int
 ) -> list[AuditFinding]:
-    """Audit the plan as it is, over rounds and as a whole, and the same pieces where faults show soonest."""
+    """Audit the plan per round and as a whole, and its pieces at little noise, where faults show soonest."""
     model = subject.build(device, seed)
     record = made_up_records(subject.recipe.info, num_canaries, device, seed=seed)
     sharp = sharpened(subject.plan, num_rounds=num_rounds)
@@ -210,8 +210,8 @@ def _one_run_findings(
     recipe, plan = subject.recipe, subject.plan
     if not recipe.is_public:
         raise RecipeError(
-            "The one-run audit trains on the data, so what it finds depends on them and would cost privacy of its own. "
-            "It is for public data: set data_is_public = true if they are, or use the canary audit, which reads none."
+            "The one-run audit trains on the data: its findings depend on them and would cost additional privacy. It "
+            "is for public data: set data_is_public = true if they are, or use the canary audit, which reads no data."
         )
     model = subject.build(device, seed)
     data = on_device(load(recipe.dataset, normalisation=recipe.normalisation).train, device)
@@ -219,7 +219,7 @@ def _one_run_findings(
     features, labels = made_up_records(recipe.info, rows, device, seed=seed)
     attacks: list[Attack] = [LossAttack()]
     if plan.release is Release.EVERY_ITERATE:
-        attacks.append(GradientAttack(every=max(1, plan.num_steps // _LOOKS)))
+        attacks.append(GradientAttack(every=max(1, plan.num_steps // _NUM_ATTACKED_STEPS)))
     test = OneRunAudit(confidence=confidence, physical_batch_size=_physical_batch_size(recipe), seed=seed)
     return test.run(
         model,
@@ -234,4 +234,4 @@ def _one_run_findings(
 
 def _physical_batch_size(recipe: Recipe) -> int:
     size = recipe.training.physical_batch_size
-    return size if isinstance(size, int) else _PHYSICAL
+    return size if isinstance(size, int) else _DEFAULT_PHYSICAL_BATCH

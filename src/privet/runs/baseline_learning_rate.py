@@ -1,7 +1,8 @@
-"""Learning-rate search of the baseline without privacy: rates for clipped, noisy gradients need not suit plain ones.
+"""Learning-rate search of the baseline without privacy.
 
-A baseline at a bad rate would make privacy look cheap. So a few rates are tried by plain training, with a tenth of the
-training records held out. The choice reads the data, as any run without privacy does.
+A rate for clipped, noisy gradients need not suit plain gradients, and a baseline at a bad rate would make privacy look
+cheap. So plain training tries a few rates, with a tenth of the training records held out. The choice reads the data, as
+any run without privacy does.
 """
 
 from __future__ import annotations
@@ -32,22 +33,21 @@ from privet.training.schedules import LearningRate
 
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
 _MOST_STEPS, _MOST_HELD_OUT = 400, 2_000
-_PIECE = 512
+_CHUNK = 512
 
 Losses = Callable[[Tensor, Tensor], Tensor]
 
 
 def with_tuned_learning_rate(recipe: Recipe, files: RunFiles) -> Recipe:
-    """Return a recipe without privacy with the learning rate that does best on held-out training records.
+    """Return a recipe without privacy with the learning rate of least mean loss on held-out training records.
 
     Every rate, from a tenth to ten times the recipe's, trains the recipe's network for a quarter of its steps and at
-    most 400; the least mean loss decides. A folder that holds a run keeps the rate it began with. Optimizers that need
-    a private session keep theirs.
+    most 400. A folder that holds a run keeps the run's rate. Optimizers that need a private session keep theirs.
 
-    Guarantee: none. It is for recipes that promise none.
+    Guarantee: none; recipes that promise privacy are refused.
 
     Raises:
-        RecipeError: the recipe promises privacy, which a look at the data would break.
+        RecipeError: the recipe promises privacy, which this search would break.
     """
     if not recipe.plan().not_private_because:
         raise RecipeError("Learning rates are tried on the data themselves, which a private recipe may not do.")
@@ -58,11 +58,11 @@ def with_tuned_learning_rate(recipe: Recipe, files: RunFiles) -> Recipe:
     if isinstance(optimizer, DPAdamSettings | DPAdamWSettings):
         return recipe
     device = choose_device(recipe.training.device)
-    train, held_out = _parted(on_device(load_data(recipe).train, device))
+    train, held_out = _split(on_device(load_data(recipe).train, device))
     start = starting_model(recipe, device)
     rates = [optimizer.learning_rate * factor for factor in FACTORS]
-    worth = [_held_out_loss(_with_rate(recipe, rate), copy.deepcopy(start), train, held_out) for rate in rates]
-    return _with_rate(recipe, rates[worth.index(min(worth))])
+    losses = [_held_out_loss(_with_rate(recipe, rate), copy.deepcopy(start), train, held_out) for rate in rates]
+    return _with_rate(recipe, rates[losses.index(min(losses))])
 
 
 def _with_rate(recipe: Recipe, rate: float) -> Recipe:
@@ -70,14 +70,14 @@ def _with_rate(recipe: Recipe, rate: float) -> Recipe:
     return recipe.model_copy(update={"training": recipe.training.model_copy(update={"optimizer": optimizer})})
 
 
-def _parted(dataset: ArrayDataset) -> tuple[ArrayDataset, ArrayDataset]:
+def _split(dataset: ArrayDataset) -> tuple[ArrayDataset, ArrayDataset]:
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).to(dataset.features.device)
     count = min(_MOST_HELD_OUT, len(dataset) // 10)
     return dataset.rows(order[count:]), dataset.rows(order[:count])
 
 
 def _held_out_loss(recipe: Recipe, model: nn.Module, train: ArrayDataset, held_out: ArrayDataset) -> float:
-    """Train plainly and return the mean loss on what was held out; infinite where training diverged."""
+    """Train without privacy and return the mean loss on the held-out records; infinite if training diverged."""
     plan, settings = recipe.plan(), recipe.training
     losses = loss_function(recipe.info, model)
     optimizer = build_optimizer(settings, model)
@@ -90,8 +90,8 @@ def _held_out_loss(recipe: Recipe, model: nn.Module, train: ArrayDataset, held_o
         rate.set(step)
         rows = torch.randperm(len(train), generator=generator)[:batch_size].to(train.features.device)
         optimizer.zero_grad()
-        for piece in torch.split(rows, _PIECE):
-            torch.autograd.backward(losses(*train.take(piece)).sum() / batch_size)
+        for chunk in torch.split(rows, _CHUNK):
+            torch.autograd.backward(losses(*train.take(chunk)).sum() / batch_size)
         optimizer.step()
     found = _mean_loss(model, losses, held_out)
     return found if math.isfinite(found) else math.inf
@@ -101,5 +101,5 @@ def _held_out_loss(recipe: Recipe, model: nn.Module, train: ArrayDataset, held_o
 def _mean_loss(model: nn.Module, losses: Losses, part: ArrayDataset) -> float:
     model.eval()
     rows = torch.arange(len(part), device=part.features.device)
-    total = sum(float(losses(*part.take(piece)).sum()) for piece in torch.split(rows, _PIECE))
+    total = sum(float(losses(*part.take(chunk)).sum()) for chunk in torch.split(rows, _CHUNK))
     return total / max(1, len(part))

@@ -45,9 +45,9 @@ from privet.training.schedules import CosineDecay, LinearDecay, Schedule, StepDe
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the named device; ``auto`` takes a GPU if there is one.
+    """Return the named device; ``auto`` is a GPU where one exists.
 
-    A GPU that is named by its number becomes torch's current one: CUDA graphs are recorded nowhere else.
+    A GPU with a number becomes torch's current device: CUDA graphs are recorded there only.
 
     Raises:
         RecipeError: this machine has no such device.
@@ -71,7 +71,7 @@ def load_data(recipe: Recipe) -> Split:
     """Read the data that a recipe names or declares.
 
     Raises:
-        DataError: a file is missing or is not what it should be.
+        DataError: a file is missing or malformed.
     """
     table, images, info = recipe.table, recipe.images, recipe.info
     if table is not None:
@@ -87,7 +87,7 @@ def load_tested(recipe: Recipe) -> Split:
     """Read the data of a recipe for a measurement, which needs a test part.
 
     Raises:
-        DataError: the recipe names no test data, or as :func:`load_data`.
+        DataError: the recipe names no test data, or a file is missing or malformed.
     """
     if recipe.own_data is not None and recipe.own_data.test is None:
         raise DataError(
@@ -97,7 +97,7 @@ def load_tested(recipe: Recipe) -> Split:
 
 
 def build_model(recipe: Recipe, device: torch.device) -> nn.Module:
-    """Return the recipe's network, freshly initialised; from the seed if there is one."""
+    """Return the recipe's network, freshly initialised, from the recipe's seed if it has one."""
     spec, info = find_model(recipe.model), recipe.info
     with torch.random.fork_rng(devices=[], enabled=recipe.training.seed is not None):
         if recipe.training.seed is not None:
@@ -106,15 +106,15 @@ def build_model(recipe: Recipe, device: torch.device) -> nn.Module:
 
 
 def num_outputs(info: DatasetInfo) -> int:
-    """Return how many numbers a network must give for one example."""
+    """Return the number of outputs of a network for one example."""
     return info.num_classes or 1
 
 
 def build_optimizer(training: TrainingSettings, model: nn.Module) -> Optimizer:
-    """Return the optimizer that the settings describe, with a learning rate of its own for each part they name.
+    """Return the optimizer that the settings describe, with a separate learning rate for each part they name.
 
     Raises:
-        RecipeError: a part has no parameter that is trained, or two parts claim the same one.
+        RecipeError: a part has no trained parameter, or two parts name the same one.
     """
     settings = training.optimizer
     parameters = _parts(model, training.rate_factors or {}, settings.learning_rate)
@@ -149,22 +149,23 @@ def build_optimizer(training: TrainingSettings, model: nn.Module) -> Optimizer:
 
 
 def _parts(model: nn.Module, factors: Mapping[str, float], learning_rate: float) -> list[dict[str, Any]]:
-    """Return groups of an optimizer: what belongs to no named part comes first, so that its rate is the run's."""
+    """Return parameter groups. Parameters of no named part come first: the run reports the rate of the first group."""
     named = {name: value for name, value in model.named_parameters() if value.requires_grad}
     groups: list[dict[str, Any]] = []
     for start, factor in factors.items():
         own = [name for name in named if name == start or name.startswith(f"{start}.")]
         if not own:
             raise RecipeError(
-                f"training.rate_factors names {start!r}, and no trained parameter that is left begins so. Parameters "
-                f"begin with {', '.join(sorted({name.rpartition('.')[0] or name for name in named})[:8])}."
+                f"training.rate_factors names {start!r}, and no remaining trained parameter has a name that begins "
+                f"with it. Names begin with "
+                f"{', '.join(sorted({name.rpartition('.')[0] or name for name in named})[:8])}."
             )
         groups.append({"params": [named.pop(name) for name in own], "lr": factor * learning_rate})
     return [{"params": list(named.values())}, *groups] if named else groups
 
 
 def build_schedule(settings: ScheduleSettings | None) -> Schedule:
-    """Return the course of the learning rate that the settings describe; without any it stays as it is."""
+    """Return the learning-rate schedule that the settings describe; None gives a constant rate."""
     match settings:
         case None:
             return StepDecay(drops=())
@@ -177,7 +178,7 @@ def build_schedule(settings: ScheduleSettings | None) -> Schedule:
 
 
 def with_views(dataset: ArrayDataset, settings: AugmentationSettings | None) -> MapDataset:
-    """Return the data set with the views that the settings ask for; as it is if they ask for none."""
+    """Return the data set with the augmented views of the settings; unchanged without settings."""
     if settings is None:
         return dataset
     transform = ShiftAndFlip(max_shift=settings.max_shift, flip=settings.flip)
@@ -199,7 +200,7 @@ def loss_function(info: DatasetInfo, model: nn.Module) -> Callable[[Tensor, Tens
 
 
 def on_device(dataset: ArrayDataset, device: torch.device) -> ArrayDataset:
-    """Return the same examples on a device; small data sets live there for the whole run."""
+    """Return the data set on a device, where it stays for the whole run."""
     return dataset.to(device)
 
 
@@ -208,7 +209,7 @@ def find_physical_batch_size(
 ) -> int:
     """Try sizes up to the expected logical batch on made-up examples of the data's shape.
 
-    One record is looked at for its shape; none of its values enters the trials. The model is left as it was.
+    One record is read for its shape; its values are not used. The model is unchanged afterwards.
     """
     shape_of = fetch(dataset, np.zeros(1, dtype=np.int64), None, device)
     limit = max(1, math.ceil(plan.sampling.expected_batch_size))
@@ -221,7 +222,7 @@ def find_physical_batch_size(
 
 
 def _made_up(tensor: Tensor) -> Tensor:
-    """Return other values of the same shape and type: normal numbers, or zeros, which every label and id may be."""
+    """Return made-up values of the same shape and type: normal numbers, or zeros, a valid value of labels and ids."""
     if not tensor.is_floating_point():
         return torch.zeros_like(tensor)
     generator = torch.Generator(tensor.device).manual_seed(0)

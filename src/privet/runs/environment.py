@@ -1,4 +1,4 @@
-"""The environment of a run: versions and device, without names of persons, machines or places."""
+"""The environment of a run: versions and device, without names of users, machines or folders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PACKAGES = ("dp-accounting", "numpy", "safetensors", "scipy", "torch")
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
-    """Return the facts that may explain a difference between two runs."""
+    """Return the versions and hardware facts that may explain a difference between two runs."""
     return {
         "privet": __version__,
         "python": platform.python_version(),

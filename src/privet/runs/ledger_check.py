@@ -30,18 +30,18 @@ class LedgerCheck:
 
     Attributes:
         plan: The plan in the ledger's first row.
-        event: What everything charged amounts to, for the release that the plan describes.
-        spent: The guarantee of everything charged.
+        event: The composition of all charges, for the release that the plan describes.
+        spent: The guarantee of all charges.
         rounds_charged: Rounds charged.
         rounds_planned: Rounds of the plan.
-        is_finished: Whether the plan is used up and, where only its end is released, came to that end.
+        is_finished: Whether the plan is used up and, where only the last model is released, its end was reached.
         num_rows: Rows in the chain.
-        num_voids: Charged rounds that the ledger says were given up: an error or an interrupt ended them.
-        num_mismatches: Rounds that ran as something else than was reserved.
+        num_voids: Charged rounds that an error or an interrupt ended.
+        num_mismatches: Rounds that ran with another event than the reserved one.
         head: SHA-256 of the newest row.
         plan_hash: The hash that every row names.
         mismatch: Why the ledger does not agree with its plan, or None if it does.
-        steps_kept: Steps in the model of the folder's newest checkpoint; None where there is none to ask.
+        steps_kept: Steps in the model of the folder's newest checkpoint; None without a checkpoint.
     """
 
     plan: Plan
@@ -65,7 +65,7 @@ class LedgerCheck:
 
     @property
     def steps_lost(self) -> int | None:
-        """Steps that were charged and are not in the model, because their process ended first; None if unknown."""
+        """Charged steps that are not in the model because their process ended first; None if unknown."""
         return None if self.steps_kept is None else max(0, self.steps_charged - self.steps_kept)
 
 
@@ -73,21 +73,21 @@ def check_ledger(run_or_ledger: Path) -> LedgerCheck:
     """Read the ledger of a run folder, or a ledger file, and compare it with its plan.
 
     Raises:
-        LedgerError: there is no ledger, its chain is broken, or other files of the folder know more than it does.
+        LedgerError: there is no ledger, its chain is broken, or other files of the folder show that it was rolled back.
     """
     files = RunFiles(folder=run_or_ledger) if run_or_ledger.is_dir() else None
-    # before the ledger is read: a live run writes rows first, and the checkpoints that name them afterwards
-    known = None if files is None else _Known.of(files)
+    # Before the ledger is read: a live run writes rows first, and the checkpoints that name them afterwards.
+    others = None if files is None else _OtherFiles.of(files)
     view = read_newest(run_or_ledger if files is None else files.ledger, where=run_or_ledger)
     plan = Plan.from_dict(view.plan, where="ledger")
-    if known is not None:
-        known.check(view, view.charged_rounds * plan.sampling.steps_per_round, run_or_ledger)
+    if others is not None:
+        others.check(view, view.charged_rounds * plan.sampling.steps_per_round, run_or_ledger)
     try:
         if not plan.matches_hash(view.plan_hash):
             raise LedgerMismatch("The plan in the ledger's first row is not the one its rows were charged under.")
         view.verify(plan.segments)
         if files is not None:
-            _refuse_untold_seed(view, files)
+            _refuse_unrecorded_seed(view, files)
         mismatch = None
     except LedgerMismatch as error:
         mismatch = str(error)
@@ -105,20 +105,20 @@ def check_ledger(run_or_ledger: Path) -> LedgerCheck:
         head=view.head.sha256,
         plan_hash=view.plan_hash,
         mismatch=mismatch,
-        steps_kept=None if known is None else known.steps_kept,
+        steps_kept=None if others is None else others.steps_kept,
     )
 
 
-def end_words(check: LedgerCheck) -> str:
-    """Say whether the run came to the end of its plan, and what follows if its plan is about that end."""
+def plan_end_text(check: LedgerCheck) -> str:
+    """Say whether the run reached the end of its plan, and the consequence for a bound on the last model."""
     if check.is_finished:
         return "reached"
     if check.plan.release is Release.EVERY_ITERATE:
         return "not reached"
-    return "not reached, so that every iterate is charged: the bound on the last model does not apply"
+    return "not reached: the bound on the last model does not apply, and every iterate is charged"
 
 
-def lost_words(check: LedgerCheck) -> str:
+def lost_steps_text(check: LedgerCheck) -> str:
     """Say how many charged steps are not in the model."""
     if check.steps_lost is None:
         return "not known: there is no checkpoint"
@@ -128,7 +128,7 @@ def lost_words(check: LedgerCheck) -> str:
 
 
 def steps_in_checkpoint(path: Path) -> int | None:
-    """Return how many steps are in the model of a checkpoint; None if it is missing or not one that privet wrote."""
+    """Return the number of steps in the model of a checkpoint; None if it is missing or not written by privet."""
     facts = _facts_in_checkpoint(path)
     try:
         return checks.count("steps_taken", facts.get("steps_taken", facts.get("step")), minimum=0)
@@ -148,13 +148,13 @@ def _facts_in_checkpoint(path: Path) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Known:
+class _OtherFiles:
     """Facts about the ledger in other files of a run folder.
 
     Attributes:
         steps_kept: Steps in the model of the newest checkpoint.
-        head: The row that it was written under.
-        steps_done: Steps that the run says it has done.
+        head: The newest ledger row when the checkpoint was written.
+        steps_done: Steps done, according to the status file.
     """
 
     steps_kept: int | None
@@ -163,7 +163,7 @@ class _Known:
 
     @classmethod
     def of(cls, files: RunFiles) -> Self:
-        """Read them; what is missing or damaged knows nothing."""
+        """Read them; a missing or damaged file contributes nothing."""
         head = _facts_in_checkpoint(files.checkpoint).get("head")
         try:
             named = LedgerHead(seq=head["seq"], sha256=head["sha256"]) if isinstance(head, dict) else None
@@ -176,7 +176,7 @@ class _Known:
         return cls(steps_kept=steps_in_checkpoint(files.checkpoint), head=named, steps_done=done)
 
     def check(self, view: LedgerView, steps_charged: int, folder: Path) -> None:
-        """Refuse a ledger that knows less: an epsilon from it would be smaller than what was spent."""
+        """Refuse a ledger that lacks rows or steps: its epsilon would be smaller than the epsilon spent."""
         if self.head is not None and not view.contains(self.head):
             found = f"The checkpoint in {folder} names row {self.head.seq}, which the ledger does not have"
         elif self.steps_done > steps_charged:
@@ -185,13 +185,13 @@ class _Known:
         else:
             return
         raise LedgerCorrupt(
-            f"{found}: the ledger was rolled back, or belongs to another run. Restore the newest ledger; what an older "
-            "one says was spent is too little."
+            f"{found}: the ledger was rolled back, or belongs to another run. Restore the newest ledger; an older one "
+            "understates the privacy that was spent."
         )
 
 
-def _refuse_untold_seed(view: LedgerView, files: RunFiles) -> None:
-    """Raise ``LedgerMismatch`` where the recipe names a seed of which the ledger, whose word counts, says nothing."""
+def _refuse_unrecorded_seed(view: LedgerView, files: RunFiles) -> None:
+    """Raise ``LedgerMismatch`` where the recipe names a seed that the ledger does not record."""
     try:
         seed = stored_recipe(files).training.seed
     except PrivetError:
@@ -204,7 +204,7 @@ def _refuse_untold_seed(view: LedgerView, files: RunFiles) -> None:
 
 
 def finished_ledger(files: RunFiles, plan: Plan) -> LedgerCheck | None:
-    """Return the checked ledger of a finished run, or None where something is left to do.
+    """Return the checked ledger of a finished run, or None for an unfinished one.
 
     Guarantee:
         Nothing is written: the newest row of the ledger stays the one that certificates name.

@@ -1,4 +1,4 @@
-"""Results as tidy rows: every number with the count it rests on and an interval around it."""
+"""Measured results as rows: each number with its count of examples and its interval."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from privet import checks
 from privet.errors import ArgumentError
 
 CONFIDENCE = 0.95
-# JSON has no number for what a run without privacy spends.
+# The epsilon of a run without privacy; JSON has no infinite number.
 _INFINITY = "infinity"
 
 
@@ -22,12 +22,12 @@ class Measure:
     """One measured number.
 
     Attributes:
-        name: What was measured.
+        name: Name of the measure.
         value: The number.
         low: Lower end of the interval.
         high: Upper end of the interval.
-        num_examples: How many examples it rests on.
-        interval: How the interval was made, in words.
+        num_examples: Number of examples measured.
+        interval: Level and method of the interval.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Measure:
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """A measure at one moment of a run."""
+    """A measure after one step of a run."""
 
     step: int
     epsilon: float

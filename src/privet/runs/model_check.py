@@ -1,10 +1,10 @@
-"""Looking at a model before training: each layer, the rule for its per-example gradient, its cost, what is wrong."""
+"""Examination of a model before training: for each layer the per-example gradient rule, its cost and its problems."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -12,8 +12,7 @@ from torch import nn
 from privet import checks
 from privet.errors import PrivetError, RecipeError
 from privet.gradients.capture.capture import Capture
-from privet.gradients.capture.marks import mark_batch
-from privet.gradients.capture.recorded import sources_of
+from privet.gradients.capture.recorded import mark_batch, sources_of
 from privet.gradients.engines.support import check_model, find_problems
 from privet.gradients.rules.layer_rules import RULES
 from privet.models import MODELS, count_parameters
@@ -23,7 +22,7 @@ from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.user_models import build_referenced
 from privet.training.preflight.preflight import preflight
 
-# A prime: lengths inside a network are rarely equal to it, so that nothing is taken for the examples by mistake.
+# A prime: other axes of a network rarely have this length, so none of them is mistaken for the batch.
 DEFAULT_BATCH = 13
 _GENERAL_RULE = "general (vmap)"
 _POOLED = "written out"
@@ -31,10 +30,10 @@ _POOLED = "written out"
 
 @dataclass(frozen=True, kw_only=True)
 class TriedStrategy:
-    """One way to measure a layer's norms, and what it took.
+    """One strategy for a layer's norms, with its measured cost.
 
     Attributes:
-        name: The strategy.
+        name: Name of the strategy.
         seconds: Norms and weighted sum; None if it failed.
         kept_bytes: Memory it keeps until the clipping factors are known; None if it failed.
     """
@@ -49,10 +48,10 @@ class LayerFinding:
     """One layer that has parameters or a problem.
 
     Attributes:
-        strategy: How the norms of its largest parameter are measured; None where nothing ran.
-        seconds: Measured time of its norms and sums; None where they are pooled with other layers'.
+        strategy: Strategy for the norms of its largest parameter; None where nothing ran.
+        seconds: Measured time of its norms and sums; None where they are pooled with those of other layers.
         kept_bytes: Memory kept until the clipping factors are known.
-        tried: Everything that was measured before the choice.
+        tried: All strategies that were measured before the choice.
     """
 
     name: str
@@ -141,12 +140,12 @@ def examine_model(
         own = {key: value for key, value in module.named_parameters(path, recurse=False) if value.requires_grad}
         problem = problems.get(path)
         if own or problem is not None:
-            said = {rules.get(id(value), "not seen") for value in own.values()} if rules else {"not tried"}
+            used = {rules.get(id(value), "not seen") for value in own.values()} if rules else {"not tried"}
             finding = LayerFinding(
                 name=path,
                 kind=type(module).__name__,
                 num_parameters=sum(value.numel() for value in own.values()),
-                rule=", ".join(sorted(said)),
+                rule=", ".join(sorted(used)),
                 problem=None if problem is None else problem.problem,
                 fix=None if problem is None else problem.fix,
             )
@@ -156,18 +155,13 @@ def examine_model(
 
 
 def _with_cost(finding: LayerFinding, own: Mapping[str, nn.Parameter], cost: ModelCost) -> LayerFinding:
-    """Add what was measured of a layer's parameters; the strategy is that of the largest."""
+    """Add the measured cost of a layer's parameters; the strategy is that of the largest parameter."""
     planned = {name: cost.choices[name] for name in own if name in cost.choices}
     pooled = sum(own[name].numel() * max(4, own[name].element_size()) for name in own if name not in planned)
     kept = cost.num_examples * pooled + sum(choice.used.kept_bytes for choice in planned.values())
     main = max(planned, key=lambda name: own[name].numel(), default=None)
-    return LayerFinding(
-        name=finding.name,
-        kind=finding.kind,
-        num_parameters=finding.num_parameters,
-        rule=finding.rule,
-        problem=finding.problem,
-        fix=finding.fix,
+    return replace(
+        finding,
         strategy=_POOLED if main is None else planned[main].strategy.name,
         seconds=sum(choice.used.seconds for choice in planned.values()) if planned else None,
         kept_bytes=round(kept),
@@ -192,9 +186,9 @@ def _observed_rules(model: nn.Module, inputs: torch.Tensor) -> dict[int, str]:
     found: dict[int, set[str]] = {}
     for use in capture.recording.uses:
         rule = RULES.get(use.function)
-        said = _GENERAL_RULE if rule is None else getattr(rule, "__name__", _GENERAL_RULE).replace("_", " ")
+        name = _GENERAL_RULE if rule is None else getattr(rule, "__name__", _GENERAL_RULE).replace("_", " ")
         for source in use.sources:
             for position in source.parameters:
-                found.setdefault(id(parameters[position]), set()).add(said)
+                found.setdefault(id(parameters[position]), set()).add(name)
     capture.recording.release()
     return {identity: ", ".join(sorted(names)) for identity, names in found.items()}

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from privet.errors import UnsupportedModel
 from privet.gradients.capture.capture import Capture
-from privet.gradients.capture.marks import mark_batch, tensors_in
-from privet.gradients.capture.reaching import Reach, reach_of
-from privet.gradients.capture.recorded import send_back, sources_of
+from privet.gradients.capture.reaching import reach_of
+from privet.gradients.capture.recorded import Reach, mark_batch, send_back, sources_of, tensors_in
 from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
 from privet.gradients.norms.planner import Choice
 from privet.mechanism.clipping import Threshold
@@ -28,7 +27,7 @@ _ENOUGH_SECONDS = 2.0
 
 
 class Inputs(Protocol):
-    """Inputs of a network."""
+    """A source of made-up inputs of a network."""
 
     def draw(self, num_examples: int) -> Tensor:
         """Return made-up examples, the same at every call."""
@@ -42,7 +41,6 @@ class RandomNumbers:
     shape: tuple[int, ...]
 
     def draw(self, num_examples: int) -> Tensor:
-        """Return float32 numbers."""
         return torch.randn(num_examples, *self.shape, generator=torch.Generator().manual_seed(0))
 
 
@@ -54,7 +52,6 @@ class RandomTokens:
     vocabulary: int
 
     def draw(self, num_examples: int) -> Tensor:
-        """Return ids below the vocabulary's size."""
         generator = torch.Generator().manual_seed(0)
         return torch.randint(0, self.vocabulary, (num_examples, *self.shape), generator=generator)
 
@@ -65,13 +62,13 @@ class ModelCost:
 
     Attributes:
         num_examples: Size of the physical batch.
-        device: Where it ran.
+        device: Name of the device.
         plain_seconds: Forward and backward pass of plain training.
         private_seconds: Forward and backward pass, norms and clipped sum.
         flow_seconds: Forward and backward pass without any parameter's gradient.
-        peak_ratio: Predicted peak of the memory held for the private pass, over what plain training holds.
-        choices: By parameter name, what was tried and chosen; parameters with small gradients are pooled and absent.
-        first_seconds: The first private pass, with the trial of the program and the choice of strategies.
+        peak_ratio: Predicted peak memory of the private pass over that of plain training.
+        choices: Tried and chosen strategies by parameter name; parameters with small gradients are pooled and absent.
+        first_seconds: The first private pass, with the trial pass and the choice of strategies.
     """
 
     num_examples: int
@@ -85,7 +82,7 @@ class ModelCost:
 
     @property
     def predicted_seconds(self) -> float:
-        """The sum of the parts: what flows between layers, and each layer's norms and sums."""
+        """Sum of the parts: the passes without parameter gradients, and each layer's norms and sums."""
         return self.flow_seconds + sum(choice.used.seconds for choice in self.choices.values())
 
 
@@ -99,14 +96,14 @@ def losses_for(output: object, num_examples: int) -> Tensor:
     if not found or found[0].dim() == 0 or len(found[0]) != num_examples:
         shape = list(found[0].shape) if found else type(output).__name__
         raise UnsupportedModel(
-            f"The network's output ({shape}) has not one row for each of the {num_examples} examples, so there is no "
-            "loss per example. Let forward() return the examples along the first axis."
+            f"The network's output ({shape}) does not have one row per example ({num_examples}), so there is no "
+            "per-example loss. Let forward() return the examples along the first axis."
         )
     return found[0].reshape(num_examples, -1).square().mean(1)
 
 
 def measure_cost(model: nn.Module, inputs: Inputs, *, num_examples: int, device: torch.device) -> ModelCost:
-    """Run one made-up physical batch through the network, plainly and privately, and time both.
+    """Time a plain and a private pass of the network over one made-up physical batch.
 
     Raises:
         UnsupportedModel: a private session would refuse the network.
@@ -129,15 +126,15 @@ def measure_cost(model: nn.Module, inputs: Inputs, *, num_examples: int, device:
 
 
 def _least(subject: _Subject) -> Sequence[float]:
-    """Return the least seconds of each work; taken in turns, so that all see the same machine."""
+    """Return the least seconds of each pass; timed in turns, so that other load on the machine affects all alike."""
     rounds: list[list[float]] = []
     while len(rounds) < _MIN_REPEATS or (len(rounds) < _MAX_REPEATS and sum(map(sum, rounds)) < _ENOUGH_SECONDS):
-        rounds.append([subject.seconds(work) for work in subject.works])
-    return [min(taken) for taken in zip(*rounds, strict=True)]
+        rounds.append([subject.seconds(timed) for timed in subject.passes])
+    return [min(seconds) for seconds in zip(*rounds, strict=True)]
 
 
 class _Subject:
-    """A network with a made-up batch, and the three things that are done with it."""
+    """A network with a made-up batch, and the three passes to time."""
 
     def __init__(self, model: nn.Module, inputs: Inputs, *, num_examples: int, device: torch.device) -> None:
         self._model, self._num_examples, self._device = model.to(device).train(), num_examples, device
@@ -151,8 +148,7 @@ class _Subject:
         self.running: RunningBookKeeping = BookKeeping().start(model, self._parameters, self.layout)
 
     @property
-    def works(self) -> Sequence[Callable[[], None]]:
-        """The functions to time, in turn."""
+    def passes(self) -> Sequence[Callable[[], None]]:
         return (self.plain, self.private, self.flow)
 
     def _losses(self, batch: Tensor) -> Tensor:
@@ -183,15 +179,14 @@ class _Subject:
             losses = self._losses(self._batch)
         if self._reach is None:
             self._reach = reach_of(losses, capture.recording, self._parameters, self.layout)
-        self._reach.apply(capture.recording)
-        send_back(losses.sum(), capture.recording, (), keep_graph=False)
+        send_back(losses.sum(), capture.recording, self._reach.roots, keep_graph=False)
         capture.recording.release()
 
-    def seconds(self, work: Callable[[], None]) -> float:
-        """Return how long the work takes, all of it finished."""
+    def seconds(self, timed: Callable[[], None]) -> float:
+        """Return the duration of a pass, including all work that it launched on the device."""
         self._wait()
         start = time.perf_counter()
-        work()
+        timed()
         self._wait()
         return time.perf_counter() - start
 

@@ -1,7 +1,7 @@
-"""Which noise costs how much at one guarantee: every kind calibrated to the same epsilon, delta and rounds.
+"""Costs of the kinds of noise at one guarantee: each is calibrated to the same epsilon, delta and rounds.
 
-The cost of a noise is the mean of ``sum_i weight_i |noise_i|`` over the sum of the weights: how far each coordinate is
-moved, counting coordinates by how much they matter. Weights are public; without any, all coordinates count alike.
+The cost of a noise is the mean of ``sum_i weight_i |noise_i|`` over the sum of the weights: the weighted mean absolute
+noise of a coordinate. Weights are public; without weights all coordinates count alike.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseCost:
-    """One kind of noise at the guarantee that all share.
+    """The cost of one kind of noise at the common guarantee.
 
     Attributes:
-        name: In words.
-        noise: The calibrated piece; None where the guarantee is out of reach.
-        cost: Weighted mean absolute noise of a coordinate over the sensitivity; None where out of reach.
-        over_gaussian: The same over that of Gaussian noise.
-        signal_to_noise: Length of a step in which all expected examples pull the same way at the bound, over the
-            root mean squared length of the noise: the most that can be hoped for.
-        remark: Why there is no figure, or what to know about it.
+        name: Display name of the kind.
+        noise: The calibrated piece; None where the guarantee cannot be reached.
+        cost: Weighted mean absolute noise of a coordinate over the sensitivity; None where it cannot be reached.
+        over_gaussian: The cost over that of Gaussian noise.
+        signal_to_noise: Upper bound: the length of the clipped sum if all expected gradients are parallel and of
+            the clipping bound's length, over the root mean squared length of the noise.
+        remark: Why there is no figure, or which accountant bounds it.
     """
 
     name: str
@@ -53,10 +53,10 @@ def compare_noise(
     """Calibrate every kind of noise to the same guarantee and return their costs, Gaussian noise first.
 
     Args:
-        plan: Everything but the noise is taken from it.
+        plan: Gives everything but the noise.
         num_coordinates: Trainable coordinates of the model.
-        epsilon: What all must keep, at the plan's delta.
-        weights: How much each coordinate matters; public. All alike by default.
+        epsilon: Target of every kind, at the plan's delta.
+        weights: Public weights of the coordinates; equal by default.
     """
     size = checks.count("num_coordinates", num_coordinates)
     values = [1.0] * size if weights is None else list(weights)

@@ -31,7 +31,7 @@ class Decisions:
         names: The number of each record from 1, or the path of each image.
         class_names: Of the columns of ``probabilities``.
         probabilities: One row per record, one column per class.
-        gaps: Columns with empty cells, and what these were taken as.
+        gaps: Columns with empty cells, and the values used in their place.
     """
 
     names: tuple[str, ...]
@@ -46,9 +46,9 @@ class Decisions:
 
 
 def model_of(folder: str | os.PathLike[str], *, device: str = "auto") -> nn.Module:
-    """Return the model of a run, ready to be asked: the final one, or the newest checkpoint of an unfinished run.
+    """Return the model of a run in evaluation mode: the final one, or the newest checkpoint of an unfinished run.
 
-    Guarantee: the run's, however the model is used: what is computed from it is post-processing.
+    Guarantee: the run's, however the model is used: every computation with it is post-processing.
 
     Raises:
         CheckpointError: there is no model, or it cannot be read.
@@ -61,7 +61,7 @@ def predict_new(folder: str | os.PathLike[str], path: str | os.PathLike[str], *,
     """Return the decisions of a run's model on the records of a CSV file, or on the images of a folder.
 
     Guarantee: as :func:`model_of` for the training records. The new records are not protected: the decision on one
-    is an exact function of it. An empty cell is taken as in training, and counted in ``gaps``.
+    is an exact function of it. An empty cell is replaced as in training, and counted in ``gaps``.
 
     Raises:
         DataError: the run was not trained on a table or a folder of images, or a record does not fit the declaration.
@@ -87,8 +87,8 @@ def _records(recipe: Recipe, path: str | os.PathLike[str]) -> tuple[tuple[str, .
     table = OWN_TABLES.get(recipe.info.name) if recipe.table is None else recipe.table.declared()
     if table is None:
         raise DataError(
-            f"The run was trained on {recipe.dataset!r}, which is neither a table nor a folder of images. Take its "
-            "model and ask it yourself: privet.runs.model_of(RUN)."
+            f"The run was trained on {recipe.dataset!r}, which is neither a table nor a folder of images. Call its "
+            "model in your own code: privet.runs.model_of(RUN)."
         )
     features, gaps = read_new_records(path, table, normalisation)
     return tuple(str(number + 1) for number in range(len(features))), features, gaps

@@ -1,4 +1,4 @@
-"""Pre-training on public data, turned if asked for, before a private run begins."""
+"""Pre-training on public data, optionally rotated, before a private run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from privet.runs.recipes.recipe import Recipe
 
 
 def turned(images: Tensor, degrees: float) -> Tensor:
-    """Return images turned about their centre by an angle, counter-clockwise; what comes in from outside is zero."""
+    """Return images rotated counter-clockwise about their centre; pixels from outside the image are zero."""
     angle = math.radians(degrees)
     matrix = images.new_tensor(
         [[math.cos(angle), -math.sin(angle), 0.0], [math.sin(angle), math.cos(angle), 0.0]]
@@ -27,9 +27,9 @@ def turned(images: Tensor, degrees: float) -> Tensor:
 
 
 def starting_model(recipe: Recipe, device: torch.device) -> nn.Module:
-    """Return the network that a private run begins with: fresh, or pre-trained if the recipe asks for it.
+    """Return the initial network of a private run: fresh, or pre-trained if the recipe asks for it.
 
-    Guarantee: it depends on public data and on chance only; see :meth:`PretrainingSettings.check`.
+    Guarantee: it depends on public data and random numbers only; see :meth:`PretrainingSettings.check`.
     """
     model = build_model(recipe, device)
     if recipe.pretraining is not None:
@@ -41,7 +41,7 @@ def _pretrain(model: nn.Module, recipe: Recipe, settings: PretrainingSettings, d
     public = on_device(public_data(settings.dataset, settings.rotation, recipe.normalisation), device)
     losses = loss_function(recipe.info, model)
     optimizer = SGD(model.parameters(), lr=settings.learning_rate, momentum=settings.momentum)
-    # The order of public records is no secret, so a fixed one makes a resumed run begin where it began before.
+    # The order of public records is not secret. A fixed one gives a resumed run the same initial weights.
     generator = torch.Generator().manual_seed(0)
     model.train()
     for _ in range(settings.epochs):
@@ -54,7 +54,7 @@ def _pretrain(model: nn.Module, recipe: Recipe, settings: PretrainingSettings, d
 
 
 def public_data(name: str, rotation: float, normalisation: str | None) -> ArrayDataset:
-    """Return the training records of public data, turned by an angle in degrees."""
+    """Return the training records of public data, rotated by an angle in degrees."""
     found = load(name, normalisation=normalisation).train
     if not rotation:
         return found

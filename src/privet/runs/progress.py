@@ -1,4 +1,4 @@
-"""Progress of a run: its events, and the receivers of them."""
+"""Progress of a run: its events, and their receivers."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from privet.runs.measures import CurvePoint
 
 @dataclass(frozen=True, kw_only=True)
 class StepUpdate:
-    """Where a run stands after a step. All public, except the loss.
+    """State of a run after a step. All values are public, except the loss.
 
     Attributes:
         step: Steps taken, by this process and those before it.
         num_steps: Steps planned.
-        epsilon: Spent by now, at most.
-        epsilon_spent: Spent by now, exactly; None at the many steps for which it is not computed.
-        epsilon_planned: Spent at the end.
-        expected_batch_size: Examples per step, by the plan; the true number is private.
+        epsilon: Upper bound on the epsilon spent by these steps.
+        epsilon_spent: Exact epsilon spent by these steps; None at the many steps for which it is not computed.
+        epsilon_planned: Epsilon spent at the end.
+        expected_batch_size: Examples per step according to the plan; the true number is private.
         loss: Mean loss of the step's examples: not covered by the guarantee, and None unless it may be shown.
-        may_tell_time: Whether times may be written down. They depend on how many examples each step really had, so on
-            private data they may not.
-        learning_rate: Of the step; that of the first group where there are several.
-        masked_share: Share of the coordinates that the step left out.
+        may_show_time: Whether durations may be logged. The duration of a step depends on its number of examples,
+            which is private.
+        learning_rate: Learning rate of the step, in the first parameter group.
+        masked_share: Share of the coordinates that the mask left out.
     """
 
     step: int
@@ -36,7 +36,7 @@ class StepUpdate:
     epsilon_planned: float
     expected_batch_size: float
     loss: float | None
-    may_tell_time: bool
+    may_show_time: bool
     learning_rate: float
     masked_share: float
 
@@ -45,7 +45,7 @@ class Progress(Protocol):
     """Receives the events of a run. Implementations decide how often to show them."""
 
     def started(self, promised: Guarantee, *, step: int, num_steps: int) -> None:
-        """The run begins, or resumes, after this many steps."""
+        """The run starts, or resumes, after this many steps."""
         ...
 
     def stepped(self, update: StepUpdate) -> None:
@@ -66,46 +66,42 @@ class Silent:
     """Shows nothing."""
 
     def started(self, promised: Guarantee, *, step: int, num_steps: int) -> None:
-        """See ``Progress``."""
+        pass
 
     def stepped(self, update: StepUpdate) -> None:
-        """See ``Progress``."""
+        pass
 
     def evaluated(self, point: CurvePoint) -> None:
-        """See ``Progress``."""
+        pass
 
     def ended(self) -> None:
-        """See ``Progress``."""
+        pass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Several:
-    """Tells several receivers, in order."""
+    """Passes every event to several receivers, in order."""
 
     receivers: tuple[Progress, ...]
 
     def started(self, promised: Guarantee, *, step: int, num_steps: int) -> None:
-        """See ``Progress``."""
         for receiver in self.receivers:
             receiver.started(promised, step=step, num_steps=num_steps)
 
     def stepped(self, update: StepUpdate) -> None:
-        """See ``Progress``."""
         for receiver in self.receivers:
             receiver.stepped(update)
 
     def evaluated(self, point: CurvePoint) -> None:
-        """See ``Progress``."""
         for receiver in self.receivers:
             receiver.evaluated(point)
 
     def ended(self) -> None:
-        """See ``Progress``."""
         for receiver in self.receivers:
             receiver.ended()
 
 
 def epsilon_after(table: Sequence[tuple[int, float]], num_rounds: int) -> float:
-    """Return the epsilon to show after this many rounds: that of the next row, which is never too small."""
+    """Return an upper bound on the epsilon after this many rounds: that of the table's next row."""
     place = bisect_left(table, num_rounds, key=lambda row: row[0])
     return table[min(place, len(table) - 1)][1]

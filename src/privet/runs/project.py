@@ -24,9 +24,9 @@ class ProjectTotal:
     """The ledgers of several runs, composed.
 
     Attributes:
-        guarantee: What all of them reveal together.
-        runs: Each run's own result, by the name it was asked for.
-        mismatch: Why some ledger does not agree with its plan, or None if all do.
+        guarantee: The guarantee of all runs together.
+        runs: The result of each run, by its given path.
+        mismatch: Why a ledger does not agree with its plan, or None if all agree.
     """
 
     guarantee: Guarantee
@@ -34,7 +34,6 @@ class ProjectTotal:
     mismatch: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {
             "guarantee": self.guarantee.to_dict(),
             "agrees_with_plans": self.mismatch is None,
@@ -74,7 +73,7 @@ def total_of_runs(paths: Sequence[Path], *, delta: float | None = None) -> Proje
             raise ArgumentError(f"Runs of different {name} have no common guarantee: {', '.join(sorted(values))}.")
     deltas = {check.plan.delta for check in checks}
     if delta is None and len(deltas) > 1:
-        raise ArgumentError("The runs were planned for different deltas. Say which one the total is for.")
+        raise ArgumentError("The runs were planned for different deltas. Give the delta of the total.")
     return ProjectTotal(
         guarantee=_composed(checks, deltas.pop() if delta is None else delta),
         runs=runs,
@@ -83,7 +82,7 @@ def total_of_runs(paths: Sequence[Path], *, delta: float | None = None) -> Proje
 
 
 def _composed(checks: Sequence[LedgerCheck], delta: float) -> Guarantee:
-    # Whoever may see every iterate of some runs and the last one of others is promised what holds for the last.
+    # Where some runs release every iterate and others only the last one, the total is stated as for the latter.
     of_last = [check.plan.composition for check in checks if check.spent.released is Release.LAST_ITERATE]
     composition = of_last[0] if of_last else EveryIterate()
     found = guarantee(

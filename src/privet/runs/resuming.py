@@ -18,7 +18,7 @@ def stored_recipe(files: RunFiles) -> Recipe:
     """Return the recipe of a run folder.
 
     Raises:
-        CheckpointError: there is none, as in the folder of a training loop of one's own.
+        CheckpointError: there is none, as in the folder of a user's own training loop.
     """
     if files.is_own_loop:
         raise CheckpointError(
@@ -46,7 +46,7 @@ def classifier_recipe(files: RunFiles) -> Recipe:
 
 
 def stored_plan(files: RunFiles) -> Plan:
-    """Return the calibrated plan of a run folder, exactly as it was when the run began."""
+    """Return the calibrated plan of a run folder, as it was stored at the start of the run."""
     found = read_json(files.plan)
     if not isinstance(found.get("plan"), dict):
         raise CheckpointError(f"{files.plan} holds no plan. Restore it from a copy.")
@@ -62,12 +62,12 @@ def stored_plan(files: RunFiles) -> Plan:
 def plan_of_run(recipe: Recipe, files: RunFiles) -> Plan:
     """Return the plan to run: a new one for a new folder, the stored one for a folder that holds the same recipe.
 
-    A stored plan is used as it is and not calibrated again: another version of the accountant might choose a noise
-    that differs in the last digit, and the ledger would rightly refuse it.
+    A stored plan is not calibrated again: another version of the accountant might choose a noise that differs in the
+    last digit, and the ledger would refuse it.
 
     Raises:
         LedgerMismatch: the folder's run has another plan; the message lists every difference.
-        RecipeError: the plan is the same, but something else about the run is not.
+        RecipeError: the plan is the same, but another setting of the run differs.
     """
     if not files.is_run:
         return recipe.plan()
@@ -93,7 +93,7 @@ def resuming_command(files: RunFiles) -> str:
     return shlex.join(["privet", "train", str(files.recipe), "-o", str(files.folder)])
 
 
-def write_beginnings(recipe: Recipe, plan: Plan, promised: Guarantee, files: RunFiles) -> None:
+def write_plan_and_recipe(recipe: Recipe, plan: Plan, promised: Guarantee, files: RunFiles) -> None:
     """Write the plan and the recipe, before any data is read."""
     write_json(files.plan, {"plan": plan.to_dict(), "hash": plan.hash, "guarantee": promised.to_dict()})
     write_whole(files.recipe, recipe.to_toml())

@@ -1,4 +1,4 @@
-"""The files of a run folder: written whole or not at all, read with care."""
+"""The files of a run folder: written atomically, checked on reading."""
 
 from __future__ import annotations
 
@@ -15,9 +15,19 @@ MAX_TEXT_BYTES = 64_000_000
 _Result = TypeVar("_Result")
 
 
+class _File:
+    """A named entry of a run folder; as an attribute of :class:`RunFiles`, its path."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, files: RunFiles, owner: type[RunFiles]) -> Path:
+        return files.folder / self._name
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunFiles:
-    """The named files of one run folder. A run folder is the unit: copy it, and everything about the run is copied.
+    """The named files of one run folder. A copy of the folder is a copy of the whole run.
 
     Edge cases: links and anything but regular files are refused on reading, so that a foreign folder cannot
     lead outside of itself.
@@ -25,100 +35,28 @@ class RunFiles:
 
     folder: Path
 
-    @property
-    def recipe(self) -> Path:
-        """The resolved recipe."""
-        return self.folder / "recipe.toml"
-
-    @property
-    def plan(self) -> Path:
-        """The calibrated plan and its guarantee."""
-        return self.folder / "plan.json"
-
-    @property
-    def ledger(self) -> Path:
-        """The rows of charges."""
-        return self.folder / "ledger.jsonl"
-
-    @property
-    def checkpoint(self) -> Path:
-        """The newest checkpoint."""
-        return self.folder / "checkpoint.safetensors"
-
-    @property
-    def model(self) -> Path:
-        """The final weights."""
-        return self.folder / "model.safetensors"
-
-    @property
-    def metrics(self) -> Path:
-        """Measures on test data."""
-        return self.folder / "metrics.json"
-
-    @property
-    def calibration(self) -> Path:
-        """The calibration of the model's confidence, if it was measured."""
-        return self.folder / "calibration.json"
-
-    @property
-    def membership(self) -> Path:
-        """Results of membership attacks on the model, if they were run."""
-        return self.folder / "membership.json"
-
-    @property
-    def audit(self) -> Path:
-        """Findings of audits of the plan, if they were run."""
-        return self.folder / "audit.json"
-
-    @property
-    def fairness(self) -> Path:
-        """Measures for classes and groups, if they were asked for."""
-        return self.folder / "fairness.json"
-
-    @property
-    def robustness(self) -> Path:
-        """Accuracy under attack; there only when it was asked for."""
-        return self.folder / "robustness.json"
-
-    @property
-    def long_tail(self) -> Path:
-        """Public test pictures of lowest and highest loss; there only when they were asked for."""
-        return self.folder / "long_tail.png"
-
-    @property
-    def reconstruction(self) -> Path:
-        """Measures of pictures rebuilt from gradients, if the attack was run."""
-        return self.folder / "reconstruction.json"
-
-    @property
-    def reconstruction_pictures(self) -> Path:
-        """The same as pictures."""
-        return self.folder / "reconstruction.png"
-
-    @property
-    def unprotected(self) -> Path:
-        """Values that the guarantee does not cover; there only for public data or when asked for."""
-        return self.folder / "unprotected.jsonl"
-
-    @property
-    def steps(self) -> Path:
-        """Public values of every step."""
-        return self.folder / "steps.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        """The folder of TensorBoard's events; there only when it was asked for."""
-        return self.folder / "tensorboard"
-
-    @property
-    def environment(self) -> Path:
-        """Versions and device of every process that worked on the run."""
-        return self.folder / "env.json"
-
-    @property
-    def status(self) -> Path:
-        """The state in which the newest process left the run."""
-        return self.folder / "status.json"
+    # Written by every run.
+    recipe = _File("recipe.toml")  # with all overrides applied
+    plan = _File("plan.json")  # the calibrated plan and its guarantee
+    ledger = _File("ledger.jsonl")
+    checkpoint = _File("checkpoint.safetensors")  # the newest one
+    model = _File("model.safetensors")  # the final weights
+    steps = _File("steps.jsonl")  # public values of every step
+    environment = _File("env.json")  # versions and device of every process of the run
+    status = _File("status.json")  # the state in which the newest process left the run
+    # Written for public data, or on request.
+    metrics = _File("metrics.json")  # measures on test data
+    unprotected = _File("unprotected.jsonl")  # values of training batches outside the guarantee
+    tensorboard = _File("tensorboard")  # a folder
+    # Written by evaluations and audits.
+    calibration = _File("calibration.json")
+    membership = _File("membership.json")
+    fairness = _File("fairness.json")
+    robustness = _File("robustness.json")
+    long_tail = _File("long_tail.png")  # public test pictures of lowest and highest loss
+    reconstruction = _File("reconstruction.json")
+    reconstruction_pictures = _File("reconstruction.png")
+    audit = _File("audit.json")
 
     @property
     def is_run(self) -> bool:
@@ -131,24 +69,24 @@ class RunFiles:
         return self.ledger.exists() and not self.recipe.exists() and not self.plan.exists()
 
     def prepare(self) -> None:
-        """Make the folder for a new run.
+        """Create the folder for a new run.
 
         Raises:
-            CheckpointError: it cannot be made, or it holds something that is not a run.
+            CheckpointError: it cannot be created, or it holds something that is not a run.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            strangers = [entry.name for entry in self.folder.iterdir() if not entry.name.endswith(".new")]
+            others = [entry.name for entry in self.folder.iterdir() if not entry.name.endswith(".new")]
         except OSError as error:
             raise CheckpointError(f"The run folder {self.folder} cannot be used: {error.strerror}.") from None
-        if strangers and not self.is_run:
+        if others and not self.is_run:
             raise CheckpointError(
-                f"{self.folder} holds files that are not a run's ({min(strangers)!r}). Name a new or an empty folder."
+                f"{self.folder} holds files that are not a run's ({min(others)!r}). Name a new or an empty folder."
             )
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Swap a file's contents in atomically and durably.
+    """Replace a file's contents atomically and durably.
 
     Raises:
         CheckpointError: the disk refuses; the previous contents are untouched.
@@ -158,13 +96,13 @@ def write_whole(path: Path, content: str | bytes) -> None:
         write_durably(path, data)
     except OSError as error:
         raise CheckpointError(
-            f"Could not write {path}: {error.strerror}. What was there before is intact, and the ledger holds what was "
-            "spent. Free space or fix the folder's permissions, then run the same command again to resume."
+            f"Could not write {path}: {error.strerror}. Its previous contents are intact, and the ledger holds all "
+            "charges. Free space or fix the folder's permissions, then run the same command again to resume."
         ) from error
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write plain values as JSON, whole or not at all."""
+    """Write plain values as JSON, atomically."""
     write_whole(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
@@ -176,7 +114,7 @@ def read_text(path: Path) -> str:
     """
     try:
         if path.is_symlink() or not path.is_file():
-            what = "a link" if path.is_symlink() else "not there" if not path.exists() else "not a regular file"
+            what = "a link" if path.is_symlink() else "missing" if not path.exists() else "not a regular file"
             raise CheckpointError(f"{path} is {what}. A run folder holds the files that privet train wrote.")
         if path.stat().st_size > MAX_TEXT_BYTES:
             raise CheckpointError(f"{path} is larger than {MAX_TEXT_BYTES:,} bytes, which privet never writes.")
@@ -237,5 +175,5 @@ def read_result(path: Path, parse: Callable[[dict[str, Any]], _Result]) -> _Resu
 
 
 def listed(rows: object) -> list[Any]:
-    """Return stored rows as a list; anything else as a list of one, which the reader of a row then refuses."""
+    """Return stored rows as a list; any other value as a list of one, which the parser of a row then refuses."""
     return rows if isinstance(rows, list) else [rows]

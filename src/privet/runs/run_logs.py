@@ -1,4 +1,4 @@
-"""The logs of a run, one JSON line per step: public values always, unprotected ones where they may be shown."""
+"""The logs of a run, one JSON line per step: public values always, unprotected values where they may be shown."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class StepLog:
         )
 
     def evaluated(self, point: CurvePoint) -> None:
-        """Write nothing: measures have a file of their own."""
+        """Write nothing: measures have their own file."""
 
     def ended(self) -> None:
         """Close the file."""
@@ -62,12 +62,10 @@ class UnprotectedFile:
         self._lines = JsonLines(path)
 
     def __call__(self, values: Unprotected) -> None:
-        """Append one step's values; numbers that are not finite are written as absent."""
         self.newest_loss = values.mean_loss
         self._lines.append(asdict(values))
 
     def close(self) -> None:
-        """Close the file; harmless when nothing was written."""
         self._lines.close()
 
 
@@ -79,7 +77,7 @@ class JsonLines:
         self._handle: int | None = None
 
     def append(self, values: Mapping[str, Any]) -> None:
-        """Append one line; numbers that are not finite are written as absent.
+        """Append one line; numbers that are not finite are written as null.
 
         Raises:
             CheckpointError: the disk refuses.

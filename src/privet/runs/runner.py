@@ -1,4 +1,4 @@
-"""Running a recipe in a folder, with a guarantee before and after."""
+"""Runs of a recipe in a folder, with the guarantee before and after."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from privet.runs.model_measures import measure_model
 from privet.runs.pretraining import starting_model
 from privet.runs.progress import Progress, Several, Silent, StepUpdate
 from privet.runs.recipes.recipe import Recipe
-from privet.runs.resuming import plan_of_run, resuming_command, stored_recipe, write_beginnings
+from privet.runs.resuming import plan_of_run, resuming_command, stored_recipe, write_plan_and_recipe
 from privet.runs.run_files import RunFiles, read_json, write_json, write_whole
 from privet.runs.run_logs import StepLog, UnprotectedFile
 from privet.runs.spending import Spending
@@ -60,14 +60,14 @@ class RunOutcome:
 
     Attributes:
         promised: The guarantee of the plan, known before any data was read.
-        spent: The guarantee of what the ledger says was charged.
+        spent: The guarantee of all charges in the ledger.
         metrics: Measures on test data; None where they may not be shown or the run is not finished.
         steps_done: Steps charged so far, by all processes of the run.
-        steps_taken: Steps that are in the model; the rest was lost with an earlier process.
+        steps_taken: Steps in the model; the others were lost with an earlier process.
         num_steps: Steps planned.
-        was_resumed: Whether an earlier process had begun the run.
+        was_resumed: Whether an earlier process started the run.
         is_finished: Whether the plan is used up.
-        seconds: How long this process trained.
+        seconds: Training time of this process.
     """
 
     promised: Guarantee
@@ -98,12 +98,12 @@ def train(
     """Run a recipe in a folder, or resume the run in that folder.
 
     Args:
-        recipe: What to run.
+        recipe: The recipe.
         folder: The run's folder. A folder that holds this run is resumed.
         progress: Receives the events of the run.
         unprotected: Show and keep losses and clipped shares although the data are not public.
         max_epsilon: Refuse a plan that spends more.
-        should_stop: Asked after every step; True ends the run cleanly. It can be resumed.
+        should_stop: Called after every step; True ends the run cleanly. The run can be resumed.
         announce: Receives the guarantee of the plan, before any data is read.
 
     Guarantee:
@@ -112,8 +112,8 @@ def train(
 
     Raises:
         BudgetExceeded: the plan spends more than ``max_epsilon``.
-        LedgerMismatch: the folder's run has another plan, or what ran is not what was planned.
-        PrivetError: for everything else that can go wrong, before or between steps; the run can be resumed.
+        LedgerMismatch: the folder's run has another plan, or the steps that ran differ from the plan.
+        PrivetError: any other failure before or between steps; the run can be resumed.
     """
     files = RunFiles(folder=Path(folder))
     was_resumed = files.is_run
@@ -127,7 +127,7 @@ def train(
     split.train.one_item.check(plan.unit)
     if not was_resumed:
         files.prepare()
-        write_beginnings(recipe, plan, promised, files)
+        write_plan_and_recipe(recipe, plan, promised, files)
     run = _Run(
         recipe=recipe,
         plan=plan,
@@ -145,7 +145,7 @@ def train(
 def evaluate(folder: str | Path, *, device: str = "auto", test: ArrayDataset | None = None) -> Metrics:
     """Measure a run's model on the test split: the final one, or the newest checkpoint of a run that is not finished.
 
-    Not covered by the guarantee: exact functions of the test data. Other test data may be given.
+    ``test`` replaces the run's test split. Not covered by the guarantee: exact functions of the test data.
     """
     files = RunFiles(folder=Path(folder))
     recipe = stored_recipe(files)
@@ -166,14 +166,14 @@ def stored_model(files: RunFiles, recipe: Recipe, device: torch.device) -> nn.Mo
 
 
 def stored_curve(files: RunFiles) -> tuple[CurvePoint, ...]:
-    """Return the points that a run measured on its way."""
+    """Return the measures that a run took during training."""
     return Metrics.from_dict(read_json(files.metrics)).curve if files.metrics.exists() else ()
 
 
 def _check_budget(promised: Guarantee, max_epsilon: float | None) -> None:
     if max_epsilon is not None and promised.epsilon > checks.positive("max_epsilon", max_epsilon):
         raise BudgetExceeded(
-            f"The plan spends epsilon {rounded_up(promised.epsilon)}, allowed are {max_epsilon:g}. Nothing was run. "
+            f"The plan spends epsilon {rounded_up(promised.epsilon)}, and {max_epsilon:g} is allowed. Nothing was run. "
             "Lower privacy.epsilon, or allow more."
         )
 
@@ -222,10 +222,10 @@ class _Run:
         self._progress: Progress = Several(receivers=(StepLog(files.steps), progress))
         self._was_resumed = was_resumed
         self._train, self._test = on_device(split.train, device), on_device(split.test, device)
-        # A run that has a checkpoint takes its weights from there.
-        is_begun = was_resumed and files.checkpoint.exists()
-        self._model = build_model(recipe, device) if is_begun else starting_model(recipe, device)
-        self._notes = UnprotectedFile(files.unprotected) if shows_unprotected else None
+        # The session then loads the weights of the checkpoint.
+        has_checkpoint = was_resumed and files.checkpoint.exists()
+        self._model = build_model(recipe, device) if has_checkpoint else starting_model(recipe, device)
+        self._unprotected = UnprotectedFile(files.unprotected) if shows_unprotected else None
         self._curve: list[CurvePoint] = []
 
     def run_to_end(self, should_stop: Callable[[], bool]) -> RunOutcome:
@@ -264,25 +264,25 @@ class _Run:
             ),
             folder=self._files.folder,
             checkpoint_every=settings.checkpoint_every,
-            telemetry=self._notes,
+            telemetry=self._unprotected,
             averaging=None if settings.averaging is None else ExponentialAverage(decay=settings.averaging.decay),
             seed=settings.seed,
         )
         began = time.monotonic()
-        # From here the ledger is held, so no other process writes to the folder.
+        # The session holds the lock of the ledger from here on: no other process writes to the folder.
         self._curve = list(stored_curve(self._files))
         self._write_environment()
         self._write_status("running", session)
         failed = True
         try:
-            # An interrupt is a clean end: the session has given up the step, written a checkpoint, closed the ledger.
+            # An interrupt ends cleanly: the session has voided the step, written a checkpoint and closed the ledger.
             with suppress(KeyboardInterrupt):
                 self._take_steps(session, should_stop)
             failed = False
         finally:
             self._progress.ended()
-            if self._notes is not None:
-                self._notes.close()
+            if self._unprotected is not None:
+                self._unprotected.close()
             if failed:
                 with suppress(PrivetError):
                     self._write_status("failed", session)
@@ -303,7 +303,7 @@ class _Run:
         settings = self._recipe.training
         every, losses = settings.evaluate_every, self._losses()
         spending = Spending(self._plan, measured_every=every)
-        # made before the session brings back the rates of a checkpoint
+        # Created before the session restores the rates of a checkpoint.
         rate = LearningRate(session.optimizer, build_schedule(settings.schedule), num_steps=self._plan.num_steps)
         self._model.train()
         with session:
@@ -321,8 +321,8 @@ class _Run:
                         epsilon_spent=spent,
                         epsilon_planned=self._promised.epsilon,
                         expected_batch_size=self._plan.sampling.expected_batch_size,
-                        loss=None if self._notes is None else self._notes.newest_loss,
-                        may_tell_time=self._notes is not None,
+                        loss=None if self._unprotected is None else self._unprotected.newest_loss,
+                        may_show_time=self._unprotected is not None,
                         learning_rate=session.optimizer.param_groups[0]["lr"],
                         masked_share=0.0 if step.kept is None else 1 - len(step.kept.index) / len(step.kept.weights),
                     )
@@ -373,7 +373,7 @@ class _Run:
         )
 
     def _measured(self) -> Metrics | None:
-        if self._notes is None or not len(self._test):
+        if self._unprotected is None or not len(self._test):
             return None
         measures = measure_model(self._model, self._test, self._recipe.info)
         metrics = Metrics(measures=measures, curve=tuple(self._curve))
@@ -395,6 +395,6 @@ class _Run:
         write_json(path, {"processes": [*earlier, describe_environment(self._device)]})
 
     def _write_status(self, state: str, session: Session) -> None:
-        # No reason is written down: what went wrong may depend on a private record.
+        # The reason of a failure is not recorded: it may depend on a private record.
         found = {"state": state, "steps_done": session.steps_done, "num_steps": self._plan.num_steps}
         write_json(self._files.status, found)

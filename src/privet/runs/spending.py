@@ -11,22 +11,22 @@ from privet.plan import Plan
 from privet.runs.progress import epsilon_after
 from privet.vocabulary import Release
 
-# Rounds of a run whose epsilon is computed, and measurements for which it is computed besides.
+# Number of rounds whose epsilon is computed, and the most measurements whose epsilon is computed in addition.
 _NUM_ROUNDS, _MOST_MEASUREMENTS = 12, 64
 
 
 class Spending:
     """The privacy that a plan's first rounds spend.
 
-    Accounting takes a few hundredths of a second, which a step may not even take. So the exact figure is computed for
-    a few rounds, about evenly apart in epsilon, and for those in which the model is measured; for others it is not
-    known, and nothing is made up in between.
+    Accounting takes a few hundredths of a second, which can be longer than a step. So the exact figure is computed for
+    a few rounds, about evenly apart in epsilon, and for the rounds in which the model is measured. Other rounds have no
+    exact figure, and none is interpolated.
 
     Guarantee:
-        ``exactly`` is what the plan's accountant says of the rounds charged by then, the figure that ``privet account``
+        ``exactly`` is the epsilon of the charged rounds by the plan's accountant, the figure that ``privet account``
         gives for a run that ends there; it never decreases from step to step. ``at_most`` is a bound too: that of the
         next round in a short table.
-    Edge cases: where only the last model is released, ``exactly`` is known at the end alone, because a run that ends
+    Edge cases: where only the last model is released, ``exactly`` is known at the end only, because a run that ends
     earlier has no such guarantee; a plan without noise spends infinity from its first round.
     """
 
@@ -38,25 +38,25 @@ class Spending:
         self._newest = (0, 0.0)
 
     def at_most(self, num_steps: int) -> float:
-        """Return a bound on what these first steps spend, without accounting."""
+        """Return a bound on the epsilon of the first steps, without accounting."""
         return epsilon_after(self._table, self._rounds(num_steps))
 
     def exactly(self, num_steps: int) -> float | None:
-        """Return what these first steps spend; None where it was not computed. Ask for later and later steps."""
+        """Return the epsilon of the first steps; None where it is not computed. Call it with increasing numbers."""
         rounds = self._rounds(num_steps)
-        if rounds >= self._plan.num_rounds and self._is_earned(num_steps):
+        if rounds >= self._plan.num_rounds and self._promise_holds(num_steps):
             return self._promised
-        if rounds not in self._known:
+        if rounds not in self._accounted_rounds:
             return None
         done, spent = self._newest
         if rounds > done:
             event = compose(((self._plan.round_event, rounds),))
             here = spent_epsilon(event, delta=self._plan.delta, adjacency=self._plan.adjacency)
-            # Rounding in the accountant is worth less than a log in which epsilon goes down.
+            # The accountant's rounding must not let epsilon decrease in the log.
             self._newest = (rounds, max(spent, min(here, self._promised)))
         return self._newest[1]
 
-    def _is_earned(self, num_steps: int) -> bool:
+    def _promise_holds(self, num_steps: int) -> bool:
         """Whether the promise holds after these steps, once the last round is charged."""
         return self._plan.release is Release.EVERY_ITERATE or num_steps >= self._plan.num_steps
 
@@ -64,7 +64,7 @@ class Spending:
         return -(-num_steps // self._plan.sampling.steps_per_round)
 
     @cached_property
-    def _known(self) -> frozenset[int]:
+    def _accounted_rounds(self) -> frozenset[int]:
         plan, total = self._plan, self._plan.num_rounds
         if plan.release is not Release.EVERY_ITERATE:
             return frozenset()

@@ -1,4 +1,4 @@
-"""A run in TensorBoard: the curves that may be shown, and no others."""
+"""TensorBoard events of a run: only the curves that may be shown."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from privet.runs.progress import StepUpdate
 class TensorBoardLog:
     """Writes a run's steps as TensorBoard events into a folder.
 
-    TensorBoard's own writer stamps every event with the time and names its file after the machine. Steps of private
-    data take longer the more examples they hold, so the records are written here, with times that are counted in steps.
+    TensorBoard's own writer stamps every event with the time and names its file after the machine. The duration of a
+    step reveals its private number of examples, so the records are written here, with times that count steps.
 
     Guarantee:
-        Without leave to show unprotected values an event holds the step's number, learning rate and masked share,
+        Unless the run may show unprotected values, an event holds the step's number, learning rate and masked share,
         epsilon where it was computed, and a time that follows from the step's number. Losses and measurements are
         written only where the run may show them, under tags that begin with ``unprotected/``.
     """
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
-        """Make sure of TensorBoard; the folder is made when the run begins.
+        """Check that TensorBoard is installed; the folder is created when the run starts.
 
         Raises:
             RecipeError: TensorBoard is not installed.
@@ -39,7 +39,7 @@ class TensorBoardLog:
         self._records: Any = None
 
     def started(self, promised: Guarantee, *, step: int, num_steps: int) -> None:
-        """Open a file of this process's own."""
+        """Open a new file for this process."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -53,7 +53,6 @@ class TensorBoardLog:
         self._append(Event(wall_time=self._began, file_version="brain.Event:2"))
 
     def stepped(self, update: StepUpdate) -> None:
-        """Write the step's values."""
         values = {
             "training/learning_rate": update.learning_rate,
             "training/masked_share": update.masked_share,
@@ -62,21 +61,19 @@ class TensorBoardLog:
             values["privacy/epsilon"] = update.epsilon_spent
         if update.loss is not None:
             values["unprotected/mean_loss"] = update.loss
-        wall_time = self._clock() if update.may_tell_time else self._counted(update.step)
+        wall_time = self._clock() if update.may_show_time else self._step_time(update.step)
         self._write(update.step, wall_time, values)
 
     def evaluated(self, point: CurvePoint) -> None:
-        """Write what was measured on public test data."""
         tag = f"unprotected/test_{point.measure.name.replace(' ', '_')}"
-        self._write(point.step, self._counted(point.step), {tag: point.measure.value})
+        self._write(point.step, self._step_time(point.step), {tag: point.measure.value})
 
     def ended(self) -> None:
-        """Close the file; harmless when none was opened."""
         if self._records is not None:
             self._records.close()
             self._records = None
 
-    def _counted(self, step: int) -> float:
+    def _step_time(self, step: int) -> float:
         return self._began + step - self._first_step
 
     def _write(self, step: int, wall_time: float, values: Mapping[str, float]) -> None:

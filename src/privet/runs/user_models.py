@@ -1,4 +1,4 @@
-"""A user's own network, named on the command line by where the function that builds it is."""
+"""A user's own network, named on the command line by module or file and the function that builds it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def build_referenced(reference: str) -> nn.Module:
         reference: ``package.module:function`` or ``path/to/file.py:function``.
 
     Raises:
-        RecipeError: there is no such code, it fails, or what it returns is not a network.
+        RecipeError: there is no such code, it fails, or it does not return a network.
     """
     place, _, name = reference.rpartition(":")
     module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)

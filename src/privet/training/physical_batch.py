@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from privet import checks
 from privet.errors import DataError
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.support import check_model
@@ -23,7 +23,7 @@ from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import tensors_of, with_gradients
 from privet.training.launch.recording import LossFunction
-from privet.training.weight_watch.guards import trainable_parameters
+from privet.training.trained import trainable_parameters
 
 # A larger batch must be this much faster per example to be worth its memory.
 _WORTHWHILE = 1.05

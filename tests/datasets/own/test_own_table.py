@@ -39,7 +39,7 @@ def test_columns_are_found_by_name_in_any_order_among_others(tmp_path: Path) -> 
     assert found.features.shape == (2, 108)
     sexes = categories_of(ADULT.feature_names, "sex")
     assert [found.features[row, sexes[name]].item() for row, name in enumerate(("Female", "Male"))] == [1, 1]
-    assert found.features[:, ADULT.feature_index("age")].tolist() == [0.5, 1.0]
+    assert found.features[:, ADULT.feature_names.index("age")].tolist() == [0.5, 1.0]
 
 
 @pytest.mark.parametrize(

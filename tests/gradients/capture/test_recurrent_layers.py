@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from privet.errors import UnsupportedModel
 from privet.gradients.capture import recurrent_layers
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.capture.recurrent_layers import COMPOSITES, Recurrent, fused_recurrence, looped_recurrence
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.rules.layer_rules import RULES

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.capture.views import undo_of
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.forms.per_example import Explicit, Outer, PerExample

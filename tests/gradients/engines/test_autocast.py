@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.sums import ClippedSum

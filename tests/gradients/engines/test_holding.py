@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from privet.errors import LoopError, UnsupportedModel
 from privet.federated.party_sums import clip
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Clipper, Engine
 from privet.gradients.engines.functional import Functional

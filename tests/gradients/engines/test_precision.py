@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.functional import Functional

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Clipper
 from privet.gradients.forms.masked import MASKED, Masked, MaskedRankOne, SomeRows, keep_coordinates, keep_rows

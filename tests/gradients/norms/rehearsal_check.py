@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privet.gradients.capture.marks import mark_batch
-from privet.gradients.capture.recorded import Recording
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
 from privet.gradients.norms import kernels, timing
 from privet.gradients.norms.kernel_warmup import _kind, launches_of
@@ -64,8 +63,9 @@ def losses_of(model: nn.Module, shape: tuple[int, ...], engine: RunningBookKeepi
 def foreseen(model: nn.Module, shape: tuple[int, ...]) -> set[object]:
     engine, _ = running(model)
     losses_of(model, shape, engine)
-    recording = engine._finish()
-    assert isinstance(recording, Recording)
+    capture, engine._capture = engine._capture, None
+    assert capture is not None
+    recording = capture.close()
     return {_kind(launch) for launch in launches_of(recording, engine.rules, engine.planner)}
 
 

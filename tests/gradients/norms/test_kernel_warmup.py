@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privet.gradients.capture.in_place import Function
-from privet.gradients.capture.marks import mark_batch
-from privet.gradients.capture.recorded import Recording, Use
+from privet.gradients.capture.recorded import Recording, Use, mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
 from privet.gradients.norms import kernel_warmup, kernels
 from privet.gradients.norms.kernel_warmup import KernelWarmup, launches_of
@@ -170,8 +169,9 @@ def _recorded(
         mark_batch((inputs, labels))
         engine.begin(BATCH)
         functional.cross_entropy(model(inputs), labels, reduction="none")
-        recording = engine._finish()
-    assert isinstance(recording, Recording)
+        capture, engine._capture = engine._capture, None
+        assert capture is not None
+        recording = capture.close()
     return engine, recording
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
 from privet.gradients.forms.per_example import Outer, PerExample
 from privet.gradients.norms.budgets import Budget, Fast, Lean

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from privet.errors import UnsupportedModel
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.trial import trials
 from privet.gradients.rules.example_axis import FoldedAxis, WholeAxis, candidates, fits

@@ -160,7 +160,7 @@ def test_a_declared_size_means_the_same_as_the_rate_and_steps_that_follow_from_i
         ("privacy.delta=nan", "privacy.delta is nan"),
         ("privacy.delta=inf", "privacy.delta is inf"),
         ("training.seed=9007199254740993", "beyond 2**53"),
-        ("privacy.epsilon=1.0", "only one of them can be chosen"),
+        ("privacy.epsilon=1.0", "each determines the other"),
         ("privacy.noise.noise_multiplier=", "neither an epsilon nor a noise"),
         ("privacy.sampling.batch_size=10", "does not go with a declared size"),
         ('privacy.sampling={kind="poisson", batch_size=10, epochs=1}', "privacy.sampling lacks dataset_size"),
@@ -238,7 +238,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_recipe() -> None:
 
 def test_looking_at_test_data_during_a_run_is_for_public_data(tmp_path: Path) -> None:
     told = refusal(tmp_path, MINIMAL, "training.evaluate_every=1", "data_is_public=false")
-    assert "not covered by the guarantee" in told
+    assert "which the guarantee does not cover" in told
 
 
 def test_public_data_are_those_of_the_data_set_unless_the_recipe_says_otherwise() -> None:

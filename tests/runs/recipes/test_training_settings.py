@@ -116,7 +116,7 @@ def test_impossible_words_are_refused_with_their_place(override: str, message: s
 
 
 def test_views_of_records_that_are_no_images_are_refused(tiny: MakeRecipe) -> None:
-    with pytest.raises(RecipeError, match="are none"):
+    with pytest.raises(RecipeError, match="are not images"):
         tiny("training.augmentation={num_views=2}", "dataset=wine_red")
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from privet import Adjacency, Gaussian, Performance, Plan, Poisson, Threshold, Unit, privatize
 from privet.errors import ArgumentError
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Clipper
 from privet.gradients.engines.functional import Functional

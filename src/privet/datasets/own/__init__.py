@@ -1,1 +1,1 @@
-"""A user's own tables and images: what their owner declares about them, and how their files are read."""
+"""A user's own tables and images: declarations and readers."""

@@ -1,4 +1,4 @@
-"""A folder of images as its owner declares it: classes, size and colours, known without opening an image."""
+"""The declaration of a folder of images: classes, size and channels, known without opening an image."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LARGEST_SIDE = 1024
 class DeclaredImages:
     """The declaration of a folder with one sub-folder per class.
 
-    Every image is brought to the declared size, by itself: sizes found in the files would be facts about records.
+    Every image is resized to the declared size: sizes of files would be facts about records.
 
     Attributes:
         classes: Names of the sub-folders, in the order of their codes. They are public.
-        height: Rows of pixels that the network sees.
-        width: Columns of pixels that the network sees.
+        height: Height of the network's input in pixels.
+        width: Width of the network's input in pixels.
         channels: 1 for grey, 3 for colour.
-        one_record_per_person: Whether each image is declared to hold everything about one person.
+        one_record_per_person: Declares that each image contains all data of one person.
     """
 
     classes: tuple[str, ...]
@@ -34,7 +34,7 @@ class DeclaredImages:
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
-            raise ArgumentError("A folder of images needs at least two classes to tell apart, each named once.")
+            raise ArgumentError("A folder of images needs at least two classes, each named once.")
         for name in self.classes:
             if not name or name.startswith(".") or "/" in name or "\\" in name or "\0" in name:
                 raise ArgumentError(f"The class {name!r} is not the name of a sub-folder.")
@@ -46,7 +46,7 @@ class DeclaredImages:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """The units that one image is declared to be."""
+        """The units of privacy that one image is declared to be."""
         return (Unit.RECORD, Unit.PERSON) if self.one_record_per_person else (Unit.RECORD,)
 
     @property
@@ -55,12 +55,12 @@ class DeclaredImages:
         return (self.channels, self.height, self.width)
 
     def info(self, name: str, *, train_size: int, test_size: int) -> DatasetInfo:
-        """Return the facts under which the images are used; images of unknown origin are not public.
+        """Return the facts about the images; they are not public.
 
         Args:
-            name: What the data set is called.
+            name: Name of the data set.
             train_size: Declared number of training images.
-            test_size: Declared number of test images; 0 for a folder without any.
+            test_size: Declared number of test images; 0 for none.
         """
         return DatasetInfo(
             name=name,

@@ -1,4 +1,4 @@
-"""A table as its owner declares it: columns, ranges, categories and sizes, known without reading a record."""
+"""The declaration of a table: columns, ranges, categories and sizes, known without reading a record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privet.errors import ArgumentError
 from privet.vocabulary import OneItem, Unit
 
 _SEVERAL = (
-    "In the column {column!r} somebody has several records, or a record names nobody. Join each person's records into "
+    "In the column {column!r} a person has several records, or a record has no name. Join each person's records into "
     "one, keep one of them, or protect records: privacy.unit = 'record'."
 )
 
@@ -23,16 +23,16 @@ _SEVERAL = (
 class DeclaredTable:
     """The declaration of a CSV file for a classifier.
 
-    Ranges and categories are declared and never learned: a category that one record adds, or a range that it widens,
-    would change the encoding of every other record.
+    Ranges and categories are declared, never computed from records: otherwise one record could change the encoding of
+    every other record.
 
     Attributes:
-        features: The columns that the model takes.
-        label: The column that holds the class.
+        features: The input columns of the model.
+        label: The column of the class.
         delimiter: One character between cells.
-        max_record_length: How many characters one record may have.
-        person: The column that names the person whom a record is about; None for a table without one.
-        one_record_per_person: Whether each record is declared to hold everything about one person.
+        max_record_length: Largest number of characters of a record.
+        person: The column with the name of the record's person; None for a table without one.
+        one_record_per_person: Declares that each record contains all data of one person.
     """
 
     features: tuple[NumberColumn | CategoryColumn, ...]
@@ -51,7 +51,7 @@ class DeclaredTable:
         if not self.features:
             raise ArgumentError("A table needs at least one column beside its label.")
         if len(self.label.categories) < 2:
-            raise ArgumentError(f"The label {self.label.name!r} needs at least two categories to tell apart.")
+            raise ArgumentError(f"The label {self.label.name!r} needs at least two categories.")
 
     @property
     def columns(self) -> tuple[NumberColumn | CategoryColumn, ...]:
@@ -60,31 +60,34 @@ class DeclaredTable:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """The units that one record is declared to be; a column of persons is checked when records are read."""
+        """The units of privacy that one record is declared to be; readers check the column of persons."""
         knows_persons = self.person is not None or self.one_record_per_person
         return (Unit.RECORD, Unit.PERSON) if knows_persons else (Unit.RECORD,)
 
     def one_record(self, persons: Sequence[str] | None) -> OneItem:
-        """Return the unit of a record, from the person that each record names; None for a table without persons.
+        """Return the unit of one record.
 
-        Guarantee: where it names persons, a record is a person only if each has a name and no name stands twice. The
-        records decide only about a refusal, whose reason names no person.
+        Args:
+            persons: The person of each record; None for a table without persons.
+
+        Guarantee: with a column of persons, a record is a person only if every record has a name and all names differ.
+            The records influence only a refusal, whose reason contains no name.
         """
         if persons is None or (all(persons) and len(set(persons)) == len(persons)):
             return OneItem(units=self.units)
         return OneItem(explanation=_SEVERAL.format(column=self.person))
 
     def schema(self, columns: Sequence[Column]) -> CsvSchema:
-        """Return how files of this table are read, for these columns of it."""
+        """Return the CSV schema of this table for some of its columns."""
         return CsvSchema(columns=tuple(columns), delimiter=self.delimiter, max_record_length=self.max_record_length)
 
     def info(self, name: str, *, train_size: int, test_size: int) -> DatasetInfo:
-        """Return the facts under which the table is used; records of unknown origin are not public.
+        """Return the facts about the table; its records are not public.
 
         Args:
-            name: What the data set is called.
+            name: Name of the data set.
             train_size: Declared number of training records.
-            test_size: Declared number of test records; 0 for a table without any.
+            test_size: Declared number of test records; 0 for none.
         """
         encoded = encoded_names(self.features)
         return DatasetInfo(

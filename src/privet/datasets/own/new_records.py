@@ -1,8 +1,8 @@
-"""New records of a CSV file, for predictions: an empty cell takes the column's default as in training, and is counted.
+"""New records of a CSV file, for predictions: an empty cell takes the column's default, as in training, and is counted.
 
-Test data are read more strictly, because a figure measured on made-up values would be wrong. A prediction for a record
-with a gap is not wrong: the model was trained with the same default, and the caller reports how many cells were empty.
-Other unreadable cells, such as a misspelt number or an undeclared word, are refused: they are mistakes to correct.
+Test data are read more strictly, because measures on default values would be wrong. A prediction for a record with an
+empty cell is valid: training used the same default, and the caller reports the number of empty cells. Other unreadable
+cells, such as a misspelt number or an undeclared category, are refused.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from privet.datasets.tables import CategoryColumn, NumberColumn, read_csv
 
 @dataclass(frozen=True, kw_only=True)
 class Gaps:
-    """The cells of a column that were empty.
+    """The empty cells of a column.
 
     Attributes:
-        column: Its name.
-        count: How many there were.
-        taken_as: What they were taken as: the column's ``default``, as in training.
+        column: Name of the column.
+        count: Number of empty cells.
+        taken_as: Their value: the column's ``default``, as in training.
     """
 
     column: str
@@ -37,9 +37,9 @@ class Gaps:
 
 
 def _is_gap(column: AnyColumn, word: str) -> float:
-    """Return 1 for a cell that is not there, is empty or, among numbers, says NaN; 0 for every other."""
+    """Return 1 for a cell that is missing or empty, or NaN in a number column; 0 for every other."""
     if isinstance(column, CategoryColumn):
-        # A column of words may declare the empty one, and then an empty cell is no gap.
+        # A category column may declare the empty category; then an empty cell is no gap.
         return float(not word and word not in column.categories)
     return float(not word or word.lower() == "nan")
 
@@ -47,13 +47,13 @@ def _is_gap(column: AnyColumn, word: str) -> float:
 def read_new_records(
     path: str | os.PathLike[str], table: DeclaredTable, normalisation: Normalisation
 ) -> tuple[Tensor, tuple[Gaps, ...]]:
-    """Read the features of a CSV file's records, and where there were gaps; a column of labels may be there or not.
+    """Return the features of the records in a CSV file, and its gaps; a label column is optional.
 
-    Guarantee: a gap becomes what it becomes in a training record: the column's default.
+    Guarantee: a gap becomes the column's default, as in a training record.
 
     Raises:
-        DataError: the file cannot be read, a declared column is missing, a cell is neither empty nor a number or a
-            declared category, or there are no records. The message names the column and the first such record, never
+        DataError: the file cannot be read, has no records or lacks a declared column, or a cell is neither empty nor a
+            number or declared category. The message contains the column and the number of the first such record, never
             the cell.
     """
     found = read_strictly(path, table, table.features)

@@ -1,8 +1,7 @@
 """A user's own images: one sub-folder per class, one file per record.
 
-Training images are read so that no record can raise: a file that is no image, is too large, or that the decoder
-rejects, becomes a black image, silently. Test images are read strictly, because a silently replaced image would only
-make the figures wrong.
+No training image can raise an error: a file that is no image, is too large, or that the decoder rejects silently
+becomes a black image. Test images are read strictly, because a silently replaced image would make the measures wrong.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ if TYPE_CHECKING:
 
 MAX_FILE_BYTES = 2**25
 MAX_PIXELS = 2**26
-# By its name alone: what a file holds must not decide whether it is a record.
+# Only the name decides whether a file is a record, not its content.
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-# Decoders that are named here are the only ones that ever see a file.
+# Only these decoders read files.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 _DEEP_GREY = ("I;16", "I;16B", "I;16L", "I")
 
 
 def folder_classes(folder: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the names of the sub-folders, sorted, whatever they hold: an empty one is a class as well.
+    """Return the sorted names of the sub-folders; an empty one is a class too.
 
-    Names of folders are public; an image that is added or removed changes none of them.
+    Names of folders are public: adding or removing an image does not change them.
 
     Raises:
         DataError: the folder cannot be read.
@@ -65,8 +64,8 @@ def load_declared_images(
 ) -> Split:
     """Read both parts of a declared folder of images; without a test folder the second part is empty.
 
-    Guarantee: one file of the training folder decides one training record and nothing else. A file that is no image
-    becomes a black one, silently. Test images are not protected, and one that cannot be read is refused.
+    Guarantee: one file of the training folder determines one training record and nothing else. A file that is no image
+    silently becomes a black image. Test images are not protected, and an unreadable one is refused.
 
     Raises:
         DataError: Pillow is missing, the folder of a class is missing, or a test image cannot be read.
@@ -89,14 +88,14 @@ def read_test_images(
     _require_pillow()
     found = _read(folder, declared, normalisation, strict=True)
     if not len(found):
-        raise DataError(f"{folder} holds no images. There is nothing to measure.")
+        raise DataError(f"{folder} holds no images to measure. Check the path.")
     return found
 
 
 def read_unlabelled_images(
     folder: str | os.PathLike[str], declared: DeclaredImages, normalisation: Normalisation
 ) -> tuple[tuple[Path, ...], Tensor]:
-    """Read the images of a folder and of its sub-folders, whatever those are called; return their paths as well.
+    """Return the paths and the images of a folder and of all its sub-folders.
 
     Raises:
         DataError: Pillow is missing, there are no images, or one cannot be read.
@@ -105,7 +104,7 @@ def read_unlabelled_images(
     root = Path(folder)
     files = [path for place in (root, *(root / name for name in folder_classes(root))) for path in _images(place)]
     if not files:
-        raise DataError(f"{folder} holds no images.")
+        raise DataError(f"{folder} holds no images. Check the path.")
     return tuple(files), _pixels(files, declared, normalisation, strict=True)
 
 
@@ -146,12 +145,12 @@ def _images(folder: Path) -> list[Path]:
 
 
 def decode_image(path: Path, declared: DeclaredImages) -> NDArray[np.uint8] | None:
-    """Return one image as ``[channels, height, width]`` bytes, or None if the file is not an image to be read.
+    """Return one image as ``[channels, height, width]`` bytes, or None if the file is no readable image.
 
-    Guarantee: the result depends on this one file. Nothing is raised and no warning is shown, whatever the file holds.
+    Guarantee: the result depends on this file only. No content raises an error or shows a warning.
 
-    Edge cases: links, pipes, files beyond 32 MiB and images beyond 64 million pixels are not read; of an animation the
-    first picture counts; transparency is dropped.
+    Edge cases: links, pipes, files above 32 MiB and images above 64 million pixels are not read; an animation gives its
+    first frame; transparency is dropped.
     """
     try:
         # A warning of the decoder would reveal something about a record.
@@ -164,7 +163,7 @@ def decode_image(path: Path, declared: DeclaredImages) -> NDArray[np.uint8] | No
 
 
 def _content(path: Path) -> bytes | None:
-    # Not blocking: a pipe would otherwise wait for a writer forever.
+    # Non-blocking: a pipe would wait for a writer forever.
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -189,7 +188,7 @@ def _decoded(content: bytes, declared: DeclaredImages) -> NDArray[np.uint8] | No
 
 
 def _eight_bits(image: PillowImage.Image) -> PillowImage.Image:
-    """Scale grey images of sixteen bits, which Pillow would cut off at 255 instead."""
+    """Scale grey images of sixteen bits, which Pillow would clip at 255."""
     from PIL import Image
 
     if image.mode not in _DEEP_GREY:

@@ -1,7 +1,7 @@
-"""A user's own CSV files: test data of a known table, or both parts of a table that the user declares.
+"""A user's own CSV files: test data of a known table, or both parts of a declared table.
 
-Training data are read by ``read_csv``, where no cell may raise. Test data are read strictly: the figures computed
-from them are exact functions of the records in any case, and a silently replaced cell would only make them wrong.
+``read_csv`` reads training data; no cell can raise an error. Test data are read strictly, because a silently replaced
+cell would make the measures wrong.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ AnyColumn = NumberColumn | CategoryColumn
 
 @dataclass(frozen=True, kw_only=True)
 class ReadColumn:
-    """A declared column whose cells are read by another function than in training.
+    """A declared column with another function for its cells than in training.
 
     Attributes:
         declared: The column.
-        read: From the column and a cell without spaces around it, empty where there is none, to a number.
-        dtype: Of the numbers.
+        read: Maps the column and a stripped cell, empty if missing, to a number.
+        dtype: Type of the numbers.
     """
 
     declared: AnyColumn
@@ -58,7 +58,7 @@ class ReadColumn:
 
 
 def _strictly(column: AnyColumn, word: str) -> float:
-    """Return the number, held to its range, or the code of a category; NaN when the cell holds neither."""
+    """Return the clamped number or the code of the category; NaN if the cell is neither."""
     if isinstance(column, CategoryColumn):
         return column.categories.index(word) if word in column.categories else math.nan
     return math.nan if math.isnan(column.number(word)) else column.value(word)
@@ -74,24 +74,23 @@ OWN_TABLES: Mapping[str, DeclaredTable] = MappingProxyType({ADULT.name: _adult()
 
 
 def load_own_csv(path: str | os.PathLike[str], info: DatasetInfo, normalisation: Normalisation) -> ArrayDataset:
-    """Read a CSV file with a header as test data of a known table; columns may stand in any order among others.
+    """Read a CSV file with a header as test data of a known table; the order of columns does not matter.
 
     Raises:
-        DataError: the data set is no table of classes, the file cannot be read, a declared column is missing, a cell is
-            empty, NaN, no number or no declared category, a label is unknown, or there are no records. The message
-            names the column and the first such record, never the cell.
+        DataError: the data set is no table of classes, the file cannot be read or has no records, a declared column is
+            missing, a cell is empty, NaN, no number or no declared category, or a label is unknown. The message
+            contains the column and the number of the first such record, never the cell.
     """
     wanted = OWN_TABLES.get(info.name)
     if wanted is None:
         raise DataError(
-            f"A CSV file can stand in for the test data of: {', '.join(OWN_TABLES)}. The model was trained on "
-            f"{info.name!r}."
+            f"A CSV file can replace the test data of: {', '.join(OWN_TABLES)}. The model was trained on {info.name!r}."
         )
     return read_test_csv(path, wanted, normalisation)
 
 
 def read_test_csv(path: str | os.PathLike[str], table: DeclaredTable, normalisation: Normalisation) -> ArrayDataset:
-    """Read a CSV file with a header as test data of a declared table; see ``load_own_csv`` for what is refused."""
+    """Read a CSV file with a header as test data of a declared table; raises as ``load_own_csv``."""
     found = read_strictly(path, table, table.columns)
     for column in table.columns:
         refuse_unreadable(path, table, column, np.isnan(found[column.name]), _advice)
@@ -101,10 +100,10 @@ def read_test_csv(path: str | os.PathLike[str], table: DeclaredTable, normalisat
 def read_strictly(
     path: str | os.PathLike[str], table: DeclaredTable, columns: Sequence[AnyColumn]
 ) -> Mapping[str, NDArray[Any]]:
-    """Return columns of a CSV file, with NaN for every cell that does not fit; a file without records is refused."""
+    """Return columns of a CSV file, with NaN for every invalid cell; a file without records is refused."""
     found = read_csv(path, table.schema([ReadColumn(declared=column, read=_strictly) for column in columns]))
     if not len(found[columns[0].name]):
-        raise DataError(f"{path} has a header and no records.")
+        raise DataError(f"{path} has a header and no records. Add records.")
     return found
 
 
@@ -115,10 +114,10 @@ def load_declared_table(
     train: str | os.PathLike[str],
     test: str | os.PathLike[str] | None,
 ) -> Split:
-    """Read both parts of a table that its owner declares; without a test file the second part is empty.
+    """Read both parts of a declared table; without a test file the second part is empty.
 
-    Guarantee: one record of the training file decides one training record and nothing else: a cell that does not fit
-    becomes the column's default, silently. Test records are not protected, and one that does not fit is refused.
+    Guarantee: one record of the training file determines one training record and nothing else: an invalid cell silently
+    becomes the column's default. Test records are not protected, and an invalid one is refused.
 
     Raises:
         DataError: a file cannot be read or lacks a declared column, or a test record does not fit the declaration.
@@ -139,7 +138,7 @@ def _encoded(found: Mapping[str, NDArray[Any]], table: DeclaredTable, normalisat
 
 
 def encoded_features(found: Mapping[str, NDArray[Any]], table: DeclaredTable, normalisation: Normalisation) -> Tensor:
-    """Return the features of read columns as a network sees them."""
+    """Return the normalised features of columns."""
     return normalisation.apply_(torch.from_numpy(encode_columns(found, table.features))).to(torch.float32)
 
 
@@ -150,10 +149,10 @@ def refuse_unreadable(
     is_bad: NDArray[np.bool_],
     advice: Callable[[AnyColumn], str],
 ) -> None:
-    """Refuse a file with cells that do not fit.
+    """Refuse a file with invalid cells.
 
     Raises:
-        DataError: there are such cells. The message says where the first is, and what ``advice`` says about the column.
+        DataError: a cell is invalid. The message contains the record number of the first one, and the advice.
     """
     if not is_bad.any():
         return

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -32,10 +32,22 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 from privet.errors import UnsupportedModel
 from privet.gradients.capture.composites import DECOMPOSED
 from privet.gradients.capture.in_place import Function, apart_from_views, with_own_history, writes
-from privet.gradients.capture.marks import GENERATIONS, MARK, PLAIN, SHIFT, WRITTEN, is_batch, tensors_in
 from privet.gradients.capture.norm_statistics import with_statistics
 from privet.gradients.capture.observer import Call, Observer
-from privet.gradients.capture.recorded import KnownUse, Recording, Region, Source, Use
+from privet.gradients.capture.recorded import (
+    GENERATIONS,
+    MARK,
+    PLAIN,
+    SHIFT,
+    WRITTEN,
+    KnownUse,
+    Recording,
+    Region,
+    Source,
+    Use,
+    is_batch,
+    tensors_in,
+)
 from privet.gradients.capture.recurrent_layers import COMPOSITES, Composite, kept_inside
 from privet.isolation.asking import ASKING, LENGTHS
 from privet.isolation.backward import wrapped
@@ -75,7 +87,9 @@ class Capture(TorchFunctionMode):
         """
         super().__init__()
         self._programs = programs
-        self._slot = 0
+        active = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        # two sessions may have physical batches open at once: each has a slot of its own
+        self._slot = _free_slot(active) if active else 0
         self._stance: Any = None
         self._generation = next(GENERATIONS) - 1  # the batch was marked just before, or is marked from now on
         self._follows_memory = follows_memory
@@ -85,7 +99,7 @@ class Capture(TorchFunctionMode):
         if programs is not None:
             self.recording.follower = Follower(
                 programs, batch_size, self._place_of, self._number_of, self.recording.tracked, may_trace=may_trace,
-                slot=self._free_slot(),
+                slot=self._slot,
             )  # fmt: skip
 
     def open(self) -> None:
@@ -98,7 +112,7 @@ class Capture(TorchFunctionMode):
         if self._stance is not None:
             self._stance.__exit__(None, None, None)
             self._stance = None
-        if self.recording.follower is not None:
+        if self.recording.follower is not None and self.recording.follower.tracer is not None:
             self.recording.follower.leave()
         above: list[Any] = []
         while (top := _pop_mode()) is not self:  # type: ignore[no-untyped-call]
@@ -107,14 +121,6 @@ class Capture(TorchFunctionMode):
             _push_mode(mode)  # type: ignore[no-untyped-call]
         recording: Recording = self.recording
         return recording
-
-    def _free_slot(self) -> int:
-        """Return the first slot that no other capture uses: two sessions may have physical batches open at once."""
-        active = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-        if active:
-            taken = {mode._slot for mode in active if isinstance(mode, Capture)}
-            self._slot = next(slot for slot in itertools.count() if slot not in taken)
-        return self._slot
 
     def _place_of(self, tensor: Tensor) -> Verdict:
         """Return where the examples lie in a tensor of the batch: the data set's items are its rows."""
@@ -158,34 +164,40 @@ class Capture(TorchFunctionMode):
         known = follower.before(func, args, kwargs)
         if known is None or self._follows_memory:
             return self._examine(func, args, kwargs, follower)
+        use: KnownUse | None = known.use
+        statistics = None
         try:
-            result = func(*args, **kwargs)
+            if use is not None and use.has_statistics:
+                result, statistics = self._run(func, args, kwargs)
+            else:
+                result = func(*args, **kwargs)
         except Exception:
             if known.is_private:
                 follower.note_error(func)
             raise
-        if type(result) is not Tensor or (known.use is not None and not known.use.fits(args, result)):
-            return self._observe(Call(func, args, kwargs), result, follower)
+        values = (*args, *kwargs.values()) if kwargs else args
+        if type(result) is not Tensor or (use is not None and not use.fits(values, result)):
+            return self._observe(Call(func, args, kwargs, statistics), result, follower)
         self.recording.last_known = known
         if known.is_private:
             setattr(result, MARK, self._generation << SHIFT)
             self.recording.program.append(func)
-            if known.use is not None:
-                result = self._repeat_use(known.use, func, args, kwargs, result)
-        follower.after_known(result, is_use=known.use is not None)
+            if use is not None:
+                result = self._repeat_use(use, Call(func, args, kwargs, statistics), result)
+        follower.after_known(result, is_use=use is not None)
         return result
 
-    def _repeat_use(
-        self, known: KnownUse, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
-    ) -> Tensor:
+    def _repeat_use(self, known: KnownUse, call: Call, output: Tensor) -> Tensor:
         """Record a use of parameters as it was recorded when the program was new."""
+        values = (*call.args, *call.kwargs.values())
         if output._is_view():
-            output = with_own_history(output, tensors_in(args))
+            output = with_own_history(output, tensors_in(values))
             setattr(output, MARK, self._generation << SHIFT)
         use = Use(
-            function=func, args=args, kwargs=kwargs, sources=[source for _, source in known.sources],
+            function=call.function, args=call.args, kwargs=call.kwargs, statistics=call.statistics,
+            sources=[source for _, source in known.sources],
             output_shape=output.shape, output_dtype=output.dtype, edge=get_gradient_edge(output),
-            versions=[(args[place], args[place]._version) for place, _ in known.inputs],
+            versions=[(values[place], values[place]._version) for place, _ in known.inputs],
         )  # fmt: skip
         use.listen(output)
         self.recording.uses.append(use)
@@ -325,3 +337,9 @@ class Capture(TorchFunctionMode):
                 "per example of it, for instance start.expand(-1, batch_size, -1)."
             )
         return result
+
+
+def _free_slot(active: Sequence[TorchFunctionMode]) -> int:
+    """Return the first slot that no other capture uses."""
+    taken = {mode._slot for mode in active if isinstance(mode, Capture)}
+    return next(slot for slot in itertools.count() if slot not in taken)

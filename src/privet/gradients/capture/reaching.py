@@ -15,45 +15,8 @@ from torch.autograd.graph import get_gradient_edge
 
 from privet.errors import UnsupportedModel
 from privet.gradients.capture.autograd_graph import Node, nodes_behind
-from privet.gradients.capture.marks import tensors_in
-from privet.gradients.capture.recorded import Recording, Region, Source
+from privet.gradients.capture.recorded import Reach, Recording, Region, Source, tensors_in
 from privet.mechanism.layout import Layout
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reach:
-    """What a walk found about one program.
-
-    Attributes:
-        roots: For each use, whether no other use lies behind it: a backward pass may stop there.
-        num_reached: How many uses the losses depend on; every backward pass must reach as many.
-    """
-
-    roots: tuple[bool, ...]
-    num_reached: int
-
-    def apply(self, recording: Recording) -> None:
-        """Mark the uses of another recording of this program at which a backward pass may stop."""
-        for use, is_root in zip(recording.uses, self.roots, strict=True):
-            use.is_root = is_root
-
-    def check_heard(self, recording: Recording, layout: Layout) -> None:
-        """Refuse a backward pass that reached fewer uses than the losses depend on.
-
-        Raises:
-            UnsupportedModel: naming the parameters whose gradients may be missing.
-        """
-        num_heard = 0
-        for use in recording.uses:
-            num_heard += use.is_heard
-        if num_heard == self.num_reached:
-            return
-        silent = {place for use in recording.uses if not use.is_heard for place in use.positions}
-        raise UnsupportedModel(
-            f"No gradient came back to an operation on {_named(silent, layout)}, though the losses depend on it: what "
-            "autograd does there changes from batch to batch, or a hook cuts it off. Let the model do the same "
-            "operations on every batch, or freeze these parameters."
-        )
 
 
 def reach_of(losses: Tensor, recording: Recording, parameters: Sequence[nn.Parameter], layout: Layout) -> Reach:
@@ -75,25 +38,6 @@ def reach_of(losses: Tensor, recording: Recording, parameters: Sequence[nn.Param
             "freeze them."
         )
     return Reach(roots=walk.roots(), num_reached=len(walk.reached))
-
-
-def check_parameter_hooks(parameters: Sequence[nn.Parameter], layout: Layout) -> None:
-    """Refuse hooks on parameters: autograd would call them with a sum over examples, which no engine forms.
-
-    Raises:
-        UnsupportedModel: naming the parameters.
-    """
-    hooked = {
-        place
-        for place, parameter in enumerate(parameters)
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks
-    }
-    if hooked:
-        raise UnsupportedModel(
-            f"Parameters {_named(hooked, layout)} have hooks on their gradients (register_hook). Autograd would call "
-            "them with a sum over examples, which does not exist in private training before noise is added. Remove the "
-            "hooks, and change gradients after step.update() or in the optimizer."
-        )
 
 
 def check_module_hooks(model: nn.Module) -> None:

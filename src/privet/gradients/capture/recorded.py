@@ -1,8 +1,9 @@
-"""The recording of a forward pass: every use of a parameter, with its arguments."""
+"""The recording of a forward pass: marks on tensors that descend from the examples, and every use of a parameter."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,11 +13,64 @@ from torch.autograd.graph import GradientEdge
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.hooks import RemovableHandle
 
-from privet.gradients.capture.in_place import Function
+from privet.errors import UnsupportedModel
+from privet.gradients.capture.in_place import Function, writes
 from privet.gradients.capture.views import Undo
 from privet.isolation.follow import Follower
+from privet.isolation.signs import version_of
+from privet.mechanism.layout import Layout
 
 Kind = tuple[torch.Size, torch.dtype, torch.device]
+
+MARK = "_privet_batch"
+WRITTEN = "_privet_written"  # how often a tensor of the batch had been written to when it was handed out
+# A mark holds the number of the batch and, for its own tensors, their number in it.
+SHIFT = 10
+GENERATIONS = itertools.count(2)
+
+
+def mark_batch(tensors: Iterable[Tensor]) -> None:
+    """Mark the tensors of a batch that is handed out; those of earlier batches are stale from then on."""
+    generation = next(GENERATIONS)
+    for number, tensor in enumerate(tensors, 1):
+        setattr(tensor, MARK, generation << SHIFT | number)
+        setattr(tensor, WRITTEN, version_of(tensor))
+
+
+def is_batch(value: object) -> bool:
+    """Tell whether a value descends from the private examples."""
+    return getattr(value, MARK, 0) != 0
+
+
+def tensors_in(value: object) -> list[Tensor]:
+    """Return the tensors in an argument, looking into lists, tuples and dictionaries."""
+    # this runs several times for every operation of a forward pass, so it is written for speed
+    if isinstance(value, Tensor):
+        return [value]
+    found: list[Tensor] = []
+    if isinstance(value, list | tuple):
+        items: Iterable[object] = value
+    elif type(value) not in PLAIN and isinstance(value, Mapping):
+        items = value.values()
+    else:
+        return found
+    for item in items:
+        if isinstance(item, Tensor):
+            found.append(item)
+        elif type(item) not in PLAIN:
+            found += tensors_in(item)
+    return found
+
+
+PLAIN = frozenset([int, float, bool, complex, str, type(None), slice, torch.Size, torch.dtype, torch.device])
+
+
+def changed_by(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Tensor]:
+    """Return the tensors that an operation made or changed; a write into a view changes its base, too."""
+    if not writes(func):
+        return tensors_in(result)
+    found = tensors_in((result, args[:1], kwargs.get("out")))
+    return found + [tensor._base for tensor in found if tensor._base is not None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +114,6 @@ class Use:
     output_shape: torch.Size
     output_dtype: torch.dtype
     edge: GradientEdge | None
-    is_root: bool = False  # whether a backward pass may stop here: no other use lies behind it
     out_grad: Tensor | None = None
     receive: Callable[[Use], None] | None = None
     versions: Sequence[tuple[Tensor, int]] = ()
@@ -102,22 +155,25 @@ class KnownUse:
     """The use of parameters that a call of a known program makes: as in the batch in which the program was new.
 
     Attributes:
-        sources: The parameters, and which positional argument each of them was.
-        inputs: Which positional arguments were tensors of the batch, and the shape, type and device of each.
+        sources: The parameters, and the place of each among the arguments; named ones come after the others.
+        inputs: The places of the tensors of the batch, and the shape, type and device of each.
         output: Shape, type and device of the output.
+        has_statistics: Whether the operation is a normalisation that hands out its statistics.
     """
 
     sources: Sequence[tuple[int, Source]]
     inputs: Sequence[tuple[int, Kind]]
     output: Kind
+    has_statistics: bool
 
-    def fits(self, args: Sequence[Any], output: Tensor) -> bool:
+    def fits(self, values: Sequence[Any], output: Tensor) -> bool:
         """Whether a call with these arguments and this output makes the same use."""
         for place, source in self.sources:
-            if args[place] is not source.tensor:
+            if values[place] is not source.tensor:
                 return False
         for place, kind in self.inputs:
-            if (args[place].shape, args[place].dtype, args[place].device) != kind:
+            value = values[place]
+            if (value.shape, value.dtype, value.device) != kind:
                 return False
         return output.requires_grad and (output.shape, output.dtype, output.device) == self.output
 
@@ -170,9 +226,9 @@ class Recording:
         """Release every tensor: hooks and graph refer to each other in a cycle that nothing else breaks."""
         for use in self.uses:
             use.release()
-        if self.follower is not None:
+        if self.follower is not None and self.follower.tracer is not None:
             self.follower.release()
-            self.follower = None
+        self.follower = None
         self.uses.clear()
         self.regions.clear()
         self.tracked.clear()
@@ -188,24 +244,52 @@ def _is_gone(storage: StorageWeakRef) -> bool:
     return bool(storage.expired())  # type: ignore[no-untyped-call]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """What a walk through the autograd graph of a program found.
+
+    Attributes:
+        roots: For each use, whether no other use lies behind it: a backward pass may stop there.
+        num_reached: How many uses the losses depend on; every backward pass must reach as many.
+    """
+
+    roots: tuple[bool, ...]
+    num_reached: int
+
+    def check_heard(self, recording: Recording, layout: Layout) -> None:
+        """Refuse a backward pass that reached fewer uses than the losses depend on.
+
+        Raises:
+            UnsupportedModel: naming the parameters whose gradients may be missing.
+        """
+        num_heard = 0
+        for use in recording.uses:
+            num_heard += use.is_heard
+        if num_heard == self.num_reached:
+            return
+        silent = {place for use in recording.uses if not use.is_heard for place in use.positions}
+        raise UnsupportedModel(
+            f"No gradient came back to an operation on {sorted(layout.names[place] for place in silent)}, though the "
+            "losses depend on it: what autograd does there changes from batch to batch, or a hook cuts it off. Let the "
+            "model do the same operations on every batch, or freeze these parameters."
+        )
+
+
 def send_back(
     loss: Tensor,
     recording: Recording,
-    inputs: Sequence[Tensor],
+    roots: Sequence[bool],
     *,
     keep_graph: bool,
     receive: Callable[[Use], None] | None = None,
-) -> Sequence[Tensor | None]:
-    """Run a backward pass to every recorded output and to ``inputs``; return the gradients of ``inputs``."""
-    edges = []
-    for number, use in enumerate(recording.uses):
+) -> None:
+    """Run a backward pass to every recorded output; it stops at the uses that are ``roots``."""
+    edges: list[Any] = []  # torch takes edges for tensors, though its signature does not say so
+    for number, (use, is_root) in enumerate(zip(recording.uses, roots, strict=True)):
         use.out_grad, use.receive, use.is_heard, use.number = None, receive, False, number
-        if use.is_root and use.edge is not None:
+        if is_root and use.edge is not None:
             edges.append(use.edge)
-    if not edges and not inputs:
-        return ()
-    targets: Any = [*edges, *inputs]  # torch takes edges and tensors together, though its signature does not say so
-    found: Sequence[Tensor | None] = torch.autograd.grad(loss, targets, retain_graph=keep_graph, allow_unused=True)
+    if edges:
+        torch.autograd.grad(loss, edges, retain_graph=keep_graph, allow_unused=True)
     for use in recording.uses:
         use.receive = None  # a later backward pass must not count these gradients again
-    return found[len(edges) :]

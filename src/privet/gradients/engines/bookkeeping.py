@@ -18,9 +18,17 @@ from torch import Tensor, nn
 from privet.errors import LoopError, UnsupportedModel
 from privet.gradients.capture.capture import Capture
 from privet.gradients.capture.in_place import Function
-from privet.gradients.capture.reaching import Reach, check_module_hooks, check_parameter_hooks, reach_of
-from privet.gradients.capture.recorded import Recording, Source, Use, send_back, sources_of
-from privet.gradients.engines.engine import Clipper, Measurement, NewProgram, NotTried, Present, check_losses
+from privet.gradients.capture.reaching import check_module_hooks, reach_of
+from privet.gradients.capture.recorded import Reach, Recording, Source, Use, send_back, sources_of
+from privet.gradients.engines.engine import (
+    Clipper,
+    Measurement,
+    NewProgram,
+    NotTried,
+    Present,
+    check_losses,
+    check_parameter_hooks,
+)
 from privet.gradients.engines.holding import check_norms
 from privet.gradients.engines.support import quiet_vmap
 from privet.gradients.engines.trial import Trial, check_sums, new_trial, run_trial, single_example_axes, tolerance_of
@@ -122,17 +130,13 @@ class RunningBookKeeping:
 
     def abandon(self) -> None:
         """Leave the capture mode and drop what it noted."""
-        if recording := self._finish():
-            recording.release()
+        capture, self._capture = self._capture, None
+        if capture is not None:
+            capture.close().release()
 
     def close(self) -> None:
         self.abandon()
-
-    def _finish(self) -> Recording | None:
-        capture, self._capture = self._capture, None
-        if capture is None:
-            return None
-        return capture.close()
+        self.watch.programs.unmark()
 
     def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
         """Run the backward pass and add the clipped sum; see :meth:`RunningEngine.add_clipped`."""
@@ -162,9 +166,10 @@ class RunningBookKeeping:
             self.planner = planner
 
     def _add(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, *, present: Tensor | None) -> Present:
-        recording = self._finish()
-        if recording is None:
+        capture, self._capture = self._capture, None
+        if capture is None:
             raise LoopError("step.backward(losses) was called outside step.microbatches().")
+        recording = capture.close()
         try:
             losses = check_losses(losses, recording.batch_size)
             # norms and sums in half precision would break the bound, whatever the forward pass ran in
@@ -184,8 +189,7 @@ class RunningBookKeeping:
         prepared = None if proof.known is None else proof.known.prepared
         if prepared is None or not prepared.fits(recording, self.planner):
             return self._add_examined(losses, recording, proof, rule, into, present)
-        self.watch.judge(proof)  # it may use other numbers than before
-        prepared.reach.apply(recording)
+        self.watch.check_numbers(proof)
         clipper = Clipper(into, recording.batch_size, self.planner, present=present, known=prepared.measured)
         self._collect(losses, recording, prepared, clipper)
         with torch.no_grad():
@@ -207,11 +211,12 @@ class RunningBookKeeping:
         if self.watch.judge(proof):
             axes = self._proven_axes(proof, recording)
             if proof.trace is not None:
-                trial = new_trial(losses, recording, self._inputs, [[axis] for axis in axes], self.layout)
+                options = [[axis] for axis in axes]
+                trial = new_trial(losses, recording, reach.roots, self._inputs, options, self.layout)
         elif present is not None:
             raise NotTried("A program that is not proven must pass a trial before it can be replayed.")
         else:
-            axes, trial, remembered = self._tried_axes(losses, recording, signature)
+            axes, trial, remembered = self._tried_axes(losses, recording, signature, reach)
         if trial is not None and size > 1 and self.planner.plain_bytes is None:
             self.planner.plain_bytes = recording.held_bytes() / size
         if self._warmup is not None:
@@ -242,8 +247,10 @@ class RunningBookKeeping:
         self, losses: Tensor, recording: Recording, prepared: Prepared, clipper: Clipper, *, keep_graph: bool = False
     ) -> None:
         """Run the backward pass and hand the per-example gradients of every parameter to the clipper."""
-        collector = _Collector(prepared, recording.batch_size, self.parameters, clipper)
-        send_back(losses.sum(), recording, (), keep_graph=keep_graph, receive=collector.receive)
+        collector = _Collector(
+            prepared=prepared, batch_size=recording.batch_size, parameters=self.parameters, clipper=clipper
+        )
+        send_back(losses.sum(), recording, prepared.reach.roots, keep_graph=keep_graph, receive=collector.receive)
         prepared.reach.check_heard(recording, self.layout)
         with torch.no_grad():
             collector.finish()
@@ -261,7 +268,7 @@ class RunningBookKeeping:
         return tuple(axis_of(place) for place in proof.uses if isinstance(place, Place))
 
     def _tried_axes(
-        self, losses: Tensor, recording: Recording, signature: Signature
+        self, losses: Tensor, recording: Recording, signature: Signature, reach: Reach
     ) -> tuple[Sequence[ExampleAxis], Trial | None, Signature | None]:
         """Find by experiment how the examples lie, in a program for which the isolation rules cannot say it."""
         if signature in self._axes:
@@ -269,7 +276,7 @@ class RunningBookKeeping:
         if self._can_repeat and not self._has_leaves and signature[0] not in self._programs:
             self._met_new_program = True
             raise NewProgram
-        trial = run_trial(losses, recording, self._inputs, self.layout)
+        trial = run_trial(losses, recording, reach.roots, self._inputs, self.layout)
         return trial.axes, trial, signature
 
     def _reach(self, losses: Tensor, recording: Recording, signature: Signature) -> Reach:
@@ -280,7 +287,6 @@ class RunningBookKeeping:
             reach = reach_of(losses, recording, self.parameters, self.layout)
             if len(self._reaches) < _MOST_PROGRAMS:
                 self._reaches[signature] = reach
-        reach.apply(recording)
         return reach
 
     def _remember(self, trial: Trial, recording: Recording, signature: Signature | None) -> None:
@@ -366,31 +372,31 @@ class Prepared:
         return recording.follower is not None and recording.follower.tracer is None
 
 
+@dataclass(kw_only=True, eq=False)
 class _Collector:
     """Turns output gradients into per-example gradients while the backward pass runs, so they can be freed early."""
 
-    def __init__(
-        self, prepared: Prepared, batch_size: int, parameters: Sequence[nn.Parameter], clipper: Clipper
-    ) -> None:
-        self._prepared, self._batch_size = prepared, batch_size
-        self._parameters, self._clipper = parameters, clipper
-        self._waiting: dict[int, list[PerExample]] = {}
-        self._derived: list[tuple[Source, PerExample]] = []
+    prepared: Prepared
+    batch_size: int
+    parameters: Sequence[nn.Parameter]
+    clipper: Clipper
+    _waiting: dict[int, list[PerExample]] = field(default_factory=dict)  # of parameters that are used more than once
+    _derived: list[tuple[Source, PerExample]] = field(default_factory=list)
 
     def receive(self, use: Use) -> None:
         """Apply the rule of a use whose output gradient has arrived, then let go of the gradient."""
         for tensor, version in use.versions:
             if tensor._version != version:
                 raise _changed(use)
-        rule, axis = self._prepared.rules[use.number], self._prepared.axes[use.number]
-        for operand in rule(use, axis, self._batch_size):
+        rule, axis = self.prepared.rules[use.number], self.prepared.axes[use.number]
+        for operand in rule(use, axis, self.batch_size):
             source, part = operand if operand[0].undo is None else resolved(*operand)
             if source.derived:
                 self._derived.append((source, part))
             else:
                 (position,) = source.parameters
-                if self._prepared.num_uses[position] == 1:
-                    self._clipper.take(position, part)
+                if self.prepared.num_uses[position] == 1:
+                    self.clipper.take(position, part)
                 else:
                     self._waiting.setdefault(position, []).append(part)
         use.release()  # the clipper has what the sum needs; the rest of the layer's inputs is freed
@@ -398,10 +404,10 @@ class _Collector:
     def finish(self) -> None:
         """Carry derived gradients back, and join the uses of every parameter that had several."""
         for source, part in self._derived:
-            for position, pulled in _pull_back(source.tensor, part, source.parameters, self._parameters):
+            for position, pulled in _pull_back(source.tensor, part, source.parameters, self.parameters):
                 self._waiting.setdefault(position, []).append(pulled)
         for position, parts in self._waiting.items():
-            self._clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
+            self.clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
 
 
 def _changed(use: Use) -> UnsupportedModel:

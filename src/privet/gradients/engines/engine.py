@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from privet.errors import LoopError, LossError
-from privet.gradients.capture.marks import is_batch
+from privet.errors import LoopError, LossError, UnsupportedModel
+from privet.gradients.capture.recorded import is_batch
 from privet.gradients.engines.holding import held_factors
 from privet.gradients.forms.axis_squares import add_axis_squares
 from privet.gradients.forms.masked import SomeRows, keep_coordinates, keep_rows
@@ -152,6 +152,26 @@ def check_losses(losses: object, batch_size: int) -> Tensor:
     return losses
 
 
+def check_parameter_hooks(parameters: Sequence[nn.Parameter], layout: Layout) -> None:
+    """Refuse hooks on parameters: autograd would call them with a sum over examples, which no engine forms.
+
+    Raises:
+        UnsupportedModel: naming the parameters.
+    """
+    hooked = {
+        place
+        for place, parameter in enumerate(parameters)
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+    }
+    if hooked:
+        raise UnsupportedModel(
+            f"Parameters {sorted(layout.names[place] for place in hooked)} have hooks on their gradients "
+            "(register_hook). Autograd would call them with a sum over examples, which does not exist in private "
+            "training before noise is added. Remove the hooks, and change gradients after step.update() or in the "
+            "optimizer."
+        )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Measurement:
     """How the norms of one parameter's gradients are measured: for gradients of which form and shape, and by what."""
@@ -198,6 +218,8 @@ class Clipper:
         self._pools: list[_Pool] = []
         self.factors = into.flat.new_zeros(batch_size, into.layout.num_groups)  # what finish() weighs examples by
         self.measured: dict[int, Measurement] = {}
+        # whether an example that is not finite would corrupt the sum, because removing it would cost too much
+        self.needs_check = False
 
     def take(self, position: int, part: PerExample) -> None:
         """Measure the gradients of the parameter at ``position`` of the layout. Each parameter is taken once."""
@@ -250,7 +272,13 @@ class Clipper:
         """
         layout = self._into.layout
         norms = self._norms()
-        self.factors = factors = self._factors(rule, norms)
+        if self._into.is_held:
+            factors = held_factors(rule, norms, self._into.sensitivity, layout.num_coordinates)
+        else:
+            factors = rule.factors(norms)
+        self.factors = factors
+        if self._present is not None:
+            self.needs_check = sum(map(num_elements, self._kept.values())) > self._SELECTED
         bad = self._bad(norms)
         if bad is not None:
             factors = factors.masked_fill(bad.unsqueeze(1), 0)
@@ -272,20 +300,10 @@ class Clipper:
             self._planner.settle(list(self._planner.by_parameter.values()))
         return norms
 
-    def _factors(self, rule: ClippingRule, norms: Tensor) -> Tensor:
-        if not self._into.is_held:
-            return rule.factors(norms)
-        return held_factors(rule, norms, self._into.sensitivity, self._into.layout.num_coordinates)
-
     def _add_squares(self, factors: Tensor, into: Tensor) -> None:
         for position, part in self._parts().items():
             weights = factors[:, self._into.layout.groups[position]]
             add_axis_squares(part, weights, position, self._into.layout, into)
-
-    @property
-    def needs_check(self) -> bool:
-        """Whether an example that is not finite would corrupt the sum, because removing it would cost too much."""
-        return self._present is not None and sum(map(num_elements, self._kept.values())) > self._SELECTED
 
     def _bad(self, norms: Tensor) -> Tensor | None:
         """Return the examples to leave out, or None if there are none. Asking on the host waits for the device."""

@@ -16,10 +16,10 @@ from torch.utils.hooks import RemovableHandle
 
 from privet.errors import LoopError, UnsupportedModel
 from privet.gradients.capture.capture import Capture
-from privet.gradients.capture.marks import is_batch, tensors_in
 from privet.gradients.capture.observer import HALF
-from privet.gradients.capture.reaching import check_module_hooks, check_parameter_hooks
-from privet.gradients.engines.engine import Clipper, check_losses
+from privet.gradients.capture.reaching import check_module_hooks
+from privet.gradients.capture.recorded import is_batch, tensors_in
+from privet.gradients.engines.engine import Clipper, check_losses, check_parameter_hooks
 from privet.gradients.engines.holding import check_norms
 from privet.gradients.engines.support import parameters_behind, quiet_vmap
 from privet.gradients.engines.trial import check_isolation, tolerance_of
@@ -107,6 +107,7 @@ class RunningFunctional:
 
     def close(self) -> None:
         self.abandon()
+        self.watch.programs.unmark()
         self._handle.remove()
 
     def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:

@@ -154,7 +154,9 @@ def trials(batch_size: int, device: torch.device) -> Iterator[Tensor]:
     yield from marks.to(device).unbind(1)
 
 
-def run_trial(losses: Tensor, recording: Recording, inputs: Sequence[Tensor], layout: Layout) -> Trial:
+def run_trial(
+    losses: Tensor, recording: Recording, roots: Sequence[bool], inputs: Sequence[Tensor], layout: Layout
+) -> Trial:
     """Put a program on trial.
 
     The last set stays pending for :func:`check_sums`, whose backward pass can leave it out at no extra cost, unless
@@ -163,6 +165,7 @@ def run_trial(losses: Tensor, recording: Recording, inputs: Sequence[Tensor], la
     Args:
         losses: One per example.
         recording: What the forward pass did with the parameters.
+        roots: For each use, whether a backward pass may stop there.
         inputs: The batch's tensors, as leaves that require gradients.
         layout: For names in messages.
 
@@ -170,7 +173,7 @@ def run_trial(losses: Tensor, recording: Recording, inputs: Sequence[Tensor], la
         UnsupportedModel: if examples mix.
     """
     options = [list(candidates(use.output_shape, recording.batch_size)) for use in recording.uses]
-    trial = new_trial(losses, recording, inputs, options, layout)
+    trial = new_trial(losses, recording, roots, inputs, options, layout)
     *sets, trial.pending = trials(recording.batch_size, losses.device)
     for absent in sets:
         trial.leave_out(absent)
@@ -180,13 +183,14 @@ def run_trial(losses: Tensor, recording: Recording, inputs: Sequence[Tensor], la
 
 
 def new_trial(
-    losses: Tensor, recording: Recording, inputs: Sequence[Tensor], options: list[list[ExampleAxis]], layout: Layout
-) -> Trial:
+    losses: Tensor, recording: Recording, roots: Sequence[bool], inputs: Sequence[Tensor],
+    options: list[list[ExampleAxis]], layout: Layout,
+) -> Trial:  # fmt: skip
     """Return a trial with these possible axes, before any set of examples was left out."""
     return Trial(
         losses=losses,
         uses=list(recording.uses),
-        ends=[use.edge for use in recording.uses if use.is_root and use.edge is not None],
+        ends=[use.edge for use, is_root in zip(recording.uses, roots, strict=True) if is_root and use.edge is not None],
         inputs=inputs,
         options=options,
         refusals=[_mixes_examples(use, recording, layout) for use in recording.uses],

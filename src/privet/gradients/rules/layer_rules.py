@@ -18,8 +18,7 @@ from torch.nn import functional
 from privet.errors import UnsupportedModel
 from privet.gradients.capture import recurrent_layers
 from privet.gradients.capture.in_place import Function
-from privet.gradients.capture.marks import is_batch, tensors_in
-from privet.gradients.capture.recorded import Use
+from privet.gradients.capture.recorded import Use, is_batch, tensors_in
 from privet.gradients.engines.support import quiet_vmap
 from privet.gradients.forms.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer, PerExample
 from privet.gradients.rules import recurrent_rules

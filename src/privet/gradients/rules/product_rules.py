@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privet.gradients.capture.marks import is_batch, tensors_in
-from privet.gradients.capture.recorded import Source, Use
+from privet.gradients.capture.recorded import Source, Use, is_batch, tensors_in
 from privet.gradients.forms.per_example import Explicit, Outer
 from privet.gradients.rules.example_axis import ExampleAxis, WholeAxis
 from privet.gradients.rules.rule_tools import (

@@ -1,7 +1,7 @@
 """Calibration of a run's model, and membership attacks on it.
 
-Nothing here is covered by the run's guarantee: the figures are exact functions of test data, and of training data where
-a membership attack is run. They are kept in the run's folder, for its report, only if the data are public.
+The run's guarantee does not cover these figures: they are exact functions of test data, and membership attacks read
+training data too. They are stored in the run's folder, for its report, only if the data are public.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def examine_calibration(
     binning: Binning = Binning.EQUAL_WIDTH,
     test: ArrayDataset | None = None,
 ) -> CalibrationReport:
-    """Measure the calibration of a run's model on its test split; kept beside the run if the data are public.
+    """Measure the calibration of a run's model on its test split; stored with the run if the data are public.
 
-    Other test data may be given; what is measured on them is not kept.
+    ``test`` replaces the test split; its figures are not stored.
 
     Raises:
         RecipeError: the model predicts numbers, which have no confidence.
@@ -53,14 +53,14 @@ def examine_calibration(
 
 
 def examine_membership(folder: str | Path, *, device: str = "auto") -> tuple[MembershipReport, ...]:
-    """Attack a run's model with as many members as there are test examples, beside what its ledger allows.
+    """Run membership attacks on a run's model and compare each with the limit from its ledger.
 
-    Needs no further training: a threshold on the loss and a cross-validated regression. The same attacks on a network
-    that was never trained are the control: success there separates training and test data, not members.
-    Kept beside the run if the data are public.
+    The attacks use as many members as there are test examples. They train no other networks: one is a threshold on the
+    loss, the other a cross-validated regression. The same attacks on an untrained network are the control: success
+    there separates training data from test data, not members. Stored with the run if the data are public.
 
     Raises:
-        RecipeError: the model predicts numbers, for which these attacks are not made.
+        RecipeError: the model predicts numbers, which these attacks do not support.
         CheckpointError: the folder holds no model.
         LedgerError: the folder holds no ledger, or a broken one.
     """
@@ -89,7 +89,7 @@ def _attacks(model: nn.Module, split: Split) -> tuple[MembershipScores, ...]:
 
 
 def _untrained(recipe: Recipe, device: torch.device) -> nn.Module:
-    # A fixed start, so that the control is the same every time; the caller's generator stays as it is.
+    # A fixed seed, so that the control is the same every time; the caller's generator is unchanged.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return build_model(recipe, device)

@@ -1,7 +1,7 @@
 """Side effects of privacy on a run's model: gaps between groups, and accuracy under attack.
 
-Nothing here is covered by the run's guarantee: the figures are exact functions of test data. They are kept in the run's
-folder, for its report, only if they are about its own test split and that is public.
+The run's guarantee does not cover these figures: they are exact functions of test data. They are stored in the run's
+folder, for its report, only if they were measured on its own test split and the data are public.
 """
 
 from __future__ import annotations
@@ -45,18 +45,17 @@ _MOST_ATTACKED = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class RobustnessExamination:
-    """Accuracy under attack, and the length of the weights beside what noise explains.
+    """Accuracy under attack, and the norm of the weights beside the norm that noise explains.
 
     Attributes:
         report: Accuracy by radius.
-        growth: None where the length that noise alone gives has no formula: other optimizers than SGD, other noise.
+        growth: None where there is no formula for the norm from noise alone: other optimizers than SGD, other noise.
     """
 
     report: RobustnessReport
     growth: WeightGrowth | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {"report": self.report.to_dict(), "growth": None if self.growth is None else asdict(self.growth)}
 
 
@@ -64,7 +63,7 @@ def own_test_data(folder: str | Path, path: str | os.PathLike[str]) -> ArrayData
     """Read a CSV file, or a folder of images, as test data for the model of a run.
 
     Raises:
-        DataError: the file does not hold what the run's table declares; the message says what is missing where.
+        DataError: the file does not fit the run's declaration; the message names the row and the problem.
         RecipeError: the model predicts numbers.
     """
     recipe = classifier_recipe(RunFiles(folder=Path(folder)))
@@ -102,8 +101,8 @@ def examine_fairness(
     Args:
         folder: The run's folder.
         groups: Names of category columns.
-        device: Where to run the model.
-        test: Other test data; None is the run's own test split, whose figures are kept if it is public.
+        device: Name of the device.
+        test: Other test data; None is the run's own test split, whose figures are stored if it is public.
 
     Raises:
         DataError: a column does not exist or has no groups to compare.
@@ -112,7 +111,7 @@ def examine_fairness(
     """
     files = RunFiles(folder=Path(folder))
     recipe = classifier_recipe(files)
-    data = _own_split(recipe) if test is None else test
+    data = load_tested(recipe).test if test is None else test
     info, chosen = recipe.info, dict.fromkeys(groups)
     attributes = [group_attribute(info, data.features, name) for name in chosen]
     model = stored_model(files, recipe, choose_device(device))
@@ -127,10 +126,6 @@ def examine_fairness(
     return report
 
 
-def _own_split(recipe: Recipe) -> ArrayDataset:
-    return load_tested(recipe).test
-
-
 def _sources(
     plan: Plan, model: nn.Module, data: ArrayDataset, attributes: Sequence[Attribute]
 ) -> tuple[SourceRow, ...]:
@@ -141,7 +136,7 @@ def _sources(
     features, labels = data.features.double().cpu().numpy(), data.labels.cpu().numpy()
     rows: list[SourceRow] = []
     for attribute in attributes:
-        # A column with groups too small to separate features from noise is measured without an explanation.
+        # A column whose groups are too small to separate features from noise has no expected sources.
         with suppress(DataError):
             rows += [
                 SourceRow(
@@ -169,35 +164,35 @@ def examine_robustness(
 ) -> RobustnessExamination:
     """Attack a run's model by projected gradient and measure accuracy by radius, in units of the stored values.
 
-    Images are moved in pixels from 0 to 1. Rows of a table are moved in all columns, each as a share of its declared
-    range, those of categories too: a measure of stability, not of a realistic attack.
+    Pixels of images are changed on the scale from 0 to 1. Rows of a table are changed in all columns, categories
+    included, each as a share of its declared range: a measure of stability, not a realistic attack.
 
     Args:
         folder: The run's folder.
-        device: Where to run the model.
+        device: Name of the device.
         test: Other test data, normalised as the run's; None is the run's own test split.
         radii: Largest changes of a value; 1 to 16 of 255 for images, 0.5 to 10 % of a range for tables.
-        attack: How to attack; 20 steps and two random starts in the largest change by default.
-        num_attacked: At most this many examples, the first ones.
+        attack: The attack; by default 20 steps and two random starts in the maximum norm.
+        num_attacked: Number of examples to attack at most, the first ones.
     """
     files = RunFiles(folder=Path(folder))
     recipe = classifier_recipe(files)
-    data = _own_split(recipe) if test is None else test
+    data = load_tested(recipe).test if test is None else test
     normalisation = recipe.info.normalisation(recipe.normalisation)
     is_image = len(recipe.info.input_shape) == 3
     axes = (1, -1, *(1 for _ in recipe.info.input_shape[1:]))
     model = stored_model(files, recipe, choose_device(device))
     # The radius of a table is measured after its normalisation, which maps declared ranges to 0 and 1.
     shift, scale = ((0.0,), (1.0,)) if not is_image else (normalisation.shift, normalisation.scale)
-    lift, stretch = (data.features.new_tensor(values).reshape(axes) for values in (shift, scale))
-    stored = data.features[:num_attacked] * stretch + lift
+    shifts, scales = (data.features.new_tensor(values).reshape(axes) for values in (shift, scale))
+    stored = data.features[:num_attacked] * scales + shifts
     report = robustness_curve(
         model,
         stored.clamp(0.0, 1.0),
         data.labels[:num_attacked],
         attack or ProjectedGradient(norm=LargestChange(), num_steps=20, step_share=0.125, num_restarts=2),
         radii=radii or (IMAGE_RADII if is_image else TABLE_RADII),
-        as_inputs=lambda values: (values - lift.to(values)) / stretch.to(values),
+        as_inputs=lambda values: (values - shifts.to(values)) / scales.to(values),
     )
     found = RobustnessExamination(report=report, growth=_growth(recipe, stored_plan(files), model))
     if test is None and recipe.is_public:

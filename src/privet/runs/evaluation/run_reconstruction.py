@@ -1,6 +1,6 @@
-"""Reconstruction for a run: attack the gradients of public test pictures as the run would release them.
+"""Reconstruction attack on the gradients of public test pictures, clipped and noised as in a run.
 
-The attacked network is the recipe's before training, where gradients say most.
+The attacked network is the recipe's before training, where gradients reveal most.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from privet.attacks.reconstruction.released_gradients import (
 )
 from privet.datasets.info import Normalisation
 from privet.effects.sparsification import per_example_gradients
-from privet.errors import RecipeError
-from privet.runs.building import build_model, choose_device, load_tested
+from privet.runs.building import build_model, choose_device
+from privet.runs.evaluation.public_pictures import pixels, public_test_pictures
 from privet.runs.resuming import classifier_recipe, stored_plan
 from privet.runs.run_files import RunFiles, write_json
 
 
 class _OfPixels(nn.Module):
-    """A network that takes pixels from 0 to 1, as an attacker moves them."""
+    """A network whose inputs are pixels from 0 to 1, the attacker's variables."""
 
     def __init__(self, network: nn.Module, normalisation: Normalisation) -> None:
         super().__init__()
@@ -45,34 +45,25 @@ class _OfPixels(nn.Module):
 def examine_reconstruction(
     folder: str | Path, *, device: str = "auto", num_images: int = 8, num_steps: int = 300, seed: int = 0
 ) -> RebuiltPictures:
-    """Attack the gradients of a few test pictures, bare and as the run releases them; the figures are kept with it.
+    """Attack the gradients of a few test pictures, bare and as the run releases them; the figures are stored with it.
 
     Args:
         folder: The run's folder.
-        device: Where to attack.
-        num_images: How many pictures, the first ones of the test split.
-        num_steps: Of the attack.
-        seed: Of the network's weights, the mask, the noise and the attack's starting points.
+        device: Name of the device.
+        num_images: Number of pictures, the first ones of the test split.
+        num_steps: Steps of the attack.
+        seed: Seed of the network's weights, the mask, the noise and the attack's starting points.
 
     Raises:
-        RecipeError: the records are not public, are no pictures, or the run clips or adds noise in a manner for which
-            this attack is not made.
+        RecipeError: the records are not public or not pictures, or this attack does not support the run's clipping or
+            noise.
     """
     files = RunFiles(folder=Path(folder))
     recipe, plan, where = classifier_recipe(files), stored_plan(files), choose_device(device)
-    if not recipe.is_public:
-        raise RecipeError(
-            "Reconstruction shows records as they are, and these are not public. It is for public test data only: set "
-            "data_is_public = true in the recipe if they are."
-        )
-    if len(recipe.info.input_shape) != 3:
-        raise RecipeError(f"The records of {recipe.dataset!r} are no pictures, so there is nothing to rebuild.")
+    test = public_test_pictures(recipe, purpose="Reconstruction")
     check_plan(plan)
     normalisation = recipe.info.normalisation(recipe.normalisation)
-    test = load_tested(recipe).test
-    features, labels = test.features[:num_images].to(where), test.labels[:num_images].to(where)
-    shift, scale = (features.new_tensor(v).reshape(1, -1, 1, 1) for v in (normalisation.shift, normalisation.scale))
-    originals = (features * scale + shift).clamp(0, 1)
+    originals, labels = pixels(recipe, test.features[:num_images].to(where)), test.labels[:num_images].to(where)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _OfPixels(build_model(recipe, where), normalisation).eval()

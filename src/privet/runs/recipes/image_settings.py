@@ -9,16 +9,16 @@ from privet.runs.recipes.training_settings import Count, Table
 
 
 class ImageSettings(Table):
-    """The user's own images: folders with one sub-folder per class, and what is declared about them.
+    """The user's own images: folders with one sub-folder per class, and their declared facts.
 
     Attributes:
         train: The folder of the images to protect; relative to the recipe's folder.
         test: The folder of the images to measure on, which are not protected. Without it nothing is measured.
         train_size: Declared number of training images. Never counted: it may itself be private.
-        test_size: Declared number of test images; it only serves estimates of memory.
+        test_size: Declared number of test images; used only to estimate memory.
         classes: The names of the sub-folders, which are public.
-        height: Rows of pixels that every image is brought to.
-        width: Columns of pixels that every image is brought to.
+        height: Height in pixels to which every image is resized.
+        width: Width in pixels to which every image is resized.
         channels: 1 for grey, 3 for colour.
         one_record_per_person: Declares that each image holds everything about one person. The guarantee lists
             it as an assumption.

@@ -1,6 +1,6 @@
-"""Recipes for a user's own table or images: the declaration, and defaults that suit private training.
+"""Recipes for a user's own table or images: the declaration, and defaults for private training.
 
-The defaults are constants and functions of declared numbers. None of them looks at a record.
+The defaults are constants and functions of declared numbers. None of them reads a record.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Promise:
     """The guarantee that the user asks for.
 
     Attributes:
-        epsilon: Target.
+        epsilon: Target epsilon.
         train_size: Declared number of records; a public number, which may be rounded.
-        delta: None for the default of the declared size.
+        delta: Target delta; None for the default of the declared size.
     """
 
     epsilon: float
@@ -42,7 +42,7 @@ class Promise:
             )
 
     def settings(self, *, batch_size: int, epochs: int, norm: float) -> dict[str, Any]:
-        """Return the recipe's table of privacy."""
+        """Return the recipe's [privacy] table."""
         return {
             "epsilon": float(self.epsilon),
             "delta": default_delta(self.train_size) if self.delta is None else self.delta,
@@ -66,7 +66,7 @@ def default_delta(train_size: int) -> float:
         >>> default_delta(2_000), default_delta(1_000_000)
         (1e-05, 1e-07)
     """
-    # By the digits of a whole number: a logarithm may fall on the wrong side of a power of ten.
+    # From the decimal digits: a logarithm may be rounded to the wrong side of a power of ten.
     digits = len(str(checks.count("train_size", train_size) - 1)) if train_size > 1 else 0
     return min(_LARGEST_DELTA, float(f"1e-{digits + 1}"))
 
@@ -83,7 +83,7 @@ def table_recipe(
 ) -> dict[str, Any]:
     """Return a recipe for a user's own table as plain values.
 
-    Two hidden layers of 64; a twentieth of the records per step; twenty epochs; per-record gradients cut to length 1;
+    Two hidden layers of 64; a twentieth of the records per step; twenty epochs; per-record gradients clipped to norm 1;
     gradient descent with momentum. On the first 500, 2,000, 5,000 and all 32,561 records of Adult, epsilon 3, one run
     each reached a test accuracy of 0.810, 0.828, 0.835 and 0.842; always guessing the larger class reaches 0.764. The
     learning rates were chosen among a few on this test data, so these figures are slightly optimistic.
@@ -97,26 +97,15 @@ def table_recipe(
         "columns": [_plain(column) for column in schema.columns],
     }
     batch_size = min(1_024, max(1, math.ceil(promise.train_size / 20)))
+    # Few records mean small batches and much noise in their mean, which a large step would only amplify.
+    learning_rate = round(min(0.2, max(0.02, promise.train_size / 40_000)), 3)
     return {
         "dataset": name,
         "model": "mlp_64_64",
         "table": table if test is None else {**table, "test": str(test)},
         "privacy": promise.settings(batch_size=batch_size, epochs=20, norm=1.0),
-        "training": {
-            "optimizer": {"kind": "sgd", "learning_rate": _table_learning_rate(promise.train_size), "momentum": 0.9},
-            "physical_batch_size": 1_024,
-        },
+        "training": _training(learning_rate, physical_batch_size=1_024),
     }
-
-
-def _table_learning_rate(train_size: int) -> float:
-    # Few records mean small batches and much noise in their mean, which a large step would only amplify.
-    return round(min(0.2, max(0.02, train_size / 40_000)), 3)
-
-
-def _image_learning_rate(train_size: int) -> float:
-    # The noise in the mean of a step falls with the batch, and the batch grows with the number of images.
-    return round(min(4.0, max(0.1, train_size / 2_500)), 3)
 
 
 def image_recipe(
@@ -132,12 +121,12 @@ def image_recipe(
 ) -> dict[str, Any]:
     """Return a recipe for a folder of images as plain values.
 
-    Fixed edge features under one trained layer, because noise grows with what is trained; a fifth of the images per
-    step; sixty epochs; per-image gradients cut to length 0.1: the settings of the packaged demo, whose learning rate of
-    4 is for its 10,000 images and falls with their number. On 600 and 2,000 images of Fashion-MNIST and on 2,000 of two
-    classes of CIFAR-10, epsilon 3, one run each reached a test accuracy of 0.736, 0.790 and 0.874; at a rate of 4 it
-    was 0.633, 0.761 and 0.819, and cross entropy two to ten times as large. The rates were compared on this test data,
-    so these figures are slightly optimistic.
+    Fixed edge features under one trained layer, because noise grows with the trained parameters; a fifth of the images
+    per step; sixty epochs; per-image gradients clipped to norm 0.1: the settings of the packaged demo, whose learning
+    rate of 4 is for its 10,000 images and falls with their number. On 600 and 2,000 images of Fashion-MNIST and on
+    2,000 of two classes of CIFAR-10, epsilon 3, one run each reached a test accuracy of 0.736, 0.790 and 0.874; at a
+    rate of 4 it was 0.633, 0.761 and 0.819, and cross entropy two to ten times as large. The rates were compared on
+    this test data, so these figures are slightly optimistic.
     """
     images: dict[str, Any] = {
         "train": str(train),
@@ -148,16 +137,20 @@ def image_recipe(
         "channels": channels,
     }
     batch_size = min(2_048, max(1, math.ceil(promise.train_size / 5)))
+    # The noise in the mean of a step falls with the batch, and the batch grows with the number of images.
+    learning_rate = round(min(4.0, max(0.1, promise.train_size / 2_500)), 3)
     return {
         "dataset": name,
         "model": "oriented_edges",
         "images": images if test is None else {**images, "test": str(test)},
         "privacy": promise.settings(batch_size=batch_size, epochs=60, norm=0.1),
-        "training": {
-            "optimizer": {"kind": "sgd", "learning_rate": _image_learning_rate(promise.train_size), "momentum": 0.9},
-            "physical_batch_size": 512,
-        },
+        "training": _training(learning_rate, physical_batch_size=512),
     }
+
+
+def _training(learning_rate: float, *, physical_batch_size: int) -> dict[str, Any]:
+    optimizer = {"kind": "sgd", "learning_rate": learning_rate, "momentum": 0.9}
+    return {"optimizer": optimizer, "physical_batch_size": physical_batch_size}
 
 
 def _plain(column: ColumnSettings) -> dict[str, Any]:

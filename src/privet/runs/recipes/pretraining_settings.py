@@ -1,4 +1,4 @@
-"""The pre-training table of a recipe: what is learned from public data before anything private is used. No torch."""
+"""The pre-training table of a recipe: training on public data before the private run. Loads no torch."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from privet.errors import RecipeError
 from privet.mechanism.codec import suggestion
 from privet.runs.recipes.training_settings import Count, Positive, Share, Table
 
-# Data sets that hold the same records: what one of them teaches is no public knowledge about the other.
+# Data sets that share records: neither is public data for a private run on the other.
 _SHARED_RECORDS = (frozenset({"fashion_mnist", "fashion_mnist_small"}),)
 
 
 class PretrainingSettings(Table):
-    """Training without privacy on public data, from whose weights the private run begins.
+    """Training without privacy on public data; the private run starts from its weights.
 
     Attributes:
-        dataset: A known data set whose records are public and are not those of the run.
+        dataset: A known public data set that shares no records with the run's data.
         epochs: Passes over its training records.
         batch_size: Records per step.
-        learning_rate: Of SGD.
-        momentum: Of SGD.
-        rotation: Degrees by which its images are turned first, counter-clockwise: to see what a shift does.
+        learning_rate: Learning rate of SGD.
+        momentum: Momentum of SGD.
+        rotation: Degrees by which its images are first rotated, counter-clockwise, to study a feature shift.
     """
 
     dataset: str
@@ -36,20 +36,20 @@ class PretrainingSettings(Table):
     rotation: Annotated[float, Field(ge=-180, le=180)] = 0.0
 
     def check(self, private: DatasetInfo) -> None:
-        """Refuse public data that are none, that are the private ones, or that do not fit the network.
+        """Refuse data that are not public, share records with the private data, or do not fit the network.
 
-        Guarantee: the weights that a private run begins with are no function of its own records.
+        Guarantee: the initial weights of a private run are not a function of its own records.
 
         Raises:
-            RecipeError: in the words of the recipe.
+            RecipeError: naming the key of the recipe.
         """
         public = public_info(self.dataset, private)
         if self.rotation and len(public.input_shape) != 3:
-            raise RecipeError(f"pretraining.rotation turns images, and the records of {self.dataset!r} are none.")
+            raise RecipeError(f"pretraining.rotation rotates images; the records of {self.dataset!r} are not images.")
 
 
 def public_info(name: str, private: DatasetInfo) -> DatasetInfo:
-    """Return the facts about data that a network for the private ones may be pre-trained on.
+    """Return the facts about public data on which a network for the private data may be pre-trained.
 
     Raises:
         RecipeError: no such data set, it is not public, shares records with the private one, or has other shapes.

@@ -1,4 +1,4 @@
-"""A recipe: one run as plain values, from which the plan follows without data and without torch."""
+"""A recipe: one run as plain values. Its plan needs neither data nor torch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from privet.datasets.known import KNOWN_DATASETS, describe
 from privet.errors import PrivetError, RecipeError
 from privet.mechanism import codec
 from privet.mechanism.ablations import NoNoise
-from privet.mechanism.epoch_sampling import Cyclic
-from privet.mechanism.sampling import Poisson, Sampling
+from privet.mechanism.sampling import Sampling
 from privet.models.model_sizes import MODEL_SIZES
 from privet.plan import Plan
+from privet.runs.recipes.declared_size import with_fields
 from privet.runs.recipes.image_settings import ImageSettings
 from privet.runs.recipes.pretraining_settings import PretrainingSettings
 from privet.runs.recipes.recipe_faults import explained, refuse_unknown_keys
@@ -24,12 +24,7 @@ from privet.runs.recipes.table_settings import TableSettings
 from privet.runs.recipes.training_settings import Positive, SgdSettings, Table, TrainingSettings
 from privet.vocabulary import Release, Unit
 
-# By kind: the keys allowed beside a declared size, and those that the piece itself has as fields.
-_DECLARED_SIZE = {
-    "poisson": (("dataset_size", "batch_size", "epochs", "steps"), ("steps",)),
-    "cyclic": (("dataset_size", "batch_size", "epochs", "secret_partition"), ("epochs", "secret_partition")),
-}
-# These change neither the trained model nor its cost, so a run may be resumed with other values.
+# These change neither the trained model nor its guarantee, so a run may be resumed with other values.
 FREE_ON_RESUME = (
     "training.physical_batch_size",
     "training.device",
@@ -41,13 +36,11 @@ FREE_ON_RESUME = (
 
 
 class PrivacySettings(Table):
-    """The terms of the guarantee and the pieces of a step; the pieces are read by the plan itself.
+    """The terms of the guarantee and the pieces of a step; the plan itself reads the pieces.
 
     Attributes:
-        epsilon: Target. With it the noise has no multiplier of its own and is calibrated; without it the noise says
-            how much there is.
-        sampling: A sampling piece, or Poisson or cyclic sampling by a declared ``dataset_size``, a ``batch_size`` and
-            ``epochs`` (for Poisson sampling also ``steps``).
+        epsilon: Target epsilon, to which the noise is calibrated; without it the noise has a ``noise_multiplier``.
+        sampling: A sampling piece, by its fields or by a declared size: see :mod:`privet.runs.recipes.declared_size`.
         descent: Proven constants of the loss and the step size, for ``release = "last_iterate"``.
     """
 
@@ -68,17 +61,17 @@ class PrivacySettings(Table):
         multiplier = self.noise.get("noise_multiplier")
         if self.epsilon is not None and multiplier is not None:
             raise RecipeError(
-                f"privacy.epsilon is {self.epsilon:g} and privacy.noise.noise_multiplier is {multiplier!r}: only one "
-                "of them can be chosen, the other follows. Remove one."
+                f"privacy.epsilon is {self.epsilon:g} and privacy.noise.noise_multiplier is {multiplier!r}: each "
+                "determines the other. Remove one."
             )
         is_noiseless = codec.NOISE.get(str(self.noise.get("kind"))) is NoNoise
         if self.epsilon is None and multiplier is None and not is_noiseless:
             raise RecipeError("privacy has neither an epsilon nor a noise.noise_multiplier. Give one of them.")
         pieces = self.model_dump(exclude_none=True, exclude={"epsilon"})
         try:
-            pieces["sampling"] = _sampling(self.sampling)
+            pieces["sampling"] = with_fields(self.sampling)
             plan = Plan.from_dict(pieces, where="privacy")
-            _refuse_waste(plan.sampling)
+            _refuse_truncation_of_most_batches(plan.sampling)
             return plan if self.epsilon is None else plan.calibrated(epsilon=self.epsilon)
         except RecipeError:
             raise
@@ -142,15 +135,14 @@ class Recipe(Table):
             raise RecipeError(f"normalisation is {self.normalisation!r}. {codec.suggestion(self.normalisation, known)}")
         if self.training.augmentation is not None and len(self.info.input_shape) != 3:
             raise RecipeError(
-                f"training.augmentation shifts and mirrors images, and the records of '{self.dataset}' are none. "
+                f"training.augmentation shifts and mirrors images; the records of '{self.dataset}' are not images. "
                 "Remove it."
             )
         if self.training.evaluate_every is not None and not self.is_public:
             raise RecipeError(
-                "training.evaluate_every looks at test data during the run, which is not covered by the guarantee. It "
+                "training.evaluate_every measures on test data during the run, which the guarantee does not cover. It "
                 "is for public data: remove it, or set data_is_public = true if the data are."
             )
-
         if self.pretraining is not None:
             self.pretraining.check(self.info)
         if self.privacy.release == Release.LAST_ITERATE.value:
@@ -161,10 +153,10 @@ class Recipe(Table):
         known = (Unit.RECORD,) if self.own_data is None else self.own_data.declared().units
         unit = next((unit for unit in Unit if unit.value == self.privacy.unit), None)
         if unit is None or unit in (*known, *allowed):
-            return  # the plan refuses words that are no unit
+            return  # the plan refuses unknown units
         raise RecipeError(
             f"privacy.unit is '{unit.value}', and nothing says that a record of '{self.dataset}' is one {unit.value}. "
-            "Somebody may have several records, and noise is made for one. For data of your own name the column of "
+            "A person may have several records, and the noise hides one. For data of your own name the column of "
             "persons (table.person = 'COLUMN'; nobody may then have two records), or declare that each record holds "
             "everything about one person (one_record_per_person = true in [table] or [images]; the guarantee then "
             "says so). Otherwise set privacy.unit = 'record'."
@@ -177,25 +169,25 @@ class Recipe(Table):
 
     def _check_own_data(self, own: TableSettings | ImageSettings) -> None:
         if self.table is not None and self.images is not None:
-            raise RecipeError("There is a [table] and there are [images]. A recipe trains on one of them: remove one.")
+            raise RecipeError("The recipe has both [table] and [images]. It trains on one of them: remove one.")
         part = "table" if self.images is None else "images"
         if self.dataset in KNOWN_DATASETS:
             raise RecipeError(
-                f"dataset is {self.dataset!r}, which is known, and there is a part [{part}]. Give your own data a name "
-                f"of their own, or remove [{part}]."
+                f"dataset is {self.dataset!r}, which privet knows, and the recipe has [{part}]. Give your own data "
+                f"another name, or remove [{part}]."
             )
         declared = self.privacy.sampling.get("dataset_size")
         if declared is not None and declared != own.train_size:
             raise RecipeError(
                 f"{part}.train_size is {own.train_size} and privacy.sampling.dataset_size is {declared!r}. They are "
-                "one and the same declared number: make them equal."
+                "the same declared number: make them equal."
             )
         if self.training.evaluate_every is not None and own.test is None:
-            raise RecipeError(f"training.evaluate_every looks at test data, and there is no {part}.test. Remove one.")
+            raise RecipeError(f"training.evaluate_every needs test data. Add {part}.test, or remove it.")
         own.declared()
 
     def _check_last_iterate(self) -> None:
-        """Refuse what the session would refuse, before anything heavy is loaded."""
+        """Check the conditions of a last-iterate session, before torch is loaded."""
         settings = self.training
         extras = (settings.averaging, settings.schedule, settings.augmentation, settings.rate_factors)
         if any(extra is not None for extra in extras):
@@ -205,8 +197,8 @@ class Recipe(Table):
             )
         if self.training.evaluate_every is not None:
             raise RecipeError(
-                "training.evaluate_every looks at models during the run, and privacy.release = 'last_iterate' promises "
-                "that nobody does. Remove it: the final model is measured in any case."
+                "training.evaluate_every measures models during the run, and privacy.release = 'last_iterate' assumes "
+                "that nobody sees them. Remove it: the final model is measured in any case."
             )
         optimizer, descent = self.training.optimizer, self.privacy.descent or {}
         if not isinstance(optimizer, SgdSettings) or optimizer.momentum:
@@ -221,7 +213,7 @@ class Recipe(Table):
             if descent.get(key) is not None and found != descent[key]:
                 raise RecipeError(
                     f"training.optimizer.{name} is {found!r} and privacy.descent.{key} is {descent[key]!r}. They are "
-                    "one and the same constant of the proof: make them equal."
+                    "the same constant of the proof: make them equal."
                 )
 
     @property
@@ -236,43 +228,43 @@ class Recipe(Table):
 
     @property
     def title(self) -> str:
-        """The recipe's name, or what it trains on what."""
+        """The recipe's name, or "MODEL on DATASET"."""
         return self.name or f"{self.model} on {self.dataset}"
 
     def plan(self) -> Plan:
         """Return the calibrated plan. Reads no data and loads no torch.
 
         Raises:
-            RecipeError: for pieces that do not fit together or an epsilon that cannot be reached.
+            RecipeError: the pieces do not fit together, or the epsilon cannot be reached.
         """
         return self.privacy.plan()
 
     @property
     def warning(self) -> str | None:
-        """A warning about a delta that makes the guarantee weak; None where there is none.
+        """A warning about a delta that makes the guarantee weak, or None.
 
-        A delta of one over the number of records or more allows a program that shows one record to everyone.
+        A delta of at least one over the number of records permits a program that publishes one record.
         """
         size = self.info.train_size
         if self.privacy.delta * size < 1 or self.plan().not_private_because:
             return None
         return (
             f"delta {self.privacy.delta:g} is not below one over the {size:,} declared records: the promise holds, but "
-            f"it would also hold if one whole record were shown to everyone. Choose a delta well below {1 / size:.1g}."
+            f"it would also hold if one whole record were published. Choose a delta well below {1 / size:.1g}."
         )
 
     def without_privacy(self, *, keeps_learning_rate: bool = False) -> Recipe:
         """Return the same recipe without clipping, noise and mask, to measure what privacy costs. NOT PRIVATE.
 
-        Data, network, batches and number of steps stay as they are. Gradients of plain descent were shortened to the
-        clipping bound, and the learning rate was chosen for that: where the bound is below one, the rate is multiplied
-        by it, unless the caller has chosen a rate for gradients as they are.
+        Data, network, batches and number of steps are unchanged. The learning rate of SGD was chosen for gradients
+        clipped to the bound: where the bound is below one, the rate is multiplied by it, unless the caller chose a rate
+        for unclipped gradients.
         """
         bound, optimizer = self.privacy.clipping.get("norm"), self.training.optimizer
         is_short = isinstance(bound, float) and 0 < bound < 1
         if is_short and isinstance(optimizer, SgdSettings) and not keeps_learning_rate:
             assert isinstance(bound, float)
-            # one step shrinks the weights by learning rate times decay, as before
+            # The product of learning rate and decay, by which one step shrinks the weights, is unchanged.
             rate, decay = optimizer.learning_rate * bound, optimizer.weight_decay / bound
             optimizer = optimizer.model_copy(update={"learning_rate": rate, "weight_decay": decay})
         training = self.training.model_copy(update={"optimizer": optimizer})
@@ -285,7 +277,7 @@ class Recipe(Table):
         return self.model_copy(update=changed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the recipe as plain values, without what was not given."""
+        """Return the recipe as plain values, without absent keys."""
         return self.model_dump(exclude_none=True)
 
     def to_toml(self) -> str:
@@ -293,41 +285,7 @@ class Recipe(Table):
         return tomli_w.dumps(self.to_dict())
 
 
-def _sampling(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Turn a declared data set size into a rate or a number of batches; leave everything else to the codec."""
-    allowed, own = _DECLARED_SIZE.get(str(given.get("kind")), ((), ()))
-    if not set(allowed) - set(own) & set(given):
-        return given
-    for key in given:
-        if key not in (*allowed, "kind"):
-            raise RecipeError(
-                f"privacy.sampling.{key} does not go with a declared size. {codec.suggestion(key, list(allowed))}"
-            )
-    missing = [key for key in ("dataset_size", "batch_size") if key not in given]
-    if missing:
-        raise RecipeError(
-            f"privacy.sampling lacks {', '.join(missing)}. The size is declared, never read off the data: under "
-            "add-or-remove the true number of records is itself private."
-        )
-    piece: Poisson | Cyclic
-    if given["kind"] == "cyclic":
-        piece = Cyclic.for_dataset(
-            dataset_size=given["dataset_size"],
-            batch_size=given["batch_size"],
-            epochs=given.get("epochs", 0),
-            secret_partition=given.get("secret_partition", False),
-        )
-    else:
-        piece = Poisson.for_dataset(
-            dataset_size=given["dataset_size"],
-            batch_size=given["batch_size"],
-            steps=given.get("steps"),
-            epochs=given.get("epochs"),
-        )
-    return codec.encode_piece(piece, codec.SAMPLING, where="privacy.sampling")
-
-
-def _refuse_waste(sampling: Sampling) -> None:
+def _refuse_truncation_of_most_batches(sampling: Sampling) -> None:
     drawn = sampling.expected_batch_size
     if sampling.batch_limit is not None and drawn > sampling.batch_limit:
         raise RecipeError(

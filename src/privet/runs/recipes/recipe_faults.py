@@ -15,7 +15,7 @@ from privet.errors import RecipeError
 from privet.mechanism.codec import suggestion
 from privet.runs.recipes.training_settings import KINDS
 
-# Other programs have these keys elsewhere, so users put them outside of the sampling.
+# Other programs have these keys elsewhere, so users put them into other tables than the sampling.
 _LENGTH_OF_A_RUN = ("epochs", "steps", "batch_size", "dataset_size")
 # Keys of pieces: the plan reads them, so the tables of a recipe do not list them.
 _IN_PIECES = ("privacy.clipping.norm", "privacy.noise.noise_multiplier")
@@ -25,14 +25,14 @@ Place = tuple[int | str, ...]
 
 
 def refuse_unknown_keys(data: Mapping[str, Any], schema: type[BaseModel]) -> None:
-    """Refuse a key that neither a recipe nor one of its tables has, with the place where it belongs.
+    """Refuse an unknown key of a recipe or of one of its tables, and suggest the right key.
 
     Args:
         data: The plain values of a recipe.
-        schema: The recipe's own.
+        schema: The class of recipes.
 
     Raises:
-        RecipeError: for the first such key.
+        RecipeError: for the first unknown key.
     """
     tables: list[tuple[str, object, type[BaseModel]]] = [("", data, schema)]
     for name, field in schema.model_fields.items():
@@ -62,7 +62,7 @@ def _where_it_belongs(key: str, here: type[BaseModel], schema: type[BaseModel]) 
 
 
 def _places(schema: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted path of every key of a recipe, outer tables first, and those first that every recipe has."""
+    """Yield the dotted path of every key of a recipe: outer tables first, required tables before optional ones."""
     yield from (f"{prefix}{name}" for name in schema.model_fields if name != "kind")
     for name, field in sorted(schema.model_fields.items(), key=lambda item: not item[1].is_required()):
         # A list of tables has no dotted path.
@@ -75,10 +75,10 @@ def explained(error: ValidationError, data: Mapping[str, Any], schema: type[Base
     """Return a message about one fault, with its dotted path or the name of its column.
 
     Args:
-        error: What the schema found.
+        error: The error of the schema.
         data: The plain values that were checked.
-        schema: What they were checked by.
-        of: What kind of file they are from.
+        schema: The class that checked them.
+        of: The kind of file, at the beginning of a sentence.
     """
     faults = error.errors(include_url=False)
     # A mistyped key is reported as unknown and as missing; the user can find the unknown one in the file.
@@ -103,7 +103,7 @@ def explained(error: ValidationError, data: Mapping[str, Any], schema: type[Base
 
 
 def _located(loc: Place, data: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the column that a fault is in as the beginning of a sentence, if it is in one, and the dotted path."""
+    """Return the column of a fault as the beginning of a sentence, empty outside of columns, and the dotted path."""
     path = [str(part) for part in loc if part not in KINDS]
     depth = _depth_of_column(loc)
     if depth is None:
@@ -114,12 +114,12 @@ def _located(loc: Place, data: Mapping[str, Any]) -> tuple[str, str]:
         which = f"The column {name!r}"
     else:
         which = f"Column number {number + 1}" if isinstance(number, int) else f"The column {number}"
-    # The rest of a path below a key says which type was tried or which item it was, and neither is in the file.
+    # The rest of a path below a key names a tried type or an item's number, and neither is in the file.
     return f"{which}: ", str(loc[depth]) if depth < len(loc) else "it"
 
 
 def _depth_of_column(loc: Place) -> int | None:
-    """Return how many parts of a path lead to a declared column; None if it leads to no column."""
+    """Return the number of parts of a path that lead to a declared column; None if it leads to no column."""
     for depth in range(1, len(loc)):
         if loc[depth - 1] == "columns" and isinstance(loc[depth], int):
             return depth + 1
@@ -153,7 +153,7 @@ def _value_at(loc: Place, data: object) -> object:
 
 
 def _schemas_at(loc: Place, schema: type[BaseModel]) -> list[type[BaseModel]]:
-    """Return the schemas of the table that the last part of a path is a key of: several where a kind is not known."""
+    """Return the possible schemas of the table that holds the last key of a path: several if its kind is unknown."""
     found = [schema]
     for part in loc[:-1]:
         if isinstance(part, int):
@@ -175,7 +175,7 @@ def _kinds(schema: type[BaseModel]) -> tuple[str, ...]:
 
 
 def _schemas_in(annotation: object) -> Iterator[type[BaseModel]]:
-    """Yield the tables that a type speaks of, whether or not they are optional, listed or one of several."""
+    """Yield the table classes in a type annotation, inside optional, list and union types too."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):

@@ -1,4 +1,4 @@
-"""Reading recipes from the package or from a file, with overrides; nothing in a file is trusted."""
+"""Recipes from the package or from a file, with overrides; the contents of a file are not trusted."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, quic
 
     Args:
         name_or_path: ``demo``, or ``path/to/recipe.toml``. A packaged name wins over a file without a suffix.
-        overrides: ``a.b=value`` in TOML's own syntax; bare words are text; an empty value removes the key.
-        quick: Apply the recipe's ``quick`` table, its small version for a first look.
+        overrides: ``a.b=value`` in TOML syntax; bare words are text; an empty value removes the key.
+        quick: Apply the recipe's ``quick`` table, a small version for a first try.
 
     Raises:
-        RecipeError: the recipe cannot be found or read, or asks for something that does not exist.
+        RecipeError: the recipe cannot be found or read, or is not valid.
     """
     data = _parsed(recipe_text(name_or_path), str(name_or_path))
     small = data.pop("quick", None)
@@ -62,12 +62,12 @@ def recipe_from_values(values: Mapping[str, Any], overrides: Sequence[str] = (),
     """Return the recipe of plain values with overrides.
 
     Args:
-        values: As in a TOML file.
-        overrides: See :func:`load_recipe`.
-        folder: What the paths of the user's own data are relative to; None where there are none.
+        values: Plain values, as in a TOML file.
+        overrides: As in :func:`load_recipe`.
+        folder: Base folder of relative paths to the user's own data; None leaves paths unchanged.
 
     Raises:
-        RecipeError: something asked for does not exist.
+        RecipeError: the recipe is not valid.
     """
     data = deepcopy(dict(values))
     for override in overrides:
@@ -79,10 +79,10 @@ def recipe_from_values(values: Mapping[str, Any], overrides: Sequence[str] = (),
 
 
 def read_values(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file of plain values with the care that recipes are read with.
+    """Read a TOML file of plain values with the checks of recipe files.
 
     Raises:
-        RecipeError: it cannot be read, or holds numbers that not every reader understands alike.
+        RecipeError: it cannot be read, or holds numbers that other TOML readers may read differently.
     """
     return _parsed(_read(Path(path)), str(path))
 
@@ -101,10 +101,10 @@ def _anchor(table: object, folder: Path) -> None:
 
 
 def _absolute(path: Path) -> str:
-    """Return the one absolute path of a file, from wherever it was named: without "..", and with links as they are."""
+    """Return the absolute path of a file without "..", with symbolic links unresolved."""
     given = path.absolute()
     plain = Path(os.path.normpath(given))
-    # Behind a link to a folder ".." is another folder than the one before it in the path.
+    # After a symbolic link to a folder, ".." is not the folder before it in the path.
     leads_elsewhere = _exists(given) and not (_exists(plain) and os.path.samefile(given, plain))
     return str(given if leads_elsewhere else plain)
 
@@ -133,13 +133,13 @@ def _read(path: Path) -> str:
         if path.is_dir():
             raise RecipeError(f"{path} is a folder. Name a TOML file, or a run's recipe: {path / 'recipe.toml'}.")
         if path.suffix.lower() in (".csv", ".tsv"):
-            # Not even tried: what a parser says of a private file may quote it.
+            # Not parsed: the parser's error message could quote a private record.
             raise RecipeError(
                 f"{_printable(path)} is a table, not a recipe. Train on it with: privet train FILE --target COLUMN "
                 "--epsilon 3; or declare it in a recipe: privet init tabular."
             )
         if not path.is_file():
-            raise RecipeError(f"There is no recipe file {path}. See what there is with: privet recipes ls.")
+            raise RecipeError(f"There is no recipe file {path}. List the packaged recipes with: privet recipes ls.")
         if path.stat().st_size > MAX_BYTES:
             raise RecipeError(f"{path} is larger than {MAX_BYTES:,} bytes, which no recipe is.")
         return path.read_bytes()[: MAX_BYTES + 1].decode("utf-8")
@@ -153,7 +153,7 @@ def _read(path: Path) -> str:
 
 
 def _printable(path: Path) -> str:
-    # A name with control characters must not reach a terminal as it is.
+    # Control characters in a name must not reach a terminal.
     return str(path).encode("unicode_escape").decode("ascii")
 
 
@@ -168,7 +168,7 @@ def _parsed(text: str, where: str) -> dict[str, Any]:
 
 
 def _check_numbers(value: object, path: str) -> None:
-    """Refuse numbers that other readers of the same file may understand differently, or not at all."""
+    """Refuse numbers that other TOML readers may read differently."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             _check_numbers(item, f"{path}.{key}" if path else str(key))
@@ -185,9 +185,9 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     result = dict(base)
     for key, value in changes.items():
         below = result.get(key)
-        # A piece of another kind has other options, so it replaces the table instead of joining it.
-        joins = isinstance(below, Mapping) and isinstance(value, Mapping) and "kind" not in value
-        result[key] = _merged(below, value) if joins and isinstance(below, Mapping) else value
+        # A piece of another kind has other options, so it replaces the table.
+        is_merged = isinstance(below, Mapping) and isinstance(value, Mapping) and "kind" not in value
+        result[key] = _merged(below, value) if is_merged and isinstance(below, Mapping) else value
     return result
 
 
@@ -205,7 +205,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
         table = below
     if text == "":
         if last not in table:
-            raise RecipeError(f"--set {key}= would remove a key that is not there.")
+            raise RecipeError(f"--set {key}= would remove a key that the recipe does not have.")
         del table[last]
         return
     table[last] = _value(key, text)

@@ -30,7 +30,7 @@ class SchemaFile(Table):
 
     Attributes:
         train_size: Declared number of records; may be given on the command line instead.
-        columns: The columns to use. Others in the file are not looked at.
+        columns: The columns to use. Other columns of the file are ignored.
     """
 
     train_size: Count | None = None
@@ -42,10 +42,10 @@ class TableSchema:
     """The declared columns of a table.
 
     Attributes:
-        label: The target.
-        columns: What the model takes.
-        train_size: Declared number of records; None if it was not declared here.
-        left_out: Columns of a public sample that are not used: constant, or of too many different words.
+        label: The target column.
+        columns: The input columns of the model.
+        train_size: Declared number of records; None if the schema does not declare it.
+        left_out: Columns of a public sample that are not used: constant, or with too many different words.
     """
 
     label: ColumnSettings
@@ -58,7 +58,7 @@ def read_schema(path: str | os.PathLike[str], *, target: str) -> TableSchema:
     """Read a schema file.
 
     Raises:
-        RecipeError: it cannot be read, is no schema, or does not declare the target.
+        RecipeError: it cannot be read, is not a schema, or does not declare the target.
     """
     values = _values(Path(path))
     try:
@@ -68,7 +68,7 @@ def read_schema(path: str | os.PathLike[str], *, target: str) -> TableSchema:
             f"{path}: {explained(error, values, SchemaFile, of='A schema')} A schema has a list of columns, each with "
             "a name and either low and high or categories, and may have a train_size."
         ) from None
-    label, columns = _parted(schema.columns, target, where=str(path))
+    label, columns = _label_and_features(schema.columns, target, where=str(path))
     return TableSchema(label=label, columns=columns, train_size=schema.train_size)
 
 
@@ -89,13 +89,13 @@ def _values(path: Path) -> dict[str, Any]:
 def schema_of_public_sample(
     path: str | os.PathLike[str], *, private: str | os.PathLike[str], target: str, delimiter: str, decimal: str = "."
 ) -> TableSchema:
-    """Take ranges and categories from a file of public records with the same columns.
+    """Derive ranges and categories from a file of public records with the same columns.
 
-    A column of numbers gets the smallest and the largest number of the sample as its range, any other column its words
-    as categories. The size of the sample is not taken: it says nothing about the private file.
+    The range of a column of numbers is from the smallest to the largest number of the sample; any other column has its
+    words as categories. The size of the sample is not used: it says nothing about the private file.
 
-    Guarantee: a function of the public file alone. The private file is not opened; that it is another one is checked by
-    its identity on the disk.
+    Guarantee: a function of the public file alone. The private file is not opened; only its identity on the disk is
+    compared, to check that it is another file.
 
     Raises:
         RecipeError: the sample is the private file itself, or lacks the target.
@@ -127,15 +127,15 @@ def schema_of_public_sample(
             left_out.append(name)
         else:
             found.append(column)
-    label, columns = _parted(found, target, where=str(path))
+    label, columns = _label_and_features(found, target, where=str(path))
     return TableSchema(label=label, columns=columns, left_out=tuple(left_out))
 
 
 def schema_to_write(path: str | os.PathLike[str], *, target: str, delimiter: str) -> str:
-    """Return a schema file for the user to fill in, with the names of the columns.
+    """Return a schema file for the user to complete, with the names of the columns.
 
-    Guarantee: of the private file only its first line is read, and it is shown only if it names the target, so that a
-    record of a file without a header is not taken for names.
+    Guarantee: only the first line of the private file is read, and it is shown only if it names the target, so that a
+    record of a file without a header is not mistaken for names.
 
     Raises:
         DataError: the first line does not name the target.
@@ -167,7 +167,7 @@ def _no_classes(path: str | os.PathLike[str], target: str, num_values: int) -> s
     )
 
 
-def _parted(
+def _label_and_features(
     columns: Sequence[ColumnSettings], target: str, *, where: str
 ) -> tuple[ColumnSettings, tuple[ColumnSettings, ...]]:
     label = next((column for column in columns if column.name == target), None)

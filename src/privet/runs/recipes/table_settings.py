@@ -1,4 +1,4 @@
-"""The table of a recipe that trains on the user's own CSV files: what is declared about them, as plain values."""
+"""The table of a recipe that declares the user's own CSV files, as plain values."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class ColumnSettings(Table):
 
     Attributes:
         name: The name in the header line.
-        low: Smaller numbers become this.
-        high: Larger numbers become this.
+        low: Lower end of the range; smaller numbers are clamped to it.
+        high: Upper end of the range; larger numbers are clamped to it.
         categories: Every value that the column may hold.
-        default: What an empty or unreadable cell of a training record becomes, and an empty one of a record to predict:
-            ``low``, or the first category, if not given.
+        default: Value for an empty or unreadable cell of a training record, and for an empty cell of a record to
+            predict: ``low``, or the first category, if not given.
     """
 
     name: str
@@ -39,10 +39,10 @@ class ColumnSettings(Table):
     default: Finite | str | None = None
 
     def column(self, *, decimal: str = ".") -> NumberColumn | CategoryColumn:
-        """Return the declared column; numbers have this mark before the fraction.
+        """Return the declared column, whose numbers have this decimal mark.
 
         Raises:
-            RecipeError: it is declared neither or both as numbers and as categories, or its values contradict.
+            RecipeError: it is declared as neither or both of numbers and categories, or its values contradict.
         """
         try:
             if self.categories and self.low is None and self.high is None:
@@ -63,21 +63,21 @@ class ColumnSettings(Table):
 
 
 class TableSettings(Table):
-    """The user's own data: CSV files with a header, and what is declared about them.
+    """The user's own data: CSV files with a header, and their declared facts.
 
     Attributes:
         train: The file of the records to protect; relative to the recipe's folder.
         test: The file of the records to measure on, which are not protected. Without it nothing is measured.
         train_size: Declared number of training records. Never read off the file: it may itself be private.
-        test_size: Declared number of test records; it only serves estimates of memory.
+        test_size: Declared number of test records; used only to estimate memory.
         label: The column that holds the class.
-        columns: The columns that the model takes.
+        columns: The input columns of the model.
         delimiter: One character between cells.
-        decimal: The mark before the fraction of numbers, a point or a comma.
-        max_record_length: How many characters one record may have, a million if not given; a longer one is refused.
-        person: The column that names the person whom a record is about. With it the unit may be a person, if nobody has
-            two records.
-        one_record_per_person: Declares that each record holds everything about one person, for tables that name nobody.
+        decimal: The decimal mark of numbers, a point or a comma.
+        max_record_length: The most characters of one record, a million if not given; a longer record is refused.
+        person: The column that names the person of a record. With it the unit may be a person, if nobody has two
+            records.
+        one_record_per_person: Declares that each record holds everything about one person, for tables without names.
             The guarantee lists it as an assumption.
     """
 
@@ -102,13 +102,13 @@ class TableSettings(Table):
         label = self.label.column()
         if not isinstance(label, CategoryColumn):
             raise RecipeError(
-                f"table.label {self.label.name!r} is declared by a range of numbers and must list its categories: a "
-                "table of classes is needed. List the values that it has, or cut numbers into a few classes in the "
-                f"file. {HOW_TO_PREDICT_NUMBERS}"
+                f"table.label {self.label.name!r} is declared by a range of numbers, and recipes train classifiers: it "
+                "must list its categories. List its values, or divide the numbers into a few classes in the file. "
+                f"{HOW_TO_PREDICT_NUMBERS}"
             )
         if self.decimal == self.delimiter:
             raise RecipeError(
-                f"table: {self.decimal!r} cannot stand both between cells and before a fraction. Set another delimiter."
+                f"table: {self.decimal!r} cannot be both the delimiter and the decimal mark. Set another delimiter."
             )
         try:
             features = tuple(settings.column(decimal=self.decimal) for settings in self.columns)

@@ -1,4 +1,4 @@
-"""The training table of a recipe: how a plan is run, as plain values. Loads no torch."""
+"""The training table of a recipe, as plain values. Loads no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Table(BaseModel):
-    """One table of a recipe: immutable, no unknown keys, and no value taken for another type."""
+    """One table of a recipe: immutable, without unknown keys, and without conversion between types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -28,6 +28,11 @@ class SgdSettings(Table):
     momentum: Share = 0.0
     weight_decay: NotNegative = 0.0
 
+    @property
+    def numbers_per_weight(self) -> int:
+        """State of the optimizer for every weight."""
+        return int(self.momentum > 0)
+
 
 class RmspropSettings(Table):
     """RMSprop."""
@@ -38,8 +43,22 @@ class RmspropSettings(Table):
     momentum: Share = 0.0
     weight_decay: NotNegative = 0.0
 
+    @property
+    def numbers_per_weight(self) -> int:
+        """State of the optimizer for every weight: the squares, and the momentum."""
+        return 1 + int(self.momentum > 0)
 
-class AdamSettings(Table):
+
+class TwoMoments(Table):
+    """Settings of an optimizer of the Adam family."""
+
+    @property
+    def numbers_per_weight(self) -> int:
+        """State of the optimizer for every weight: the first and the second moment."""
+        return 2
+
+
+class AdamSettings(TwoMoments):
     """Adam."""
 
     kind: Literal["adam"]
@@ -47,7 +66,7 @@ class AdamSettings(Table):
     weight_decay: NotNegative = 0.0
 
 
-class AdamWSettings(Table):
+class AdamWSettings(TwoMoments):
     """Adam with decoupled weight decay."""
 
     kind: Literal["adamw"]
@@ -55,8 +74,8 @@ class AdamWSettings(Table):
     weight_decay: NotNegative = 0.01
 
 
-class DPAdamSettings(Table):
-    """Adam with the noise variance taken out of its second moment."""
+class DPAdamSettings(TwoMoments):
+    """Adam with the noise variance subtracted from its second moment."""
 
     kind: Literal["dp_adam"]
     learning_rate: Positive
@@ -64,8 +83,8 @@ class DPAdamSettings(Table):
     weight_decay: NotNegative = 0.0
 
 
-class DPAdamWSettings(Table):
-    """The same with decoupled weight decay."""
+class DPAdamWSettings(TwoMoments):
+    """DP-Adam with decoupled weight decay."""
 
     kind: Literal["dp_adamw"]
     learning_rate: Positive
@@ -104,7 +123,7 @@ ScheduleSettings = LinearSettings | CosineSettings | StepsSettings
 
 
 class AveragingSettings(Table):
-    """A moving average of the weights; it is then what is measured and released."""
+    """A moving average of the weights, which is measured and released in their place."""
 
     decay: Inside = 0.999
 
@@ -118,19 +137,19 @@ class AugmentationSettings(Table):
 
 
 class TrainingSettings(Table):
-    """How the plan is run. No value here changes the guarantee, except that a seed voids it.
+    """Settings of the training loop. None of them changes the guarantee, except that a seed voids it.
 
     Attributes:
-        optimizer: Turns noisy gradients into updates.
-        rate_factors: What multiplies the learning rate of a part of the network, by the beginning of its parameters'
-            names: a new head has further to travel than the pre-trained layers below it.
-        schedule: The course of the learning rate; None keeps it.
-        averaging: Whether to keep a moving average of the weights.
-        augmentation: Whether to show the network several views of every image.
-        physical_batch_size: How many examples go through the network at once; ``auto`` finds out before the first step.
-        device: ``auto`` takes a GPU if there is one.
+        optimizer: The optimizer.
+        rate_factors: Factors on the learning rate of parts of the network, by the beginning of their parameters'
+            names: a new head needs a larger rate than the pre-trained layers below it.
+        schedule: The learning-rate schedule; None is a constant rate.
+        averaging: The moving average of the weights, if any.
+        augmentation: The views of every image, if any.
+        physical_batch_size: Examples in the network at once; ``auto`` determines it before the first step.
+        device: ``auto`` is a GPU where one exists.
         checkpoint_every: Steps between checkpoints.
-        evaluate_every: Steps between looks at the test data; only for public data. None looks once, at the end.
+        evaluate_every: Steps between measures on test data, for public data only. None measures once, at the end.
         seed: Makes the run repeatable and NOT PRIVATE.
     """
 
@@ -146,7 +165,7 @@ class TrainingSettings(Table):
     seed: Annotated[int, Field(ge=0)] | None = None
 
 
-# A union reports the branch it took as part of a path; in the file that level does not exist.
+# In the path of an error, pydantic names the chosen member of a union; the file has no such level.
 KINDS = (
     *("sgd", "rmsprop", "adam", "adamw", "dp_adam", "dp_adamw"),
     *("linear", "cosine", "steps"),

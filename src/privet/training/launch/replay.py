@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from privet import checks
-from privet.gradients.capture.marks import mark_batch
+from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.engine import NotTried, ReplayableEngine, RunningEngine
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout

@@ -25,7 +25,7 @@ from privet.gradients.engines.support import check_model
 from privet.gradients.engines.trial import trials
 from privet.isolation.place import Cause, Fault
 from privet.isolation.prove import Finding, prove
-from privet.isolation.watch import Check, Watch, mixes
+from privet.isolation.watch import Check, Evidence, Watch, mixes
 from privet.training.batching import tensors_of
 from privet.training.launch.recording import LossFunction
 from privet.training.preflight.agreeing import agree, gradients_agree
@@ -136,6 +136,7 @@ class Preflight:
         """Wait for the first batch."""
         self._model, self._watch = model, watch
         self._last_step, self._num_kinds = -1, -1
+        self._evidence: Evidence | None = None  # of the watch when its kinds of programs were counted
         self._is_proven = False
         self._first_kind: tuple[Callable[..., Any], ...] = ()  # of the program that ran on the first made-up batch
         self._limits: Mapping[int, Limit] | None = None
@@ -157,10 +158,13 @@ class Preflight:
         """
         if limit == 1:  # nobody to mix with
             return
+        is_turn = step != self._last_step and step & (step - 1) == 0
+        if not is_turn and self._watch.evidence is self._evidence:
+            return
+        self._evidence = self._watch.evidence
         # a model that skips layers at random is of a new kind at every step: then fewer and fewer of them are tried
         kinds = self._watch.num_kinds_besides(self._first_kind)
         is_new = kinds > self._num_kinds and (kinds <= _FEW_KINDS or kinds & (kinds - 1) == 0)
-        is_turn = step != self._last_step and step & (step - 1) == 0
         if not (is_new or is_turn) or self._watch.has_waived(Check.EXPERIMENTS):
             return
         self._last_step = step
@@ -214,9 +218,9 @@ class Preflight:
         if not self._watch.has_tried or self._watch.has_waived(Check.EXPERIMENTS):
             return
         raise UnsupportedModel(
-            f"No rule says whether the program keeps its examples apart: {self._watch.tried[0]}. Only experiments can "
-            "tell, and a loop over step.microbatches() gives the session no function to run them with. Write "
-            "step.accumulate(losses) instead of the loop, or, if the program is right all the same, say so: "
+            f"No rule says whether the program keeps its examples apart: {self._watch.evidence.tried[0]}. Only "
+            "experiments can tell, and a loop over step.microbatches() gives the session no function to run them with. "
+            "Write step.accumulate(losses) instead of the loop, or, if the program is right all the same, say so: "
             "privatize(..., waive=[pv.Waiver(check=pv.Check.EXPERIMENTS, because='...')])."
         )
 

@@ -1,4 +1,4 @@
-"""``privet report``: a run as one HTML file, or several side by side."""
+"""``privet report``: the report of a run, or the comparison of several, as one HTML file."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _COMPARISON_NAME = "comparison.html"
     "-o",
     "--output",
     type=click.Path(dir_okay=False),
-    help="Where to write it.  [default: RUN/report.html; of several, comparison.html]",
+    help="File to write.  [default: RUN/report.html; for several runs, comparison.html]",
 )
-@click.option("--baseline", metavar="RUN", type=click.Path(), help="A run with little or no privacy to show beside it.")
+@click.option("--baseline", metavar="RUN", type=click.Path(), help="A run with little or no privacy, to compare with.")
 @json_option
 def report(run_folders: tuple[str, ...], output: str | None, baseline: str | None, as_json: bool) -> int:
-    """Write the report of RUN: one HTML file that opens anywhere.
+    """Write the report of RUN: one self-contained HTML file.
 
-    It says what is promised, compares the plan with the ledger, and shows
-    accuracy, budget and what an attacker can do. With several runs it shows
-    them side by side instead: privacy against everything that was measured.
+    It states the guarantee, compares the plan with the ledger, and shows
+    accuracy, budget and the limits of attacks. With several runs it compares
+    them instead: privacy against every measured figure.
 
     Exit code 3 says that a plan and its ledger do not agree; the report is
-    written all the same and says so.
+    still written and says so.
     """
     from privet.reports.content import gather
     from privet.reports.run_report import write_report

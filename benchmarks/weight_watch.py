@@ -1,7 +1,7 @@
-"""What watching the weights costs: its share of the time of private steps.
+"""The share of the weight watch in the time of private steps.
 
-Every call of the watch is timed by itself within ordinary steps; a device is waited for around each call, which makes
-its share look larger than it is. Part of ``python -m benchmarks.recognition``.
+Every call of the watch is timed separately within ordinary steps. The device is synchronised around each call, which
+overstates the share. Part of ``python -m benchmarks.recognition``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from torch.utils.data import TensorDataset
 from benchmarks.measure import make
 from benchmarks.models import Size, losses_of
 from benchmarks.pairs import now
-from benchmarks.second_line import full_batch
+from benchmarks.session_start import full_batch
 from privet.training.performance import Performance
 from privet.training.start import privatize
-from privet.training.weight_watch.weights import WeightWatch
+from privet.training.weight_watch.guard import LoopGuard
 
-_WATCHED = ("begin_step", "check_forward", "look", "accept")
+_WATCHED = ("pass_begins", "forward_ends", "before_noise", "look", "accept")
 
 
 class _Stopwatch:
-    """Adds up the outermost calls of some methods."""
+    """Sums the time of the outermost calls of some methods."""
 
     def __init__(self, device: torch.device) -> None:
         self.seconds, self._depth, self._device = 0.0, 0, device
@@ -45,14 +45,14 @@ class _Stopwatch:
 
 
 def share_of_watch(size: Size, device: torch.device, *, num_steps: int) -> dict[str, Any]:
-    """Return the median share of usual steps and of those that look at everything, and every step's times."""
+    """Return the median share in usual steps and in steps with a full check, and the times of every step."""
     model, batch = make(size, size.batch_size, device=device, seed=0)
     data = TensorDataset(*(part.cpu() for part in batch))
     plan = full_batch(num_steps, size.batch_size)
     watch, rows = _Stopwatch(device), []
-    originals = {method: getattr(WeightWatch, method) for method in _WATCHED}
+    originals = {method: getattr(LoopGuard, method) for method in _WATCHED}
     for method, original in originals.items():
-        setattr(WeightWatch, method, watch.timed(original))
+        setattr(LoopGuard, method, watch.timed(original))
     try:
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         with privatize(
@@ -67,8 +67,8 @@ def share_of_watch(size: Size, device: torch.device, *, num_steps: int) -> dict[
                 begin, before = now(device), watch.seconds
     finally:
         for method, original in originals.items():
-            setattr(WeightWatch, method, original)
-    # the first steps try the program out; those around powers of two look at everything
+            setattr(LoopGuard, method, original)
+    # The first steps prove the program; steps around powers of two check all weights.
     usual = [row for number, row in enumerate(rows) if number > 2 and not _is_whole(number)]
     whole = [row for number, row in enumerate(rows) if number > 2 and _is_whole(number)]
     return {"usual": _share(usual), "whole": _share(whole), "steps": rows}

@@ -72,7 +72,7 @@ def test_an_audit_says_where_its_findings_are_and_whether_it_replaced_others(
     assert "replaced" not in first.out + first.err
     (tmp_path / "audit.json").write_text("of another recipe")
     again = ask(*words)
-    assert "audit.json was there already, and was replaced" in " ".join(again.err.split())
+    assert "audit.json existed and was replaced" in " ".join(again.err.split())
     assert again.out == first.out
     assert json.loads((tmp_path / "audit.json").read_text())["findings"]
 

@@ -1,4 +1,4 @@
-"""``privet audit``: attack a plan with canaries, and compare what they prove with what is claimed."""
+"""``privet audit``: attack a plan with canaries, and compare the proven lower bound with the claim."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     multiple=True,
     default=("canary",),
     show_default=True,
-    help="Which audit. May be repeated.",
+    help="The audit to run. May be repeated.",
 )
-@click.option("--canaries", type=click.IntRange(min=1), default=2000, show_default=True, help="How many canaries.")
+@click.option("--canaries", type=click.IntRange(min=1), default=2000, show_default=True, help="Number of canaries.")
 @click.option("--rounds", type=click.IntRange(min=1), default=10, show_default=True, help="Rounds of the canary audit.")
 @click.option(
     "--confidence",
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="A correct program passes each test with at least this probability.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything random.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of all random numbers.")
 @device_option
 @click.option(
     "--output", "-o", type=click.Path(dir_okay=False), help="File for the findings: audit.json, or the run's own."
@@ -76,9 +76,10 @@ def audit(
     """Attack the plan of RECIPE_OR_RUN and compare with its claim.
 
     The plan's own sampling, clipping, mask and noise run on its own network,
-    with made-up records whose traces an attacker looks for. What they find
-    proves a lower bound on epsilon; the accountant claims an upper one. Exit
-    code 3 says that the lower bound is above the claim: the code is broken.
+    with made-up records (canaries) that an attacker tries to detect. The
+    attacker's success proves a lower bound on epsilon; the accountant claims an
+    upper bound. Exit code 3 says that the lower bound is above the claim: the
+    code is broken.
 
     --kind canary reads no data and takes seconds. --kind one-run trains on the
     data, which must be public, and takes as long as training.
@@ -98,7 +99,7 @@ def audit(
         device=device,
     )
     target = Path(output) if output is not None else (subject.folder or Path()) / "audit.json"
-    was_there = target.exists()
+    is_replaced = target.exists()
     write_json(target, report.to_dict())
     if as_json:
         show_json(report.to_dict())
@@ -106,8 +107,8 @@ def audit(
     else:
         _print(report)
         click.echo(f"Findings: {target}")
-    if was_there:
-        remark(f"{target} was there already, and was replaced. To keep both, name another file with -o.")
+    if is_replaced:
+        remark(f"{target} existed and was replaced. To keep both, name another file with -o.")
     return BUDGET if report.is_broken else OK
 
 
@@ -133,9 +134,9 @@ def _print(report: AuditReport) -> None:
     delta, confidence = report.findings[0].delta, report.findings[0].confidence
     click.echo(
         paragraphs(
-            f"Epsilons at delta {delta:g}, for the rounds that were run. Each lower bound holds with confidence "
-            f"{confidence:.6g}. A bound below the claim is what correct code gives; it does not prove that the code is "
-            "correct."
+            f"Epsilons at delta {delta:g}, for the audited rounds. Each lower bound holds with confidence "
+            f"{confidence:.6g}. Correct code gives a bound below the claim; such a bound does not prove that the code "
+            "is correct."
         )
     )
     little = next((finding for finding in report.findings if finding.audit == LITTLE_NOISE), None)
@@ -147,4 +148,4 @@ def _print(report: AuditReport) -> None:
             )
         )
     if report.is_broken:
-        click.echo("The claim is BROKEN: more leaks than the accountant says. Do not train with this.")
+        click.echo("The claim is BROKEN: the plan leaks more than the accountant claims. Do not train with it.")

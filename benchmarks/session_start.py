@@ -1,8 +1,8 @@
-"""What the first steps of a session cost beyond plain steps: proof, experiments and the rest, each by itself.
+"""The cost of the first steps of a session beyond plain steps: proof, experiments and the rest separately.
 
-The time of ``accumulate`` is taken for every step, and within it that of the proof on made-up examples, of the
-experiments (the second line behind the rules), and of both proofs on real examples. Passes through the model, and the
-examples of each, are counted.
+The time of ``accumulate`` is measured for every step, and within it the time of the proof on made-up examples, of the
+experiments (the second defence behind the rules), and of both proofs on real examples. Passes through the model and
+their examples are counted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PARTS = {"proof": "_proven", "limits": "_limits_of", "experiments": "_experimen
 
 
 class _Stopwatch:
-    """Adds up the time of some functions, and the passes through a model within them."""
+    """Sums the time of some functions, and counts the passes through a model within them."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -85,7 +85,7 @@ def _watched(watch: _Stopwatch, model: nn.Module) -> Iterator[None]:
 
 
 def full_batch(num_steps: int, batch_size: int) -> Plan:
-    """Return a plan whose every step takes the whole batch."""
+    """Return a plan in which every step uses the whole batch."""
     return Plan(
         sampling=FullBatch(steps=num_steps, expected_batch_size=batch_size),
         clipping=Threshold(norm=1.0),
