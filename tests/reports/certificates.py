@@ -46,5 +46,5 @@ def spend(folder: Path, plan: Plan, *, rounds: int | None = None, blocks: int = 
             for _ in range(min(count, 3)):
                 ledger.check(done(plan.round_event))
             for _ in range(max(0, count - 3)):
-                ledger._at_hand.take()
+                ledger._at_hand.take("use")
     return folder

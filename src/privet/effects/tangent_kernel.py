@@ -143,7 +143,7 @@ class KernelReport:
     scaled_alike: bool
 
 
-def tangent_kernel(
+def neural_tangent_kernel(
     model: nn.Module, inputs: Tensor, targets: Tensor, losses: Losses, *, grouping: Grouping | None = None
 ) -> TangentKernel:
     """Compute the kernel of a model on a batch, in double precision and one part per clipping group.

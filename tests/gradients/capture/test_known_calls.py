@@ -71,8 +71,18 @@ def sums_of(model: nn.Module, loss: LossFunction, batches: list[Tensor], log: li
     return found
 
 
-def test_calls_of_a_known_program_are_not_examined_and_its_sums_stay_right(examined: list[str]) -> None:
-    found = sums_of(network(), squared, [images(seed) for seed in range(5)], examined)
+def normalised() -> nn.Sequential:
+    """A group norm, which hands out its statistics, and a layer norm, whose parameters are named arguments."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.LayerNorm(64), nn.Linear(64, 3)]
+    return nn.Sequential(*layers).double()
+
+
+@pytest.mark.parametrize("build", [network, normalised])
+def test_calls_of_a_known_program_are_not_examined_and_its_sums_stay_right(
+    build: Callable[[], nn.Module], examined: list[str]
+) -> None:
+    found = sums_of(build(), squared, [images(seed) for seed in range(5)], examined)
     assert max(error for error, _ in found) <= 1e-9
     assert [bool(number) for _, number in found] == [True, True, False, False, False]  # proven, then prepared
 
