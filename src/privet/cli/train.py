@@ -109,9 +109,7 @@ def _with_tuned_learning_rate(recipe: Recipe, folder: str, *, quiet: bool) -> Re
 
     files = RunFiles(folder=Path(folder))
     if not quiet and not files.is_run:
-        console.remark(
-            "Trying a few learning rates for the run without privacy; this may take as long as the run."
-        )
+        console.remark("Trying a few learning rates for the run without privacy; this may take as long as the run.")
     found = with_tuned_learning_rate(recipe, files)
     if not quiet:
         rate = found.training.optimizer.learning_rate

@@ -133,9 +133,7 @@ class OwnData:
                 self.public_sample, private=path, target=target, delimiter=delimiter, decimal=self.decimal or "."
             )
             if schema.left_out:
-                console.remark(
-                    f"Columns left out, constant or with too many words: {', '.join(schema.left_out)}."
-                )
+                console.remark(f"Columns left out, constant or with too many words: {', '.join(schema.left_out)}.")
             return schema
         text = schema_to_write(path, target=target, delimiter=delimiter)
         raise RecipeError(
