@@ -19,9 +19,9 @@ from benchmarks.pairs import now
 from benchmarks.session_start import full_batch
 from privet.training.performance import Performance
 from privet.training.start import privatize
-from privet.training.weight_watch.weights import WeightWatch
+from privet.training.weight_watch.guard import LoopGuard
 
-_WATCHED = ("begin_step", "check_forward", "look", "accept")
+_WATCHED = ("pass_begins", "forward_ends", "before_noise", "look", "accept")
 
 
 class _Stopwatch:
@@ -50,9 +50,9 @@ def share_of_watch(size: Size, device: torch.device, *, num_steps: int) -> dict[
     data = TensorDataset(*(part.cpu() for part in batch))
     plan = full_batch(num_steps, size.batch_size)
     watch, rows = _Stopwatch(device), []
-    originals = {method: getattr(WeightWatch, method) for method in _WATCHED}
+    originals = {method: getattr(LoopGuard, method) for method in _WATCHED}
     for method, original in originals.items():
-        setattr(WeightWatch, method, watch.timed(original))
+        setattr(LoopGuard, method, watch.timed(original))
     try:
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         with privatize(
@@ -67,7 +67,7 @@ def share_of_watch(size: Size, device: torch.device, *, num_steps: int) -> dict[
                 begin, before = now(device), watch.seconds
     finally:
         for method, original in originals.items():
-            setattr(WeightWatch, method, original)
+            setattr(LoopGuard, method, original)
     # The first steps prove the program; steps around powers of two check all weights.
     usual = [row for number, row in enumerate(rows) if number > 2 and not _is_whole(number)]
     whole = [row for number, row in enumerate(rows) if number > 2 and _is_whole(number)]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privet.effects.tangent_kernel import TangentKernel, kernel_report, matrix_properties, tangent_kernel
+from privet.effects.tangent_kernel import TangentKernel, kernel_report, matrix_properties, neural_tangent_kernel
 from privet.errors import ArgumentError, UnsupportedModel
 from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, Threshold
 from privet.mechanism.grouping import Grouping, OneGroup, PerLayer
@@ -28,7 +28,7 @@ def task(seed: int = 0, examples: int = 40, outputs: int = 1) -> tuple[nn.Module
 
 
 def kernel_of(grouping: Grouping, seed: int = 0) -> TangentKernel:
-    return tangent_kernel(*task(seed), squared, grouping=grouping)
+    return neural_tangent_kernel(*task(seed), squared, grouping=grouping)
 
 
 def largest_norm(grouping: Grouping) -> float:
@@ -96,7 +96,7 @@ def test_some_labels_make_the_loss_rise_under_a_threshold_and_none_without_clipp
     rising = 0
     for _ in range(60):
         targets = (torch.randn(40, 1, generator=generator) * 4).sinh()
-        kernel = tangent_kernel(model, inputs, targets, squared)
+        kernel = neural_tangent_kernel(model, inputs, targets, squared)
         assert kernel_report(kernel, None).loss_derivative < 0
         assert kernel_report(kernel, KeepOrDrop(norm=1.0, cutoff=1e9)).loss_derivative < 0
         rising += kernel_report(kernel, Threshold(norm=1.0)).loss_derivative > 0
@@ -114,7 +114,7 @@ def test_the_predicted_derivative_is_the_slope_of_the_loss_along_the_clipped_gra
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(outputs, targets, reduction="none")
 
-    kernel = tangent_kernel(model, inputs, labels, losses, grouping=grouping)
+    kernel = neural_tangent_kernel(model, inputs, labels, losses, grouping=grouping)
     report = kernel_report(kernel, clipping)
     exact = model.double()
     names = [name for name, _ in exact.named_parameters()]
@@ -142,7 +142,7 @@ def test_the_predicted_derivative_is_the_slope_of_the_loss_along_the_clipped_gra
 def test_the_model_is_left_as_it_was() -> None:
     model, inputs, targets = task()
     before = [value.clone() for value in model.parameters()]
-    tangent_kernel(model, inputs, targets, squared)
+    neural_tangent_kernel(model, inputs, targets, squared)
     assert all(value.dtype is torch.float32 for value in model.parameters())
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
@@ -150,15 +150,15 @@ def test_the_model_is_left_as_it_was() -> None:
 def test_frozen_parameters_have_no_part_in_the_kernel() -> None:
     model, inputs, targets = task()
     model[0].requires_grad_(False)
-    whole = tangent_kernel(*task(), squared, grouping=PerLayer()).parts[1]
-    torch.testing.assert_close(tangent_kernel(model, inputs, targets, squared).whole, whole)
+    whole = neural_tangent_kernel(*task(), squared, grouping=PerLayer()).parts[1]
+    torch.testing.assert_close(neural_tangent_kernel(model, inputs, targets, squared).whole, whole)
 
 
 def test_a_model_that_mixes_examples_is_refused() -> None:
     model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     _, inputs, targets = task()
     with pytest.raises(UnsupportedModel, match="one example at a time"):
-        tangent_kernel(model, inputs, targets, squared)
+        neural_tangent_kernel(model, inputs, targets, squared)
 
 
 def test_matrices_that_are_not_square_or_finite_are_refused() -> None:

@@ -8,7 +8,7 @@ _RULE = "mechanism/clipping.py"
 _RULES = "mechanism/clipping.py"
 _ENGINE = "gradients/engines/engine.py"
 _QUOTIENTS = "quotients = per_group(bounds, norms) / norms"
-_FACTORS = "        self.factors = factors = self._factors(rule, norms)\n        bad = self._bad(norms)"
+_FACTORS = "        self.factors = factors\n"
 _LAW = "tests/contract/test_clipping.py::test_factors_are_finite_and_keep_every_group_within_its_bound"
 _SUMS = "tests/contract/test_clipped_sums.py::test_no_record_moves_the_sum_further_than_the_rule_declares"
 _BOUND = "tests/contract/test_engines.py::test_removing_one_example_moves_the_sum_at_most_the_sensitivity"
@@ -112,9 +112,7 @@ CLIPPING = (
         name="clip-after-averaging",
         breaks="the sum of a physical batch is clipped instead of each example",
         edits=(
-            Edit(
-                file=_ENGINE, old=_FACTORS, new=_FACTORS.replace("self._factors(rule, norms)", "torch.ones_like(norms)")
-            ),
+            Edit(file=_ENGINE, old=_FACTORS, new="        self.factors = factors = torch.ones_like(norms)\n"),
             Edit(
                 file=_ENGINE,
                 old="        if self._planner.has_new:\n",
@@ -129,9 +127,7 @@ CLIPPING = (
         "all examples of a physical batch share the factor of their mean norm",
         _ENGINE,
         _FACTORS,
-        _FACTORS.replace(
-            "self._factors(rule, norms)", "rule.factors(norms.mean(0, keepdim=True)).expand_as(norms).contiguous()"
-        ),
+        "        factors = rule.factors(norms.mean(0, keepdim=True)).expand_as(norms).contiguous()\n" + _FACTORS,
         _ADDITIVE,
         _BOUND,
     ),
@@ -157,8 +153,8 @@ CLIPPING = (
         "uses-of-a-shared-layer-measured-apart",
         "the products between two calls of one layer are missing from the norm",
         "gradients/engines/bookkeeping.py",
-        "            self._clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))",
-        "            for part in parts:\n                self._clipper.take(position, part)",
+        "            self.clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))",
+        "            for part in parts:\n                self.clipper.take(position, part)",
         _WAY + "[two parts of one weight-book-keeping]",
     ),
     one(
@@ -189,8 +185,8 @@ CLIPPING = (
         "half-precision-margin-dropped",
         "what rounding to eight bits hides of a norm is not allowed for",
         "gradients/norms/strategies.py",
-        "return 2.0**-6  # weighted factors are rounded to 8 bits",
-        "return 0.0",
+        "margin = 2.0**-6  # weighted factors are rounded to 8 bits",
+        "margin = 0.0",
         "tests/gradients/norms/test_margins.py::test_products_of_half_precision_leave_room_for_their_rounding",
     ),
     one(
@@ -316,7 +312,7 @@ CLIPPING = (
     one(
         "layers-may-be-unfrozen",
         "a layer that joins during a session is moved by gradients without noise",
-        "training/weight_watch/guards.py",
+        "training/weight_watch/guard.py",
         "if value.requires_grad is not (id(value) in self._trained):",
         "if value is None:",
         "tests/training/preflight/test_later_programs.py::test_a_layer_that_is_unfrozen_during_a_session_is_refused",
@@ -324,7 +320,7 @@ CLIPPING = (
     one(
         "stray-gradients-are-applied",
         "the optimizer applies a gradient that never went through a private step",
-        "training/weight_watch/guards.py",
+        "training/weight_watch/guard.py",
         "if value.grad is not None and id(value) not in self._trained:",
         "if value is None:",
         "tests/training/preflight/test_later_programs.py::test_a_gradient_of_a_frozen_parameter_that_the_optimizer_holds_is_not_applied",
@@ -349,8 +345,8 @@ CLIPPING = (
         "one-example-is-never-tried",
         "with one example at a time a wrong gradient is clipped and added",
         "gradients/engines/bookkeeping.py",
-        "            if proof.trace is not None:\n                trial",
-        "            if proof.trace is not None and size > 1:\n                trial",
+        "            if proof.trace is not None:\n                options",
+        "            if proof.trace is not None and size > 1:\n                options",
         "tests/gradients/rules/test_custom_rules.py::test_a_wrong_rule_is_refused_however_few_examples_come_at_a_time",
     ),
     one(
@@ -372,15 +368,15 @@ CLIPPING = (
     one(
         "optimizer-steps-freely",
         "the user's own optimizer.step() trains without privacy",
-        "training/weight_watch/guards.py",
-        "        if not self._open:",
-        "        if self._open is None:",
+        "training/weight_watch/guard.py",
+        "        if not self._may_step:",
+        "        if self._may_step is None:",
         "tests/training/weight_watch/test_guards.py::test_a_step_of_the_optimizer_outside_an_update_is_refused",
     ),
     one(
         "foreign-parameters-accepted",
         "the optimizer moves parameters that no private step covers",
-        "training/weight_watch/guards.py",
+        "training/trained.py",
         "    if foreign:",
         "    if foreign < 0:",
         "tests/training/weight_watch/test_guards.py::test_an_optimizer_with_foreign_parameters_is_refused",

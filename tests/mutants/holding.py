@@ -7,6 +7,7 @@ from tests.mutants.mutant import one
 _HOLDING = "gradients/engines/holding.py"
 _REACHING = "gradients/capture/reaching.py"
 _HELD = "tests/gradients/engines/test_holding.py"
+_KNOWN = "tests/gradients/capture/test_known_calls.py"
 _REACHED = "tests/gradients/capture/test_reaching.py"
 
 HOLDING = (
@@ -115,6 +116,30 @@ HOLDING = (
         "    if hooked:\n",
         "    if hooked and not parameters:\n",
         f"{_REACHED}::test_a_hook_on_a_parameter_is_refused_by_name",
+    ),
+    one(
+        "known-constants-may-require-gradients",
+        "a leaf that requires gradients takes the place of a constant in a known program, past all rules",
+        "gradients/capture/capture.py",
+        "tensor.dtype, tensor.requires_grad)",
+        "tensor.dtype)",
+        f"{_KNOWN}::test_a_known_program_that_changes_is_examined_and_exact_or_refused[a weight that was made earlier]",
+    ),
+    one(
+        "known-gradients-may-have-any-shape",
+        "the norms of a known program are measured in the way that was chosen for other shapes",
+        "gradients/engines/engine.py",
+        " or found.form is not type(part) or found.shape != part.shape_key:",
+        " or found.form is not type(part):",
+        f"{_KNOWN}::test_a_rule_that_gives_a_known_use_another_shape_is_measured_as_that_shape",
+    ),
+    one(
+        "known-uses-fit-every-call",
+        "a call of a known program whose output has no gradient is recorded as the use that it was",
+        "gradients/capture/recorded.py",
+        '        """Whether a call with these arguments and this output makes the same use."""\n',
+        "        return True\n",
+        f"{_KNOWN}::test_a_known_layer_that_is_called_without_gradients_is_examined[inference_mode]",
     ),
     one(
         "hooks-on-outputs-ignored",

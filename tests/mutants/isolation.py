@@ -241,7 +241,7 @@ ISOLATION = (
     one(
         "numbers-not-compared",
         "a known program may use floats and constants that depend on how many examples there are",
-        "isolation/programs.py",
+        "isolation/signs.py",
         "        if not is_same:\n            return False",
         "        if not is_same:\n            return True",
         _hostile("scaled_by_the_size_late"),
@@ -251,7 +251,7 @@ ISOLATION = (
         "prepared-program-not-judged",
         "a program whose gradients are prepared may use other numbers",
         "gradients/engines/bookkeeping.py",
-        "        self.watch.judge(proof)  # it may use other numbers than before\n",
+        "        self.watch.check_numbers(proof)\n",
         "",
         _hostile("slope_by_the_size_late"),
     ),
@@ -332,7 +332,7 @@ ISOLATION = (
     one(
         "repeated-with-other-draws",
         "a program that takes its way at random is repeated on another way, and never proven",
-        "training/random_state.py",
+        "training/batching.py",
         "        after = Draws.now(self.device)\n        self.restore()\n",
         "        after = Draws.now(self.device)\n",
         "tests/training/preflight/test_later_programs.py::"

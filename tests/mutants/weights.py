@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant, one
 
-_WATCH = "training/weight_watch/weights.py"
+_GUARD = "training/weight_watch/guard.py"
+_HOLDINGS = "training/weight_watch/holdings.py"
 _PRINTS = "training/weight_watch/fingerprints.py"
 _FOLLOWING = "training/weight_watch/following.py"
 _SESSION = "training/session.py"
-_GUARDS = "training/weight_watch/guards.py"
 _TALLY = "accounting/ledger/tally.py"
 _FOUND = (
     "tests/training/weight_watch/test_weights.py::test_a_change_between_two_steps_is_refused_and_nothing_is_promised"
@@ -63,9 +63,9 @@ WEIGHTS: tuple[Mutant, ...] = (
     one(
         "buffers-may-change",
         "running statistics of private data leave with the model",
-        _WATCH,
-        "            self.note()\n            raise UnsupportedModel(_forward_words(sorted(self._moved())))",
-        "            self.accept(looks_everywhere=True)",
+        _GUARD,
+        "            self.note()\n            raise UnsupportedModel(_forward_words(changes_between(",
+        "            self.accept(reads_all=True)\n            str((changes_between(",
         "tests/training/weight_watch/test_guards.py::test_a_forward_pass_that_changes_a_buffer_is_refused_by_name",
     ),
     one(
@@ -79,16 +79,16 @@ WEIGHTS: tuple[Mutant, ...] = (
     one(
         "counters-not-compared",
         "a second optimizer trains without privacy between two looks at the bits",
-        _WATCH,
-        "        if now == self._places:",
-        "        if now is not None:",
+        _GUARD,
+        "        if now != self._places:",
+        "        if now is None:",
         f"{_FOUND}[by_assignment]",
         f"{_FOUND}[by_an_added_buffer]",
     ),
     one(
         "bits-not-compared",
         "what is written through .data leaves with the model",
-        _WATCH,
+        _GUARD,
         "        if written:\n",
         "        if not written:\n            return\n        if waits:\n",
         f"{_FOUND}[by_data]",
@@ -97,15 +97,15 @@ WEIGHTS: tuple[Mutant, ...] = (
     one(
         "bits-compared-at-the-first-step-only",
         "what is written through .data at a later step leaves with the model",
-        _GUARDS,
-        "        self.weights.look(waits=self._is_deep)",
-        "        if self._num_updates == 0:\n            self.weights.look(waits=True)",
+        _GUARD,
+        "        self.look(waits=self._is_deep)",
+        "        if self._num_updates == 0:\n            self.look(waits=True)",
         "tests/training/weight_watch/test_weights.py::test_a_forward_pass_that_writes_through_data_at_a_later_step_is_refused",
     ),
     one(
         "views-not-compared",
         "weights that are exchanged by another view of their memory pass",
-        _WATCH,
+        _HOLDINGS,
         "(*facts, tensor.shape, tensor.stride())",
         "(*facts, tensor.shape)",
         f"{_FOUND}[by_a_transposed_view]",
@@ -113,7 +113,7 @@ WEIGHTS: tuple[Mutant, ...] = (
     one(
         "state-of-the-optimizer-not-watched",
         "private values written into momentum are carried into the weights",
-        _WATCH,
+        _HOLDINGS,
         "    for owner, kept in optimizer.state.items():",
         "    for owner, kept in ():",
         "tests/training/weight_watch/test_weights.py::test_the_other_optimizers_state_may_not_be_written_either",
@@ -137,8 +137,8 @@ WEIGHTS: tuple[Mutant, ...] = (
     one(
         "no-look-at-the-exit",
         "a session in which a trainer's own optimizer does all the training promises epsilon 0",
-        _GUARDS,
-        "            if not self.weights.is_broken:\n                self.weights.look(waits=True)\n        except",
+        _GUARD,
+        "            if not self.is_broken:\n                self.look(waits=True)\n        except",
         "            pass\n        except",
         "tests/training/weight_watch/test_weights.py::"
         "test_a_session_in_which_another_optimizer_does_all_the_training_promises_nothing",
@@ -147,7 +147,7 @@ WEIGHTS: tuple[Mutant, ...] = (
         "no-look-before-a-guarantee",
         "a guarantee is given for weights that something else has trained",
         _SESSION,
-        "        if self._is_open and not self._run.guard.weights.is_broken:",
+        "        if self._is_open and not self._run.guard.is_broken:",
         "        if self._entered is None:",
         "tests/training/weight_watch/test_weights.py::test_a_guarantee_that_is_asked_for_within_the_session_looks_first",
     ),
@@ -179,7 +179,7 @@ WEIGHTS: tuple[Mutant, ...] = (
     one(
         "door-forgives-what-came-before",
         "a foreign change is hidden by opening the door after it",
-        _WATCH,
+        _GUARD,
         "        self.look(waits=True)\n        try:\n            yield\n        finally:\n            self.accept(",
         "        try:\n            yield\n        finally:\n            self.accept(",
         "tests/training/test_public_changes.py::test_the_door_finds_what_was_changed_before_it",
@@ -187,7 +187,7 @@ WEIGHTS: tuple[Mutant, ...] = (
     one(
         "hooks-not-followed",
         "a hook on the optimizer's step swaps in gradients without noise",
-        "training/weight_watch/guards.py",
+        _GUARD,
         "if strangers else nullcontext()",
         "if not strangers else nullcontext()",
         _HOOK,
@@ -195,7 +195,7 @@ WEIGHTS: tuple[Mutant, ...] = (
     one(
         "optimizers-of-any-make-trusted",
         "an optimizer's own step uses gradients without noise",
-        _FOLLOWING,
+        _GUARD,
         '_TRUSTED = ("torch.optim.", "privet.training.optimizers")',
         '_TRUSTED = ("",)',
         "tests/training/weight_watch/test_following.py::test_an_optimizer_whose_step_uses_gradients_without_noise_is_refused",
@@ -203,7 +203,7 @@ WEIGHTS: tuple[Mutant, ...] = (
     one(
         "replaced-steps-trusted",
         "a function in the place of optimizer.step uses gradients without noise",
-        _FOLLOWING,
+        _GUARD,
         "    if step is not None and not _is_of_a_scheduler(step, kind):",
         "    if step is kind:",
         "tests/training/weight_watch/test_following.py::test_a_step_that_was_replaced_is_followed",
@@ -220,8 +220,8 @@ WEIGHTS: tuple[Mutant, ...] = (
         "gradients-taken-after-the-optimizer-was-told",
         "an optimizer swaps gradients without noise in before it is followed",
         "training/updates.py",
-        "        with self.opened(written):",
-        "        with self.opened([parameter.grad for parameter in self.parameters if parameter.grad is not None]):",
+        "        with updates.opened(written):",
+        "        with updates.opened([value.grad for value in updates.parameters if value.grad is not None]):",
         "tests/training/weight_watch/test_following.py::test_gradients_that_an_optimizer_swaps_when_told_of_the_noise_are_refused",
     ),
 )

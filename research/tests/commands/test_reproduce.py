@@ -64,14 +64,14 @@ def test_a_name_of_which_nothing_can_be_run_is_a_failure_and_says_so(
     found = ask("reproduce", "feature-noise-figure-3", "--quick", "--device", "cpu", "-o", tmp_path)
     assert found.code == 1
     assert "NOT TESTED (needs mnist: not run)" in found.out
-    assert "error: nothing of feature-noise-figure-3 could be run" in " ".join(found.err.split())
+    assert "error: nothing of feature-noise-figure-3 could run" in " ".join(found.err.split())
 
 
 def test_rows_that_are_not_below_the_named_folder_are_a_failure(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     found = ask("reproduce", "hidden-state-waste", "--from", tmp_path / "empty", "-o", tmp_path / "out")
     assert found.code == 1
-    assert "there are no rows for hidden-state-waste" in " ".join(found.err.split())
+    assert "has no rows for hidden-state-waste" in " ".join(found.err.split())
 
 
 def test_everything_that_can_be_run_here_may_be_nothing(

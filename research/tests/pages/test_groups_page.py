@@ -73,7 +73,7 @@ def test_the_answer_that_loses_most_is_named() -> None:
         ]
         row["fairness"]["attributes"].append({"attribute": "class", "groups": groups})
     page = groups_page(rows)
-    assert "whose true answer is &gt;50K, 63.0 (62.0 to 64.0) % are told right with no privacy and 55.0" in page
+    assert "whose true answer is &gt;50K, 63.0 (62.0 to 64.0) % are right with no privacy and 55.0" in page
     assert "No other answer loses more." in page
     assert "true answer" not in groups_page(_rows((0.08, 0.09))), "rows without classes"
 

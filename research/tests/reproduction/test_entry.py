@@ -110,7 +110,7 @@ def test_availability_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp
     (tmp_path / "MNIST").mkdir()  # type: ignore[operator]
     assert availability(entry) == "ready"
     hopeless = Entry(paper="p", title="t", shows="s", unavailable="the data are lost")
-    assert availability(hopeless) == "cannot be had"
+    assert availability(hopeless) == "not available"
 
 
 def test_the_list_for_the_documentation_has_a_line_for_every_entry() -> None:

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
-from privet.training.weight_watch.guards import trainable_parameters
+from privet.training.trained import trainable_parameters
 from privet.vocabulary import Adjacency
 
 Losses = Callable[..., Tensor]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from privet import checks
 from privet.attacks.canaries import Losses
-from privet.training.weight_watch.guards import trainable_parameters
+from privet.training.trained import trainable_parameters
 
 Array = NDArray[np.float64]
 _CHUNK = 512

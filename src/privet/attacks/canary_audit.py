@@ -30,7 +30,7 @@ from privet.plan import Plan
 from privet.training.performance import Performance
 from privet.training.session import Step
 from privet.training.start import privatize
-from privet.training.weight_watch.guards import trainable_parameters
+from privet.training.trained import trainable_parameters
 from privet.vocabulary import Adjacency, Release
 
 Array = NDArray[np.float64]

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from privet.effects.sparsification import equivalent_clipping as equivalent_clipping
     from privet.effects.sparsification import measured_kappa as measured_kappa
     from privet.effects.sparsification import per_example_gradients as per_example_gradients
+    from privet.effects.tangent_kernel import KernelReport as KernelReport
+    from privet.effects.tangent_kernel import kernel_report as kernel_report
+    from privet.effects.tangent_kernel import neural_tangent_kernel as neural_tangent_kernel
     from privet.effects.temperature import PrivateTemperature as PrivateTemperature
     from privet.effects.temperature import fit_temperature as fit_temperature
     from privet.effects.temperature import fit_temperature_privately as fit_temperature_privately
@@ -54,6 +57,7 @@ else:
                 "measured_kappa",
                 "per_example_gradients",
             ),
+            "privet.effects.tangent_kernel": ("KernelReport", "kernel_report", "neural_tangent_kernel"),
             "privet.effects.temperature": ("PrivateTemperature", "fit_temperature", "fit_temperature_privately"),
         },
     )

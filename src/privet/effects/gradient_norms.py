@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from privet import checks
 from privet.errors import DataError, UnsupportedModel
+from privet.gradients.engines.single_examples import single_example_function
 from privet.gradients.engines.support import quiet_vmap
 
 
@@ -32,14 +33,11 @@ def gradient_norms(model: nn.Module, inputs: Tensor, labels: Tensor, *, batch_si
         DataError: a gradient is not finite.
     """
     frozen_copy = copy.deepcopy(model).eval()
-    trained = {name: value.detach() for name, value in frozen_copy.named_parameters() if value.requires_grad}
-    fixed = {name: value.detach() for name, value in frozen_copy.named_parameters() if not value.requires_grad}
-    fixed |= dict(frozen_copy.named_buffers())
+    trained, outputs_of = single_example_function(frozen_copy)
     device = next(frozen_copy.parameters()).device
 
     def loss_of(parameters: dict[str, Tensor], example: Tensor, label: Tensor) -> Tensor:
-        outputs: Tensor = torch.func.functional_call(frozen_copy, {**fixed, **parameters}, (example.unsqueeze(0),))
-        return functional.cross_entropy(outputs, label.unsqueeze(0))
+        return functional.cross_entropy(outputs_of(parameters, example), label.unsqueeze(0))
 
     slopes_of = torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0))
     size, found = checks.count("batch_size", batch_size), []

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from privet import checks
 from privet.errors import ArgumentError
+from privet.gradients.engines.single_examples import single_example_function
 from privet.gradients.engines.support import quiet_vmap
 
 Losses = Callable[[Tensor, Tensor], Tensor]
@@ -103,13 +104,10 @@ def equivalent_clipping(clip_norm: float, *, momentum: float, new_momentum: floa
 
 def per_example_gradients(model: nn.Module, losses: Losses, inputs: Tensor, targets: Tensor) -> Tensor:
     """Return every example's gradient ``[example, coordinate]`` of the trainable parameters, in order. Not private."""
-    trained = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
-    fixed = {name: value.detach() for name, value in model.named_parameters() if not value.requires_grad}
-    fixed |= dict(model.named_buffers())
+    trained, outputs_of = single_example_function(model)
 
     def loss(values: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
-        outputs = torch.func.functional_call(model, {**fixed, **values}, (example.unsqueeze(0),))
-        return losses(outputs, target.unsqueeze(0)).sum()
+        return losses(outputs_of(values, example), target.unsqueeze(0)).sum()
 
     with quiet_vmap():
         found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(trained, inputs, targets)

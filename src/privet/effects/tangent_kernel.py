@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from privet.errors import ArgumentError, UnsupportedModel
+from privet.gradients.engines.single_examples import single_example_function
 from privet.gradients.engines.support import quiet_vmap
 from privet.mechanism.clipping import Clipping
 from privet.mechanism.grouping import Grouping, OneGroup
@@ -142,7 +143,7 @@ class KernelReport:
     scaled_alike: bool
 
 
-def tangent_kernel(
+def neural_tangent_kernel(
     model: nn.Module, inputs: Tensor, targets: Tensor, losses: Losses, *, grouping: Grouping | None = None
 ) -> TangentKernel:
     """Compute the kernel of a model on a batch, in double precision and one part per clipping group.
@@ -160,19 +161,19 @@ def tangent_kernel(
         UnsupportedModel: the model does not run on single examples.
     """
     exact = copy.deepcopy(model).double()
-    named = {name: value.detach() for name, value in exact.named_parameters() if value.requires_grad}
-    fixed = {name: value.detach() for name, value in exact.named_parameters() if not value.requires_grad}
-    fixed |= dict(exact.named_buffers())
+    named, outputs_of = single_example_function(exact)
     layout = Layout.of([(name, tuple(value.shape)) for name, value in named.items()], grouping or OneGroup())
     examples = inputs.detach().double() if inputs.is_floating_point() else inputs
 
-    def outputs_of(parameters: dict[str, Tensor], example: Tensor) -> Tensor:
-        result: Tensor = torch.func.functional_call(exact, {**fixed, **parameters}, (example.unsqueeze(0),))
-        return result.flatten()
+    def flat_outputs(parameters: dict[str, Tensor], example: Tensor) -> Tensor:
+        return outputs_of(parameters, example).flatten()
 
     try:
         with quiet_vmap():
-            slopes = torch.func.vmap(torch.func.jacrev(outputs_of), in_dims=(None, 0))(named, examples)
+            slopes = torch.func.vmap(
+                torch.func.jacrev(flat_outputs),
+                in_dims=(None, 0),
+            )(named, examples)
     except (RuntimeError, ValueError) as error:
         raise UnsupportedModel(
             f"The kernel needs the outputs of one example at a time: {str(error).splitlines()[0]} Put random layers "

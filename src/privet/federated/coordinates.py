@@ -12,7 +12,7 @@ from privet.federated.messages import Values
 from privet.gradients.engines.support import find_wrappers
 from privet.mechanism.granularity import Kept
 from privet.mechanism.layout import Layout
-from privet.training.weight_watch.guards import trainable_parameters
+from privet.training.trained import trainable_parameters
 
 
 def layout_of(model: nn.Module, agreement: Agreement) -> Layout:

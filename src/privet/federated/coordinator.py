@@ -30,7 +30,7 @@ from privet.training.checkpoint import load_checkpoint, save_checkpoint
 from privet.training.folder import RunFolder
 from privet.training.randomness import Streams
 from privet.training.release import ChargedRelease, GradientSum, Noisy
-from privet.training.weight_watch.guards import trainable_parameters
+from privet.training.trained import trainable_parameters
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ _KEYS = ("num_parties", "contribution", "max_records", "answer_s")
 _PACKAGED = Path(__file__).with_name("recipes")
 # Public seed of the fixed assignment of records to parties.
 _DEAL_SEED = 0
-# The initial weights are public.
+# The initial weights are public; the seed of the recipe, if set, takes precedence.
 _INITIAL_SEED = 0
 
 

@@ -21,11 +21,13 @@ from privet.mechanism.layout import Layout
 from privet.mechanism.noise import Noise
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import MapDataset, fetch, split, tensors_held
+from privet.training.evidence import EvidenceRecorder
 from privet.training.launch.replay import EagerLauncher
 from privet.training.loop_events import Events
 from privet.training.preflight.preflight import Preflight
-from privet.training.summing import Summation
-from privet.training.weight_watch.guards import EvidenceRecorder, LoopGuard, trainable_parameters
+from privet.training.summing import LogicalBatch, Summation
+from privet.training.trained import trainable_parameters
+from privet.training.weight_watch.guard import LoopGuard
 
 LossFunction = Callable[..., Tensor]
 
@@ -112,7 +114,7 @@ class PartySums:
             physical_batch_size=self._records.physical_batch_size,
             cuts=False,  # a process may serve one round only: its sums must not depend on earlier rounds
         )
-        batch = summation.begin(indices, rule=rule, clipped=total, index=number, steps_taken=number)
+        batch = LogicalBatch(summation, indices, rule=rule, clipped=total, index=number, steps_taken=number)
         try:
             batch.accumulate(self._records.losses)
             for notify in events.before_noise:

@@ -170,7 +170,7 @@ class Watch:
             UnsupportedModel: if it mixes them, or reads numbers of theirs into Python, naming the line.
         """
         if proof.trace is None:
-            self._check_numbers(proof)
+            self.check_numbers(proof)
             return True
         self._check_reads(proof.refused)
         if isinstance(proof.losses, Cause):
@@ -225,8 +225,11 @@ class Watch:
                 "privatize(..., waive=[Waiver(check=Check.READS, because='...')])."
             )
 
-    def _check_numbers(self, proof: Proof) -> None:
-        """Look whether a program that was recognised uses the numbers with which it was compared."""
+    def check_numbers(self, proof: Proof) -> None:
+        """Compare the numbers that a recognised program uses with those for which it was seen on two sizes.
+
+        If they differ, the program waits in :attr:`latest` for a comparison with the new ones.
+        """
         family = self._families.get(proof.kind)
         if family is None:
             return

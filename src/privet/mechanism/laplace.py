@@ -94,7 +94,8 @@ class L2Laplace(LaplaceNoise):
             The number of coordinates with noise is the number in the event, because the cost depends on it; any other
             number is refused. Masked coordinates stay exactly zero. An empty batch releases pure noise.
         """
-        clipped.check_plain_units(type(self).__name__)
+        if clipped.frame is not None:
+            clipped.refuse_units(type(self).__name__)
         live = live_coordinates(clipped, self.num_coordinates, type(self).__name__)
         std = self.multiplier * clipped.sensitivity.total
         add_radial(clipped.flat, scale=std / math.sqrt(live + 1), source=source, keep=clipped.keep)
@@ -161,7 +162,8 @@ class ProductLaplace(LaplaceNoise):
             Every coordinate gets an independent draw of its scale. A mask is refused, because the charge covers all
             coordinates. An empty batch releases pure noise.
         """
-        clipped.check_plain_units(type(self).__name__)
+        if clipped.frame is not None:
+            clipped.refuse_units(type(self).__name__)
         _check_unmasked(clipped, len(self.sizes), type(self).__name__)
         std = self.multiplier * clipped.sensitivity.total
         scale = std / math.sqrt(2)
@@ -223,7 +225,8 @@ class BlockL2(LaplaceNoise):
         Guarantee:
             As in :meth:`ProductLaplace.add`.
         """
-        clipped.check_plain_units(type(self).__name__)
+        if clipped.frame is not None:
+            clipped.refuse_units(type(self).__name__)
         _check_unmasked(clipped, len(self.block_of), type(self).__name__)
         scale = self.multiplier * clipped.sensitivity.total
         for members, coefficient in zip(self._members, self.coefficients, strict=True):

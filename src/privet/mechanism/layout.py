@@ -52,7 +52,7 @@ class Layout:
         """The slice of each parameter in the flat vector."""
         return tuple(slice(start, start + size) for start, size in zip(self.offsets, self.sizes, strict=True))
 
-    @property
+    @cached_property
     def num_coordinates(self) -> int:
         """Length of the flat vector."""
         return sum(self.sizes)

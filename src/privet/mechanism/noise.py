@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -195,7 +196,7 @@ class MultipliedNoise(ABC):
     is_fixed: ClassVar[bool] = True
     not_private_because: ClassVar[str | None] = None
 
-    @property
+    @cached_property
     def multiplier(self) -> float:
         """The multiplier; an error before calibration."""
         return self.noise_multiplier or calibrated_multiplier(type(self).__name__, None)
@@ -258,7 +259,8 @@ class Gaussian(GaussianNoise):
             in double precision: single-precision generators never draw beyond 5.8 standard deviations, which alone can
             cost more than delta. Masked coordinates stay exactly zero. An empty batch releases pure noise.
         """
-        clipped.check_plain_units(type(self).__name__)
+        if clipped.frame is not None:
+            clipped.refuse_units(type(self).__name__)
         std = self.multiplier * clipped.sensitivity.total
         add_normal(clipped.flat, std=std, source=source, keep=clipped.keep, kept=clipped.kept)
         bounds = clipped.sensitivity.bounds

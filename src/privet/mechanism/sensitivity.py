@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 from privet import checks
 from privet.errors import ArgumentError
@@ -38,7 +39,7 @@ class Sensitivity:
         for index, bound in enumerate(self.bounds):
             checks.positive(f"bounds[{index}]", bound)
 
-    @property
+    @cached_property
     def total(self) -> float:
         """The bound on the whole contribution: root of the sum of squares for L2, plain sum for L1."""
         return math.fsum(self.bounds) if self.norm is Norm.L1 else math.hypot(*self.bounds)

@@ -105,7 +105,8 @@ class GroupwiseGaussian(GaussianNoise):
             the event is built from bounds and sizes. Masked coordinates stay exactly zero. An empty batch releases
             noise alone.
         """
-        clipped.check_plain_units(type(self).__name__)
+        if clipped.frame is not None:
+            clipped.refuse_units(type(self).__name__)
         multiplier = self.multiplier
         layout, bounds = clipped.layout, clipped.sensitivity.bounds
         stds = tuple(multiplier * ratio for ratio in _split(layout, bounds))

@@ -6,10 +6,11 @@ and the type checker sees it.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from privet import checks
 from privet.errors import LoopError
@@ -79,13 +80,12 @@ class ClippedSum:
         if self.squares is not None:
             self.squares.zero_()
 
-    def check_plain_units(self, piece: str) -> None:
-        """Refuse noise that knows nothing of the units in which the sum was clipped."""
-        if self.frame is not None:
-            raise LoopError(
-                f"{piece} needs a sum in plain units, but this one was clipped in those of a geometry. Use "
-                "EllipticalGaussian with the same geometry."
-            )
+    def refuse_units(self, piece: str) -> NoReturn:
+        """Refuse noise that is made for plain units, where the sum was clipped in those of a geometry."""
+        raise LoopError(
+            f"{piece} needs a sum in plain units, but this one was clipped in those of a geometry. Use "
+            "EllipticalGaussian with the same geometry."
+        )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -119,7 +119,8 @@ class PrivateSum:
             that number through the size of the noise. The gradients have memory of their own: a view of ``flat`` would
             show the next step's sum before its noise.
         """
-        divisor = checks.positive("divisor", divisor)
+        if type(divisor) is not float or not 0 < divisor < math.inf:
+            divisor = checks.positive("divisor", divisor)
         gradients = divided(self.flat, divisor)
         for parameter, where, shape in zip(parameters, self.layout.slices, self.layout.shapes, strict=True):
             parameter.grad = gradients[where].view(shape).to(parameter.dtype)

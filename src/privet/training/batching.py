@@ -1,12 +1,14 @@
-"""From the indices of a logical batch to physical batches of tensors on a device."""
+"""From the indices of a logical batch to physical batches of tensors on a device, which can be run again."""
 
 from __future__ import annotations
 
 import functools
 import operator
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
-from typing import Any, Protocol, runtime_checkable
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -151,3 +153,47 @@ def tensors_of(batch: Any) -> Sequence[torch.Tensor]:
     if all(map(torch.is_tensor, leaves)):
         return leaves
     return [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """The states of the global generators of Python, numpy, torch and one device at one time.
+
+    They have no part in noise or sampling, whose streams are the session's own.
+    """
+
+    python: Any
+    numpy: Any
+    torch_cpu: torch.Tensor
+    on_device: torch.Tensor | None
+    device: torch.device
+
+    @classmethod
+    def now(cls, device: torch.device) -> Self:
+        """Take the present states; nothing waits for the device."""
+        is_cuda = device.type == "cuda"
+        return cls(
+            python=random.getstate(),
+            numpy=np.random.get_state(),
+            torch_cpu=torch.get_rng_state(),
+            on_device=torch.cuda.get_rng_state(device) if is_cuda else None,
+            device=device,
+        )
+
+    def restore(self) -> None:
+        """Set the generators to these states."""
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+        torch.set_rng_state(self.torch_cpu)
+        if self.on_device is not None:
+            torch.cuda.set_rng_state(self.on_device, self.device)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Draw the same numbers again in the block, and go on afterwards as if it had not been."""
+        after = Draws.now(self.device)
+        self.restore()
+        try:
+            yield
+        finally:
+            after.restore()

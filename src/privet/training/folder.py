@@ -22,7 +22,7 @@ from privet.training.checkpoint import load_checkpoint, save_checkpoint
 from privet.training.data_seal import DataSeal
 from privet.training.last_iterate import LastIterateChain
 from privet.training.loop_events import Observer
-from privet.training.weight_watch.guards import LoopGuard
+from privet.training.weight_watch.guard import LoopGuard
 
 _LOG = logging.getLogger("privet")
 
@@ -194,12 +194,12 @@ class Checkpoints(Observer):
 
     def step_ends(self, steps_done: int) -> None:
         if self.is_due(steps_done):
-            self.guard.weights.look(waits=True)
+            self.guard.look(waits=True)
             self._write()
 
     def run_ends(self, error: BaseException | None) -> None:
         is_whole = self.chain is None or self.chain.may_checkpoint
-        if is_whole and not self.guard.weights.is_broken and not isinstance(error, LedgerMismatch):
+        if is_whole and not self.guard.is_broken and not isinstance(error, LedgerMismatch):
             with nullcontext() if error is None else suppress(Exception):
                 self._write()
 

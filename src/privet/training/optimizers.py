@@ -31,8 +31,8 @@ class NoiseAware(Protocol):
         ...
 
 
-def tell_noise(optimizer: Optimizer, private: PrivateSum, *, divisor: float, keep: Tensor | None) -> None:
-    """Tell an optimizer that wants to know how noisy the gradients are that were just written.
+def tell_noise(optimizer: NoiseAware, private: PrivateSum, *, divisor: float, keep: Tensor | None) -> None:
+    """Tell an optimizer how noisy the gradients are that were just written.
 
     Coordinates outside ``keep`` carry no noise in this step; the mean over all coordinates is what a running mean of
     squares sees under masks drawn afresh.
@@ -40,8 +40,6 @@ def tell_noise(optimizer: Optimizer, private: PrivateSum, *, divisor: float, kee
     Raises:
         PlanError: if the noise differs from coordinate to coordinate.
     """
-    if not isinstance(optimizer, NoiseAware):
-        return
     if private.noise_std is None:
         raise PlanError(
             f"{type(optimizer).__name__} corrects for noise that is the same in every coordinate, which this plan's is "

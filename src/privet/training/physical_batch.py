@@ -23,7 +23,7 @@ from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import tensors_of, with_gradients
 from privet.training.launch.recording import LossFunction
-from privet.training.weight_watch.guards import trainable_parameters
+from privet.training.trained import trainable_parameters
 
 # A larger batch must be this much faster per example to be worth its memory.
 _WORTHWHILE = 1.05

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from torch.optim import Optimizer
 
@@ -16,12 +14,14 @@ from privet.errors import LedgerMismatch, LoopError, PlanError
 from privet.gradients.engines.engine import RunningEngine
 from privet.gradients.engines.support import check_model
 from privet.isolation.watch import Waiver, Watch
+from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.masking import MaskRun
-from privet.mechanism.sums import ClippedSum
+from privet.mechanism.noise import StepUnits
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage, RunningAverage
 from privet.training.batching import Collate, MapDataset, tensors_held
+from privet.training.evidence import EvidenceRecorder
 from privet.training.folder import Checkpoints, RunFolder, RunState
 from privet.training.last_iterate import chain_of
 from privet.training.launch.replay import Launcher
@@ -29,14 +29,21 @@ from privet.training.loop_events import Events, Observer
 from privet.training.performance import Performance
 from privet.training.preflight.preflight import Preflight
 from privet.training.randomness import Streams
-from privet.training.summing import LogicalBatch, Summation
+from privet.training.summing import Summation
 from privet.training.telemetry import Receiver, Telemetry
-from privet.training.updates import StepSum, Updates
-from privet.training.weight_watch.guards import EvidenceRecorder, LoopGuard, check_optimizer, trainable_parameters
+from privet.training.trained import check_optimizer, trainable_parameters
+from privet.training.updates import Updates
+from privet.training.weight_watch.guard import LoopGuard
 
 
 class PreparedRun:
-    """The parts of one run. Those below ``open`` exist only after it."""
+    """The parts of one run.
+
+    Attributes:
+        events, guard, engine, launcher, streams, flat, updates, summation, checkpoints: Exist after ``open``.
+        fixed_rule: The clipping rule of all steps; None if it changes from step to step.
+        fixed_units: The units of all steps; None if they change.
+    """
 
     events: Events
     guard: LoopGuard
@@ -47,6 +54,8 @@ class PreparedRun:
     updates: Updates
     summation: Summation
     checkpoints: Checkpoints | None
+    fixed_rule: ClippingRule | None
+    fixed_units: StepUnits | None
 
     def __init__(
         self,
@@ -96,7 +105,8 @@ class PreparedRun:
         ahead = 1 if folder is None else folder.reserve_ahead // plan.sampling.steps_per_round
         # a ledger in memory needs no rounds in advance
         self.rounds_per_charge = max(1, ahead)
-        self._holds_bounds = plan.holds_bounds
+        # the plan's own piece decides, since it also takes every guarantee of the plan away
+        self.holds_bounds = plan.holds_bounds
         self.round_event = plan.round_event  # raises for a plan without noise, before a ledger exists
         self.ledger = (
             Ledger.in_memory(plan.hash, is_seeded=seed is not None)
@@ -163,11 +173,13 @@ class PreparedRun:
             parameters=self.parameters,
             memory=torch.zeros_like(self.flat),
             optimizer=self.state.optimizer,
-            opened=self.guard.steps.opened,
+            opened=self.guard.opened,
             divisor=self.plan.sampling.expected_batch_size,
             records=self.launcher.uses_graphs,
         )
-        self.state.noise.begin(0, self.flat)  # refuses units of another model before any data is read
+        units = self.state.noise.begin(0, self.flat)  # refuses units of another model before any data is read
+        self.fixed_units = units if self.plan.noise.is_fixed else None
+        self.fixed_rule = self.state.clipping.begin(0, self.flat) if self.plan.clipping.is_fixed else None
         for parameter in self.parameters:
             parameter.grad = None
 
@@ -179,7 +191,7 @@ class PreparedRun:
         if self.state.average is not None:
             observers.append(self.state.average)
         if self.chain is not None:
-            self.chain.bind(self.ledger, lambda: self.guard.weights.look(waits=True))
+            self.chain.bind(self.ledger, lambda: self.guard.look(waits=True))
             observers.append(self.chain)
         observers.append(EvidenceRecorder(ledger=self.ledger, watch=watch, preflight=preflight))
         if self._telemetry is not None:
@@ -197,41 +209,6 @@ class PreparedRun:
         if self.state.average is None:
             raise LoopError("This session keeps no average. Ask privatize() for one: averaging=ExponentialAverage().")
         return self.state.average
-
-    def begin_sum(self, indices: NDArray[np.int64], index: int) -> tuple[LogicalBatch, ClippedSum]:
-        """Return the examples of a step, and its empty sum with the step's bound, mask and units."""
-        self.flat.zero_()
-        rule = self.state.clipping.begin(index, self.flat)
-        kept = None if self.mask is None else self.mask.begin(index, self.streams.masks, self.flat)
-        frame, squares = self.state.noise.begin(index, self.flat)
-        clipped = ClippedSum(
-            flat=self.flat,
-            layout=self.layout,
-            sensitivity=rule.sensitivity,
-            # the plan's own piece decides, since it also takes every guarantee of the plan away
-            is_held=self._holds_bounds,
-            keep=None if kept is None else kept.coordinates,
-            kept=kept,
-            frame=frame,
-            squares=squares,
-        )
-        taken = self.state.steps_taken
-        return self.summation.begin(indices, rule=rule, clipped=clipped, index=index, steps_taken=taken), clipped
-
-    def awaiting_noise(self, clipped: ClippedSum) -> StepSum:
-        """Return a step's sum with the noise of the plan, which is not added yet."""
-        return StepSum(
-            clipped=clipped,
-            noise=self.state.noise,
-            updates=self.updates,
-            clipping=self.state.clipping,
-            sampling=self.plan.sampling,
-        )
-
-    def is_kept_after(self, index: int) -> bool:
-        """Whether the weights after a step are written to a checkpoint, or are the last of the plan."""
-        is_due = self.checkpoints is not None and self.checkpoints.is_due(index + 1)
-        return is_due or index + 1 >= self.num_steps
 
     def _note_unexplained_change(self) -> None:
         self.ledger.note_unexplained_change(step=self.state.steps_taken)

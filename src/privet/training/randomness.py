@@ -72,17 +72,14 @@ class _Lane:
         radius *= std
         angle[:] = angles
         angle *= math.pi * 2.0 ** (1 - 8 * width)
-        cosine, sine = self._on_the_circle(angle, cosine)
-        part[:half] += np.multiply(cosine, radius, out=cosine)
-        part[half:] += np.multiply(sine, radius, out=sine)[: len(part) - half]
-
-    def _on_the_circle(self, angle: _Numbers, cosine: _Numbers) -> tuple[_Numbers, _Numbers]:
-        """Return cosines in the memory given, and sines in that of the angles."""
         if angle.dtype == np.float64:  # numpy's own take three times as long in double precision
             torch.cos(torch.from_numpy(angle), out=torch.from_numpy(cosine))
-            torch.from_numpy(angle).sin_()
-            return cosine, angle
-        return np.cos(angle, out=cosine), np.sin(angle, out=angle)
+            sine = torch.from_numpy(angle).sin_().numpy()
+        else:
+            np.cos(angle, out=cosine)
+            sine = np.sin(angle, out=angle)
+        part[:half] += np.multiply(cosine, radius, out=cosine)
+        part[half:] += np.multiply(sine, radius, out=sine)[: len(part) - half]
 
 
 class KeystreamNoise:

@@ -23,10 +23,12 @@ from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import VoidReason
 from privet.errors import LoopError
 from privet.mechanism.executed import ExecutedRound
+from privet.mechanism.sums import ClippedSum
 from privet.training.loop_events import LossFunction
 from privet.training.prepared import PreparedRun
 from privet.training.release import ChargedRelease
-from privet.training.updates import Update
+from privet.training.summing import LogicalBatch
+from privet.training.updates import StepSum, Update
 
 _LOG = logging.getLogger("privet")
 
@@ -55,7 +57,7 @@ class Session:
         self._entered = True
         self._run.open()
         self._is_open, self._events = True, self._run.events
-        source, unseen = self._run.streams.noise.description, self._run.guard.weights.assumptions
+        source, unseen = self._run.streams.noise.description, self._run.guard.assumptions
         self._assumptions = (f"noise came from {source}", *unseen)
         for notify in self._events.run_begins:
             notify(self.ledger.charged_rounds)
@@ -145,8 +147,8 @@ class Session:
         Raises:
             WeightsChanged: something that was no private step changed the weights. From then on nothing is promised.
         """
-        if self._is_open and not self._run.guard.weights.is_broken:
-            self._run.guard.weights.look(waits=True)
+        if self._is_open and not self._run.guard.is_broken:
+            self._run.guard.look(waits=True)
         return self.plan.account(self.ledger, assumptions=self._assumptions)
 
     @contextmanager
@@ -166,14 +168,14 @@ class Session:
             raise LoopError("The weights cannot be changed while a step is being summed up. Call step.update() first.")
         for notify in self._events.before_public_change:
             notify()
-        with self._run.guard.weights.changing():
+        with self._run.guard.changing():
             self.ledger.note_public_change(reason, step=self.steps_taken)
             yield
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Put the averaged weights into the model for the length of the block; during the run or after it."""
-        with self._run.average.applied(self._run.guard.weights.changing if self._is_open else nullcontext):
+        with self._run.average.applied(self._run.guard.changing if self._is_open else nullcontext):
             yield
 
     def adopt_average(self) -> None:
@@ -204,18 +206,41 @@ class Session:
 
 
 class Step:
-    """One logical step: physical batches in, one noisy update out."""
+    """One logical step: physical batches in, one noisy update out.
+
+    Attributes:
+        index: The public number of the step.
+        sensitivity: The bound on the contribution of one unit to the sum.
+        kept: The coordinates that the mask leaves; None for all.
+        is_done: Whether ``update()`` has run.
+    """
 
     def __init__(
         self, run: PreparedRun, indices: NDArray[np.int64], *, index: int, release: ChargedRelease[Update]
     ) -> None:
         """Start from an empty sum; the round is charged, and the indices are secret."""
         self.index, self._run, self._release = index, run, release
-        # The bound on one example and the mask of this step are fixed before its examples are read. Both are public.
-        self._batch, self._clipped = run.begin_sum(indices, index)
-        self.sensitivity, self.kept = self._clipped.sensitivity, self._clipped.kept
-        self._done: ExecutedRound | None = None
-        self._is_over = False
+        run.flat.zero_()
+        # Bound, mask and units of this step are fixed before its examples are read. They are public.
+        rule = run.fixed_rule or run.state.clipping.begin(index, run.flat)
+        kept = None if run.mask is None else run.mask.begin(index, run.streams.masks, run.flat)
+        frame, squares = run.fixed_units or run.state.noise.begin(index, run.flat)
+        self._clipped = clipped = ClippedSum(
+            flat=run.flat,
+            layout=run.layout,
+            sensitivity=rule.sensitivity,
+            is_held=run.holds_bounds,
+            keep=None if kept is None else kept.coordinates,
+            kept=kept,
+            frame=frame,
+            squares=squares,
+        )
+        self._batch = LogicalBatch(
+            run.summation, indices, rule=rule, clipped=clipped, index=index, steps_taken=run.state.steps_taken
+        )
+        self.sensitivity, self.kept = rule.sensitivity, kept
+        self.is_done, self._is_over = False, False
+        self._executed: ExecutedRound | None = None
 
     def accumulate(self, loss_function: LossFunction) -> None:
         """Clip and sum the gradients of all examples, with a function from a batch to one loss per example.
@@ -260,21 +285,24 @@ class Step:
         for notify in run.events.before_noise:
             notify(self._clipped, run.plan.noise)
         # Add the noise to the clipped sum, once, and compare noise and bound with what was charged.
-        noisy = self._release.add_noise_and_compare(run.awaiting_noise(self._clipped))
-        self._done = noisy.done
+        summed = StepSum(
+            clipped=self._clipped,
+            noise=state.noise,
+            updates=run.updates,
+            clipping=state.clipping,
+            sampling=run.plan.sampling,
+        )
+        noisy = self._release.add_noise_and_compare(summed)
+        self.is_done, self._executed = True, noisy.done
         # Update the model: p.grad = noisy sum / expected batch size, then optimizer.step().
-        with run.guard.updating(is_kept=run.is_kept_after(self.index)):
+        is_saved = run.checkpoints is not None and run.checkpoints.is_due(self.index + 1)
+        with run.guard.updating(is_kept=is_saved or self.index + 1 >= run.num_steps):
             noisy.value.apply(keep=self._clipped.keep)
             state.position, state.steps_taken = self.index + 1, state.steps_taken + 1
         if run.mask is not None:
             run.mask.watch(noisy.value.private, kept=self.kept)
         for notify_of in run.events.after_update:
             notify_of(self.index, len(self._batch))
-
-    @property
-    def is_done(self) -> bool:
-        """Whether ``update()`` has run."""
-        return self._done is not None
 
     @property
     def may_change_weights(self) -> bool:
@@ -284,9 +312,9 @@ class Step:
     @property
     def done(self) -> ExecutedRound:
         """What the step did, as it was compared with what was charged; public."""
-        if self._done is None:
+        if self._executed is None:
             raise LoopError("A step can tell what it did after step.update().")
-        return self._done
+        return self._executed
 
     def close(self, reason: VoidReason | None = None) -> None:
         """End the step; with a reason the round of an unfinished step is voided. It stays charged."""

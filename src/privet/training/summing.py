@@ -25,6 +25,7 @@ from privet.mechanism.sums import ClippedSum
 from privet.training.batching import (
     SMALLEST_CUT,
     Collate,
+    Draws,
     MapDataset,
     cut_in_two,
     fetch,
@@ -37,7 +38,6 @@ from privet.training.batching import (
 from privet.training.launch.replay import Launcher, NotFinite
 from privet.training.loop_events import Events, LossFunction
 from privet.training.preflight.preflight import Preflight
-from privet.training.random_state import Draws
 
 
 @dataclass(kw_only=True, eq=False)
@@ -73,20 +73,6 @@ class Summation:
     learns: bool = False
     cuts: bool = True
 
-    def begin(
-        self, indices: NDArray[np.int64], *, rule: ClippingRule, clipped: ClippedSum, index: int, steps_taken: int
-    ) -> LogicalBatch:
-        """Begin to sum a logical batch.
-
-        Args:
-            indices: The examples. Secret.
-            rule: Clips their gradients.
-            clipped: An empty sum, which is added to.
-            index: The number of the step.
-            steps_taken: Steps in the model.
-        """
-        return LogicalBatch(self, indices, rule=rule, clipped=clipped, index=index, steps_taken=steps_taken)
-
 
 class _Stage(Enum):
     """How far a batch is summed; it only moves forward."""
@@ -114,7 +100,16 @@ class LogicalBatch:
         index: int,
         steps_taken: int,
     ) -> None:
-        """Start from an empty sum; the indices are secret and stay here."""
+        """Start from an empty sum.
+
+        Args:
+            how: The run's way of summing.
+            indices: The examples. Secret.
+            rule: Clips their gradients.
+            clipped: An empty sum, which is added to.
+            index: The number of the step.
+            steps_taken: Steps in the model.
+        """
         self._how, self._indices, self._rule, self._clipped, self._index = how, indices, rule, clipped, index
         self._steps_taken = steps_taken
         self._stage, self._awaits_losses, self._is_probe = _Stage.FRESH, False, False
@@ -166,8 +161,11 @@ class LogicalBatch:
         try:
             for batch, size, is_probe in self._fetched():
                 self._is_probe = is_probe
-                if loss_function is not None and not is_probe and self._was_replayed(batch, size, loss_function):
-                    continue
+                if loss_function is not None and not is_probe:
+                    limit = how.physical_batch_size
+                    how.preflight.before(batch, loss_function, step=self._steps_taken, size=size, limit=limit)
+                    if how.launcher.replays and self._was_replayed(batch, size, loss_function):
+                        continue
                 leaves: Sequence[Tensor] = ()
                 if how.engine.wants_input_gradients:
                     batch, leaves = with_gradients(batch, size)
@@ -183,11 +181,8 @@ class LogicalBatch:
             how.engine.abandon()
 
     def _was_replayed(self, batch: Any, size: int, loss_function: LossFunction) -> bool:
-        how, limit = self._how, self._how.physical_batch_size
-        how.preflight.before(batch, loss_function, step=self._steps_taken, size=size, limit=limit)
-        if not how.launcher.replays:
-            return False
-        outcome = how.launcher.add(batch, size, limit, loss_function, self._rule, self._clipped)
+        limit = self._how.physical_batch_size
+        outcome = self._how.launcher.add(batch, size, limit, loss_function, self._rule, self._clipped)
         if outcome is not None:
             self._note(outcome.losses, outcome.norms)
         return outcome is not None
@@ -200,26 +195,29 @@ class LogicalBatch:
         random) a part is handed out again with the same random numbers and one example more or less.
         """
         how, watch = self._how, self._how.watch
-        for part in split(self._indices, how.physical_batch_size):
+        limit = how.physical_batch_size
+        for part in split(self._indices, limit):
             batch = fetch(how.dataset, part, how.collate, how.device)
-            has_all_rows, is_first = has_rows(batch, len(part)), len(part) == 1 and watch.has_met_none
+            is_first = len(part) == 1 and watch.has_met_none
             pieces: Iterable[tuple[Any, int]] = [(batch, len(part))]
-            if watch.wants_two_sizes and how.cuts and has_all_rows and len(part) >= SMALLEST_CUT:
+            is_cut = watch.wants_two_sizes and how.cuts and len(part) >= SMALLEST_CUT
+            if is_cut and has_rows(batch, len(part)):
                 pieces = cut_in_two(batch, len(part))
             waiting: dict[Family, tuple[Any, int, Draws]] = {}
             for rows, size in pieces:
                 draws = Draws.now(how.device)
                 with watch.running():
                     yield rows, size, False
-                if watch.latest is not None and not watch.latest.is_compared and has_all_rows:
+                if watch.latest is not None and not watch.latest.is_compared and has_rows(rows, size):
                     waiting[watch.latest] = (rows, size, draws)
             for family, (rows, size, draws) in waiting.items():
-                for repeated, wanted in resized(rows, size, limit=how.physical_batch_size):
+                for repeated, wanted in resized(rows, size, limit=limit):
                     if not family.is_compared:
                         with watch.probing(family), draws.again():
                             yield repeated, wanted, True
-            if is_first and has_all_rows:  # its program says nothing of those for several examples
-                for repeated, wanted in resized(batch, 1, limit=how.physical_batch_size):
+            # the program for one example says nothing of those for several
+            if is_first and has_rows(batch, 1):
+                for repeated, wanted in resized(batch, 1, limit=limit):
                     with draws.again():
                         yield repeated, wanted, True
 

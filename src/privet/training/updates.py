@@ -24,7 +24,7 @@ from privet.mechanism.executed import executed_step
 from privet.mechanism.noise import NoiseRun
 from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum, PrivateSum
-from privet.training.optimizers import tell_noise
+from privet.training.optimizers import NoiseAware, tell_noise
 from privet.training.randomness import NoiseSource
 from privet.training.release import Noisy
 
@@ -91,17 +91,6 @@ class Updates:
             return None
         return self._recorded.get(key) or self._record(key, noise, total)
 
-    def apply(self, private: PrivateSum, *, keep: Tensor | None) -> None:
-        """Write the gradients and step the optimizer, one operation after the other."""
-        # one pass, into the same memory at every step
-        divided = functools.partial(torch.div, out=self.memory)
-        private.write_gradients(self.parameters, divisor=self.divisor, divided=divided)
-        # before any code of the optimizer runs: these and no others are what it may use
-        written = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        tell_noise(self.optimizer, private, divisor=self.divisor, keep=keep)
-        with self.opened(written):
-            self.optimizer.step()
-
     def _key(self, noise: NoiseRun, total: ClippedSum) -> Hashable | None:
         """Name all that a recording freezes; None for what is never recorded."""
         optimizer = self.optimizer
@@ -131,7 +120,7 @@ class Updates:
             torch.cuda.synchronize()
             with torch.cuda.graph(graph):
                 private = noise.add(total, self.source)
-                self.apply(private, keep=None)
+                _EagerUpdate(private=private, updates=self).apply(keep=None)
         except RuntimeError as error:
             self.records = False
             reason = str(error).strip().splitlines() or [""]
@@ -149,7 +138,7 @@ class StepSum:
         clipped: The sum, with the bound that was kept.
         noise: Adds the noise of the present step.
         updates: Adds the noise, or finds the recording that will.
-        clipping: Releases what it needs to go on.
+        clipping: Releases the values that its next rule needs.
         sampling: How the examples were drawn.
     """
 
@@ -173,8 +162,17 @@ class _EagerUpdate:
     updates: Updates
 
     def apply(self, *, keep: Tensor | None) -> None:
-        """Write the gradients and step the optimizer."""
-        self.updates.apply(self.private, keep=keep)
+        """Write the gradients and step the optimizer, one operation after the other."""
+        updates = self.updates
+        # one pass, into the same memory at every step
+        divided = functools.partial(torch.div, out=updates.memory)
+        self.private.write_gradients(updates.parameters, divisor=updates.divisor, divided=divided)
+        # The optimizer may use these gradients and no others: they are listed before any of its code runs.
+        written = [parameter.grad for parameter in updates.parameters if parameter.grad is not None]
+        if isinstance(updates.optimizer, NoiseAware):
+            tell_noise(updates.optimizer, self.private, divisor=updates.divisor, keep=keep)
+        with updates.opened(written):
+            updates.optimizer.step()
 
 
 @dataclass(kw_only=True, eq=False)

@@ -71,8 +71,18 @@ def sums_of(model: nn.Module, loss: LossFunction, batches: list[Tensor], log: li
     return found
 
 
-def test_calls_of_a_known_program_are_not_examined_and_its_sums_stay_right(examined: list[str]) -> None:
-    found = sums_of(network(), squared, [images(seed) for seed in range(5)], examined)
+def normalised() -> nn.Sequential:
+    """A group norm, which hands out its statistics, and a layer norm, whose parameters are named arguments."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.LayerNorm(64), nn.Linear(64, 3)]
+    return nn.Sequential(*layers).double()
+
+
+@pytest.mark.parametrize("build", [network, normalised])
+def test_calls_of_a_known_program_are_not_examined_and_its_sums_stay_right(
+    build: Callable[[], nn.Module], examined: list[str]
+) -> None:
+    found = sums_of(build(), squared, [images(seed) for seed in range(5)], examined)
     assert max(error for error, _ in found) <= 1e-9
     assert [bool(number) for _, number in found] == [True, True, False, False, False]  # proven, then prepared
 
@@ -145,7 +155,8 @@ def _loop(model: Switched, batch: Tensor) -> Tensor:
     return total
 
 
-def test_a_known_layer_that_is_called_without_gradients_is_examined(examined: list[str]) -> None:
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])  # of the second no call is seen
+def test_a_known_layer_that_is_called_without_gradients_is_examined(mode: Callable[[], Any]) -> None:
     model = network()
     running, into, rule = started(BookKeeping(), model, NORM)
     for seed in range(4):
@@ -153,9 +164,9 @@ def test_a_known_layer_that_is_called_without_gradients_is_examined(examined: li
 
     def frozen_below(model: nn.Module, inputs: Tensor) -> Tensor:
         first, *rest = model  # type: ignore[misc]
-        with torch.no_grad():
+        with mode():
             hidden = first(inputs)
-        losses: Tensor = nn.Sequential(*rest)(hidden).square().sum(1)
+        losses: Tensor = nn.Sequential(*rest)(hidden.clone()).square().sum(1)
         return losses
 
     with pytest.raises(UnsupportedModel, match=r"0\.bias.*took no part"):

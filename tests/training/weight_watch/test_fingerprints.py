@@ -47,9 +47,7 @@ class Seen:
 
     @property
     def changed(self) -> set[str]:
-        found = self.prints.differing(self.before, self.prints.take())
-        names = [self.prints.names(self.before.pages, device, differs) for device, differs in found]
-        return set().union(*names)
+        return set().union(*[found.names() for found in self.prints.compared_with(self.before)])
 
 
 @each_kind
@@ -141,7 +139,7 @@ def test_a_choice_of_pages_is_compared_alone() -> None:
     prints = Fingerprints.of({"large": large})
     first = prints.take([0])
     large[600_000] = 1.0
-    assert not any(bool(differs.any()) for _, differs in prints.differing(first, prints.take([0])))
+    assert not any(found.names() for found in prints.compared_with(first))
 
 
 @each_kind

@@ -244,7 +244,7 @@ def test_hooks_that_only_look_clip_or_project_do_no_harm_and_schedules_are_not_f
 
 
 def test_trusted_optimizers_and_schedules_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("privet.training.weight_watch.guards.Following", lambda **_: pytest.fail("followed"))
+    monkeypatch.setattr("privet.training.weight_watch.guard.Following", lambda **_: pytest.fail("followed"))
     for make in (SGD, torch.optim.AdamW, DPAdam):
         model = network()
         optimizer = make(model.parameters(), lr=0.1)

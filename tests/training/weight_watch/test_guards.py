@@ -12,7 +12,7 @@ from privet.errors import ArgumentError, DataError, LoopError, PlanError, Unsupp
 from privet.training.performance import Performance
 from privet.training.session import Step
 from privet.training.start import privatize
-from privet.training.weight_watch.guards import check_optimizer
+from privet.training.trained import check_optimizer
 from tests.training.tools import (
     examples,
     flat,

@@ -26,7 +26,7 @@ from privet.training.classifier import PrivateClassifier
 from privet.training.performance import Performance
 from privet.training.session import Session, Step
 from privet.training.start import privatize
-from privet.training.weight_watch.weights import _Pending
+from privet.training.weight_watch.fingerprints import Comparison
 from privet.vocabulary import Adjacency, Unit
 from tests.training.tools import CPU, examples, full_batch, losses_of, network, plain_sgd, run, walk
 
@@ -365,10 +365,10 @@ class Late:
 def test_a_device_that_reports_late_is_waited_for_at_powers_of_two_and_at_the_exit(
     monkeypatch: pytest.MonkeyPatch, number: int, found_after: int
 ) -> None:
-    def read(prints: Any, pages: Any, device: Any, differs: Tensor) -> _Pending:
-        return _Pending(prints=prints, pages=pages, device=device, differs=differs, event=Late())  # type: ignore[arg-type]
+    def late(pages: Any, differs: Tensor, event: None) -> Comparison:
+        return Comparison(pages=pages, differs=differs, event=Late())  # type: ignore[arg-type]
 
-    monkeypatch.setattr("privet.training.weight_watch.weights._read", read)
+    monkeypatch.setattr("privet.training.weight_watch.fingerprints.Comparison", late)
     model = Net()
     session = begin(model)
     with pytest.raises(WeightsChanged, match=r"last\.weight"):

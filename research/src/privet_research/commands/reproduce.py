@@ -1,4 +1,4 @@
-"""``privet reproduce``: published tables and figures, each with the paper's numbers, ours and a verdict."""
+"""``privet reproduce``: published tables and figures, with the paper's numbers, our numbers and a verdict."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--list", "as_list", is_flag=True, help="List every table and figure, and whether it can be run here.")
-@click.option("--all", "everything", is_flag=True, help="Run all that can be run here.")
-@click.option("--quick", is_flag=True, help="A small version: it tests fewer claims, and says which.")
+@click.option("--list", "as_list", is_flag=True, help="List every table and figure, and whether it can run here.")
+@click.option("--all", "everything", is_flag=True, help="Run every table and figure that can run here.")
+@click.option("--quick", is_flag=True, help="Run a small version, which tests fewer claims.")
 @click.option(
     "--output",
     "-o",
     type=click.Path(file_okay=False),
     default="reproduced",
     show_default=True,
-    help="Folder for rows, tables and figures. What is in it is not run again.",
+    help="Folder for rows, tables and figures. Stored rows are not computed again.",
 )
-@click.option("--seeds", type=click.IntRange(min=1), help="Runs per arm; what the entry says by default.")
+@click.option("--seeds", type=click.IntRange(min=1), help="Runs per arm; by default the number of the entry.")
 @device_option
 @click.option(
-    "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes that run side by side."
+    "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Number of parallel processes."
 )
 @click.option(
     "--from",
     "source",
     type=click.Path(exists=True, file_okay=False),
-    help="Run nothing: judge the rows that privet study wrote below this folder.",
+    help="Run nothing: judge the rows of privet study in this folder.",
 )
 def reproduce(
     names: tuple[str, ...],
@@ -67,12 +67,12 @@ def reproduce(
     workers: int,
     source: str | None,
 ) -> int:
-    """Repeat the published tables or figures NAME and say whether they hold.
+    """Repeat the published tables or figures NAME and compare the results.
 
-    HOLDS and DIFFERS are about the claims that the entry declares, with the
-    tolerance or bound beside them; NOT TESTED says why. After an interruption
-    the same command goes on where it stopped. Exit code 1 says that none of
-    the NAMEs could be run: data or packages are missing.
+    HOLDS and DIFFERS are verdicts on the claims of the entry, with the
+    tolerance or bound of each; NOT TESTED comes with its reason. After an
+    interruption the same command resumes. Exit code 1: no NAME could run,
+    because data or packages are missing.
     """
     from privet_research.reproduction.entry import Profile, entries, find_entry
 
@@ -86,7 +86,7 @@ def reproduce(
     from privet.runs.building import choose_device
     from privet_research.reproduction import running
 
-    choose_device(device)  # a wrong device is an error of the command, not a reason why a part was not run
+    choose_device(device)  # a wrong device is an error of the command, not of a part
     choices = running.Choices(
         folder=Path(output),
         profile=Profile.QUICK if quick else Profile.FULL,
@@ -100,7 +100,7 @@ def reproduce(
         _draw(made, choices)
         _show(made)
     _sum_up(found, choices)
-    # Those who ask for everything take what can be run here; those who name something have got none of it.
+    # --all runs the available entries; for named entries, no rows at all is a failure.
     if everything or any(made.rows for made in found):
         return OK
     remark(_nothing_was_run(found, choices))
@@ -108,17 +108,17 @@ def reproduce(
 
 
 def _nothing_was_run(found: Sequence[Reproduction], choices: Choices) -> str:
-    """Say that there is no row at all behind the verdicts, and what helps."""
+    """Return the message for verdicts without any row, with advice."""
     asked = ", ".join(made.name for made in found)
     if choices.source is not None:
-        return f"error: below {choices.source} there are no rows for {asked}. Name the folder that privet study filled."
+        return f"error: {choices.source} has no rows for {asked}. Name the output folder of privet study."
     if all(not made.entry.studies for made in found):
-        return f"error: {asked} cannot be run by anyone: the reason stands above. See others: privet reproduce --list"
-    return f"error: nothing of {asked} could be run. Supply what is named above, then use the same command."
+        return f"error: {asked} cannot be repeated: see the reason above. See others: privet reproduce --list"
+    return f"error: nothing of {asked} could run. Supply the missing parts named above, then use the same command."
 
 
 class _Remarks:
-    """Passes on what is said on the way; a reason why parts were not run is given in full once."""
+    """Prints progress; the full reason for parts that did not run is printed once."""
 
     _NOT_RUN = ": not run: "
 
@@ -126,7 +126,6 @@ class _Remarks:
         self._reasons: set[str] = set()
 
     def __call__(self, text: str) -> None:
-        """Say it on stderr."""
         part, _, reason = text.partition(self._NOT_RUN)
         remark(f"{part}: not run, for the same reason" if reason in self._reasons else text)
         if reason:
@@ -147,9 +146,9 @@ def _list() -> None:
             click.echo(f"  {name.ljust(width)}  {availability(entry)}")
             click.echo(paragraphs(f"{entry.title}: {entry.shows}.", indent="      "))
             if entry.unavailable is not None:
-                click.echo(paragraphs(f"Not here: {entry.unavailable}", indent="      "))
-    click.echo("\nData are looked for in the folder that PRIVET_DATA names.")
-    remark("Run one, small: privet reproduce clipping-table-1 --quick")
+                click.echo(paragraphs(f"Not available: {entry.unavailable}", indent="      "))
+    click.echo("\nData are read from the folder of the environment variable PRIVET_DATA.")
+    remark("Run a small version of one: privet reproduce clipping-table-1 --quick")
 
 
 def _show(made: Reproduction) -> None:
@@ -175,7 +174,7 @@ def _sum_up(found: Sequence[Reproduction], choices: Choices) -> None:
 
 
 def _draw(made: Reproduction, choices: Choices) -> None:
-    """Draw the entry's pictures beside its table; the rows are safe by now."""
+    """Draw the entry's pictures; its rows are already stored."""
     from privet.durable import write_durably
     from privet_research.pages.reproduction_pictures import pictures
 

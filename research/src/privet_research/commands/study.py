@@ -1,4 +1,4 @@
-"""``privet study``: published comparisons, repeated with the controls they lack."""
+"""``privet study``: published comparisons, repeated with additional controls."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 )
 @click.argument("name", required=False)
 @click.option("--output", "-o", type=click.Path(file_okay=False), help="Folder for NAME.json and NAME.md.")
-@click.option("--seeds", type=click.IntRange(min=1), help="Runs per arm; what the study says by default.")
+@click.option("--seeds", type=click.IntRange(min=1), help="Runs per arm; by default the number of the study.")
 @click.option("--first-seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the first run.")
 @device_option
-@click.option("--quick", is_flag=True, help="A small version; its figures say nothing about the full one.")
-@click.option("--part", help="Keep the rows as this part of the study, for processes side by side; needs --output.")
+@click.option("--quick", is_flag=True, help="Run a small version; its results do not predict those of the full one.")
+@click.option("--part", help="Store the rows as this part of the study, for parallel processes; needs --output.")
 @click.option(
     "--set",
     "changes",
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     metavar="KEY=VALUE,...",
     help="Change a setting of the study; several values make a grid. May be repeated.",
 )
-@click.option("--resume", is_flag=True, help="Go on: keep the rows in --output and run what is missing.")
-@click.option("--merge", is_flag=True, help="Run nothing: put the parts in --output together.")
+@click.option("--resume", is_flag=True, help="Resume: keep the rows in --output and run the missing ones.")
+@click.option("--merge", is_flag=True, help="Run nothing: merge the parts in --output.")
 def study(
     name: str | None,
     output: str | None,
@@ -53,14 +53,14 @@ def study(
 ) -> None:
     """Repeat the comparison NAME and print its table; without NAME, list all.
 
-    Studies are about public data. Their runs are seeded, so they can be
-    repeated, and are not private.
+    Studies use public data. Their runs are seeded, so they are repeatable
+    and not private.
     """
     from privet_research.studies.catalogue import STUDIES, find_study
 
     if name is None:
-        show_table(["name", "what it compares"], [[entry.name, entry.description] for entry in STUDIES.values()])
-        remark("Run one, small: privet study clipping-clusters --quick")
+        show_table(["name", "comparison"], [[entry.name, entry.description] for entry in STUDIES.values()])
+        remark("Run a small version of one: privet study clipping-clusters --quick")
         return
     chosen = find_study(name)
 
@@ -70,7 +70,7 @@ def study(
     if output is None and (part is not None or merge or resume):
         raise click.UsageError("--part, --merge and --resume need --output, the folder of the rows.")
     if resume and changes:
-        raise click.UsageError("--resume goes on with the study's own settings. Leave out --set.")
+        raise click.UsageError("--resume uses the study's own settings. Remove --set.")
     files = None if output is None else StudyFiles(folder=Path(output), study=chosen)
     if merge and files is not None:
         merged, was_quick = files.merge()
@@ -85,7 +85,7 @@ def study(
         rows.append(row)
         click.echo(f"{row['arm']}, seed {row['seed']}: {chosen.measure} {_figure(row[chosen.measure])}", err=True)
         if files is not None:
-            # After every row: what a long study has found so far survives its end.
+            # After every row, so that an interrupted study keeps its rows.
             files.keep(rows, quick=quick, part=part)
     if files is not None and part is None:
         _draw(files, rows)
@@ -93,7 +93,7 @@ def study(
 
 
 def _draw(files: StudyFiles, rows: list[dict[str, Any]]) -> None:
-    """Draw the study's picture and page beside its table, if it has any; the rows are safe by now."""
+    """Draw the study's picture and page, if it has any; its rows are already stored."""
     from privet.durable import write_durably
     from privet_research.pages.study_pages import PAGES
     from privet_research.pages.study_pictures import PICTURES

@@ -1,4 +1,4 @@
-"""A study of groups by epsilon as one page for readers who are no statisticians: who pays for privacy, and how sure."""
+"""A study of groups by epsilon as one page for readers without statistics."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _values(rows: Sequence[Row]) -> dict[str, Any]:
         "num_test": f"{rows[0]['num_test']:,}",
         "delta": f"{rows[0]['delta']:g}",
         "num_rates": max(row.get("num_rates_tried", 1) for row in rows),
-        "summary": [_overall(arms), *_by_class(arms), *(_told(arms, name) for name in attributes)],
+        "summary": [_overall(arms), *_by_class(arms), *(_gap_sentence(arms, name) for name in attributes)],
         "odds": [(arm, f"{math.exp(_spent(found)):.1f}") for arm, found in arms.items() if _spent(found)],
         "overall": [_overall_row(arm, found) for arm, found in arms.items()],
         "arms": list(arms),
@@ -96,7 +96,7 @@ def _overall(arms: Mapping[str, Sequence[Row]]) -> str:
 
 
 def _by_class(arms: Mapping[str, Sequence[Row]]) -> list[str]:
-    """Name the class that loses most: a gap between groups of people does not show it."""
+    """Return a sentence on the class with the largest loss of accuracy, which gaps between groups do not show."""
     if not any(
         one["attribute"] == "class" for row in next(iter(arms.values())) for one in row["fairness"]["attributes"]
     ):
@@ -105,11 +105,11 @@ def _by_class(arms: Mapping[str, Sequence[Row]]) -> list[str]:
     shares = {arm: dict(_shares(_reports(arms[arm], "class"))) for arm in (first, last)}
     name = min(shares[first], key=lambda each: shares[last][each][0] - shares[first][each][0])
     before, after = shares[first][name], shares[last][name]
-    told = (
-        f"Of the people whose true answer is {name}, {_span(before)} % are told right with {first} and "
+    sentence = (
+        f"Of the people whose true answer is {name}, {_span(before)} % are right with {first} and "
         f"{_span(after)} % at {last}."
     )
-    return [told + (" No other answer loses more." if after[0] < before[0] else " No answer loses.")]
+    return [sentence + (" No other answer loses more." if after[0] < before[0] else " No answer loses.")]
 
 
 def _shares(reports: Sequence[Mapping[str, Any]]) -> list[tuple[str, Span]]:
@@ -122,8 +122,8 @@ def _shares(reports: Sequence[Mapping[str, Any]]) -> list[tuple[str, Span]]:
     return [(name, _mean(values)) for name, values in found.items()]
 
 
-def _told(arms: Mapping[str, Sequence[Row]], name: str) -> str:
-    """Say what becomes of the gap of one column, and whether the figures are sure enough to say more."""
+def _gap_sentence(arms: Mapping[str, Sequence[Row]], name: str) -> str:
+    """Return a sentence on the change of the gap of one column, and its significance."""
     first, *_, last = arms
     before, after = _gap(arms[first], name), _gap(arms[last], name)
     worst = statistics.mode(report["worst_group"] for report in _reports(arms[last], name))

@@ -1,4 +1,4 @@
-"""Pages of studies, by the study's name: for readers who want words before tables. Made from rows alone."""
+"""HTML pages of studies by name, generated from rows."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Published tables and figures, each by one command: what to run, what the publication says, and a verdict."""
+"""Published tables and figures, each by one command: its studies, the published claims, and a verdict."""

@@ -1,4 +1,4 @@
-"""What one published table or figure is: a TOML file with its claims, read strictly. Loads no torch."""
+"""One published table or figure: a TOML file with its claims, read strictly, without torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Profile(Enum):
-    """How much of a reproduction is run."""
+    """The size of a reproduction."""
 
     FULL = "full"
     QUICK = "quick"
@@ -48,7 +48,7 @@ class Claim(Table):
         tolerance: The statement holds if the quantity is this near to ``paper``.
         at_least: The statement holds if the 95 % interval of the quantity lies at or above this.
         at_most: The same for at or below.
-        quick: Whether the quick profile can tell, too. Shortened training cannot repeat a published figure.
+        quick: Whether the quick profile can test the claim too. Shortened training cannot repeat a published figure.
     """
 
     says: str
@@ -75,23 +75,23 @@ class Claim(Table):
 
     @property
     def rule(self) -> str:
-        """The condition in words."""
+        """The condition as text."""
         if self.tolerance is not None:
             return f"within {self.tolerance:g}"
         return f"at least {self.at_least:g}" if self.at_least is not None else f"at most {self.at_most:g}"
 
 
 class Lines(Table):
-    """How rows become a picture of lines.
+    """A line plot of rows.
 
     Attributes:
         x: Key along the horizontal axis.
         y: Key along the vertical axis; means over seeds are drawn, with standard errors.
-        line: Key that tells lines apart; None for one line.
-        panel: Key that tells panels apart; None for one panel.
+        line: Key of the lines; None for one line.
+        panel: Key of the panels; None for one panel.
         log_x: Whether the horizontal axis is logarithmic.
-        x_label: Words for the horizontal axis.
-        y_label: Words for the vertical axis.
+        x_label: Label of the horizontal axis.
+        y_label: Label of the vertical axis.
     """
 
     x: str

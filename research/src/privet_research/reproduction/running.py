@@ -1,4 +1,4 @@
-"""From an entry to its files: run what is missing, gather the rows, judge the claims, write table and verdict."""
+"""Running an entry: run its missing parts, gather the rows, judge the claims, write table and verdict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from privet_research.reproduction.units import Say, Unit, kept_rows, run_missing
 from privet_research.reproduction.verdicts import Finding, Verdict, judge, matches, summed_up
 from privet_research.studies.study import Row
 
-# Where official files of a data set lie below the data folder; enough to say whether they are there.
+# Sub-folder of the official files of each data set, to check whether they exist.
 _DATA_FOLDERS = {
     "mnist": "MNIST",
     "fashion_mnist": "FashionMNIST",
@@ -30,21 +30,21 @@ _DATA_FOLDERS = {
     "wine_red": "tabular",
     "sst2": "SST-2",
 }
-# What makes a spreadsheet take a cell for a formula.
+# First characters of a formula in spreadsheets.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _EXTRA_MODULES = {"scattering": "kymatio", "text": "transformers", "effects": "sklearn", "report": "matplotlib"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """How a reproduction is run.
+    """Settings of a reproduction.
 
     Attributes:
-        folder: Where everything is kept.
+        folder: Output folder.
         profile: Full or quick.
         device: Name of the device; ``auto`` takes a GPU if there is one.
-        num_seeds: Runs per arm; None takes what the entry says.
-        num_workers: Processes side by side.
+        num_seeds: Runs per arm; None for the number of the entry.
+        num_workers: Number of parallel processes.
         source: A folder of rows that ``privet study`` has written, which are judged in place of new runs; None runs.
     """
 
@@ -117,7 +117,7 @@ class Reproduction:
 def availability(entry: Entry) -> str:
     """Say in a few words whether an entry can be run here: ``ready``, or what is missing."""
     if not entry.studies:
-        return "cannot be had"
+        return "not available"
     return lacks(entry) or ("ready" if entry.unavailable is None else "ready in part")
 
 
@@ -184,8 +184,8 @@ def judged(
     """Gather the kept rows of an entry, and judge its claims by them."""
     marked = [{"study": values["study"], **row} for values in kept for row in values["rows"]]
     rows = [row for row in marked if matches(row, entry.where)]
-    told = [values["environment"] for values in kept if "environment" in values]
-    environments = {json.dumps(one, sort_keys=True): one for one in told}
+    found = [values["environment"] for values in kept if "environment" in values]
+    environments = {json.dumps(one, sort_keys=True): one for one in found}
     return Reproduction(
         name=name,
         entry=entry,

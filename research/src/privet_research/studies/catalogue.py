@@ -1,4 +1,4 @@
-"""The studies by name. Listing them loads nothing heavy; each is imported when it is run."""
+"""The studies by name. A study imports its code when it runs, so listing is quick."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ _NOISE_STUDIES = (
     ),
     Study(
         name="noise-fashion",
-        description="the same on the Fashion-MNIST images that come with the package, with a softmax",
+        description="the same on the packaged Fashion-MNIST images, with a softmax classifier",
         num_seeds=5,
         run=_noise_grid_run("fashion"),
         table=_noise_grid_table,
@@ -261,14 +261,14 @@ _NOISE_STUDIES = (
     ),
     Study(
         name="noise-procedure",
-        description="noise solved anew for every step, under tight accounting and under advanced composition",
+        description="noise optimised for every step, under tight accounting and under advanced composition",
         num_seeds=20,
         run=_noise_procedure_run,
         table=_noise_grid_table,
     ),
     Study(
         name="noise-budgets",
-        description="the noise of a step by published rules and by tight accounting, and what each really keeps",
+        description="the noise of a step by published rules and by tight accounting, and the real epsilon of each",
         num_seeds=1,
         run=_noise_budget_run,
         table=_noise_budget_table,
@@ -276,7 +276,7 @@ _NOISE_STUDIES = (
     ),
     Study(
         name="noise-digits-sessions",
-        description="plain and shaped noise on digits, each run a session of its own, at constants fixed beforehand",
+        description="plain and shaped noise on digits, each run in its own session, with constants fixed in advance",
         num_seeds=5,
         run=_noise_run,
         table=_noise_table,
@@ -300,14 +300,14 @@ _STUDIES = (
     ),
     Study(
         name="clipping-clusters",
-        description="the same on a made-up task with wrong labels, about a minute",
+        description="the same on a synthetic task with wrong labels, about a minute",
         num_seeds=3,
         run=_clipping_run(clusters_settings, 20),
         table=_table,
     ),
     Study(
         name="calibration-clusters",
-        description="local against global clipping on that task, drawn anew for every seed: the gain with its interval",
+        description="local against global clipping on that task, redrawn for every seed: the gain with its interval",
         num_seeds=10,
         run=_drawn_clusters_run,
         table=_drawn_clusters_table,
@@ -315,7 +315,7 @@ _STUDIES = (
     ),
     Study(
         name="views-and-averages",
-        description="several views of a record and averaged weights beside a falling rate, on the demo's images",
+        description="several views of a record and averaged weights, against a decreasing rate, on the demo's images",
         num_seeds=3,
         run=_views_run,
         table=_views_table,

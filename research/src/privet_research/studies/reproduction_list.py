@@ -1,4 +1,4 @@
-"""The studies that stand behind single figures. Listing them loads nothing heavy; each is imported when it is run."""
+"""The studies of single figures. A study imports its code when it runs, so listing is quick."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _curve_table(rows: Sequence[Row]) -> str:
 SINGLE_FIGURES = (
     Study(
         name="poisson-waste",
-        description="records that Poisson sampling never sees, and steps that overflow, beside other samplers; seconds",
+        description="records that Poisson sampling never draws, and overflowing batches, by sampler; seconds",
         num_seeds=1,
         run=_waste_run,
         table=_waste_table,
@@ -140,14 +140,14 @@ SINGLE_FIGURES = (
     ),
     Study(
         name="hidden-state-curve",
-        description="accuracy against epsilon on CIFAR-10: cyclic descent, DP-SGD and logistic regression",
+        description="accuracy by epsilon on CIFAR-10: cyclic descent, DP-SGD and logistic regression",
         num_seeds=3,
         run=_curve_run,
         table=_curve_table,
     ),
     Study(
         name="tangent-kernels",
-        description="what each kind of clipping does to the tangent kernel, by search for counter-examples; seconds",
+        description="effect of each kind of clipping on the tangent kernel, by search for counter-examples; seconds",
         num_seeds=3,
         run=_kernel_run,
         table=_kernel_table,
@@ -169,28 +169,28 @@ SINGLE_FIGURES = (
     ),
     Study(
         name="sparsification-plugged-in",
-        description="random masks put into networks whose other constants stay, against the final rate",
+        description="random masks by final rate, with all other constants unchanged",
         num_seeds=3,
         run=_plugged_in_run,
         table=_variants_table,
     ),
     Study(
         name="sparsification-partition",
-        description="random masks under Poisson sampling and under shuffled batches, with what each guarantees",
+        description="random masks under Poisson sampling and under shuffled batches, with both guarantees",
         num_seeds=3,
         run=_partition_run,
         table=_variants_table,
     ),
     Study(
         name="sparsification-momentum",
-        description="threshold against momentum, for SGD and for Adam; on digits",
+        description="clipping threshold against momentum, for SGD and for Adam; on digits",
         num_seeds=5,
         run=_momentum_run,
         table=_momentum_table,
     ),
     Study(
         name="mask-statistics",
-        description="symmetry of gradients under masks, and how often coordinates are masked; on digits",
+        description="symmetry of gradients under masks, and frequency of masked coordinates; on digits",
         num_seeds=5,
         run=_mask_statistics_run,
         table=_mask_statistics_table,
@@ -198,7 +198,7 @@ SINGLE_FIGURES = (
     ),
     Study(
         name="digit-pictures",
-        description="digits that a private network gets right and wrong, and digits that padding makes smaller",
+        description="digits that a private network classifies right and wrong, and digits made smaller by padding",
         num_seeds=3,
         run=_picture_run,
         table=_picture_table,

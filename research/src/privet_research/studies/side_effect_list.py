@@ -1,4 +1,4 @@
-"""The studies of side effects. Listing them loads nothing heavy; each is imported when it is run."""
+"""The studies of side effects. A study imports its code when it runs, so listing is quick."""
 
 from __future__ import annotations
 
@@ -118,14 +118,14 @@ def _laboratory_table(rows: Sequence[Row]) -> str:
 SIDE_EFFECTS = (
     Study(
         name="feature-to-noise",
-        description="two-layer networks on made-up patches: groups, phase map, rotation, rank correlation; a minute",
+        description="two-layer networks on synthetic patches: groups, phase map, rotation, rank correlation; a minute",
         num_seeds=3,
         run=_laboratory_run,
         table=_laboratory_table,
     ),
     Study(
         name="padding-mnist",
-        description="smaller digits at epsilon 3, clean and under attack, beside the paper's",
+        description="smaller digits at epsilon 3, clean and under attack, beside the paper's results",
         num_seeds=3,
         run=_padding_run(_mnist_padding),
         table=_published_table(2.0),
@@ -139,21 +139,21 @@ SIDE_EFFECTS = (
     ),
     Study(
         name="padding-vit",
-        description="smaller digits and a vision transformer, beside the paper's",
+        description="smaller digits and a vision transformer, beside the paper's results",
         num_seeds=3,
         run=_padding_run(_vit_padding),
         table=_published_table(4.0),
     ),
     Study(
         name="class-size-mnist",
-        description="fewer fives at epsilon 3, 8 and 30, and what becomes of them, beside the paper's",
+        description="fewer fives at epsilon 3, 8 and 30: their accuracy, beside the paper's results",
         num_seeds=3,
         run=_class_size_run,
         table=_class_size_table,
     ),
     Study(
         name="rotation-mnist",
-        description="private fine-tuning on turned digits after public pre-training, and from scratch",
+        description="private fine-tuning on rotated digits after public pre-training, and from scratch",
         num_seeds=3,
         run=_rotation_run("mnist"),
         table=_rotation_table,
@@ -167,7 +167,7 @@ SIDE_EFFECTS = (
     ),
     Study(
         name="freezing-mnist",
-        description="stage-wise freezing of small weights at epsilon 3, with as many frozen at random as the control",
+        description="stage-wise freezing of small weights at epsilon 3; control: the same number frozen at random",
         num_seeds=3,
         run=_freezing_run,
         table=_freezing_table,

@@ -1,4 +1,4 @@
-"""The studies of random masks. Listing them loads nothing heavy; each is imported when it is run."""
+"""The studies of random masks. A study imports its code when it runs, so listing is quick."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class _CellOptions:
-    """What can be set in a cell on scattering features: the share of the budget that pays for normalising them."""
+    """Settings of a cell on scattering features: the share of the budget for their normalisation."""
 
     normalisation_share: float = 0.0
 
@@ -23,8 +23,8 @@ class _CellOptions:
 _CELLS = {
     "cifar10": "DP-CNN on CIFAR-10",
     "cifar10-scattering": "H-CNN on scattering features of CIFAR-10; needs privet[scattering]",
-    "svhn": "DP-CNN on SVHN, where its files are present",
-    "svhn-scattering": "H-CNN on scattering features of SVHN, where its files are present; needs privet[scattering]",
+    "svhn": "DP-CNN on SVHN; needs its files",
+    "svhn-scattering": "H-CNN on scattering features of SVHN; needs its files and privet[scattering]",
     "fashion": "DP-CNN/S on Fashion-MNIST",
     "fashion-scattering": "H-CNN/S on scattering features of Fashion-MNIST; needs privet[scattering]",
 }
@@ -102,7 +102,7 @@ def _terms_table(rows: Sequence[Row]) -> str:
 _CELL_STUDIES = tuple(
     Study(
         name=f"sparsification-{network}-{epsilon:g}",
-        description=f"random masks, no mask and a falling learning rate at epsilon {epsilon:g}: {what}",
+        description=f"random masks, no mask and a decreasing learning rate at epsilon {epsilon:g}: {what}",
         num_seeds=3,
         run=_cell_run(network, epsilon),
         table=_cell_table,
@@ -117,7 +117,7 @@ SPARSIFICATION = (
     *_CELL_STUDIES,
     Study(
         name="sparsification-signs",
-        description="when random masks help: over noise and threshold, without noise, without clipping; on digits",
+        description="the benefit of random masks by noise and threshold, without noise, without clipping; on digits",
         num_seeds=3,
         run=_signs_run,
         table=_signs_table,
@@ -125,7 +125,7 @@ SPARSIFICATION = (
     ),
     Study(
         name="sparsification-terms",
-        description="what random masks do to noise, to clipped gradients and to their symmetry; on digits",
+        description="the effect of random masks on noise, on clipped gradients and on their symmetry; on digits",
         num_seeds=1,
         run=_terms_run,
         table=_terms_table,
@@ -133,7 +133,7 @@ SPARSIFICATION = (
     ),
     Study(
         name="reconstruction-cifar10",
-        description="images rebuilt from masked, noisy gradients: errors against the mask's rate; wants a GPU",
+        description="images rebuilt from masked, noisy gradients: errors by the mask's rate; wants a GPU",
         num_seeds=1,
         run=_reconstruction_run,
         table=_reconstruction_table,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privet.effects.tangent_kernel import TOLERANCE, kernel_report, tangent_kernel
+from privet.effects.tangent_kernel import TOLERANCE, kernel_report, neural_tangent_kernel
 from privet.mechanism.clipping import Clipping, KeepOrDrop, Threshold
 from privet.mechanism.grouping import Grouping, OneGroup, PerLayer
 
@@ -107,7 +107,7 @@ def _network(kind: Kind, seed: int, device: torch.device) -> tuple[float, float,
         inputs = torch.randn(_NUM_EXAMPLES, _NUM_INPUTS).to(device)
         # Wide residuals, so that gradients differ in length and clipping treats them differently.
         targets = (5 * torch.randn(_NUM_EXAMPLES).exp()).to(device)
-    kernel = tangent_kernel(model, inputs, targets, _squares, grouping=kind.grouping)
+    kernel = neural_tangent_kernel(model, inputs, targets, _squares, grouping=kind.grouping)
     found = kernel_report(kernel, kind.clipping).properties
     scale = found.largest or 1.0
     return found.asymmetry, found.least_quadratic / scale, found.least_eigenvalue / scale

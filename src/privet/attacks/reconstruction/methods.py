@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from privet import checks
 from privet.errors import ArgumentError, DataError
+from privet.gradients.engines.single_examples import single_example_function
 from privet.gradients.engines.support import quiet_vmap
 
 Losses = Callable[[Tensor, Tensor], Tensor]
@@ -176,13 +177,10 @@ class InvertingGradients:
         return best
 
     def _cost(self, model: nn.Module, losses: Losses) -> Callable[..., Tensor]:
-        trained = {name: value.detach() for name, value in model.named_parameters() if value.requires_grad}
-        fixed = {name: value.detach() for name, value in model.named_parameters() if not value.requires_grad}
-        fixed |= dict(model.named_buffers())
+        trained, outputs_of = single_example_function(model)
 
         def loss(values: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
-            outputs = torch.func.functional_call(model, {**fixed, **values}, (image.unsqueeze(0),))
-            return losses(outputs, label.unsqueeze(0)).sum()
+            return losses(outputs_of(values, image), label.unsqueeze(0)).sum()
 
         def cost(image: Tensor, label: Tensor, observed: Tensor, flags: Tensor) -> Tensor:
             found = torch.func.grad(loss)(trained, image, label)

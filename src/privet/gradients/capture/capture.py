@@ -164,34 +164,40 @@ class Capture(TorchFunctionMode):
         known = follower.before(func, args, kwargs)
         if known is None or self._follows_memory:
             return self._examine(func, args, kwargs, follower)
+        use: KnownUse | None = known.use
+        statistics = None
         try:
-            result = func(*args, **kwargs)
+            if use is not None and use.has_statistics:
+                result, statistics = self._run(func, args, kwargs)
+            else:
+                result = func(*args, **kwargs)
         except Exception:
             if known.is_private:
                 follower.note_error(func)
             raise
-        if type(result) is not Tensor or (known.use is not None and not known.use.fits(args, result)):
-            return self._observe(Call(func, args, kwargs), result, follower)
+        values = (*args, *kwargs.values()) if kwargs else args
+        if type(result) is not Tensor or (use is not None and not use.fits(values, result)):
+            return self._observe(Call(func, args, kwargs, statistics), result, follower)
         self.recording.last_known = known
         if known.is_private:
             setattr(result, MARK, self._generation << SHIFT)
             self.recording.program.append(func)
-            if known.use is not None:
-                result = self._repeat_use(known.use, func, args, kwargs, result)
-        follower.after_known(result, is_use=known.use is not None)
+            if use is not None:
+                result = self._repeat_use(use, Call(func, args, kwargs, statistics), result)
+        follower.after_known(result, is_use=use is not None)
         return result
 
-    def _repeat_use(
-        self, known: KnownUse, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
-    ) -> Tensor:
+    def _repeat_use(self, known: KnownUse, call: Call, output: Tensor) -> Tensor:
         """Record a use of parameters as it was recorded when the program was new."""
+        values = (*call.args, *call.kwargs.values())
         if output._is_view():
-            output = with_own_history(output, tensors_in(args))
+            output = with_own_history(output, tensors_in(values))
             setattr(output, MARK, self._generation << SHIFT)
         use = Use(
-            function=func, args=args, kwargs=kwargs, sources=[source for _, source in known.sources],
+            function=call.function, args=call.args, kwargs=call.kwargs, statistics=call.statistics,
+            sources=[source for _, source in known.sources],
             output_shape=output.shape, output_dtype=output.dtype, edge=get_gradient_edge(output),
-            versions=[(args[place], args[place]._version) for place, _ in known.inputs],
+            versions=[(values[place], values[place]._version) for place, _ in known.inputs],
         )  # fmt: skip
         use.listen(output)
         self.recording.uses.append(use)

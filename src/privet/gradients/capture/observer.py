@@ -107,7 +107,7 @@ class Observer:
         num_uses = len(self._recording.uses)
         if sources and func not in DECOMPOSED and not (private and func in COMPOSITES):
             self._record_sources(call, sources, result, private=private)
-        is_unusual = derived or hidden or writes(func) or func in _SPECIAL or call.statistics is not None
+        is_unusual = derived or hidden or writes(func) or func in _SPECIAL
         if type(result) is Tensor and not is_unusual:
             self._note_known(call, sources, self._recording.uses[num_uses:], result, private=private)
         return result
@@ -118,17 +118,21 @@ class Observer:
         """Keep what a plain call did for its next run: it makes one new tensor, and one use if it has parameters."""
         recording, use = self._recording, None
         if sources:
-            places = {id(arg): place for place, arg in enumerate(call.args) if isinstance(arg, Tensor)}
+            values = (*call.args, *call.kwargs.values())
+            places = {id(value): place for place, value in enumerate(values) if isinstance(value, Tensor)}
             is_plain = len(uses) == 1 and not any(source.derived for source in sources)
-            if not private or not is_plain or tensors_in(call.kwargs) or len(places) != len(tensors_in(call.args)):
+            if not private or not is_plain or len(places) != len(tensors_in(values)):
                 return
-            given = [(place, arg) for place, arg in enumerate(call.args) if is_batch(arg)]
-            inputs = [(place, (arg.shape, arg.dtype, arg.device)) for place, arg in given]
+            given = [(place, value) for place, value in enumerate(values) if is_batch(value)]
+            inputs = [(place, (value.shape, value.dtype, value.device)) for place, value in given]
             use = KnownUse(
                 sources=[(places[id(source.tensor)], source) for source in sources],
                 inputs=inputs,
                 output=(result.shape, result.dtype, result.device),
+                has_statistics=call.statistics is not None,
             )
+        elif call.statistics is not None:
+            return
         call.known = KnownCall(is_private=private, use=use, is_half=recording.is_half, rearranges=recording.rearranges)
 
     def _catch_up(self) -> None:

@@ -155,22 +155,25 @@ class KnownUse:
     """The use of parameters that a call of a known program makes: as in the batch in which the program was new.
 
     Attributes:
-        sources: The parameters, and which positional argument each of them was.
-        inputs: Which positional arguments were tensors of the batch, and the shape, type and device of each.
+        sources: The parameters, and the place of each among the arguments; named ones come after the others.
+        inputs: The places of the tensors of the batch, and the shape, type and device of each.
         output: Shape, type and device of the output.
+        has_statistics: Whether the operation is a normalisation that hands out its statistics.
     """
 
     sources: Sequence[tuple[int, Source]]
     inputs: Sequence[tuple[int, Kind]]
     output: Kind
+    has_statistics: bool
 
-    def fits(self, args: Sequence[Any], output: Tensor) -> bool:
+    def fits(self, values: Sequence[Any], output: Tensor) -> bool:
         """Whether a call with these arguments and this output makes the same use."""
         for place, source in self.sources:
-            if args[place] is not source.tensor:
+            if values[place] is not source.tensor:
                 return False
         for place, kind in self.inputs:
-            if (args[place].shape, args[place].dtype, args[place].device) != kind:
+            value = values[place]
+            if (value.shape, value.dtype, value.device) != kind:
                 return False
         return output.requires_grad and (output.shape, output.dtype, output.device) == self.output
 

@@ -189,7 +189,7 @@ class RunningBookKeeping:
         prepared = None if proof.known is None else proof.known.prepared
         if prepared is None or not prepared.fits(recording, self.planner):
             return self._add_examined(losses, recording, proof, rule, into, present)
-        self.watch.judge(proof)  # it may use other numbers than before
+        self.watch.check_numbers(proof)
         clipper = Clipper(into, recording.batch_size, self.planner, present=present, known=prepared.measured)
         self._collect(losses, recording, prepared, clipper)
         with torch.no_grad():

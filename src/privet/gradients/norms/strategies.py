@@ -58,16 +58,15 @@ def hedged(sums: Tensor, sizes: Tensor, num_positions: int, factor: Tensor, *, c
     """Return measured squares with room for the rounding of products and sums of this factor's kind."""
     # some hundred times the rounding error of full precision: only near-total cancellation reaches it
     floor = torch.finfo(sizes.dtype).eps * max(1 << 13, 16 * num_positions)
-    return Squares(sums=sums, sizes=sizes, floor=floor, margin=_margin(factor, convolves))
-
-
-def _margin(factor: Tensor, convolves: bool) -> float:
-    """Return the share of squares that reduced precision may hide: twice its share of the norm."""
+    # the share of squares that reduced precision may hide is twice its share of the norm
+    margin = 0.0
     if is_half(factor):
-        return 2.0**-6  # weighted factors are rounded to 8 bits
-    reduced = torch.backends.cuda.matmul.allow_tf32 or (convolves and torch.backends.cudnn.allow_tf32)
-    # tf32 keeps 10 bits, and hardware cuts the rest off, so that errors do not average out
-    return 2.0**-8 if factor.is_cuda and factor.dtype == torch.float32 and reduced else 0.0
+        margin = 2.0**-6  # weighted factors are rounded to 8 bits
+    elif factor.is_cuda and factor.dtype == torch.float32:
+        is_reduced = torch.backends.cuda.matmul.allow_tf32 or (convolves and torch.backends.cudnn.allow_tf32)
+        # tf32 keeps 10 bits, and hardware cuts the rest off, so that errors do not average out
+        margin = 2.0**-8 if is_reduced else 0.0
+    return Squares(sums=sums, sizes=sizes, floor=floor, margin=margin)
 
 
 def total_of(squares: Sequence[Squares]) -> Tensor:

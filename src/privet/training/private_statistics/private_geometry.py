@@ -27,7 +27,7 @@ from privet.mechanism.layout import Layout
 from privet.mechanism.second_moments import DEFAULT_FLOOR, AxisMoments, axis_sizes, factored_geometry
 from privet.training.randomness import Streams
 from privet.training.release import BoundedTensors, ChargedRelease, Part
-from privet.training.weight_watch.guards import trainable_parameters
+from privet.training.trained import trainable_parameters
 
 Losses = Callable[[Tensor, Tensor], Tensor]
 _CHUNK = 64

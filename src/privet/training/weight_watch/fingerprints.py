@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -69,7 +69,7 @@ class Fingerprints:
     pages: Sequence[_Page]
     unseen: Sequence[str]
     _devices: Sequence[torch.device]
-    _multipliers: dict[torch.device, Tensor] = field(default_factory=dict)
+    _multipliers: Mapping[torch.device, Tensor]
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> Fingerprints:
@@ -87,12 +87,14 @@ class Fingerprints:
                         unseen.append(name)
                         continue
                     by_device.setdefault(part.device, []).extend(segments)
-            pages, devices = [], []
+            pages, devices, multipliers = [], [], {}
             for device, segments in by_device.items():
                 made = _pages(segments, device)
                 pages += made
                 devices += [device] * len(made)
-        return cls(pages=pages, unseen=tuple(dict.fromkeys(unseen)), _devices=devices)
+                multipliers[device] = _multipliers(made, device)
+        names = tuple(dict.fromkeys(unseen))
+        return cls(pages=pages, unseen=names, _devices=devices, _multipliers=multipliers)
 
     def take(self, pages: Sequence[int] | None = None) -> Fingerprint:
         """Compute the fingerprint of some pages, of all by default; devices are not waited for."""
@@ -101,33 +103,63 @@ class Fingerprints:
         with torch._C.DisableTorchFunction(), torch.no_grad():
             for number in chosen:
                 device = self._devices[number]
-                found.setdefault(device, []).append(self.pages[number].sums(self._multipliers_on(device)))
+                found.setdefault(device, []).append(self.pages[number].sums(self._multipliers[device]))
             return Fingerprint(pages=chosen, sums=dict(zip(found, map(torch.cat, found.values()), strict=True)))
 
-    def differing(self, one: Fingerprint, other: Fingerprint) -> list[tuple[torch.device, Tensor]]:
-        """Compare two fingerprints of the same pages: one truth value for each segment, on its device."""
+    def compared_with(self, accepted: Fingerprint) -> list[Comparison]:
+        """Take the fingerprint of the same pages again; return one comparison per device, which is not waited for."""
+        now, found = self.take(accepted.pages), []
         with torch._C.DisableTorchFunction():
-            return [(device, one.sums[device] != other.sums[device]) for device in one.sums]
+            for device, sums in accepted.sums.items():
+                differs, event = sums != now.sums[device], None
+                if device.type == "cuda":
+                    # copied beside the work of the device and read once it is there
+                    there = torch.empty(differs.shape, dtype=torch.bool, pin_memory=True)
+                    there.copy_(differs, non_blocking=True)
+                    differs, event = there, torch.cuda.Event()  # type: ignore[no-untyped-call]
+                    event.record(torch.cuda.current_stream(device))
+                pages = [self.pages[number] for number in now.pages if self._devices[number] == device]
+                found.append(Comparison(pages=pages, differs=differs, event=event))
+        return found
 
-    def names(self, pages: Sequence[int], device: torch.device, differs: Tensor) -> set[str]:
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Comparison:
+    """Two fingerprints of some pages on one device, compared there.
+
+    Attributes:
+        pages: The pages.
+        differs: One truth value per segment.
+        event: Follows the copy of ``differs`` from a device; None where nothing is waited for.
+    """
+
+    pages: Sequence[_Page]
+    differs: Tensor
+    event: torch.cuda.Event | None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the device has reported."""
+        return self.event is None or bool(self.event.query())  # type: ignore[no-untyped-call]
+
+    def names(self) -> set[str]:
         """Name the tensors whose segments differ; waits for the device."""
+        if self.event is not None:
+            self.event.synchronize()
         with torch._C.DisableTorchFunction():
-            if not bool(differs.any()):
+            if not bool(self.differs.any()):
                 return set()
-        on_device = [self.pages[number] for number in pages if self._devices[number] == device]
-        names = [segment.name for page in on_device for segment in page.segments]
-        with torch._C.DisableTorchFunction():
-            return {name for name, differ in zip(names, differs.tolist(), strict=True) if differ}
+            names = [segment.name for page in self.pages for segment in page.segments]
+            return {name for name, differ in zip(names, self.differs.tolist(), strict=True) if differ}
 
-    def _multipliers_on(self, device: torch.device) -> Tensor:
-        if device not in self._multipliers:
-            of_device = [page for page, where in zip(self.pages, self._devices, strict=True) if where == device]
-            longest = max(sum(segment.length for segment in page.segments) for page in of_device)
-            # a generator of their own: torch's is the user's
-            source = torch.Generator().manual_seed(secrets.randbits(63))
-            drawn = torch.randint(-(2**63), 2**63 - 1, (longest,), generator=source, dtype=torch.int64)
-            self._multipliers[device] = drawn.bitwise_or_(1).to(device)
-        return self._multipliers[device]
+
+def _multipliers(pages: Sequence[_Page], device: torch.device) -> Tensor:
+    """Draw one odd number for each place of the longest page."""
+    longest = max(sum(segment.length for segment in page.segments) for page in pages)
+    # a generator of their own: torch's is the user's
+    source = torch.Generator().manual_seed(secrets.randbits(63))
+    drawn = torch.randint(-(2**63), 2**63 - 1, (longest,), generator=source, dtype=torch.int64)
+    return drawn.bitwise_or_(1).to(device)
 
 
 def _total(words: Tensor, multipliers: Tensor) -> Tensor:

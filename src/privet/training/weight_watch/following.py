@@ -14,42 +14,14 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer, lr_scheduler
-from torch.optim import optimizer as torch_optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from privet.errors import WeightsChanged
 
-_TRUSTED = ("torch.optim.", "privet.training.optimizers")
 # Ways out of torch through which numbers could be written that no operation shows.
 _DOORS = frozenset({"numpy", "__array__", "__dlpack__", "untyped_storage", "storage", "_typed_storage"})
-
-
-def strangers_in(optimizer: Optimizer, *, own_hook: int) -> Sequence[str]:
-    """Name what runs in the optimizer's ``step`` besides torch's own code and this library's."""
-    kind = type(optimizer)
-    found = [] if f"{kind.__module__}.".startswith(_TRUSTED) else [f"the optimizer {kind.__name__}"]
-    step = vars(optimizer).get("step")
-    if step is not None and not _is_of_a_scheduler(step, kind):
-        found.append("the function that was put in the place of optimizer.step")
-    hooks = {**optimizer._optimizer_step_pre_hooks}
-    hooks.pop(own_hook, None)
-    others = [*hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
-    others += torch_optimizer._global_optimizer_pre_hooks.values()
-    others += torch_optimizer._global_optimizer_post_hooks.values()
-    return found if not others else found + [f"the hook {_name(hook)}" for hook in others]
-
-
-def _name(hook: Any) -> str:
-    return getattr(hook, "__qualname__", type(hook).__name__)
-
-
-def _is_of_a_scheduler(step: Any, kind: type[Optimizer]) -> bool:
-    """Whether a ``step`` is the one with which torch's schedulers of learning rates count calls."""
-    code, inner = getattr(step, "__code__", None), getattr(step, "__wrapped__", None)
-    return code is not None and code.co_filename == lr_scheduler.__file__ and inner is kind.step
 
 
 class Following:
