@@ -120,7 +120,9 @@ def test_names_of_the_last_version_work_and_the_warning_names_the_new_one(name: 
         assert exists(name)
         return
     home = privet._MOVED[name]
-    with pytest.warns(DeprecationWarning, match=rf"privet\.{name} is now privet\.{home}\.{name}; .* goes in 0\.3"):
+    with pytest.warns(
+        DeprecationWarning, match=rf"privet\.{name} is now privet\.{home}\.{name}; .* will be removed in 0\.3"
+    ):
         former = getattr(privet, name)
     assert former is getattr(getattr(privet, home), name)
     assert name not in dir(privet)
@@ -153,8 +155,10 @@ def test_imports_that_pages_of_the_last_version_showed_still_work(module: str, n
         warnings.simplefilter("always")
         found = [getattr(importlib.import_module(module), name) for name in names.split()]
     assert all(callable(value) for value in found)
-    assert all(re.search(r" is now privet\.\S+; .* goes in 0\.3", str(warning.message)) for warning in caught)
-    is_former = "goes in 0.3" in str(importlib.import_module(module).__doc__)
+    assert all(
+        re.search(r" is now privet\.\S+; .* will be removed in 0\.3", str(warning.message)) for warning in caught
+    )
+    is_former = "will be removed in 0.3" in str(importlib.import_module(module).__doc__)
     assert len(caught) == len(found) * is_former
 
 

@@ -1,7 +1,7 @@
 """privet: training neural networks with differential privacy, with a guarantee that is known before any data is read.
 
-The names of a usual run are here; every other piece is in the module of its family, such as ``privet.noise``. Names and
-modules are looked up on first use, so ``import privet`` is quick and the accounting half never loads torch.
+This module has the names of a usual run; every other piece is in the module of its family, such as ``privet.noise``.
+Names and modules are imported on first use, so ``import privet`` is fast and accounting never imports torch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WHERE = {
     "Waiver": "privet.isolation.watch",
 }
 
-# Public modules: attributes of the package without an import of their own.
+# Public modules: attributes of the package, imported on first use.
 _MODULES = (
     "accounting",
     "attacks",
@@ -70,7 +70,7 @@ _MODULES = (
     "training",
 )
 
-# Names that were here in 0.1, and the module that has them now. They go in 0.3.
+# Names of 0.1 that moved to another module. They will be removed in 0.3.
 _MOVED = {
     "mean_over_views": "augmentation",
     "ShiftAndFlip": "augmentation",
@@ -149,7 +149,7 @@ def __getattr__(name: str) -> Any:
     if name in _MOVED:
         instead = f"privet.{_MOVED[name]}"
         warnings.warn(
-            f"privet.{name} is now {instead}.{name}; the old name works in 0.2 and goes in 0.3.",
+            f"privet.{name} is now {instead}.{name}; the old name works in 0.2 and will be removed in 0.3.",
             DeprecationWarning,
             stacklevel=2,
         )

@@ -1,4 +1,4 @@
-"""Names that are looked up on first use: public ones, so that imports stay quick, and former ones, which warn."""
+"""Names that are imported on first use: public names, for fast imports, and former names, with a warning."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def lazily(package: str, homes: Mapping[str, tuple[str, ...]]) -> tuple[Callable
 
     Args:
         package: The package's ``__name__``.
-        homes: For each module the names to take from it, as in an import: ``name`` or ``name as public_name``, the
-            second where the name is also that of a submodule, which would hide it.
+        homes: For each module the names to import from it: ``name`` or ``name as public_name``; the second form is for
+            a name that a submodule of the same name would hide.
     """
     where = {
         name.split(" as ")[-1]: (module, name.split(" as ")[0]) for module, names in homes.items() for name in names
@@ -23,18 +23,18 @@ def lazily(package: str, homes: Mapping[str, tuple[str, ...]]) -> tuple[Callable
     def look_up(name: str) -> Any:
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, its_name = where[name]
-        return getattr(importlib.import_module(module), its_name)
+        module, name_there = where[name]
+        return getattr(importlib.import_module(module), name_there)
 
     return look_up, lambda: sorted(where)
 
 
 def moved(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a module whose names have moved: each works for one version, with a warning.
+    """Return the ``__getattr__`` of a module whose names have moved; the old names work for one version and warn.
 
     Args:
         module: The former module's ``__name__``.
-        names: For each former name the public one, such as ``privet.runs.model_of``.
+        names: The public name of each former name, such as ``privet.runs.model_of``.
     """
 
     def look_up(name: str) -> Any:
@@ -42,7 +42,7 @@ def moved(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         home, _, new_name = names[name].rpartition(".")
         warnings.warn(
-            f"{module}.{name} is now {names[name]}; the old name works in 0.2 and goes in 0.3.",
+            f"{module}.{name} is now {names[name]}; the old name works in 0.2 and will be removed in 0.3.",
             DeprecationWarning,
             stacklevel=2,
         )

@@ -1,4 +1,4 @@
-"""Several augmented views of a record that count as one record."""
+"""Several augmented views of a record, which count as one record."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The uniform argument checks: one wording for one kind of mistake.
+"""Argument checks with uniform messages.
 
-Each function returns the value in its plain Python type, so numpy and torch scalars never leak into plans or ledgers.
-Booleans, strings and None are refused everywhere a number is asked for.
+Each function returns the value as a plain Python number, so numpy and torch scalars never reach plans or ledgers. A
+number must not be a boolean, a string or None.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from privet.errors import ArgumentError
 
 
 def number(name: str, value: object) -> float:
-    """Return ``value`` as a float; refuse what is not a real number (booleans, strings, None, NaN)."""
-    # plain numbers first: asking what a class supports is slow, and every step checks some numbers
+    """Return ``value`` as a float; refuse booleans, strings, None, NaN and other values that are no real number."""
+    # float and int first: the protocol check is slow, and every step checks some numbers
     if isinstance(value, bool | str | bytes | None) or not isinstance(value, float | int | SupportsFloat):
         raise ArgumentError(f"{name} must be a number, got {value!r} ({type(value).__name__}).")
     try:
@@ -46,7 +46,7 @@ def non_negative(name: str, value: object) -> float:
 
 
 def probability(name: str, value: object, *, allow_zero: bool = False, allow_one: bool = False) -> float:
-    """Return a number between 0 and 1; the ends only where they are allowed."""
+    """Return a number between 0 and 1; the ends only if they are allowed."""
     result = number(name, value)
     low_ok = result > 0 or (allow_zero and result == 0)
     high_ok = result < 1 or (allow_one and result == 1)
@@ -57,7 +57,7 @@ def probability(name: str, value: object, *, allow_zero: bool = False, allow_one
 
 
 def count(name: str, value: object, *, minimum: int = 1) -> int:
-    """Return a whole number of at least ``minimum``; floats are refused even when they are whole."""
+    """Return a whole number of at least ``minimum``; floats are refused, also whole ones."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ArgumentError(f"{name} must be a whole number, got {value!r} ({type(value).__name__}).")
     result = int(value)
@@ -68,10 +68,10 @@ def count(name: str, value: object, *, minimum: int = 1) -> int:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Refuse a stored record whose entries are missing or of the wrong kind.
+    """Turn errors of the block, which reads a stored record, into ``ArgumentError``.
 
     Raises:
-        ArgumentError: the block found such an entry. The message says that this is not ``what``.
+        ArgumentError: an entry is missing or of the wrong type. The message says that the record is not ``what``.
     """
     try:
         yield

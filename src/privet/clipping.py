@@ -1,4 +1,4 @@
-"""The bound on what one example may add to a sum."""
+"""Bounds on the contribution of one example to a sum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, even after a crash or on a full disk, and where a user's own are kept."""
+"""Atomic and durable file writes, also after a crash or on a full disk; and the state folder of the user."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ STATE_VARIABLE = "PRIVET_STATE"
 
 
 def write_durably(path: Path, data: bytes, *, keep_previous: bool = False) -> None:
-    """Swap a file's contents in: written beside the old file, synced, renamed, and the folder synced.
+    """Replace the contents of a file atomically: write a new file, sync it, rename it, and sync the folder.
 
     Args:
         path: The file.
-        data: Its new contents.
+        data: The new contents.
         keep_previous: Keep the old contents as ``<name>.1``.
 
     Raises:
-        OSError: if the disk refuses; the old contents are untouched and nothing is left beside them.
+        OSError: the write failed. The old contents are unchanged and the new file is removed.
     """
     fresh, previous = path.with_name(path.name + ".new"), path.with_name(path.name + ".1")
     try:
@@ -43,7 +43,7 @@ def write_durably(path: Path, data: bytes, *, keep_previous: bool = False) -> No
 
 
 def state_folder() -> Path:
-    """Return the folder for what must stay on this machine: ``$PRIVET_STATE``, or the user's state folder."""
+    """Return the folder for state that stays on this machine: ``$PRIVET_STATE``, or the state folder of the user."""
     named = os.environ.get(STATE_VARIABLE)
     if named:
         return Path(named).expanduser()

@@ -1,4 +1,4 @@
-"""How clipped sums of per-example gradients are computed. No engine can change a guarantee."""
+"""Engines that compute clipped sums of per-example gradients. The engine does not change the guarantee."""
 
 from __future__ import annotations
 

@@ -1,42 +1,42 @@
-"""Every error privet raises on purpose.
+"""The exceptions of privet.
 
-All are ``ValueError`` subclasses, so ``except ValueError`` keeps working in user code. Each message says what was
-asked, what was found and what to do; messages never contain a value computed from private data.
+All are subclasses of ``ValueError``. Each message names the request, the finding and the remedy; no message contains a
+value computed from private data.
 """
 
 from __future__ import annotations
 
 
 class PrivetError(ValueError):
-    """Base of every deliberate error of this library."""
+    """Base class of all exceptions of this library."""
 
 
 class ArgumentError(PrivetError):
-    """An argument is outside the range in which its meaning (and the guarantee) is defined."""
+    """An argument is outside its valid range."""
 
 
 class PlanError(PrivetError):
-    """The pieces of a plan do not fit together, or the plan is not complete enough for what was asked."""
+    """The pieces of a plan do not fit together, or the plan is incomplete."""
 
 
 class AccountingError(PrivetError):
-    """No accountant can bound the asked event honestly."""
+    """No accountant can bound the event."""
 
 
 class TruncationError(AccountingError):
-    """Batches overflow too often for any epsilon at the asked delta."""
+    """Batches overflow so often that no epsilon exists at the requested delta."""
 
 
 class CalibrationError(AccountingError):
-    """No noise in the search range reaches the asked guarantee."""
+    """No noise in the search range reaches the requested guarantee."""
 
 
 class BudgetExceeded(PrivetError):
-    """The next step, or the plan as a whole, would spend more privacy than was allowed."""
+    """The next step, or the whole plan, would exceed the privacy budget."""
 
 
 class LedgerError(PrivetError):
-    """The ledger cannot be read, written or trusted."""
+    """The ledger cannot be read or written, or is not trustworthy."""
 
 
 class LedgerCorrupt(LedgerError):
@@ -48,27 +48,27 @@ class LedgerBusy(LedgerError):
 
 
 class LedgerWriteError(LedgerError):
-    """A row could not be made durable (full disk, read-only file system): nothing was charged and nothing may run."""
+    """A row could not be written durably (full disk, read-only file system). Nothing was charged; no step may run."""
 
 
 class LedgerMismatch(LedgerError):
-    """What ran is not what was planned and charged."""
+    """The executed run differs from the plan or from the charge."""
 
 
 class UnsupportedModel(PrivetError):
-    """A layer mixes examples, or a parameter cannot be given an exact per-example gradient."""
+    """A layer mixes examples, or a parameter has no exact per-example gradient."""
 
 
 class LossError(PrivetError):
-    """The loss handed to a private step is not one number per example."""
+    """The loss of a private step is not one number per example."""
 
 
 class LoopError(PrivetError):
-    """The training loop broke the order of a private step."""
+    """The training loop violated the order of a private step."""
 
 
 class WeightsChanged(LoopError):
-    """Something that was no private step changed what is trained, so that no guarantee can be given."""
+    """Trained weights changed outside a private step, so there is no guarantee."""
 
 
 class CheckpointError(PrivetError):
@@ -76,7 +76,7 @@ class CheckpointError(PrivetError):
 
 
 class DataError(PrivetError):
-    """A data file or data set is not what its declaration says."""
+    """A data file or data set does not match its declaration."""
 
 
 class RecipeError(PrivetError):
@@ -84,4 +84,4 @@ class RecipeError(PrivetError):
 
 
 class DependencyError(PrivetError):
-    """An optional dependency is needed and not installed."""
+    """A required optional dependency is not installed."""

@@ -1,4 +1,4 @@
-"""Shapes for noise, from public data or released with noise of their own."""
+"""Geometries of shaped noise, from public data or from a private release."""
 
 from __future__ import annotations
 

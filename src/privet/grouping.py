@@ -1,4 +1,4 @@
-"""Which parameters share a norm, and so a bound."""
+"""Groups of parameters that share a norm and a clipping bound."""
 
 from __future__ import annotations
 

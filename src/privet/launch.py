@@ -1,4 +1,4 @@
-"""How the operations of a step are launched on a device. No launch can change a guarantee."""
+"""Ways to launch the operations of a step on a device. The launch does not change the guarantee."""
 
 from __future__ import annotations
 

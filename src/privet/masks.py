@@ -1,4 +1,4 @@
-"""Which coordinates of a gradient take part in a step, and in which grain."""
+"""Masks, which select the coordinates of a gradient that take part in a step, and their granularity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is added to a clipped sum."""
+"""Noise pieces: the distribution of the noise on a clipped sum."""
 
 from __future__ import annotations
 

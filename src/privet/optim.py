@@ -1,4 +1,4 @@
-"""Optimizers that know of the noise, learning-rate schedules and averaged weights."""
+"""Noise-aware optimizers, learning-rate schedules and weight averaging."""
 
 from __future__ import annotations
 

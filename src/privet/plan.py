@@ -1,4 +1,4 @@
-"""The plan: everything that decides a run's privacy, fixed and accounted before any data is read."""
+"""The plan: all settings that decide the privacy of a run, fixed and accounted before any data is read."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class Plan:
     """One piece of each kind, and the terms of the guarantee. Immutable; every field is public.
 
     Attributes:
-        sampling: Which examples form a batch, how often, and the public divisor.
-        clipping: The bound on one example's contribution.
-        noise: What is added to each clipped sum.
+        sampling: The sampler of the batches, the number of steps, and the public divisor.
+        clipping: The bound on the contribution of one example.
+        noise: The noise on each clipped sum.
         delta: The probability with which the epsilon bound may fail; well below one over the number of records.
-        adjacency: Which two data sets must not be told apart.
-        unit: What one item of the data set stands for.
-        grouping: Which parameters share a norm.
-        mask: Which coordinates take part.
-        release: What an attacker is assumed to see.
+        adjacency: The pairs of data sets that the guarantee makes indistinguishable.
+        unit: The meaning of one item of the data set.
+        grouping: The groups of parameters that share a norm.
+        mask: The coordinates that take part.
+        release: The models that an attacker is assumed to see.
         descent: Proven constants of loss and step size; for ``Release.LAST_ITERATE``, which is refused without them.
     """
 
@@ -65,7 +65,7 @@ class Plan:
     grouping: Grouping = field(default_factory=OneGroup)
     mask: Mask = field(default_factory=NoMask)
     release: Release = Release.EVERY_ITERATE
-    # shown only where it is given
+    # left out of the repr, which then stays as it was before the field existed
     descent: StronglyConvexDescent | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ class Plan:
         self._check_descent()
         if self.clipping.norm_kind is not self.noise.norm_kind:
             raise PlanError(
-                f"{type(self.noise).__name__} noise hides contributions bounded in {self.noise.norm_kind.name}, but "
+                f"{type(self.noise).__name__} noise needs contributions bounded in {self.noise.norm_kind.name}, but "
                 f"{type(self.clipping).__name__} bounds them in {self.clipping.norm_kind.name}. Choose a matching pair."
             )
 
@@ -107,15 +107,15 @@ class Plan:
 
         Args:
             dataset_size: A declared, public number of records, never ``len`` of private data.
-            batch_size: How many records a batch has on average.
+            batch_size: The mean number of records of a batch.
             delta: The probability with which the epsilon bound may fail; well below one over the number of records.
-            epochs: How long to train; or give ``steps``.
-            steps: How long to train; or give ``epochs``.
-            epsilon: Take the least noise that keeps epsilon at or below this; or give ``noise_multiplier``.
+            epochs: Number of epochs; or give ``steps``.
+            steps: Number of steps; or give ``epochs``.
+            epsilon: Calibrate to the least noise with at most this epsilon; or give ``noise_multiplier``.
             noise_multiplier: Standard deviation of the noise over the clipping norm; or give ``epsilon``.
             clip_norm: The largest norm of one example's gradient.
-            adjacency: Which two data sets must not be told apart. The printed guarantee names it.
-            unit: What one item of the data set stands for. The printed guarantee names it.
+            adjacency: The pairs of data sets that become indistinguishable; the printed guarantee names it.
+            unit: The meaning of one item of the data set; the printed guarantee names it.
         """
         if (epsilon is None) == (noise_multiplier is None):
             raise ArgumentError(
@@ -137,14 +137,14 @@ class Plan:
             raise PlanError(f"descent must be a StronglyConvexDescent piece or None, got {self.descent!r}.")
         if self.release is Release.EVERY_ITERATE and self.descent is not None:
             raise PlanError(
-                "descent was given, but release=EVERY_ITERATE shows all iterates, so that contraction hides nothing. "
+                "descent was given, but release=EVERY_ITERATE shows all iterates, so contraction hides nothing. "
                 "Remove descent, or set release=Release.LAST_ITERATE."
             )
         self.composition  # noqa: B018 (refuses pieces without a proof)
 
     @cached_property
     def composition(self) -> Composition:
-        """The proof of what the rounds cost together."""
+        """The composition of the rounds, with its proof."""
         if self.release is Release.EVERY_ITERATE:
             return EveryIterate()
         return proven_last_iterate(
@@ -159,32 +159,32 @@ class Plan:
 
     @property
     def num_rounds(self) -> int:
-        """How many events the whole run is charged."""
+        """The number of charged events of the whole run."""
         return self.sampling.num_rounds
 
     @property
     def num_steps(self) -> int:
-        """How many logical steps the run takes."""
+        """The number of logical steps of the run."""
         return self.sampling.num_rounds * self.sampling.steps_per_round
 
     @property
     def round_event(self) -> DpEvent:
-        """What one round costs."""
+        """The cost of one round."""
         return amplified(self.sampling, self.clipping.joint_event(self.noise.event()))
 
     @property
     def segments(self) -> tuple[tuple[DpEvent, int], ...]:
-        """The rounds of the run as (event, count) stretches, in order."""
+        """The rounds of the run as (event, count) pairs, in order."""
         return ((self.round_event, self.num_rounds),)
 
     @property
     def event(self) -> DpEvent:
-        """What the whole run costs."""
+        """The cost of the whole run."""
         return self.composition.event(self.round_event, self.num_rounds)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What must hold of a run for the guarantee to be about it."""
+        """The assumptions about a run under which the guarantee holds."""
         return self._assumptions_of(self.composition)
 
     def _assumptions_of(self, composition: Composition) -> tuple[str, ...]:
@@ -202,23 +202,23 @@ class Plan:
         return self._account(self.composition, self.event, (), ())
 
     def guarantee(self) -> Guarantee:
-        """Account the plan. No data is needed, and the answer is the same before and after training."""
+        """Account the plan. This needs no data, and the result is the same before and after training."""
         return self._guarantee
 
     def spent_event(self, ledger: Charges) -> DpEvent:
-        """Return what a run with this ledger reveals; see :meth:`account`."""
+        """Return the event of a run with this ledger; see :meth:`account`."""
         return self._covering(ledger).charged(ledger, self.round_event)
 
     def account(self, ledger: Charges, *, assumptions: tuple[str, ...] = ()) -> Guarantee:
-        """Account what a ledger says was charged under this plan: the one way from a ledger to a figure.
+        """Return the guarantee of the charges of a ledger under this plan. All figures about a ledger come from here.
 
         Args:
             ledger: The ledger of a run of this plan, open or read from its file.
-            assumptions: What must hold besides what plan and ledger say: facts about the process that asks.
+            assumptions: Further assumptions, about the process that calls this.
 
         Guarantee:
-            A ledger that the plan's own composition does not cover is charged for every iterate, which is never too
-            little, and the guarantee says ``Release.EVERY_ITERATE``.
+            If the composition of the plan does not cover the ledger, every iterate is charged, which is never too
+            little, and the guarantee states ``Release.EVERY_ITERATE``.
         """
         covering = self._covering(ledger)
         reasons = ((SEEDED,) if ledger.is_seeded else ()) + ledger.why_not_private
@@ -230,19 +230,19 @@ class Plan:
         return self.composition if is_covered else EveryIterate()
 
     def is_finished(self, ledger: Charges) -> bool:
-        """Whether a run with this ledger used up the plan and, where only its end is released, came to that end."""
+        """Whether a run with this ledger executed all rounds and, if the last iterate is released, was completed."""
         is_used_up = ledger.charged_rounds >= self.num_rounds
         return is_used_up and (ledger.is_complete or not self.composition.needs_completion)
 
     @property
     def not_private_because(self) -> tuple[str, ...]:
-        """Why no run of this plan is private, if one of its pieces takes the guarantee away."""
+        """The reasons why no run of this plan is private; empty for a private plan."""
         reasons = (self.clipping.not_private_because, self.noise.not_private_because)
         return tuple(reason for reason in reasons if reason is not None)
 
     @property
     def holds_bounds(self) -> bool:
-        """Whether engines hold every contribution to its bound: always, unless clipping takes the guarantee away."""
+        """Whether engines hold every contribution to its bound: true for every private clipping piece."""
         return self.clipping.not_private_because is None
 
     def _account(
@@ -263,7 +263,7 @@ class Plan:
         """Return this plan with the least noise that keeps epsilon at or below the target.
 
         Raises:
-            PlanError: if no noise can make the plan private.
+            PlanError: no noise makes the plan private.
         """
         if self.not_private_because:
             raise PlanError(f"No noise makes this plan private: {'; '.join(self.not_private_because)}.")
@@ -277,15 +277,15 @@ class Plan:
 
     @cached_property
     def epsilon_by_round(self) -> list[tuple[int, float]]:
-        """A short table of (rounds run, epsilon spent at most), for progress displays.
+        """A short table of (number of rounds, upper bound on epsilon), for progress displays.
 
-        When only the last iterate is released, a row says what a plan of so many rounds would cost.
+        If only the last iterate is released, a row states the cost of a plan of that many rounds.
         """
         table = self.composition.epsilon_table
         return table(self.round_event, self.num_rounds, delta=self.delta, adjacency=self.adjacency)
 
     def to_dict(self) -> dict[str, Any]:
-        """Write the plan as plain values that JSON and TOML can hold."""
+        """Return the plan as plain values for JSON and TOML."""
         pieces = {
             name: codec.encode_piece(getattr(self, name), family, where=name) for name, family in _FAMILIES.items()
         }
@@ -318,27 +318,31 @@ class Plan:
 
     @property
     def hash(self) -> str:
-        """Fingerprint of the plan, stamped on every ledger row; see :mod:`privet.mechanism.fingerprint`."""
+        """Fingerprint of the plan, which every ledger row contains; see :mod:`privet.mechanism.fingerprint`."""
         return fingerprint(self, {**codec.NAMES, Plan: "plan"})
 
     @property
     def former_hashes(self) -> tuple[str, ...]:
-        """The names that this plan had in earlier formats: ledgers that were begun under them keep them."""
+        """The fingerprints of this plan in earlier formats, for ledgers that were started with them."""
         former = former_fingerprint(self)
         return () if former is None else (former,)
 
-    def matches_hash(self, told: object) -> bool:
-        """Whether a file that names its plan by this fingerprint means this plan, in whatever format it was written."""
-        return told == self.hash or told in self.former_hashes
+    def matches_hash(self, stored: object) -> bool:
+        """Whether a stored fingerprint, of any format, is that of this plan."""
+        return stored == self.hash or stored in self.former_hashes
 
 
 def _hint(piece: object, protocol: type) -> str:
-    """Say what is wrong with something that is no piece: a class, or the members that it lacks."""
+    """Return a hint for a value that is no piece: the call of a class, or the missing members."""
     if isinstance(piece, type):
         return f" Did you mean {piece.__name__}(...)?"
-    asked = [name for name in vars(protocol) if not name.startswith("_")]
-    lacks = [name for name in asked if not hasattr(type(piece), name) and not hasattr(piece, name)]
-    return "" if len(lacks) == len(asked) else f" It lacks {', '.join(lacks)}, and nothing about a piece is guessed."
+    required = [name for name in vars(protocol) if not name.startswith("_")]
+    lacks = [name for name in required if not hasattr(type(piece), name) and not hasattr(piece, name)]
+    return (
+        ""
+        if len(lacks) == len(required)
+        else f" It lacks {', '.join(lacks)}, and nothing about a piece is guessed. Write them."
+    )
 
 
 def _member(kind: Any, value: object, where: str) -> Any:

@@ -1,4 +1,4 @@
-"""Which records form a batch, and how often."""
+"""Samplers, which draw the records of each batch."""
 
 from __future__ import annotations
 

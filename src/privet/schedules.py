@@ -1,4 +1,4 @@
-"""How much of a gradient a mask leaves out, as training goes on."""
+"""Schedules of the share of coordinates that a mask drops during training."""
 
 from __future__ import annotations
 

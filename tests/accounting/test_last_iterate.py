@@ -174,9 +174,9 @@ REFUSED = {
     "shuffle": ({"sampling": Shuffle(batches=5, epochs=5, expected_batch_size=10)}, "Shuffle draws batches at random"),
     "add-or-remove": (
         {"sampling": FullBatch(steps=5, expected_batch_size=9), "adjacency": Adjacency.ADD_REMOVE},
-        "number of records is not public",
+        "number of records is secret",
     ),
-    "per-layer": ({"grouping": PerLayer()}, "PerLayer clips parts of a gradient apart"),
+    "per-layer": ({"grouping": PerLayer()}, "PerLayer clips groups separately"),
     "bounds-per-group": ({"clipping": Threshold(norm=(2.0,))}, "not proven to keep a loss convex"),
     "automatic": ({"clipping": Automatic(norm=2.0)}, "Automatic changes gradients"),
     "keep-or-drop": ({"clipping": KeepOrDrop(norm=2.0, cutoff=4.0)}, "KeepOrDrop changes gradients"),

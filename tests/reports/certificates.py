@@ -36,7 +36,7 @@ def plan_of(
 
 
 def spend(folder: Path, plan: Plan, *, rounds: int | None = None, blocks: int = 1) -> Path:
-    """Charge and use rounds of a plan in a new folder, in ``blocks`` rows, and close the ledger."""
+    """Charge and use so many rounds of a plan in a new folder, in as many rows, and close the ledger."""
     folder.mkdir(parents=True, exist_ok=True)
     total = plan.num_rounds if rounds is None else rounds
     with Ledger.create(folder / "ledger.jsonl", plan=plan.to_dict(), plan_hash=plan.hash) as ledger:
@@ -46,5 +46,5 @@ def spend(folder: Path, plan: Plan, *, rounds: int | None = None, blocks: int = 
             for _ in range(min(count, 3)):
                 ledger.check(done(plan.round_event))
             for _ in range(max(0, count - 3)):
-                ledger._at_hand.take("check")
+                ledger._at_hand.take("use")
     return folder

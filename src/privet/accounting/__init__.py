@@ -1,4 +1,4 @@
-"""What a private step costs: events in, guarantees out, and the ledger that proves it. Never imports torch."""
+"""Accounting: guarantees from events, calibration, and the ledger of charges. Never imports torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from privet.accounting.guarantee import guarantee as guarantee_of
     from privet.accounting.ledger import Ledger as Ledger
 
-    __all__ = ["guarantee_of"]  # no redundant alias says that this one is public
+    __all__ = ["guarantee_of"]  # public, although the import alias differs from the name
 else:
     __getattr__, __dir__ = lazily(
         __name__,

@@ -1,4 +1,4 @@
-"""Batch sizes: what each sampler wastes in an epoch, and which expected batch fits a physical batch best."""
+"""Waste of each sampler in an epoch, and the best expected batch size for a physical batch size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privet.mechanism.events import DpEvent
 from privet.mechanism.truncated import TruncatedPoisson, expected_kept, overflow_probability
 from privet.vocabulary import Adjacency
 
-# Golden section on whole numbers; the search ends when the bracket holds this share of the physical batch.
+# Golden-section search on whole numbers; it ends when the bracket has this share of the physical batch.
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _SEARCH_WIDTH = 0.02
 
@@ -27,11 +27,11 @@ class Waste:
     Attributes:
         sampler: Name of the sampling piece.
         steps: Steps per epoch.
-        physical_batches: Expected passes of a full physical batch per epoch.
+        physical_batches: Expected number of physical batches per epoch.
         never_seen: Expected share of the records that no step of an epoch uses.
         stragglers: Share of the steps whose batch does not fit into one physical batch.
-        dropped: Share of the sampled records that are thrown away.
-        padding: Share of the slots of physical batches that stay empty.
+        dropped: Share of the sampled records that truncation drops.
+        padding: Share of empty slots in the physical batches.
     """
 
     sampler: str
@@ -47,18 +47,19 @@ class Waste:
 
 
 def never_seen_share(*, rate: float, steps: float) -> float:
-    """Return the chance that independent draws at ``rate`` miss a record in all ``steps``: ``(1 - rate)^steps``."""
+    """Return the probability that a record is in none of ``steps`` independent draws: ``(1 - rate)^steps``."""
     rate = checks.probability("rate", rate, allow_zero=True, allow_one=True)
     return 0.0 if rate == 1 else math.exp(checks.positive("steps", steps) * math.log1p(-rate))
 
 
 def waste_table(*, dataset_size: int, batch_size: int, physical_batch_size: int) -> list[Waste]:
-    """Compare the samplers at one logical batch size on hardware that runs batches of one physical size.
+    """Compare the samplers at one logical batch size on hardware with a fixed physical batch size.
 
-    Every figure is exact: binomial tails, no simulation. An epoch is as many steps as cover the data once, rounded up.
+    Every figure is exact, from binomial tails. The steps of an epoch are the data set size over the batch size, rounded
+    up.
 
-    Edge cases: batches larger than the data are refused; a physical batch smaller than the logical one is run several
-    times per step, except by truncated sampling, which throws the rest away.
+    Edge cases: batches larger than the data are refused. If the physical batch is smaller than the logical one, a step
+    runs several physical batches, except under truncated sampling, which drops the rest.
     """
     size, batch = checks.count("dataset_size", dataset_size), checks.count("batch_size", batch_size)
     physical = checks.count("physical_batch_size", physical_batch_size)
@@ -81,7 +82,7 @@ def _tail(size: int, rate: float) -> Callable[[int], float]:
 
 def _poisson(size: int, rate: float, steps: int, physical: int) -> Waste:
     over = _tail(size, rate)
-    # The expected number of passes is the sum of the chances that a first, a second, ... is needed.
+    # The expected number of passes is the sum over k of the probability that a k-th pass is needed.
     some = 1.0 if rate == 1 else -math.expm1(size * math.log1p(-rate))
     passes = some
     for limit in range(physical, size, physical):
@@ -114,7 +115,7 @@ def _truncated(size: int, rate: float, steps: int, physical: int) -> Waste:
 
 
 def _level(size: int, steps: int) -> list[tuple[int, int]]:
-    """Return the sizes of level batches, each with how many there are."""
+    """Return the sizes of equal batches, up to one record, each with its count."""
     return [(size // steps + 1, size % steps), (size // steps, steps - size % steps)]
 
 
@@ -134,14 +135,14 @@ def _fixed(sampler: str, sizes: list[tuple[int, int]], physical: int, never_seen
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSuggestion:
-    """The expected batch that wastes least of a fixed physical batch.
+    """The best expected batch size for a fixed physical batch size.
 
     Attributes:
-        sampling: The sampling piece with that batch.
-        noise_multiplier: The least noise that keeps the asked guarantee with it.
-        noise_over_signal: Noise multiplier over the expected number of records that stay: the noise on their mean
-            gradient, over the clipping bound.
-        overflow_probability: How often a step samples more records than fit.
+        sampling: The sampling piece with that batch size.
+        noise_multiplier: The least noise that reaches the target guarantee.
+        noise_over_signal: Noise multiplier over the expected number of kept records: the noise on their mean gradient
+            over the clipping bound.
+        overflow_probability: Probability that a step samples more records than fit.
     """
 
     sampling: TruncatedPoisson
@@ -153,10 +154,10 @@ class BatchSuggestion:
 def suggest_batch(
     *, physical: int, dataset_size: int, steps: int, epsilon: float, delta: float, adjacency: Adjacency
 ) -> BatchSuggestion:
-    """Find the expected batch that costs least when every step runs one physical batch of fixed size.
+    """Find the expected batch size with the least noise on the mean gradient, for steps of one physical batch.
 
-    A step costs the same however full its batch is, so what counts is the noise on the mean gradient. A larger expected
-    batch divides the noise by more, until truncation sets in and more noise is needed than the division gains.
+    The running time of a step does not depend on the number of filled slots. A larger expected batch divides the noise
+    by more, until truncation needs more additional noise than the division gains.
 
     Args:
         physical: Slots of the physical batch.
@@ -164,11 +165,11 @@ def suggest_batch(
         steps: Number of steps.
         epsilon: The budget.
         delta: In (0, 1).
-        adjacency: Which two data sets are meant to look alike.
+        adjacency: The neighbouring relation of data sets.
 
-    Guarantee: the returned noise multiplier was accounted with the returned sampling and fits the budget. The search is
-    exact to about two percent of the physical batch, where the curve is flat.
-    Edge cases: a physical batch as large as the data is filled entirely.
+    Guarantee: the returned noise multiplier was accounted with the returned sampling and fits the budget. The batch
+    size is accurate to about two percent of the physical batch; the cost is flat there.
+    Edge cases: a physical batch as large as the data holds all records.
     """
     physical, size = checks.count("physical", physical), checks.count("dataset_size", dataset_size)
     steps = checks.count("steps", steps)
@@ -202,7 +203,7 @@ def suggest_batch(
 
 
 def _least(cost: Callable[[int], float], low: int, high: int) -> int:
-    """Return a whole number at which a function with one valley is within a small share of its least."""
+    """Return a whole number near the minimum of a unimodal function."""
     width = max(1, round(_SEARCH_WIDTH * high))
     while high - low > max(2, width):
         left = high - round(_GOLDEN * (high - low))

@@ -1,4 +1,4 @@
-"""Solve for noise or for steps, always on the safe side: what is returned was itself accounted and fits the budget."""
+"""Calibration of noise and epsilon tables. A returned multiplier was itself accounted and fits the budget."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Measure: TypeAlias = Callable[[DpEvent, float, Adjacency], float]
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 1e-2, 1e6
 _ITERATIONS = 100
 _FAST_PLD = PLD(coarsest_spacing=1e-2)
-# Points of loss distributions that a table may compose, and the number of rows that are composed in any case.
+# Largest number of grid points that a table composes, and the smallest number of composed rows.
 _TABLE_POINTS, _FEWEST_ROWS = 2_000_000, 4
 
 
@@ -34,15 +34,15 @@ def calibrate_noise(
     """Return the smallest noise multiplier whose event stays within (epsilon, delta).
 
     Args:
-        make_event: From a noise multiplier to everything that will be released; more noise must not reveal more.
+        make_event: Returns the event of the whole run for a noise multiplier; more noise must not reveal more.
         epsilon: The budget, positive and finite.
         delta: In (0, 1).
-        adjacency: Which two data sets are meant to look alike.
-        rel_tol: How far below the budget the answer may stay, or how far above the smallest possible noise.
+        adjacency: The neighbouring relation of data sets.
+        rel_tol: Relative tolerance: of epsilon below the budget, or of the multiplier above the smallest possible one.
 
     Guarantee: the event of the returned multiplier was accounted as for a report, and its epsilon is within the budget.
-    Edge cases: a budget that any noise meets gives the smallest multiplier searched, 0.01; one that multiplier 1e6
-    still exceeds (other releases spent it) raises ``CalibrationError``.
+    Edge cases: if the smallest multiplier of the search, 0.01, meets the budget, it is returned; if multiplier 1e6
+    exceeds the budget (other releases spent it), ``CalibrationError`` is raised.
     """
     target = checks.positive("epsilon", epsilon)
     tolerance = checks.probability("rel_tol", rel_tol)
@@ -59,9 +59,9 @@ def calibrate_noise(
             f"Even noise multiplier {LARGEST_MULTIPLIER:g} spends more than epsilon = {target:g} at delta = {delta:g}. "
             "Allow a larger epsilon or delta, or release less."
         )
-    # From cheap to exact: each answer is an upper end close to the next one.
+    # From cheap to exact: each result is a close upper end for the next search.
     bracket = _bisect(spent_by(_spent_rdp), target, low, high, 1e-3)
-    nearby = _refine(spent_by(_spent_nearly), target, low, bracket, tolerance)
+    nearby = _refine(spent_by(_spent_coarse), target, low, bracket, tolerance)
     return math.exp(_refine(spent, target, low, nearby, tolerance))
 
 
@@ -74,21 +74,21 @@ def quick_noise(
     adjacency: Adjacency,
     rel_tol: float = 1e-3,
 ) -> float:
-    """Return a noise multiplier near the one that ``calibrate_noise`` gives, from a guess that is near it.
+    """Return an approximation of ``calibrate_noise``, from a guess close to it.
 
-    For comparing many settings: a coarse grid, so the noise is up to about 0.1 percent more than is needed.
+    It is for comparisons of many settings: the grid is coarse, so the noise is up to about 0.1 percent too large.
     """
     target, low = checks.positive("epsilon", epsilon), math.log(SMALLEST_MULTIPLIER)
     start = max(low + 1.0, math.log(checks.positive("guess", guess)))
 
     def spent(log_multiplier: float) -> float:
-        return _spent_nearly(make_event(math.exp(log_multiplier)), delta, adjacency)
+        return _spent_coarse(make_event(math.exp(log_multiplier)), delta, adjacency)
 
     return math.exp(_refine(spent, target, low, start, rel_tol))
 
 
 def spent_epsilon(event: DpEvent, *, delta: float, adjacency: Adjacency) -> float:
-    """Return the epsilon that a guarantee for this event would report."""
+    """Return the epsilon that a guarantee for this event reports."""
     return _spent(event, delta, adjacency)
 
 
@@ -100,14 +100,14 @@ def _spent_rdp(event: DpEvent, delta: float, adjacency: Adjacency) -> float:
     return RDP().epsilon(event, delta=delta, adjacency=adjacency)
 
 
-def _spent_nearly(event: DpEvent, delta: float, adjacency: Adjacency) -> float:
+def _spent_coarse(event: DpEvent, delta: float, adjacency: Adjacency) -> float:
     """Return an upper bound within about 0.1 percent of the reported epsilon, several times faster."""
     accountant = tightest(event, adjacency, delta, pld=_FAST_PLD)
     return accountant.epsilon(event, delta=delta, adjacency=adjacency)
 
 
 def _bisect(spent: Callable[[float], float], target: float, low: float, high: float, width: float) -> float:
-    """Return a point with spent <= target, at most ``width`` above the crossing; ``high`` must be one."""
+    """Return a point with spent <= target, at most ``width`` above the crossing; ``high`` must be such a point."""
     while high - low > width:
         middle = (low + high) / 2
         low, high = (middle, high) if spent(middle) > target else (low, middle)
@@ -117,13 +117,13 @@ def _bisect(spent: Callable[[float], float], target: float, low: float, high: fl
 def _refine(spent: Callable[[float], float], target: float, low: float, high: float, tolerance: float) -> float:
     """Return a point with target * (1 - tolerance) <= spent <= target, by the secant rule on logarithms.
 
-    Invariant: ``low`` overspends; ``high``, once evaluated, does not. The secant aims a little below the target, so
-    that it lands on the safe side; whenever it leaves the bracket or converges slowly, the bracket is halved.
+    Invariant: ``low`` exceeds the target; ``high``, once evaluated, does not. The secant aims slightly below the
+    target, so that the result is on the safe side. If it leaves the bracket or converges slowly, the bracket is halved.
     """
     at_high, slope = spent(high), -1.5
     stride = tolerance
     while at_high > target:
-        # The cheaper measure that gave this end may differ in the last digits: step up until the end is safe.
+        # The cheaper measure of the earlier search differs in the last digits: step up until the end is safe.
         low, high, stride = high, high + stride, stride * 2
         at_high = spent(high)
     aim = target * (1 - tolerance / 2)
@@ -148,10 +148,10 @@ def _refine(spent: Callable[[float], float], target: float, low: float, high: fl
 def epsilon_table(
     round_event: DpEvent, num_rounds: int, *, delta: float, adjacency: Adjacency, num_points: int = 24
 ) -> list[tuple[int, float]]:
-    """Return rows (rounds, epsilon spent by then), for a progress line that never runs an accountant itself.
+    """Return rows (number of rounds, upper bound on epsilon), for a progress line without an accountant.
 
-    The rows begin at round 0 and end at ``num_rounds``, whose epsilon is the reported one. Between rows, the next
-    row's epsilon is the bound to show.
+    The rows begin at round 0 and end at ``num_rounds``, whose epsilon is the reported one. Between two rows the epsilon
+    of the later row is a valid bound.
 
     Guarantee: every row is an upper bound, and the rows never decrease.
     Edge cases: no rounds give the single row (0, 0.0).
@@ -160,26 +160,26 @@ def epsilon_table(
     rows = checks.count("num_points", num_points, minimum=2)
     if total == 0:
         return [(0, 0.0)]
-    # Epsilon grows like the root of the rounds, so rows lie on a square: even steps of epsilon.
+    # Epsilon grows like the root of the rounds: a quadratic spacing of rounds gives even steps of epsilon.
     rounds = sorted({max(1, round(total * (row / (rows - 1)) ** 2)) for row in range(1, rows)})
     bound = spent_epsilon(dp_event.SelfComposedDpEvent(round_event, total), delta=delta, adjacency=adjacency)
-    # After how many rows one is composed; the others are bounded in a cheaper way.
+    # Every how many rows one row is composed; RDP bounds the others.
     affordable = num_affordable_rows(round_event, total, adjacency=adjacency, num_rows=len(rounds))
     every = math.ceil(len(rounds) / affordable)
     table = [(total, bound)]
     for index, count in enumerate(reversed(rounds[:-1]), start=1):
         event = dp_event.SelfComposedDpEvent(round_event, count)
-        here = (_spent_rdp if index % every else _spent_nearly)(event, delta, adjacency)
-        # A later round's bound holds for an earlier one too: fewer releases reveal no more.
+        here = (_spent_rdp if index % every else _spent_coarse)(event, delta, adjacency)
+        # The bound of a later round holds for an earlier one: fewer releases do not reveal more.
         bound = min(bound, here)
         table.append((count, bound))
     return [(0, 0.0), *reversed(table)]
 
 
 def num_affordable_rows(round_event: DpEvent, num_rounds: int, *, adjacency: Adjacency, num_rows: int) -> int:
-    """Return for how many of so many rows of a table the epsilon can be composed in reasonable time; at least four.
+    """Return the number of table rows whose epsilon can be composed in reasonable time; at least four.
 
-    Edge cases: events that another accountant handles are quick, and all rows are affordable.
+    Edge cases: events of other accountants are fast, so all rows are affordable.
     """
     event = dp_event.SelfComposedDpEvent(round_event, num_rounds)
     if _FAST_PLD.supports(event, adjacency) is not None:

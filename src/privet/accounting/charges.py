@@ -1,4 +1,4 @@
-"""What a ledger tells the accountant: everything on which a guarantee depends besides the plan, and nothing else."""
+"""The interface of a ledger to accounting: all inputs of a guarantee other than the plan."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from privet.mechanism.events import DpEvent
 
 
 class Charges(Protocol):
-    """A ledger, open or read from a file, as :meth:`privet.plan.Plan.account` sees it.
+    """A ledger, open or read from a file, as :meth:`privet.plan.Plan.account` uses it.
 
-    Guarantee: whoever states a figure takes it from these answers and the plan, so that two statements about one
-    ledger cannot differ.
+    Guarantee: every figure is computed from these properties and the plan, so two statements about one ledger cannot
+    differ.
     """
 
     @property
@@ -23,12 +23,12 @@ class Charges(Protocol):
 
     @property
     def charged_rounds(self) -> int:
-        """How many rounds are charged in all."""
+        """The total number of charged rounds."""
         ...
 
     @property
     def is_complete(self) -> bool:
-        """Whether a row says that the plan was carried out to its end."""
+        """Whether a row records that the plan was completed."""
         ...
 
     @property
@@ -38,32 +38,23 @@ class Charges(Protocol):
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the guarantee rests on besides what follows from the plan."""
+        """Assumptions of the guarantee other than those of the plan."""
         ...
 
     @property
     def why_not_private(self) -> tuple[str, ...]:
-        """Why nothing is promised, besides a seed; empty where something is."""
+        """Reasons, other than a seed, why there is no guarantee; empty if there is one."""
         ...
 
     @property
     def tried(self) -> tuple[str, ...]:
-        """Why experiments, and no proof, say that examples were kept apart; empty where it was proven."""
+        """Reasons why the isolation of examples was tested and not proven; empty if it was proven."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class HypotheticalCharges:
-    """Charges that no ledger holds, for the cost of what might be run.
-
-    Attributes:
-        charged: Events with their numbers of rounds.
-        is_complete: Whether the plan is supposed to be carried out to its end.
-        is_seeded: Whether the user is supposed to choose the seed.
-        assumptions: What the guarantee would rest on besides what follows from the plan.
-        why_not_private: Why nothing would be promised.
-        tried: What would be tried by experiment instead of proven.
-    """
+    """Charges without a ledger, for the cost of a hypothetical run; the attributes are those of :class:`Charges`."""
 
     charged: Sequence[tuple[DpEvent, int]]
     is_complete: bool = False

@@ -1,7 +1,7 @@
-"""What the rounds of a plan cost together: one proof for each way in which a run may be released.
+"""Composition of the rounds of a plan, with one proof for each kind of release.
 
-A round has a price of its own. What several rounds cost depends on what is released of them: every iterate, or the
-last one alone; and on the noise, if that of one round is used again in another.
+Every round has a cost. The cost of several rounds depends on the release (every iterate, or only the last one) and on
+the noise (independent in each round, or reused).
 """
 
 from __future__ import annotations
@@ -17,51 +17,51 @@ from privet.vocabulary import Adjacency, Release
 
 
 class Composition(Protocol):
-    """How the rounds of a run compose. Plan, ledger checks, audits and reports ask it, and nothing else."""
+    """The composition of the rounds of a run. Plan, ledger checks, audits and reports use only this interface."""
 
     @property
     def released(self) -> Release:
-        """What an attacker is assumed to see."""
+        """The models that an attacker is assumed to see."""
         ...
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What must hold of a run for the rounds to compose so, besides what each round needs."""
+        """Assumptions of this composition about a run, in addition to those of each round."""
         ...
 
     @property
     def needs_completion(self) -> bool:
-        """Whether a run must have come to its planned end to be covered."""
+        """Whether the proof covers only completed runs."""
         ...
 
     def event(self, round_event: DpEvent, rounds: int) -> DpEvent:
-        """Return what this many rounds reveal together, given what one of them costs."""
+        """Return the event of this many rounds, given the event of one round."""
         ...
 
     def covers(self, ledger: Charges, round_event: DpEvent, rounds: int) -> bool:
-        """Whether a run with this ledger, planned for this many rounds, is one that the proof is about."""
+        """Whether the proof covers a run with this ledger that was planned for this many rounds."""
         ...
 
     def charged(self, ledger: Charges, round_event: DpEvent) -> DpEvent:
-        """Return what a run that is covered has revealed, by its ledger."""
+        """Return the event of a covered run, from its ledger."""
         ...
 
     def stated(self, found: Guarantee) -> Guarantee:
-        """Return a guarantee that names the proof it rests on."""
+        """Return the guarantee with the name of this proof as its accountant."""
         ...
 
     def epsilon_table(
         self, round_event: DpEvent, rounds: int, *, delta: float, adjacency: Adjacency
     ) -> list[tuple[int, float]]:
-        """Return a short table of (rounds run, epsilon spent at most)."""
+        """Return a short table of (number of rounds, upper bound on epsilon)."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class EveryIterate:
-    """Every round is released and has noise of its own: the events of all rounds compose adaptively.
+    """Every round is released and has independent noise: the events of all rounds compose adaptively.
 
-    Guarantee: holds for every ledger, whatever it charges and however its run ended.
+    Guarantee: covers every ledger, with any charges and any end of its run.
     """
 
     @property

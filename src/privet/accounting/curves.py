@@ -1,4 +1,4 @@
-"""Privacy curves: everything one composed mechanism reveals, computed once and read at any epsilon or delta."""
+"""Privacy curves of composed mechanisms: computed once, evaluated at any epsilon or delta."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class PrivacyCurve(Protocol):
 
     @property
     def accountant(self) -> str:
-        """Name of the accountant that drew the curve."""
+        """Name of the accountant that computed the curve."""
         ...
 
     def epsilon(self, delta: float) -> float:
-        """Return an epsilon >= 0 at which the given delta, in (0, 1), is enough; inf when there is none."""
+        """Return an epsilon >= 0 with delta(epsilon) <= delta, for delta in (0, 1); inf if there is none."""
         ...
 
     def deltas(self, epsilons: Array) -> Array:
@@ -55,8 +55,7 @@ class GaussianCurve:
         return gaussian_dp.gdp_deltas(self.total_mu, checked(epsilons))
 
     def mu(self, delta: float) -> float | None:
-        """See ``PrivacyCurve``; exact, and for every delta."""
-        return self.total_mu
+        return self.total_mu  # exact, for every delta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,35 +66,34 @@ class LossCurves:
     accountant: str = "PLD"
 
     def epsilon(self, delta: float) -> float:
-        """See ``PrivacyCurve``; below 1e-12 rounding would speak, so smaller deltas are refused."""
+        """Return epsilon; a delta below 1e-12 is refused, because rounding errors dominate there."""
         delta = checks.probability("delta", delta)
         if delta < SMALLEST_PLD_DELTA:
             raise AccountingError(
-                f"Loss distributions are trusted down to delta = {SMALLEST_PLD_DELTA}, asked was {delta!r}. Use RDP."
+                f"Loss distributions are accurate down to delta = {SMALLEST_PLD_DELTA}, got {delta!r}. Use RDP."
             )
         return finite_or_infinite(max(direction.epsilon(delta) for direction in self.directions))
 
     def deltas(self, epsilons: Array) -> Array:
-        """See ``PrivacyCurve``; values below 1e-12 are rounded up to it."""
+        """Return delta at each epsilon; values below 1e-12 are rounded up to 1e-12."""
         at = checked(epsilons)
         highest = np.max([direction.delta(at) for direction in self.directions], axis=0)
         return np.asarray(np.maximum(highest, SMALLEST_PLD_DELTA))
 
     def mu(self, delta: float) -> float | None:
-        """See ``PrivacyCurve``; checked on a grid up to epsilon(delta), each cell by its less favourable corners."""
         return covering_mu(self, delta)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RenyiCurve:
-    """The curve that follows from Renyi divergences: always an upper bound, typically 5 to 20 percent too high."""
+    """The curve from Renyi divergences: always an upper bound, typically 5 to 20 percent too high."""
 
     orders: Array
     divergences: Array
     accountant: str = "RDP"
 
     def epsilon(self, delta: float) -> float:
-        """See ``PrivacyCurve``; the conversion of Canonne, Kamath and Steinke (2020, Proposition 12)."""
+        """Return epsilon by the conversion of Canonne, Kamath and Steinke (2020, Proposition 12)."""
         delta = checks.probability("delta", delta)
         a, r = self.orders, np.maximum(self.divergences, _SMALLEST_DIVERGENCE)
         if float(self._log_total_variation()) <= math.log(delta):
@@ -108,13 +106,12 @@ class RenyiCurve:
         a, r = self.orders, np.maximum(self.divergences, _SMALLEST_DIVERGENCE)
         with np.errstate(invalid="ignore"):
             logs = (a - 1) * (r - at + np.log1p(-1 / a)) - np.log(a)
-        # An infinite epsilon against an infinite divergence says nothing: delta 1.
+        # An infinite epsilon with an infinite divergence gives no bound: delta 1.
         lowest = np.nan_to_num(logs, nan=0.0, posinf=0.0).min(axis=1)
         return np.asarray(np.exp(np.minimum(np.minimum(lowest, self._log_total_variation()), 0.0)))
 
     def mu(self, delta: float) -> float | None:
-        """See ``PrivacyCurve``; Renyi divergences bound small epsilons too badly to say anything useful."""
-        return None
+        return None  # Renyi divergences bound small epsilons too loosely for a useful mu
 
     def _log_total_variation(self) -> float:
         # Bretagnolle and Huber: total variation is at most sqrt(1 - exp(-KL)), and KL is at most every divergence.
@@ -128,7 +125,7 @@ def covering_mu(curve: PrivacyCurve, delta: float) -> float:
     if math.isinf(top):
         return math.inf
     grid = np.linspace(0.0, top, _MU_POINTS + 1)
-    # Delta at the left end of a cell must fit under the Gaussian curve at its right end: then all between fits.
+    # If delta at the left end of a cell is below the Gaussian curve at its right end, the whole cell is below it.
     return gaussian_dp.smallest_mu(grid[1:], curve.deltas(grid[:-1]))
 
 
@@ -144,7 +141,9 @@ def checked(epsilons: Array) -> Array:
 
 
 def finite_or_infinite(epsilon: float) -> float:
-    """Return an accountant's result, or refuse it: a NaN or negative epsilon must never reach a report."""
+    """Return the result of an accountant; refuse NaN and negative values, which must never reach a report."""
     if not epsilon >= 0:
-        raise AccountingError(f"The accountant returned {epsilon!r}, which is no epsilon. This is a defect of privet.")
+        raise AccountingError(
+            f"The accountant returned {epsilon!r}, which is no epsilon. This is a bug of privet; please report it."
+        )
     return float(epsilon)

@@ -1,4 +1,4 @@
-"""What an event amounts to, in the few numbers that every accountant needs."""
+"""Sorts an event into the releases that the accountants compose."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ __all__ = ["Releases", "SampledGaussian", "Selection", "read_releases"]
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """A search of random length that releases only the best of its runs.
+    """A search with a random number of runs that releases only the best one.
 
     Attributes:
-        one_run: What a single run reveals.
+        one_run: The releases of a single run.
         mean: Expected number of runs.
-        shape: Shape of the truncated negative binomial that draws it: 1 geometric, 0 logarithmic, inf Poisson.
+        shape: Shape of the truncated negative binomial distribution of the number of runs: 1 geometric, 0 logarithmic,
+            inf Poisson.
     """
 
     one_run: Releases
@@ -51,16 +52,16 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class Releases:
-    """An event, sorted into what can be added up exactly and what needs numerical composition.
+    """An event, sorted into releases with a closed-form sum and releases that need numerical composition.
 
     Attributes:
-        signal_to_noise: Root of the sum of 1 / z^2 over all Gaussian releases on the whole data set (0: none).
+        signal_to_noise: Root of the sum of 1 / z^2 over all Gaussian releases on the whole data set; 0 for none.
         sampled: The Gaussian releases on Poisson samples, equal ones merged.
-        nothing_hidden: True when some release has no noise: no finite epsilon exists.
-        unknown: Names of events that are none of these; empty when the rest of the fields says everything.
-        others: All other single releases, each with how often it happens.
-        selections: Searches, each with how often it happens.
-        total_variation: Probability with which the run may differ from what is described, over all steps.
+        nothing_hidden: Whether some release has no noise, so that no finite epsilon exists.
+        unknown: Names of unknown events; empty if the other fields describe the whole event.
+        others: All other single releases, each with its count.
+        selections: Searches, each with its count.
+        total_variation: Probability, over all steps, that the run differs from the described one.
     """
 
     signal_to_noise: float
@@ -73,7 +74,7 @@ class Releases:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the event reveals nothing at all, apart from a difference in total variation."""
+        """Whether the event has no release, apart from a difference in total variation."""
         return not (
             self.signal_to_noise
             or self.sampled
@@ -86,7 +87,7 @@ class Releases:
 
 @dataclass
 class _Sorter:
-    """Takes parts one by one; what a part is decides where it is added."""
+    """Collects the parts of an event by type."""
 
     precision: float = 0.0
     nothing_hidden: bool = False
@@ -116,11 +117,11 @@ class _Sorter:
         else:
             self.sampled[rate, multiplier] = self.sampled.get((rate, multiplier), 0) + count
 
-    def _hides(self, rate: float, noise: float) -> bool:
-        """Sort out releases that reveal nothing or everything; say whether one is left to be accounted."""
+    def _needs_accounting(self, rate: float, noise: float) -> bool:
+        """Return False for a release that reveals nothing or everything, and record the second case."""
         if rate == 0 or math.isinf(noise):
             return False
-        # The square of less underflows; infinity is the safe answer to so little noise.
+        # The square of a smaller number underflows; an infinite epsilon is a safe answer.
         is_some = noise > _LEAST_NOISE
         self.nothing_hidden = self.nothing_hidden or not is_some
         return is_some
@@ -134,35 +135,35 @@ class _Sorter:
             rate, inner = float(part.sampling_probability), list(flatten(part.event))
         multiplier = _fused(inner)
         if multiplier is not None:
-            if self._hides(rate, multiplier):
+            if self._needs_accounting(rate, multiplier):
                 self._add_gaussian(rate, multiplier, count)
             return
-        # Several releases on one and the same sample are no composition of sampled releases.
+        # Several releases on the same sample are not a composition of sampled releases.
         one = inner[0][0] if len(inner) == 1 and inner[0][1] == 1 else None
         if isinstance(one, dp_event.LaplaceDpEvent):
-            if self._hides(rate, float(one.noise_multiplier)):
+            if self._needs_accounting(rate, float(one.noise_multiplier)):
                 self._add_other(SampledLaplace(rate=rate, noise_multiplier=float(one.noise_multiplier)), count)
         elif isinstance(one, PureDpEvent):
-            if self._hides(rate, math.inf if one.epsilon == 0 else 1 / one.epsilon):
+            if self._needs_accounting(rate, math.inf if one.epsilon == 0 else 1 / one.epsilon):
                 self._add_other(SampledPure(rate=rate, epsilon=float(one.epsilon)), count)
         elif isinstance(one, L2LaplaceDpEvent | ProductLaplaceDpEvent):
-            self._add_on_length(one, rate, count)
+            self._add_l2_bounded(one, rate, count)
         else:
             self.unknown.add(_name(part))
 
-    def _add_on_length(self, one: L2LaplaceDpEvent | ProductLaplaceDpEvent, rate: float, count: int) -> None:
-        """Add exponential noise on a sum bounded in length; in one dimension it is the ordinary Laplace mechanism."""
+    def _add_l2_bounded(self, one: L2LaplaceDpEvent | ProductLaplaceDpEvent, rate: float, count: int) -> None:
+        """Add exponential noise under an l2 bound; in one dimension it is the ordinary Laplace mechanism."""
         if isinstance(one, ProductLaplaceDpEvent):
             if len(one.scales) != len(one.counts):
                 raise ArgumentError(f"{len(one.scales)} scales need as many counts, got {len(one.counts)}.")
-            if self._hides(rate, min(one.scales)):
-                # coordinates under infinite noise reveal nothing
-                told = [(b, n) for b, n in zip(one.scales, one.counts, strict=True) if not math.isinf(b)]
-                scales, counts = tuple(b for b, _ in told), tuple(n for _, n in told)
+            if self._needs_accounting(rate, min(one.scales)):
+                # coordinates with infinite noise reveal nothing
+                finite = [(b, n) for b, n in zip(one.scales, one.counts, strict=True) if not math.isinf(b)]
+                scales, counts = tuple(b for b, _ in finite), tuple(n for _, n in finite)
                 self._add_other(SampledProductLaplace(rate=rate, scales=scales, counts=counts), count)
             return
         multiplier = float(one.noise_multiplier)
-        if not self._hides(rate, multiplier):
+        if not self._needs_accounting(rate, multiplier):
             return
         if one.num_coordinates == 1:
             self._add_other(SampledLaplace(rate=rate, noise_multiplier=multiplier / math.sqrt(2)), count)
@@ -172,7 +173,7 @@ class _Sorter:
 
     def _add_truncated(self, part: DpEvent, count: int) -> None:
         rate, multiplier = float(part.sampling_probability), float(part.noise_multiplier)
-        if not self._hides(rate, multiplier):
+        if not self._needs_accounting(rate, multiplier):
             return
         if part.truncated_batch_size >= part.dataset_size:
             self._add_gaussian(rate, multiplier, count)
@@ -191,7 +192,7 @@ class _Sorter:
         multiplier = _fused(list(flatten(part.event)))
         if multiplier is None:
             self.unknown.add(_name(part))
-        elif self._hides(1.0, multiplier):
+        elif self._needs_accounting(1.0, multiplier):
             if part.sample_size == part.source_dataset_size:
                 self._add_gaussian(1.0, multiplier, count)
             else:
@@ -235,7 +236,7 @@ def read_releases(event: DpEvent) -> Releases:
 
 
 def _fused(inner: list[tuple[DpEvent, int]]) -> float | None:
-    """Return the multiplier of several Gaussian releases on one and the same sample: one joint release; else None."""
+    """Return the multiplier of the joint release of Gaussian events on the same sample; None for other events."""
     if not all(isinstance(event, dp_event.GaussianDpEvent) for event, _ in inner):
         return None
     return fuse_gaussians([event.noise_multiplier / math.sqrt(count) for event, count in inner])

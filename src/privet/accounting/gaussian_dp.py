@@ -1,8 +1,8 @@
-"""Gaussian differential privacy: one number, mu, for everything Gaussian noise reveals.
+"""Gaussian differential privacy: one number, mu, for the whole privacy curve of Gaussian noise.
 
-A mechanism is mu-GDP when telling two neighbouring data sets apart from its output is at least as hard as telling
-N(0, 1) from N(mu, 1) (Dong, Roth and Su, 2019). All conversions work with logarithms of probabilities, so they hold for
-delta down to 1e-300 and for epsilon far beyond 709, where exp(epsilon) overflows. Relative accuracy: about 1e-11.
+A mechanism is mu-GDP if distinguishing two neighbouring data sets by its output is at least as hard as distinguishing
+N(0, 1) from N(mu, 1) (Dong, Roth and Su, 2019). All conversions use logarithms of probabilities, so they hold for delta
+down to 1e-300 and for epsilon far beyond 709, where exp(epsilon) overflows. Relative accuracy: about 1e-11.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def log_gdp_delta(mu: NDArray[np.float64], epsilon: NDArray[np.float64]) -> NDAr
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         upper = np.asarray(log_ndtr(mu / 2 - epsilon / mu))
         lower = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
-        # Both terms at minus infinity means a probability below the smallest float: it stays minus infinity.
+        # If both terms underflow to minus infinity, so does the result.
         gap = np.where(np.isneginf(upper), 0.0, lower - upper)
         return np.where(gap < 0, upper + np.log(-np.expm1(np.minimum(gap, 0.0))), -np.inf)
 
@@ -38,7 +38,7 @@ def _log_delta(mu: float, epsilon: float) -> float:
 
 
 def _total_variation(mu: float) -> float:
-    # Not a difference of two normal tails, which would lose all digits of a small mu.
+    # A difference of two normal tails would lose all digits for a small mu.
     return float(erf(mu / math.sqrt(8)))
 
 
@@ -61,7 +61,7 @@ def gdp_delta(mu: float, epsilon: float) -> float:
 def gdp_deltas(mu: float, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return ``gdp_delta`` at each of many epsilons >= 0, which may be infinite.
 
-    Guarantee: the numbers of ``gdp_delta``, up to rounding in the last place.
+    Guarantee: equal to ``gdp_delta`` up to rounding in the last place.
     """
     mu = _mu(mu)
     if mu == 0 or math.isinf(mu):
@@ -90,7 +90,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
 
 
 def gdp_mu(epsilon: float, delta: float) -> float:
-    """Return the largest mu such that every mu-GDP mechanism is (epsilon, delta)-DP: the calibration of pure Gaussians.
+    """Return the largest mu such that every mu-GDP mechanism is (epsilon, delta)-DP, to calibrate a Gaussian release.
 
     Edge cases: epsilon = inf gives inf; negative epsilon, and delta of 0, 1 or NaN, raise ``ArgumentError``.
     """
@@ -113,7 +113,7 @@ def gdp_mu(epsilon: float, delta: float) -> float:
 def smallest_mu(epsilons: NDArray[np.float64], deltas: NDArray[np.float64]) -> float:
     """Return the smallest mu whose profile lies on or above every given (epsilon, delta) point.
 
-    Edge cases: points with delta 0 ask for nothing; a point with delta 1 gives inf; no points give 0.
+    Edge cases: points with delta 0 have no effect; a point with delta 1 gives inf; no points give 0.
     """
     asked = deltas > 0
     if not asked.any():
@@ -122,7 +122,7 @@ def smallest_mu(epsilons: NDArray[np.float64], deltas: NDArray[np.float64]) -> f
         return math.inf
     targets, at = np.log(deltas[asked]), epsilons[asked]
     low, high = np.full_like(at, -30.0), np.full_like(at, 30.0)
-    # Bisection on log mu, all points at once; the upper end is kept, so the answer errs to the safe side.
+    # Bisection on log mu for all points at once; the upper end is returned, which is the safe side.
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         enough = log_gdp_delta(np.exp(middle), at) >= targets
@@ -134,10 +134,10 @@ def smallest_mu(epsilons: NDArray[np.float64], deltas: NDArray[np.float64]) -> f
 
 @dataclass(frozen=True, kw_only=True)
 class CentralLimitFigure:
-    """The mu that the central limit theorem of Gaussian DP suggests: an approximation, never a guarantee.
+    """The mu of the central limit theorem of Gaussian DP: an approximation, never a guarantee.
 
-    It can be several times too small (a factor of four in epsilon has been seen in print). It exists to be compared
-    with a guarantee, and no part of the library accepts it as one.
+    It can be several times too small (a published epsilon was four times too small). It is only for comparison with a
+    guarantee, and no part of the library accepts it as one.
     """
 
     mu: float
@@ -145,7 +145,7 @@ class CentralLimitFigure:
     note: str = "central-limit approximation, not a bound"
 
     def epsilon(self, delta: float) -> float:
-        """Return the epsilon that a truly mu-GDP mechanism would have: equally an approximation, not a bound."""
+        """Return the epsilon of a mu-GDP mechanism; also an approximation, not a bound."""
         return gdp_epsilon(self.mu, delta)
 
 
@@ -154,19 +154,13 @@ def clt_mu(*, rate: float, noise_multiplier: float, num_steps: int) -> CentralLi
 
     Not a guarantee. Edge cases: rate 0 or no steps gives 0; multipliers near zero give inf.
     """
-    q, z, steps = _clt_arguments(rate, noise_multiplier, num_steps)
+    q = checks.probability("rate", rate, allow_zero=True, allow_one=True)
+    z = checks.positive("noise_multiplier", noise_multiplier)
+    steps = checks.count("num_steps", num_steps, minimum=0)
     if q == 0 or steps == 0:
         return CentralLimitFigure(mu=0.0)
     growth = math.inf if z < _OVERFLOWING_MULTIPLIER else math.expm1(z**-2)
     return CentralLimitFigure(mu=q * math.sqrt(steps * growth))
-
-
-def _clt_arguments(rate: float, noise_multiplier: float, num_steps: int) -> tuple[float, float, int]:
-    return (
-        checks.probability("rate", rate, allow_zero=True, allow_one=True),
-        checks.positive("noise_multiplier", noise_multiplier),
-        checks.count("num_steps", num_steps, minimum=0),
-    )
 
 
 def _mu(value: float) -> float:

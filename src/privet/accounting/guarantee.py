@@ -1,4 +1,4 @@
-"""The guarantee: an epsilon is never a bare number here, it carries everything without which it means nothing."""
+"""The guarantee: an epsilon with delta, adjacency, unit, release, accountant and assumptions."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ __all__ = [
 
 _INFINITY = "infinity"
 _ATTACK_RATE = 0.01
-# Above this the odds that an epsilon allows exceed a hundred million: no observer is held back by that.
+# Above this an epsilon allows odds beyond a hundred million, which is no protection.
 LARGEST_USEFUL_EPSILON = 20.0
-# The exponential of anything larger does not fit into a double.
+# The exponential of a larger number overflows a double.
 _LARGEST_EXPONENT = 700.0
-# How far a loss distribution may exceed RDP before one of the two must be wrong: what its grid may cost, and no more.
+# Discretisation error of a loss distribution. If it exceeds RDP by more, one of the two is wrong.
 _BRACKET_RELATIVE, _BRACKET_ABSOLUTE = 1e-3, 1e-3
 _SEEN_BY = {
     Release.EVERY_ITERATE: "everyone who sees the model after any or all of the training steps, checkpoints included",
@@ -57,7 +57,7 @@ _ITEM = {
 
 
 def unverifiable_assumptions(unit: Unit) -> tuple[str, ...]:
-    """Return what every guarantee of a run rests on and no program can see: the one list of it."""
+    """Return the assumptions of every guarantee of a run that no program can verify."""
     return (
         "learning rates, stopping and every other choice during the run were made without looking at private values",
         "between steps weights were changed in no way but by named public changes",
@@ -67,29 +67,29 @@ def unverifiable_assumptions(unit: Unit) -> tuple[str, ...]:
 
 
 SEEDED = "its random streams were seeded by the user"
-"""Why a run whose seed the user chose is not private."""
+"""The reason why a run with a seed of the user is not private."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """What is promised, to whom, under which assumptions, and who computed it.
+    """A privacy guarantee with its terms, its assumptions and its accountant.
 
     Attributes:
-        epsilon: Bound on the log-odds an observer can gain; inf when nothing is promised.
+        epsilon: Bound on the log-odds that an observer can gain; inf without a guarantee.
         delta: Probability with which that bound may fail.
-        mu: At every epsilon the mechanism is as private as mu-GDP, up to delta; None when not computed.
-        adjacency: Which two data sets are meant to look alike.
-        unit: What one item of the data set stands for.
-        released: What the observer is assumed to see.
-        accountant: Name of the accountant whose epsilon this is.
+        mu: At every epsilon the mechanism is as private as mu-GDP, up to delta; None if not computed.
+        adjacency: The neighbouring relation of data sets.
+        unit: The meaning of one item of the data set.
+        released: The models that the observer is assumed to see.
+        accountant: Name of the accountant that computed epsilon.
         lower: A proven lower bound on epsilon, or None.
-        cross_check: Epsilon of the independent RDP accountant, or None where RDP itself is the accountant.
-        assumptions: What must hold besides, in words.
+        cross_check: Epsilon of the independent RDP accountant, or None if RDP itself is the accountant.
+        assumptions: Assumptions of the guarantee, in words.
         proven: False for heuristics.
-        is_upper_bound: False for comparison figures, which promise nothing.
-        witness: Epsilon of the dp-accounting library, where it was asked (:mod:`privet.accounting.library_check`).
-        not_private_because: Reasons why no promise is made after all, such as a seed chosen by the user.
-        tried: Operations for which experiments, and no proof, say that examples of a batch were kept apart.
+        is_upper_bound: False for comparison figures, which guarantee nothing.
+        witness: Epsilon of the dp-accounting library, if it was computed (:mod:`privet.accounting.library_check`).
+        not_private_because: Reasons why there is no guarantee, such as a seed chosen by the user.
+        tried: Operations for which the isolation of examples was tested by experiments and not proven.
     """
 
     epsilon: float
@@ -119,10 +119,9 @@ class Guarantee:
                 raise ArgumentError(f"{name} must be a privet {kind.__name__}, got {getattr(self, name)!r}.")
 
     def __str__(self) -> str:
-        """One line; epsilon, delta and mu are rounded up.
+        """Return one line; epsilon, delta and mu are rounded up.
 
-        Edge cases: where nothing is promised, the line begins with NOT PRIVATE and calls nothing proven; figures that
-        would hold otherwise are said to be that.
+        Edge cases: without a guarantee the line begins with NOT PRIVATE and states the figures as hypothetical.
         """
         if self.not_private_because:
             reasons = f"NOT PRIVATE: {'; '.join(self.not_private_because)}"
@@ -148,7 +147,7 @@ class Guarantee:
         return " \N{MIDDLE DOT} ".join(parts)
 
     def statement(self) -> str:
-        """Return the guarantee in plain sentences: who is protected, from whom, how much, under which conditions."""
+        """Return the guarantee in plain sentences. Certificates contain this text, so it is part of their format."""
         if self.not_private_because:
             reasons = f"No privacy is promised: {'; '.join(self.not_private_because)}."
             without = "" if math.isinf(self.epsilon) else f" Without that, the guarantee would be {self._promise()}"
@@ -187,7 +186,7 @@ class Guarantee:
 
     @property
     def weakness(self) -> str | None:
-        """Why the promise is worth next to nothing although it holds; None where it is worth more, or none is made."""
+        """A warning for a guarantee with a very large epsilon; None for other guarantees, and without one."""
         if self.not_private_because or not LARGEST_USEFUL_EPSILON < self.epsilon < math.inf:
             return None
         return (
@@ -197,7 +196,7 @@ class Guarantee:
 
     @property
     def _odds(self) -> str:
-        """The exponential of epsilon, rounded up; where it has hundreds of digits, written as a power."""
+        """The exponential of epsilon, rounded up; written as a power if it overflows."""
         if self.epsilon < _LARGEST_EXPONENT:
             return rounded_up(math.exp(self.epsilon))
         return f"e to the power of {rounded_up(self.epsilon)}"
@@ -220,7 +219,7 @@ class Guarantee:
         return min(1.0, math.ceil(bound * 1000) / 1000)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the guarantee as plain JSON values; ``from_dict`` gives it back exactly."""
+        """Return the guarantee as plain JSON values, which ``from_dict`` reads exactly."""
         return {
             "epsilon": _number_out(self.epsilon),
             "delta": self.delta,
@@ -243,7 +242,7 @@ class Guarantee:
     def from_dict(cls, data: Mapping[str, Any]) -> Guarantee:
         """Read what ``to_dict`` wrote; unknown, missing or ill-typed entries raise ``ArgumentError``."""
         expected = set(cls.__dataclass_fields__)
-        if set(data) | {"tried"} != expected:  # which earlier versions did not know
+        if set(data) | {"tried"} != expected:  # earlier versions have no entry "tried"
             raise ArgumentError(f"A guarantee has exactly the entries {sorted(expected)}, got {data!r}.")
         try:
             adjacency, unit = Adjacency(data["adjacency"]), Unit(data["unit"])
@@ -279,12 +278,12 @@ def guarantee(
     assumptions: tuple[str, ...] = (),
     not_private_because: tuple[str, ...] = (),
 ) -> Guarantee:
-    """Return what an event guarantees at delta, with the tightest accountant that supports it.
+    """Return the guarantee of an event at delta, from the tightest accountant that supports the event.
 
-    Guarantee: epsilon is an upper bound. Where it does not come from RDP, the independent RDP accountant is run as well
-    and must not be smaller; if it is, one of the two is wrong and ``AccountingError`` is raised instead of a number.
-    Edge cases: an empty event gives epsilon 0; a release without noise gives inf; events that no accountant supports
-    raise ``AccountingError``.
+    Guarantee: epsilon is an upper bound. If it does not come from RDP, the independent RDP accountant is the
+    cross-check: if RDP is smaller, one of the two is wrong and ``AccountingError`` is raised.
+    Edge cases: an empty event gives epsilon 0; a release without noise gives inf; events without a supporting
+    accountant raise ``AccountingError``.
     """
     if not isinstance(unit, Unit):
         raise ArgumentError(f"unit must be a privet Unit, got {unit!r}.")
@@ -314,7 +313,7 @@ def guarantee(
 def _check_surcharge(curve: PrivacyCurve, epsilon: float, delta: float) -> None:
     if isinstance(curve, SurchargedCurve) and math.isinf(epsilon) and math.isfinite(curve.base.epsilon(delta)):
         raise TruncationError(
-            f"Batches overflow with probability {curve.total_variation:.2g} over the run, and no epsilon pays for that "
+            f"Batches overflow with probability {curve.total_variation:.2g} over the run, so no epsilon exists "
             f"at delta = {delta:g}. Increase max_batch_size, lower the rate, or use Truncation.TIGHT."
         )
 
@@ -323,15 +322,15 @@ def _check_bracket(name: str, epsilon: float, looser: float | None) -> None:
     if looser is not None and epsilon > looser * (1 + _BRACKET_RELATIVE) + _BRACKET_ABSOLUTE:
         raise AccountingError(
             f"{name} gives epsilon {epsilon!r}, but RDP, which is looser, gives {looser!r}. "
-            "One of them is wrong, so neither is reported. Please report this event."
+            "One of them is wrong, so there is no guarantee. Please report this event as a bug."
         )
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
-    """Return a number with few significant digits, never below the value itself."""
+    """Return a number with few significant digits, rounded up."""
     if math.isinf(value):
         return "\N{INFINITY}"
-    # Through the shortest decimal form, so that 1e-05 stays 1e-05 and does not become 1.001e-05.
+    # Via the shortest decimal form: 1e-05 stays 1e-05 and does not become 1.001e-05.
     return f"{float(Context(prec=digits, rounding=ROUND_CEILING).plus(Decimal(repr(float(value))))):.{digits}g}"
 
 

@@ -1,14 +1,14 @@
-"""Hidden-state accounting: what the last iterate of noisy contractive descent reveals when no earlier one is shown.
+"""Hidden-state accounting: the privacy of the last iterate of noisy contractive descent, with all others hidden.
 
 The setting is ``X_t = P(phi_t(X_{t-1}) + noise_t)`` with ``noise_t ~ N(0, noise_stds[t]^2 I)``, and two runs on data
 that differ in one record. Every ``phi_t`` is ``contractions[t]``-Lipschitz, and its two versions differ by at most
-``shifts[t]`` anywhere: zero at the steps that do not use the record. The start is the same for both, and ``P`` is a
-projection onto a convex set, or nothing.
+``shifts[t]`` at every point; the shift is zero at steps that do not use the record. Both runs have the same start, and
+``P`` is a projection onto a convex set or the identity.
 
 For amounts ``a_t >= 0`` with ``z_0 = 0``, ``z_t = c_t z_{t-1} + s_t - a_t >= 0`` and ``z_T = 0``, the last iterate is
-mu-GDP with ``mu^2 = sum (a_t / tau_t)^2``: a third process that starts as one run and is moved towards the other by at
-most ``a_t`` at step ``t`` meets it at the end (the shifted interpolation of Bok, Su and Altschuler, 2024, which extends
-privacy amplification by iteration, Feldman et al., 2018). The best amounts are a taut string: with the weights
+mu-GDP with ``mu^2 = sum (a_t / tau_t)^2``: a third process starts as one run, moves towards the other by at most
+``a_t`` at step ``t``, and meets it at the end (the shifted interpolation of Bok, Su and Altschuler, 2024, which extends
+privacy amplification by iteration, Feldman et al., 2018). The optimal amounts are a taut string: with the weights
 ``W_t = prod_{u > t} c_u``, the lengths ``V_t = sum_{u <= t} (W_u tau_u)^2`` and the heights
 ``S_t = sum_{u <= t} W_u s_u``, they are the slopes of the greatest convex minorant of the points (0, 0), (V_t, S_t),
 and ``mu^2`` is the sum of rise squared over run along it.
@@ -39,9 +39,9 @@ from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.vocabulary import Adjacency, Release
 
 Array = NDArray[np.float64]
-# Squares of weights below this underflow; what happened at such steps has been forgotten to 140 digits.
+# Squares of smaller weights underflow; the effect of such steps is below 1e-140.
 _FORGOTTEN = 1e-140
-_INSTEAD = "Use Release.EVERY_ITERATE, which is always covered."
+_INSTEAD = "Use Release.EVERY_ITERATE, which needs no such proof."
 _ROUNDING = 1e-9
 
 
@@ -54,14 +54,14 @@ def minorant_mu(
     """Return mu such that the last iterate is mu-GDP: the greatest-convex-minorant bound, in time linear in the steps.
 
     Args:
-        shifts: Per step, how far the two runs' updates may differ at one and the same point; 0 where the record is not
-            used.
+        shifts: Per step, the largest distance of the updates of the two runs at the same point; 0 if the step does not
+            use the record.
         contractions: Per step, the Lipschitz constant of the update; may exceed 1.
         noise_stds: Per step, the standard deviation of the noise on the iterate.
 
-    Guarantee: a valid mu for both orders of the two data sets, the smallest that this argument can give, whatever the
-    dimension; steps, schedules and batch sizes may vary as long as they do not depend on the data. A projection onto a
-    convex set after each step changes nothing.
+    Guarantee: a valid mu for both orders of the two data sets and every dimension, and the smallest that this argument
+    gives. Steps, schedules and batch sizes may vary but must not depend on the data. A projection onto a convex set
+    after each step is allowed.
     Edge cases: no steps, or no shift at all, give 0; a contraction of 0 forgets everything before it; noise of 0, NaN
     and negative values raise ``ArgumentError``.
     """
@@ -74,10 +74,10 @@ def minorant_mu(
 
 
 def gradient_descent_ratio(*, contraction: float, steps: int) -> float:
-    """Return mu over mu0 for noisy descent on the whole data set, where mu0 is the cost of one step seen alone.
+    """Return mu over mu0 for noisy descent on the whole data set, where mu0 is the mu of a single released step.
 
     Guarantee: exact; a quadratic attains it (Bok, Su and Altschuler, 2024).
-    Edge cases: contraction 1 gives the root of the steps, which is plain composition; contraction 0 gives 1.
+    Edge cases: contraction 1 gives ``sqrt(steps)``, which is plain composition; contraction 0 gives 1.
     """
     c, num_steps = _contraction(contraction), checks.count("steps", steps)
     if c == 1:
@@ -88,7 +88,7 @@ def gradient_descent_ratio(*, contraction: float, steps: int) -> float:
 
 
 def cyclic_ratio(*, contraction: float, batches: int, epochs: int) -> float:
-    """Return mu over mu0 for noisy cyclic descent, for a record in the worst place: the last batch of the epoch.
+    """Return mu over mu0 for noisy cyclic descent, for a record in the last batch of the epoch, the worst case.
 
     Args:
         contraction: The Lipschitz constant of every update, in [0, 1].
@@ -110,7 +110,7 @@ def cyclic_ratio(*, contraction: float, batches: int, epochs: int) -> float:
         return math.sqrt(1 + (num_epochs - 1) / num_batches)
     if c == 0:
         return 1.0
-    # differences of powers of c through expm1 and tanh: c within 1e-9 of one would lose all their digits
+    # expm1 and tanh, because differences of powers of c lose all digits for c within 1e-9 of one
     log_c = math.log(c)
     once = math.exp((2 * num_batches - 2) * log_c) * (1 - c) * (1 + c) / math.expm1(num_batches * log_c) ** 2
     return math.sqrt(1 + once * math.tanh(-num_batches * (num_epochs - 1) * log_c / 2))
@@ -139,7 +139,7 @@ def _path(shifts: Array, contractions: Array, stds: Array) -> tuple[Array, Array
     """Return the points (V_t, S_t), the origin included."""
     with np.errstate(divide="ignore"):
         logs = np.log(contractions)
-    # weights[t] belongs to the state after t steps; summed from the end, so that a contraction of zero stays a zero
+    # weights[t] belongs to the state after t steps; summed from the end, so that a contraction of zero gives zero
     weights = np.exp(np.append(np.cumsum(logs[::-1])[::-1], 0.0))
     first = int(np.argmax(weights[1:] >= _FORGOTTEN))
     kept = weights[first + 1 :]
@@ -149,7 +149,7 @@ def _path(shifts: Array, contractions: Array, stds: Array) -> tuple[Array, Array
 
 
 def _lower_hull(lengths: list[float], heights: list[float]) -> list[int]:
-    """Return the places of the corners of the greatest convex minorant."""
+    """Return the indices of the corners of the greatest convex minorant."""
     hull = [0]
     for place, (length, height) in enumerate(zip(lengths, heights, strict=True)):
         while len(hull) > 1:
@@ -164,10 +164,10 @@ def _lower_hull(lengths: list[float], heights: list[float]) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class LastIterate:
-    """A run of which only the last iterate is released: the composition of its rounds by contraction.
+    """The composition of rounds by contraction, for a run that releases only the last iterate.
 
     Attributes:
-        batches: Disjoint batches per epoch; 1 when every step uses all records.
+        batches: Disjoint batches per epoch; 1 if every step uses all records.
         descent: The proven constants.
     """
 
@@ -187,22 +187,22 @@ class LastIterate:
         return True
 
     def event(self, round_event: dp_event.DpEvent, rounds: int) -> dp_event.DpEvent:
-        """Return the Gaussian release that reveals as much as the last iterate after this many epochs at most.
+        """Return a Gaussian release that reveals at least as much as the last iterate after this many epochs.
 
         Guarantee:
             The last iterate is mu-GDP with mu at most that of the returned event, under every adjacency that the
-            plan allows: one record, wherever it stands in the epoch, moves one step of every epoch by at most the
+            plan allows: one record, at any position of the epoch, moves one step of every epoch by at most the
             sensitivity of the sum.
-        Edge cases: one epoch costs what one release of its sum costs.
+        Edge cases: one epoch costs as much as one release of its sum.
         """
         ratio = cyclic_ratio(contraction=self.descent.contraction, batches=self.batches, epochs=rounds)
         return dp_event.GaussianDpEvent(round_event.noise_multiplier / ratio)
 
     def covers(self, ledger: Charges, round_event: dp_event.DpEvent, rounds: int) -> bool:
-        """Whether the run came to its planned end, with nothing but its planned rounds.
+        """Whether the run was completed with exactly its planned rounds.
 
-        Any other run may have ended at a moment that depends on the data, so all its iterates are charged.
-        Edge cases: a ledger that does not say how its run ended is one of a run that broke off.
+        The end of any other run may depend on the data, so all its iterates are charged.
+        Edge cases: a ledger without a record of completion counts as interrupted.
         """
         if not ledger.is_complete or len(ledger.charged) != 1:
             return False
@@ -213,13 +213,13 @@ class LastIterate:
         return self.event(round_event, ledger.charged_rounds)
 
     def stated(self, found: Guarantee) -> Guarantee:
-        """Name the proof: the release that a last iterate comes to is exact about itself, not about that iterate."""
+        # the lower bound is that of the equivalent release, not of the last iterate
         return replace(found, accountant="hidden state", lower=None)
 
     def epsilon_table(
         self, round_event: dp_event.DpEvent, rounds: int, *, delta: float, adjacency: Adjacency
     ) -> list[tuple[int, float]]:
-        """Return what plans of so many rounds would cost: before its end a run is not covered."""
+        """Return the cost of plans of each number of rounds; a run is covered only when it is complete."""
         rows = sorted({max(1, round(rounds * part / 24)) for part in range(1, 25)})
         spent = [spent_epsilon(self.event(round_event, row), delta=delta, adjacency=adjacency) for row in rows]
         return [(0, 0.0), *zip(rows, spent, strict=True)]
@@ -235,25 +235,25 @@ def proven_last_iterate(
     adjacency: Adjacency,
     descent: StronglyConvexDescent | None,
 ) -> LastIterate:
-    """Return the proof's constants, or say which of its assumptions the pieces break.
+    """Return the composition of a plan that releases only the last iterate.
 
     Raises:
-        PlanError: naming the first assumption that fails.
+        PlanError: the message names the first assumption of the proof that fails.
     """
     if descent is None:
         raise _refused(
-            "no constants of a convex loss were given. Pass descent=StronglyConvexDescent(...) with the constants that "
-            "the model carries"
+            "no constants of a convex loss were given. Pass descent=StronglyConvexDescent(...) with the constants of "
+            "the model"
         )
     if sampling.fixed_batches is None:
         raise _refused(
-            f"{type(sampling).__name__} draws batches at random, and the proof follows one record through batches that "
-            "stay the same in every epoch. Use Cyclic or FullBatch sampling"
+            f"{type(sampling).__name__} draws batches at random, but the proof needs the same batches in every epoch. "
+            "Use Cyclic or FullBatch sampling"
         )
     if adjacency is Adjacency.ADD_REMOVE:
         raise _refused(
-            "under add-or-remove the number of records is not public, so neither are their places nor the smoothness "
-            "of a batch's mean. Use Adjacency.REPLACE_ONE or Adjacency.ZERO_OUT"
+            "under add-or-remove the number of records is secret, and with it their batches and the smoothness of the "
+            "mean over a batch. Use Adjacency.REPLACE_ONE or Adjacency.ZERO_OUT"
         )
     _check_pieces(noise, mask, grouping)
     _check_clipping(clipping, descent)
@@ -262,12 +262,12 @@ def proven_last_iterate(
 
 def _check_pieces(noise: Noise, mask: Mask, grouping: Grouping) -> None:
     if noise.family is not NoiseFamily.GAUSSIAN or not noise.is_spherical:
-        raise _refused(f"{type(noise).__name__} noise is not the Gaussian noise of the proof")
+        raise _refused(f"{type(noise).__name__} noise is not spherical Gaussian noise. Use Gaussian()")
     if not mask.is_whole:
-        raise _refused(f"{type(mask).__name__} leaves coordinates without noise, where nothing is hidden")
+        raise _refused(f"{type(mask).__name__} leaves coordinates without noise. Use NoMask()")
     if not grouping.is_flat:
         raise _refused(
-            f"{type(grouping).__name__} clips parts of a gradient apart, which is not proven to keep a loss convex. "
+            f"{type(grouping).__name__} clips groups separately, which is not proven to keep a loss convex. "
             "Use OneGroup()"
         )
 
@@ -276,14 +276,14 @@ def _check_clipping(clipping: Clipping, descent: StronglyConvexDescent) -> None:
     if clipping.threshold is None:
         raise _refused(
             f"{type(clipping).__name__} changes gradients in a way that is not proven to keep a loss convex. Use "
-            f"Threshold(norm={descent.gradient_bound!r}), which leaves these gradients as they are"
+            f"Threshold(norm={descent.gradient_bound!r}), which does not change these gradients"
         )
     if clipping.threshold < descent.gradient_bound * (1 - _ROUNDING):
         raise _refused(
             f"Threshold(norm={clipping.threshold:g}) would cut gradients that reach {descent.gradient_bound:g}, and a "
             "clipped gradient need not be the gradient of a convex loss. Softmax cross entropy with three classes is a "
             "counterexample: for label 1 and residuals clipped to 0.909, the logits (1.238, 3.927, 1.714) and "
-            "(-2.643, 5.687, 3.102) get gradients whose difference has cosine -0.377 with theirs, so that a step "
+            "(-2.643, 5.687, 3.102) get gradients whose difference has cosine -0.377 with theirs, so a step "
             "drives the two models apart. Bound the loss instead (a smaller feature radius, a clipped-residual loss) "
             f"and use Threshold(norm={descent.gradient_bound!r})"
         )
@@ -291,6 +291,6 @@ def _check_clipping(clipping: Clipping, descent: StronglyConvexDescent) -> None:
 
 def _refused(assumption: str) -> PlanError:
     return PlanError(
-        f"Release.LAST_ITERATE needs a proof that every step brings two models closer together, and here it fails: "
+        f"Release.LAST_ITERATE needs a proof that every step brings two models closer together. It fails here: "
         f"{assumption}. {_INSTEAD}"
     )

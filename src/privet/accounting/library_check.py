@@ -1,7 +1,7 @@
-"""A second opinion: the same event accounted by the dp-accounting library, which shares no code with this one.
+"""Cross-check by the dp-accounting library, which shares no code with the accountants of this package.
 
-The accountants of this package are several times faster than the library's, which is why a plan answers at once; the
-library is slower and widely reviewed, which makes it a good witness. Finished runs and certificates ask it.
+The accountants of this package are several times faster, so plans are accounted immediately. The library is slower and
+widely reviewed; finished runs and certificates are checked with it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _RELATIONS = {
 }
 _FINEST_SPACING, _COARSEST_SPACING = 2e-6, 1e-4
 _MAX_POINTS = 1 << 20
-# Both bounds lie above the truth by what their grids cost: a thousandth each, and a grid step at tiny epsilons.
+# Both bounds exceed the true epsilon by their discretisation error: 0.1 percent each, and one grid step near zero.
 _RELATIVE, _ABSOLUTE = 3e-3, 1e-3
 
 
 def library_epsilon(event: DpEvent, *, delta: float, adjacency: Adjacency) -> float | None:
-    """Return the library's upper bound on epsilon, or None where its loss distributions are out of range.
+    """Return the upper bound of the library on epsilon, or None outside the range of its loss distributions.
 
-    Edge cases: delta below 1e-12, no noise, events the library does not know, and compositions whose grid would need
+    Edge cases: delta below 1e-12, no noise, events that the library does not support, and compositions whose grid needs
     gigabytes give None.
     """
     releases = read_releases(event)
@@ -57,15 +57,15 @@ def library_epsilon(event: DpEvent, *, delta: float, adjacency: Adjacency) -> fl
 
 
 def confirmed(promise: Guarantee, event: DpEvent) -> Guarantee:
-    """Return the guarantee with the library's epsilon beside it.
+    """Return the guarantee with the epsilon of the library as its witness.
 
     Raises:
-        AccountingError: if the two disagree by more than their grids can explain. Nothing may be promised then.
+        AccountingError: the two epsilons differ by more than the discretisation error.
     """
     witness = library_epsilon(event, delta=promise.delta, adjacency=promise.adjacency)
     if witness is not None and abs(witness - promise.epsilon) > _RELATIVE * witness + _ABSOLUTE:
         raise AccountingError(
             f"Two accountants disagree on this event: {promise.accountant} says epsilon {promise.epsilon:.6g}, the "
-            f"dp-accounting library says {witness:.6g}. Promise neither; please report the event."
+            f"dp-accounting library says {witness:.6g}. Do not use either figure; please report the event as a bug."
         )
     return replace(promise, witness=witness)

@@ -1,16 +1,16 @@
-"""Privacy-loss distributions: discretised from above, composed in one Fourier transform, read as a privacy curve.
+"""Privacy-loss distributions: discretised from above and composed in one Fourier transform.
 
-Three steps, each of which can only make the result larger than the truth:
+Each of three steps can only increase the result:
 
-1. The losses of one release are put on a grid by connecting the dots (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi,
+1. The losses of one release are discretised by connecting the dots (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi,
    2022): the mass between two grid points is split between them so that both distributions keep their mass. The
-   hockey-stick curve of the result touches the true one at every grid point and lies above it in between.
+   hockey-stick curve of the result equals the true one at every grid point and lies above it in between.
 2. All releases are composed by one product of Fourier transforms. The distributions are first tilted exponentially, so
-   that the rounding of the transform is small where the interesting probabilities (1e-4 to 1e-12) are; what remains
-   of it is bounded and added to delta.
+   that the rounding error of the transform is small for the relevant probabilities (1e-4 to 1e-12); the remaining
+   error is bounded and added to delta.
 3. Delta at the grid points, and the exact curve between them, follow from two running sums of positive numbers.
 
-How fine the grid must be and how long it gets is predicted from a coarse sketch before anything large is allocated.
+A coarse sketch predicts the spacing and the length of the grid before large arrays are allocated.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Part = tuple[LossPair | Mixture, int]
 
 FINEST_SPACING, COARSEST_SPACING = 1e-7, 1e-4
 MAX_POINTS = 2**20
-# Spacing over the std of one step's loss: 0.1 inflates epsilon by 0.1 %, 0.5 by 2 %; beyond, RDP is about as good.
+# Spacing over the std of the loss of one step: 0.1 inflates epsilon by 0.1 %, 0.5 by 2 %; above, RDP is as good.
 _WANTED_RATIO, _WORST_RATIO = 0.1, 0.5
-# Losses that need a coarser grid than this exceed a hundred thousand: no guarantee is worth computing there.
+# A coarser grid is needed only for losses above a hundred thousand, where no guarantee is useful.
 _MAX_SPACING = 0.1
 _SKETCH_POINTS = 3000
 _MAX_STEPS = 10**9
@@ -46,14 +46,14 @@ _LOG_TILTED_TO = math.log(1e-2)
 
 @dataclass(frozen=True, kw_only=True)
 class Sketch:
-    """A coarse picture of the composed loss, good enough to choose grid, range and tilt; never read for a result."""
+    """A coarse approximation of the composed loss, only used to choose grid, range and tilt."""
 
     losses: tuple[Array, ...]
     log_masses: tuple[Array, ...]
     counts: tuple[int, ...]
 
     def log_moment(self, order: float) -> tuple[float, float]:
-        """Return log E exp(order * L) of the composed loss and its derivative, the mean under that tilt."""
+        """Return log E exp(order * L) of the composed loss and its derivative, the mean of the tilted loss."""
         total, slope = 0.0, 0.0
         for losses, log_masses, count in zip(self.losses, self.log_masses, self.counts, strict=True):
             exponent = order * losses + log_masses
@@ -73,9 +73,9 @@ class Sketch:
         return math.sqrt(variance)
 
     def tilt(self) -> float:
-        """Return the order whose tilted mean sits where the upper tail has probability of about 1e-2.
+        """Return the order whose tilted mean is the point with upper tail probability of about 1e-2.
 
-        At most four over the standard deviation: bounded losses have no such tail, and a Gaussian one needs three.
+        At most four over the standard deviation: bounded losses have no such tail, and a Gaussian loss needs three.
         """
         low, high = math.log(1e-3 / self.std), math.log(4 / self.std)
         for _ in range(30):
@@ -89,7 +89,7 @@ class Sketch:
         """Return losses outside which the tilted composition has negligible mass (Chernoff's bound, both sides)."""
         base, mean = self.log_moment(tilt)
         low, high = -math.inf, math.inf
-        # Sizes on two scales: rare large losses at a tiny rate have a spread that says nothing of their tail.
+        # Sizes on two scales: for rare large losses the standard deviation is no measure of the tail.
         sizes = np.geomspace(0.1, 1e3, 24)
         for size in [*(sizes / self.std).tolist(), *sizes.tolist()]:
             above = (self.log_moment(tilt + size)[0] - base - _LOG_WRAPPED_MASS) / size
@@ -100,7 +100,7 @@ class Sketch:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Where the losses are put: spacing, range of the composed loss, tilt, and the outcomes that are kept."""
+    """The grid of losses: spacing, range of the composed loss, tilt, and range of outcomes in standard deviations."""
 
     spacing: float
     low: float
@@ -115,7 +115,7 @@ class Grid:
 
 
 def sketch(parts: Sequence[Part], stds: float) -> Sketch:
-    """Draw the coarse picture of a composition."""
+    """Return the coarse approximation of a composition."""
     losses, log_masses = [], []
     for part, _ in parts:
         drawn = [(weight, *_draw(pair, stds)) for weight, pair in branches(part)]
@@ -126,7 +126,7 @@ def sketch(parts: Sequence[Part], stds: float) -> Sketch:
 
 
 def branches(part: LossPair | Mixture) -> tuple[tuple[float, LossPair], ...]:
-    """Return the pairs of a mixture with their probabilities; a single pair is certain."""
+    """Return the pairs of a mixture with their probabilities; a single pair has probability 1."""
     return part.branches if isinstance(part, Mixture) else ((1.0, part),)
 
 
@@ -136,7 +136,7 @@ def _draw(pair: LossPair, stds: float) -> tuple[Array, Array]:
 
 
 def plan_grid(parts: Sequence[Part], coarsest: float = COARSEST_SPACING) -> Grid:
-    """Choose the grid for a composition, or refuse it with ``AccountingError`` before anything large is allocated."""
+    """Choose the grid of a composition, or raise ``AccountingError`` before large arrays are allocated."""
     num_steps = sum(count for _, count in parts)
     if num_steps > _MAX_STEPS:
         raise AccountingError(f"Loss distributions are composed at most {_MAX_STEPS} times, got {num_steps}. Use RDP.")
@@ -174,7 +174,7 @@ def _connect(pair: LossPair, grid: Grid) -> tuple[int, Array, float]:
     losses: Array = np.arange(first, last + 2, dtype=np.float64) * h
     edges = pair.outcome(losses)
     upper = pair.upper_mass(edges[:-1], edges[1:])
-    # Beyond 700 the product would overflow; the smaller one sends more mass to the larger loss.
+    # Above 700 the product would overflow; a smaller factor moves more mass to the larger loss, which is safe.
     lower = np.exp(np.minimum(losses[:-1], 700.0)) * pair.lower_mass(edges[:-1], edges[1:])
     to_right = np.clip((upper - lower) / -math.expm1(-h), 0.0, upper)
     masses = np.zeros(len(losses))
@@ -192,8 +192,8 @@ class LossCurve:
         spacing: Distance of the grid points.
         first: Index of the first grid point kept, zero or more; below it delta is taken to be 1.
         deltas: Upper bound on delta at each grid point, decreasing, at most 1.
-        above: Mass of losses above each grid point, with everything that is added for safety.
-        weighted: The same mass without the additions, each loss l weighted by exp(grid point - l).
+        above: Mass of losses above each grid point, with the safety terms.
+        weighted: The same mass without the safety terms, each loss l weighted by exp(grid point - l).
     """
 
     spacing: float
@@ -203,7 +203,7 @@ class LossCurve:
     weighted: Array
 
     def epsilon(self, delta: float) -> float:
-        """Return the smallest epsilon >= 0 at which delta is enough; inf when the mass at infinity exceeds delta."""
+        """Return the smallest epsilon >= 0 with delta(epsilon) <= delta; inf if the mass at infinity exceeds delta."""
         if self.deltas[0] <= delta:
             return self.first * self.spacing
         if self.deltas[-1] > delta:
@@ -248,7 +248,7 @@ def compose_losses(parts: Sequence[Part], grid: Grid) -> LossCurve:
         log_finite += count * math.log1p(-at_infinity)
         num_steps += count
     composed = np.roll(fft.irfft(transform, length), (start - low) % length)
-    # Every factor carries a rounding of a few 1e-16, and there are num_steps of them.
+    # Each of the num_steps factors has a rounding error of a few 1e-16.
     rounding = 1e-15 * (num_steps + 16)
     return _read_curve(np.maximum(composed, 0.0), low, grid, log_scale, rounding, -math.expm1(log_finite))
 
@@ -257,7 +257,7 @@ def _read_curve(
     composed: Array, low: int, grid: Grid, log_scale: float, rounding: float, at_infinity: float
 ) -> LossCurve:
     h, first = grid.spacing, max(low, 0)
-    # Undoing the tilt; the exponent is capped because at those losses delta is cut to 1 anyway.
+    # Undo the tilt; the exponent is capped, because delta is 1 at such losses.
     exponent = log_scale - grid.tilt * h * np.arange(first, low + len(composed))
     factor = np.exp(np.minimum(exponent, 600.0))
     masses = composed[first - low :] * factor

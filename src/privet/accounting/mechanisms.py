@@ -72,11 +72,11 @@ class PoissonSampled:
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedGaussian:
-    """Gaussian noise on a Poisson sample of which at most ``max_batch_size`` records stay, chosen at random.
+    """Gaussian noise on a Poisson sample that is truncated to ``max_batch_size`` random records.
 
     Guarantee: let w be the probability that the other records alone fill the batch. If they do not, the release is a
-    sampled Gaussian. If they do, the record enters with a probability a that does not depend on it and takes the place
-    of another, so the sums differ by at most twice the bound from a common third one (Ganesh, 2025).
+    sampled Gaussian. If they do, the record enters with a probability a that does not depend on it and replaces another
+    record, so each sum differs by at most twice the bound from a common third sum (Ganesh, 2025).
     """
 
     dataset_size: int
@@ -95,7 +95,7 @@ class TruncatedGaussian:
 
     @property
     def full_rate(self) -> float:
-        """Probability a that the record is in a batch which the others alone fill."""
+        """Probability a that the record is in a batch that the others alone fill."""
         too_many = overflow_probability(
             dataset_size=self.dataset_size, rate=self.rate, max_batch_size=self.max_batch_size
         )

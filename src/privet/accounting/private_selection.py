@@ -1,4 +1,4 @@
-"""A tuning search whose cost does not grow with its length: a random number of runs, of which one is released."""
+"""Private selection: a search with a random number of runs that releases one of them, at a fixed cost."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from privet.errors import ArgumentError
 from privet.mechanism.events import DpEvent
 
 _MOST_RUNS = 10**7
-# A negative binomial number of runs is zero with probability exp(-shape * u); from here on that never happens.
+# A negative binomial number of runs is zero with probability exp(-shape * u), which is negligible above this.
 _NEVER_EMPTY = 100.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomSearch:
-    """Try a random number of settings, each drawn afresh, and release the best run only.
+    """Try a random number of settings, each drawn independently, and release only the best run.
 
-    The number of runs is drawn once, before the first, from a public distribution and is not released. Runs must not
-    depend on each other, and "best" may be judged on the private data itself.
+    The number of runs is drawn once, before the first run, from a public distribution and is not released. Runs must
+    not depend on each other. The best run may be selected on the private data.
 
     Attributes:
         mean: Expected number of runs, at least 1.
         shape: Shape of the truncated negative binomial distribution: 1 is geometric (the usual choice), 0 logarithmic,
-            infinity Poisson. A Poisson search may have no run at all.
+            infinity Poisson. A Poisson search may have no run.
     """
 
     mean: float
@@ -46,7 +46,7 @@ class RandomSearch:
             )
 
     def event(self, one_run: DpEvent) -> DpEvent:
-        """Return what the search reveals if it releases one of its runs and nothing else.
+        """Return the event of a search that releases one of its runs and nothing else.
 
         Guarantee: Papernot and Steinke (2022), Theorems 2 and 6; accounted by Renyi divergences.
         """
@@ -54,7 +54,7 @@ class RandomSearch:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What must hold of a search for its cost to be the one stated."""
+        """The assumptions under which the cost is correct."""
         return (
             "the number of runs was drawn once, before the first, from the stated distribution, and is not released",
             "nothing but the best run is released, and no run depends on another",

@@ -1,4 +1,4 @@
-"""The whole privacy curve of an event, and the trade-off any attacker faces: one composition, any number of points."""
+"""The privacy curve of an event and the trade-off of its attackers, at any number of points from one composition."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def privacy_profile(
     releases; loss distributions never report a delta below 1e-12.
     """
     if (epsilons is None) == (deltas is None):
-        raise ArgumentError("Give either epsilons or deltas, and not both.")
+        raise ArgumentError("Give exactly one of epsilons and deltas.")
     drawn = curve(event, adjacency)
     if epsilons is not None:
         at = np.array([checks.number("epsilon", epsilon) for epsilon in epsilons])
@@ -56,7 +56,7 @@ def privacy_profile(
 def trade_off(event: DpEvent, *, adjacency: Adjacency, false_positive_rates: Sequence[float] | Array) -> Array:
     """Return a lower bound on the false-negative rate of every attacker at each false-positive rate.
 
-    Guarantee: no test between the two neighbouring data sets does better, whatever it knows besides.
+    Guarantee: no test between two neighbouring data sets is better, also with any side information.
     Edge cases: rates 0 and 1 are allowed; without noise the bound is 0 everywhere.
     """
     rates = np.array(
@@ -69,7 +69,7 @@ def trade_off(event: DpEvent, *, adjacency: Adjacency, false_positive_rates: Seq
     top = drawn.epsilon(SMALLEST_PLD_DELTA)
     epsilons = np.linspace(0.0, min(top, 700.0), _TRADE_OFF_POINTS)
     deltas = drawn.deltas(epsilons)
-    # Every (epsilon, delta) allows one pair of lines; the attacker is below none of them (Wasserman and Zhou, 2010).
+    # Every (epsilon, delta) gives two lines below the trade-off of every attacker (Wasserman and Zhou, 2010).
     best = np.zeros_like(rates)
     growth = np.exp(epsilons)
     for index, rate in enumerate(rates):

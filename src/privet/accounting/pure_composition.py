@@ -1,8 +1,8 @@
-"""Composition of pure guarantees: exact, and the classical closed bounds beside it.
+"""Exact composition of equal pure guarantees.
 
-The worst mechanism of a pure guarantee is randomised response, with two outcomes. Its product has as many losses as
-releases, so delta is a finite sum (Kairouz, Oh and Viswanath, 2015, for every real epsilon); with Poisson sampling the
-two outcomes only change their probabilities. All terms are logarithms until the last step: nothing overflows.
+The worst mechanism of a pure guarantee is randomised response, with two outcomes. The number of losses of its product
+grows linearly with the releases, so delta is a finite sum (Kairouz, Oh and Viswanath, 2015, for every real epsilon).
+Poisson sampling only changes the probabilities of the two outcomes. All terms are logarithms, so nothing overflows.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _BISECTIONS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class PureCurve:
-    """The exact curve of equal pure releases, each on its own Poisson sample or, at rate 1, on all the data.
+    """The exact curve of equal pure releases, each on an independent Poisson sample or, at rate 1, on all records.
 
     Attributes:
         rate: Probability that a unit joins a release; in (0, 1].
         epsilon_each: The pure guarantee of one release, positive and finite.
-        num_releases: How many there are, at least one and at most ten million.
+        num_releases: Number of releases, from one to ten million.
     """
 
     rate: float
@@ -38,7 +38,7 @@ class PureCurve:
     accountant: str = "exact pure composition"
 
     def _log_probabilities(self) -> tuple[Array, Array]:
-        """Return the log-probabilities of every number of rarer outcomes, with the unit and without it."""
+        """Return the log-probabilities of each count of the rarer outcome, with the unit and without it."""
         log_wrong = -float(np.logaddexp(0.0, self.epsilon_each))
         log_right = log_wrong + self.epsilon_each
         away = -math.inf if self.rate == 1 else math.log1p(-self.rate)
@@ -51,7 +51,6 @@ class PureCurve:
         return ways + places * rarer + (k - places) * commoner, ways + places * log_wrong + (k - places) * log_right
 
     def deltas(self, epsilons: Array) -> Array:
-        """See ``PrivacyCurve``; exact up to rounding, the larger of the two directions."""
         at = checked(epsilons)
         present, absent = self._log_probabilities()
         return np.array([max(_excess(present, absent, e), _excess(absent, present, e)) for e in at.tolist()])
@@ -65,7 +64,7 @@ class PureCurve:
 
         if fits(0.0):
             return 0.0
-        # Beyond the largest loss of all releases together no outcome is left.
+        # No outcome has a loss above the largest total loss of all releases.
         low, high = 0.0, self.num_releases * float(np.logaddexp(0.0, self.epsilon_each))
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2

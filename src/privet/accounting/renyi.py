@@ -1,9 +1,9 @@
 """Renyi divergences of single releases, by direct integration.
 
-Independent of the loss-distribution engine in every line: no grid of losses, no Fourier transform. The divergence of
-order a is ``log E_Q[(P/Q)^a] / (a - 1)``. For the Poisson-sampled Gaussian this is an integral of one smooth function
-over the real line, for which the plain trapezoid rule converges geometrically (Trefethen and Weideman, 2014); where the
-range has an end, Gauss-Legendre panels shorter than the distance to the nearest singularity do the same.
+This module shares no code with the loss distributions: no grid of losses, no Fourier transform. The divergence of order
+a is ``log E_Q[(P/Q)^a] / (a - 1)``. For the Poisson-sampled Gaussian this is an integral of a smooth function over the
+real line, for which the trapezoid rule converges geometrically (Trefethen and Weideman, 2014). For a bounded range
+Gauss-Legendre panels shorter than the distance to the nearest singularity converge geometrically.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy.special import logsumexp, ndtr
 
 Array = NDArray[np.float64]
 
-# Dense where the optimum of small losses lies (near 1), up to 1024 for tiny delta.
+# Dense near 1, where the optimum for small losses lies; up to 1024 for tiny delta.
 ORDERS: tuple[float, ...] = (
     *(1 + x / 200 for x in (3, 4, 5, 6, 8)),
     *(1 + x / 20 for x in range(1, 20)),
@@ -27,7 +27,7 @@ ORDERS: tuple[float, ...] = (
 )
 _TAIL_STDS = 12.0
 _MAX_POINTS = 60_000
-# Rounding of the sum, added on the safe side: it stays far below what any report prints, even after 1e9 steps.
+# Bound on the rounding error of the sum, added for safety; negligible even after 1e9 steps.
 _ROUNDING = 1e-14
 _PANEL_ROUNDING = 1e-13
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
@@ -36,7 +36,7 @@ _MAX_PANELS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class SampledGaussian:
-    """``num_steps`` Gaussian releases, each on its own Poisson sample; 0 < rate < 1, 0 < noise_multiplier < inf."""
+    """``num_steps`` Gaussian releases on independent Poisson samples; 0 < rate < 1, 0 < noise_multiplier < inf."""
 
     rate: float
     noise_multiplier: float
@@ -53,11 +53,11 @@ def sampled_divergences(orders: Array, release: SampledGaussian, *, replace: boo
 
     Guarantee: for ``replace=False`` the pair is N(0, z^2) against (1-q) N(0, z^2) + q N(1, z^2); for ``replace=True``
     it is (1-q) N(0, z^2) + q N(-1, z^2) against (1-q) N(0, z^2) + q N(1, z^2). Both dominate Poisson sampling with
-    norm bound 1. Orders whose integral would need too many points (multipliers below about 0.05) get the divergence
-    without sampling, which is larger. Rounding is added, never subtracted.
+    norm bound 1. Orders whose integral needs too many points (multipliers below about 0.05) get the divergence without
+    sampling, which is larger. A bound on the rounding error is added.
     """
     q, z = release.rate, release.noise_multiplier
-    # The integrand is analytic only within pi z^2 of the real line (zeros of the mixture), which limits the spacing.
+    # The zeros of the mixture limit the spacing: the integrand is analytic within pi z^2 of the real line.
     spacing = min(z / 2, z * z / 2)
     reach = 2.0 if replace else 1.0
     feasible = (reach * orders + 2 * _TAIL_STDS * z + 2) / spacing <= _MAX_POINTS
@@ -94,8 +94,8 @@ def _log_moment(order: float, log_p: Array, log_q: Array) -> float:
 def fixed_size_divergences(orders: Array, *, rate: float, noise_multiplier: float) -> Array:
     """Return the divergences of Gaussian noise on a fixed-size sample when one record is exchanged.
 
-    Guarantee: they are those of the symmetric closure of the sampled Gaussian with twice the signal; orders that would
-    need too many panels (multipliers below about 0.1) get the divergence without sampling, which is larger.
+    Guarantee: the divergences of the symmetric closure of the sampled Gaussian with twice the signal. Orders that need
+    too many panels (multipliers below about 0.1) get the divergence without sampling, which is larger.
     """
     z = noise_multiplier / 2
     result = gaussian_divergences(orders, 1 / z)
@@ -106,12 +106,12 @@ def fixed_size_divergences(orders: Array, *, rate: float, noise_multiplier: floa
     x, log_weights = _panels(0.5, float(feasible.max()) + _TAIL_STDS * z, width)
     log_p, log_q = _log_mixture(x, rate, z, 1.0), _log_mixture(x, 0.0, z, 1.0)
     low = float(ndtr(-0.5 / z))
-    # What neither side of zero loss takes is alike in both distributions.
-    alike = max(0.0, 1 - low - (1 - rate) * low - rate * float(ndtr(0.5 / z)))
+    # The remaining mass, at loss zero, is equal in both distributions.
+    common = max(0.0, 1 - low - (1 - rate) * low - rate * float(ndtr(0.5 / z)))
     for index, order in enumerate(orders[: len(feasible)].tolist()):
         above = float(logsumexp(order * log_p + (1 - order) * log_q + log_weights))
         below = float(logsumexp(order * log_q + (1 - order) * log_p + log_weights))
-        whole = float(logsumexp([above, below, math.log(alike) if alike > 0 else -math.inf]))
+        whole = float(logsumexp([above, below, math.log(common) if common > 0 else -math.inf]))
         result[index] = min(result[index], (max(0.0, whole) + _PANEL_ROUNDING) / (order - 1))
     return result
 
@@ -119,7 +119,7 @@ def fixed_size_divergences(orders: Array, *, rate: float, noise_multiplier: floa
 def laplace_divergences(orders: Array, *, rate: float, noise_multiplier: float) -> Array:
     """Return the divergences of Laplace noise on a Poisson sample, the larger of the two directions.
 
-    Guarantee: orders that would need too many panels get the largest loss itself, which bounds every divergence.
+    Guarantee: orders that need too many panels get the largest loss, which bounds every divergence.
     """
     b, q = noise_multiplier, rate
     away, into = (-math.inf if q == 1 else math.log1p(-q)), math.log(q)

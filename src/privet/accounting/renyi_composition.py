@@ -1,4 +1,4 @@
-"""Renyi divergences of whole runs, and of searches that release the best of a random number of runs."""
+"""Renyi divergences of composed releases, and of searches that release the best of a random number of runs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Array = NDArray[np.float64]
 
 
 def total_divergences(orders: Array, releases: Releases, adjacency: Adjacency) -> Array:
-    """Return the divergences of all releases together: those of each, added up.
+    """Return the sum of the divergences of all releases.
 
-    Guarantee: an upper bound at every order. Edge cases: nothing released gives zeros.
+    Guarantee: an upper bound at every order. Edge cases: no releases give zeros.
     """
     replace = adjacency is Adjacency.REPLACE_ONE
     total = renyi.gaussian_divergences(orders, (2.0 if replace else 1.0) * releases.signal_to_noise)
@@ -34,28 +34,28 @@ def total_divergences(orders: Array, releases: Releases, adjacency: Adjacency) -
 
 
 def selected_divergences(orders: Array, one_run: Array, selection: Selection) -> Array:
-    """Return the divergences of a search that draws its length at random and releases the best run only.
+    """Return the divergences of a search with a random number of runs that releases only the best run.
 
     Guarantee: Papernot and Steinke (2022), Theorem 2 for the truncated negative binomial (shape 1: geometric, shape 0:
-    logarithmic) and Theorem 6 for the Poisson distribution. The length must be drawn in advance from the stated
-    distribution, whatever the runs give, and nothing but the selected run may be released.
-    Edge cases: a geometric search of mean 1 still costs up to three runs, because the theorem does not know it is one.
+    logarithmic) and Theorem 6 for the Poisson distribution. The number of runs must be drawn in advance, independent of
+    their results, and only the selected run may be released.
+    Edge cases: a geometric search of mean 1 is charged up to three runs, although it has one run.
     """
     spread = np.log(selection.mean) / (orders - 1)
     if math.isinf(selection.shape):
         curve = RenyiCurve(orders=orders, divergences=one_run)
-        # Theorem 6 wants the delta of one run at the epsilon where exp(epsilon) = 1 + 1 / (order - 1).
+        # Theorem 6 uses the delta of one run at exp(epsilon) = 1 + 1 / (order - 1).
         found = one_run + selection.mean * curve.deltas(np.log1p(1 / (orders - 1))) + spread
     else:
         log_gamma = log_stopping_probability(selection.mean, selection.shape)
         constant = (1 + selection.shape) * float(((1 - 1 / orders) * one_run - log_gamma / orders).min())
         found = one_run + spread + constant
-    # Divergences grow with the order, so a bound at a larger order holds at every smaller one.
+    # Divergences increase with the order, so a bound at an order holds at every smaller order.
     return np.minimum.accumulate(found[::-1])[::-1]
 
 
 def log_stopping_probability(mean: float, shape: float) -> float:
-    """Return log gamma of the truncated negative binomial with this mean; never above the true value.
+    """Return a lower bound on log gamma of the truncated negative binomial with this mean, tight up to rounding.
 
     Edge cases: mean 1 gives 0 (one run, always).
     """
@@ -63,7 +63,7 @@ def log_stopping_probability(mean: float, shape: float) -> float:
         return 0.0
     if shape == 1:
         return -math.log(mean)
-    # In u = log(1 / gamma) the mean grows from 1 without bound.
+    # As a function of u = log(1 / gamma) the mean increases from 1 without bound.
     low, high = 1e-12, 1.0
     if mean <= _mean_length(low, shape):
         return -low

@@ -1,9 +1,9 @@
-"""What it costs that drawn noise ends somewhere, while the Gaussian it stands for does not.
+"""The cost of the bounded range of generated noise, in contrast to an ideal Gaussian.
 
 The noise of a pair of coordinates is a point in the plane whose distance from the origin never exceeds a reach ``R``
-(in standard deviations). An outcome outside the disc around one data set's sum, but inside that around its neighbour's,
-gives the neighbour away. On every other outcome the ratio of the two densities is the ideal one, because both are cut
-in the same way. So the cost is the probability of such outcomes, which this module bounds.
+(in standard deviations). An outcome outside the disc around the sum of one data set, but inside the disc of its
+neighbour, identifies the neighbour. On every other outcome the ratio of the two densities is the ideal one, because
+both are truncated in the same way. So the cost is the probability of such outcomes, which this module bounds.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from privet.vocabulary import Adjacency
 
 Array = NDArray[np.float64]
 
-# The radius of a keystream draw is sqrt(-2 log u) with u from this many random bits, never zero.
+# The radius of a keystream draw is sqrt(-2 log u), where u has this many random bits and is never zero.
 KEYSTREAM_RADIUS_BITS = 52
-# How much of delta the cut tail may cost before a certificate says that it is too much.
+# The largest share of delta that the truncated tail may cost in a certificate without a warning.
 TAIL_SHARE = 1e-3
 
 _POINTS = 400
@@ -36,14 +36,14 @@ _PANEL, _NUM_PANELS = 1.0, 12
 
 
 def reach_of_bits(bits: int) -> float:
-    """Return the largest radius, in standard deviations, that a uniform number of so many bits gives."""
+    """Return the largest radius, in standard deviations, from a uniform number with this many bits."""
     return math.sqrt(2 * checks.count("bits", bits) * math.log(2))
 
 
 def beyond(distance: float, reach: float) -> float:
-    """Return the probability that a plane normal draw centred ``distance`` away lies further out than ``reach``.
+    """Return the probability that a normal draw in the plane, centred at ``distance``, is outside the radius ``reach``.
 
-    This is Marcum's Q function of order one, integrated in double precision.
+    This is the Marcum Q function of order one, integrated in double precision.
     """
     edges = reach + _PANEL * np.arange(_NUM_PANELS + 1)
     half = _PANEL / 2
@@ -53,21 +53,21 @@ def beyond(distance: float, reach: float) -> float:
 
 
 def _lune(distance: float, reach: float) -> float:
-    """Bound the mass of the lune per unit of ``distance``: its area is at most ``2 * reach * distance``."""
+    """Return a bound on the mass of the lune per unit of ``distance``; its area is at most ``2 * reach * distance``."""
     return reach / math.pi * math.exp(-0.5 * max(0.0, reach - distance) ** 2)
 
 
 def lost_mass(shift: float, *, reach: float, num_coordinates: int) -> float:
-    """Bound the probability that one draw gives a neighbour away.
+    """Return a bound on the probability that one draw identifies a neighbour.
 
     Args:
-        shift: Distance of the neighbours' sums in standard deviations of the noise.
-        reach: Largest radius of a pair's noise, in the same unit.
-        num_coordinates: Over how many coordinates the distance may be spread in any way.
+        shift: Distance of the sums of the neighbours in standard deviations of the noise.
+        reach: Largest radius of the noise of a pair of coordinates, in the same unit.
+        num_coordinates: Number of coordinates over which the distance may be distributed in any way.
 
-    Guarantee: an upper bound for every spread. Pairs that get at most a threshold of the distance are bounded by the
-    area of their lune, those that get more, of which there are few, by the whole mass beyond the reach; the best
-    threshold is taken.
+    Guarantee: an upper bound for every distribution of the distance. A pair of coordinates with at most a threshold of
+    the distance is bounded by the area of its lune; the few pairs with more are bounded by the whole mass beyond the
+    reach. The best threshold is used.
     Edge cases: a shift of the reach or more gives 1.
     """
     shift, reach = checks.positive("shift", shift), checks.positive("reach", reach)
@@ -76,7 +76,7 @@ def lost_mass(shift: float, *, reach: float, num_coordinates: int) -> float:
         return 1.0
     thresholds = np.geomspace(shift * 1e-4, shift, _POINTS)
     masses: Array = np.array([beyond(float(distance), reach) for distance in thresholds])
-    # Between two thresholds the mass is at most that of the upper one, the square at least that of the lower one.
+    # Between two thresholds the mass is at most that of the upper one and the square at least that of the lower one.
     ratios = masses[1:] / thresholds[:-1] ** 2
     of_large = np.append(np.maximum.accumulate(ratios[::-1])[::-1], 0.0) * shift**2
     of_small = np.array([_lune(float(distance), reach) for distance in thresholds]) * shift * math.sqrt(pairs)
@@ -85,7 +85,7 @@ def lost_mass(shift: float, *, reach: float, num_coordinates: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _Draws:
-    """Rounds in which a neighbour's sum lies ``shift`` away with probability ``rate``."""
+    """Rounds in which the sum of a neighbour is at distance ``shift`` with probability ``rate``."""
 
     rate: float
     shift: float
@@ -99,7 +99,7 @@ def _draws(event: DpEvent, adjacency: Adjacency) -> list[_Draws]:
 def _draw(part: DpEvent, count: int, factor: float) -> _Draws:
     rate, inner = 1.0, part
     if isinstance(part, dp_event.TruncatedSubsampledGaussianDpEvent):
-        # In a full batch a record takes another's place: twice the distance, at no better rate than one.
+        # In a full batch a record replaces another one: twice the distance, with rate one.
         return _Draws(rate=1.0, shift=2 / _positive(part.noise_multiplier), count=count)
     if isinstance(part, dp_event.PoissonSampledDpEvent):
         rate, inner = float(part.sampling_probability), part.event
@@ -107,37 +107,39 @@ def _draw(part: DpEvent, count: int, factor: float) -> _Draws:
         inner, factor = part.event, 2.0
     parts = list(flatten(inner))
     if not parts or not all(isinstance(each, dp_event.GaussianDpEvent) for each, _ in parts):
-        raise AccountingError(f"The tail of {type(inner).__name__} noise is not known here; that of Gaussian noise is.")
+        raise AccountingError(f"The truncated tail is bounded for Gaussian noise only, not for {type(inner).__name__}.")
     multiplier = fuse_gaussians([each.noise_multiplier / math.sqrt(times) for each, times in parts])
     return _Draws(rate=rate, shift=factor / _positive(multiplier), count=count)
 
 
 def _positive(multiplier: float) -> float:
     if not 0 < multiplier < math.inf:
-        raise AccountingError(f"A noise multiplier of {multiplier!r} has no tail to speak of.")
+        raise AccountingError(
+            f"The noise multiplier must be positive and finite to bound the tail, got {multiplier!r}."
+        )
     return float(multiplier)
 
 
 def tail_delta(
     event: DpEvent, *, adjacency: Adjacency, epsilon: float, delta: float, reach: float, num_coordinates: int
 ) -> float:
-    """Bound what a run's delta grows by because its Gaussian noise ends at ``reach``.
+    """Return a bound on the increase of delta because the Gaussian noise ends at ``reach``.
 
     Args:
-        event: Everything that was charged.
-        adjacency: Which two data sets are meant to look alike.
-        epsilon: The epsilon that is promised together with ``delta``.
-        delta: The delta that is promised for ideal noise.
+        event: The event of all charges.
+        adjacency: The neighbouring relation of data sets.
+        epsilon: The epsilon of the guarantee.
+        delta: The delta of the guarantee for ideal noise.
         reach: Largest radius of the noise of a pair of coordinates, in standard deviations.
-        num_coordinates: Coordinates that get noise.
+        num_coordinates: Number of coordinates with noise.
 
-    Guarantee: with the returned number added to delta the promise holds for the cut noise, whatever else is ideal.
-    Three terms are added up: outcomes that only one of two neighbours can give; the same outcomes seen from the other
-    side, which weigh ``exp(epsilon)`` times their tiny mass; and the growth of both densities where nothing was cut.
-    Edge cases: an infinite epsilon or noise that is not Gaussian raises ``AccountingError``; nothing released costs 0.
+    Guarantee: with the returned number added to delta, the guarantee holds for the truncated noise. Three terms are
+    summed: outcomes that only one of two neighbours can produce; the same outcomes under the other neighbour, weighted
+    by ``exp(epsilon)``; and the growth of both densities by the normalisation of the truncated noise.
+    Edge cases: an infinite epsilon or noise that is not Gaussian raises ``AccountingError``; no releases cost 0.
     """
     if not math.isfinite(epsilon):
-        raise AccountingError("Without a finite epsilon there is nothing that a tail could spoil.")
+        raise AccountingError("The cost of the truncated tail needs a finite epsilon.")
     draws = _draws(event, adjacency)
     pairs = (checks.count("num_coordinates", num_coordinates) + 1) // 2
     num_rounds = sum(draw.count for draw in draws)

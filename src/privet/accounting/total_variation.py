@@ -1,4 +1,4 @@
-"""What a difference in total variation adds to a privacy curve."""
+"""The cost of a difference in total variation, added to a privacy curve."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _BISECTIONS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class SurchargedCurve:
-    """A curve plus ``(1 + exp(epsilon)) * total_variation``, for runs that may differ from those it describes.
+    """A curve plus ``(1 + exp(epsilon)) * total_variation``, for runs that may differ from the described run.
 
-    The sum falls and then rises again; whatever holds at a smaller epsilon holds at a larger one, so the curve stays at
-    its lowest point from there on. A delta below that point is never reached: epsilon is then infinite.
+    The sum decreases and then increases. A delta at some epsilon also holds at every larger epsilon, so the curve stays
+    constant from its minimum on. For a delta below the minimum, epsilon is infinite.
 
     Attributes:
-        base: The curve without the difference.
+        base: The curve of the described run.
         total_variation: Probability of a difference, over the whole run.
     """
 
@@ -40,7 +40,7 @@ class SurchargedCurve:
         return np.asarray(np.minimum(1.0, self.base.deltas(epsilons) + extra))
 
     def _lowest(self) -> tuple[float, float]:
-        # Beyond log(1 / total_variation) the surcharge alone is 1.
+        # Above log(1 / total_variation) the added term alone is 1.
         grid = np.linspace(0.0, max(1.0, -math.log(self.total_variation)), _POINTS)
         sums = self._sums(grid)
         at = int(sums.argmin())
@@ -69,5 +69,5 @@ class SurchargedCurve:
 
 
 def surcharged(base: PrivacyCurve, total_variation: float) -> PrivacyCurve:
-    """Return the curve of a run that may differ from the described one; the curve itself if it cannot."""
+    """Return ``base`` with the cost of a difference in total variation; ``base`` itself for a difference of zero."""
     return base if total_variation == 0 else SurchargedCurve(base=base, total_variation=total_variation)

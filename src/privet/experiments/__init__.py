@@ -1,1 +1,1 @@
-"""Former name of ``privet.runs``; goes in 0.3."""
+"""Former name of ``privet.runs``; will be removed in 0.3."""

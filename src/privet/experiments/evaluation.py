@@ -1,4 +1,4 @@
-"""Former place of ``privet.runs.measure_model``; goes in 0.3."""
+"""Former place of ``privet.runs.measure_model``; will be removed in 0.3."""
 
 from __future__ import annotations
 

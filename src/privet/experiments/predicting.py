@@ -1,4 +1,4 @@
-"""Former place of predictions of a run's model, now in ``privet.runs``; goes in 0.3."""
+"""Former place of predictions of a run's model, now in ``privet.runs``; will be removed in 0.3."""
 
 from __future__ import annotations
 

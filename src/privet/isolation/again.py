@@ -1,4 +1,4 @@
-"""What is computed again in the backward pass must be what was computed: activation checkpoints.
+"""Activation checkpoints: a part that is computed again in the backward pass must repeat its first computation.
 
 torch keeps the arguments of a checkpointed part and calls it again when gradients come back. The second time is the
 user's code, too, and may do something else with the same shapes. So the calls that are made again are compared with
@@ -31,18 +31,18 @@ Hooks = tuple[Callable[..., Any], Callable[..., Any]]
 
 
 def hooks_on_saved_tensors() -> Hooks | None:
-    """Return what packs and unpacks the tensors that autograd saves at present."""
+    """Return the functions that pack and unpack the tensors which autograd saves at present."""
     found: Hooks | None = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return found
 
 
 def is_of_checkpoint(hooks: Hooks) -> bool:
-    """Whether hooks are those of an activation checkpoint, which compute again what they do not keep."""
+    """Whether hooks belong to an activation checkpoint, which recomputes the tensors that it does not keep."""
     return _file_of(hooks[1]) == _CHECKPOINT
 
 
 def is_faithful(hooks: Hooks) -> bool:
-    """Whether hooks are torch's own that keep tensors on the processor, and give back what they were given."""
+    """Whether hooks are torch's own, which keep tensors on the processor and return them unchanged."""
     return _file_of(hooks[1]) == _GRAPH and hooks[1].__qualname__.startswith(_ON_PROCESSOR)
 
 
@@ -82,7 +82,7 @@ class Repeatable:
         return True
 
     def note_results(self, results: Sequence[Tensor]) -> None:
-        """Note what the last call made."""
+        """Note the results of the last call."""
         for result in results:
             setattr(result, _MADE, (id(self._latest), len(self._latest)))
 
@@ -102,7 +102,7 @@ def _compared(compute: Callable[..., Any], calls: list[tuple[Any, ...]]) -> Call
 
 
 class Comparing(TorchFunctionMode):
-    """Compares what is computed again with what was computed.
+    """Compares a recomputation with the first computation, call by call.
 
     Guarantee:
         Every call that a checkpoint makes again is the next one of the same part: the same function with the same

@@ -1,8 +1,8 @@
 """User code that runs in the backward pass: custom autograd functions, hooks on tensors, hooks of modules.
 
-What autograd itself computes are derivatives of operations that were followed, so it mixes nothing that they did not.
-Code that a user has written for the backward pass is followed like the forward pass: what comes in lies where the
-forward pass had it, and what goes out must lie where its input had it.
+Autograd itself computes derivatives of operations that were followed: if they keep examples apart, so does it.
+Code that a user has written for the backward pass is followed like the forward pass: its
+arguments lie where the forward pass had them, and its results must lie where the forward pass had its inputs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def followed(follower: Follower, watch: Watch) -> Iterator[None]:
         yield
         return
     follower.judge_gradient = _Judge(watch)
-    tracer.trace = Trace(num_examples=tracer.trace.num_examples)  # the forward pass's is kept by whoever needs it
+    tracer.trace = Trace(num_examples=tracer.trace.num_examples)  # its users keep the trace of the forward pass
     handles = [
         handle for node, places in follower.nodes.items() for handle in _watch_node(node, places, tracer, follower)
     ]

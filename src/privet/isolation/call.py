@@ -1,4 +1,4 @@
-"""One operation as the rules see it: its arguments by name, with tensors replaced by what is known of them."""
+"""One operation as the rules see it: its arguments by name, with tensors replaced by their places."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Call:
     """An operation that was carried out.
 
     Attributes:
-        operation: What was called.
+        operation: The operator.
         args: Its arguments; tensors are specs.
         kwargs: Its named arguments.
         outs: The shapes of its results.

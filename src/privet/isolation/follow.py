@@ -2,7 +2,7 @@
 
 The calls of a forward pass make a sequence: which operation, on which earlier results, with which whole numbers. As
 long as it is a sequence that was proven before, nothing else happens. Where it departs from all of them a tracer takes
-over, with what the proof of the common beginning says of the tensors made so far.
+over, with the verdicts that the proof of the common beginning gives on the tensors made so far.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MOST_RESULTS = 1 << _SHIFT
 _FOLLOWERS = itertools.count(1)
 _CONSTANTS = itertools.count(1)
 _hooks = torch._C._autograd._top_saved_tensors_default_hooks
-_num_nodes = torch._C._autograd._get_sequence_nr  # how many nodes of the graph this thread has made
+_num_nodes = torch._C._autograd._get_sequence_nr  # the number of nodes of the graph that this thread has made
 _GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
 
 
@@ -77,7 +77,7 @@ class Follower:
             place_of: Says where the examples lie in a tensor of the batch.
             number_of: Names a tensor that no call has made: a parameter, one of the batch, a constant.
             parameters: Those that ``number_of`` names by their numbers, by identity; spares most of its calls.
-            may_trace: Whether another program may be proven.
+            may_trace: Whether a new program may be traced and proven.
             slot: Tells followers apart that are active at the same time.
         """
         self._slot, self._attribute = slot, f"_privet_serial_{slot}"
@@ -87,13 +87,13 @@ class Follower:
         self._candidate = found[0] if found else None
         self._expected: Sequence[Expected] = () if self._candidate is None else self._candidate.expected
         self._num_calls = self._num_made = self._num_uses = 0
-        self._log = Log()  # what a known program has in common with this one is copied when they part
+        self._log = Log()  # the common beginning with a known program is copied when they part
         self._finished: Known | None = None
         self._errors: list[Read] = []
         self._losses: int | None = None
         self._node: type = type(None)
         self._number = next(_FOLLOWERS) << _SHIFT
-        # a result has a node that the user wrote only if it was made where no call was seen
+        # a result can have a user-written node only if a node was made outside of the calls that are seen
         self._num_nodes, self._has_unseen_nodes = _num_nodes(), False
         self._may_trace, self._sees_all = may_trace, True
         self.is_lost = False  # whether the program is new, and no proof was allowed
@@ -187,13 +187,13 @@ class Follower:
                     self._collect(signs, values)
                     return other.notes[place]
             if place == len(self._candidate.entries):
-                self._finished = self._candidate  # what follows may have nothing to do with the losses
+                self._finished = self._candidate  # later calls may have nothing to do with the losses
             elif without_versions(entry) == without_versions(self._candidate.entries[place]):
                 self._suspicions.was_written = True
             self._is_whole = self._is_whole and place == 0
             self._depart()
         self._log.entries.append(entry)
-        if self._finished is None:  # the numbers of what follows the losses have no part in them
+        if self._finished is None:  # numbers of calls after the losses have no part in them
             self._collect(signs, values)
         self._note_reading(function, args, kwargs)
         return None
@@ -238,7 +238,7 @@ class Follower:
         self.tracer.__enter__()  # type: ignore[no-untyped-call]
 
     def _first_seen(self, tensor: Tensor) -> Verdict:
-        """Return what is known of a tensor that was made before the tracer was there."""
+        """Return the verdict on a tensor that was made before the tracer was there."""
         number = self._number_of_result(tensor)
         if number is None:
             return self._place_of(tensor)
@@ -250,7 +250,7 @@ class Follower:
             self._suspicions.repeatable.note_results(outputs)
         for output in outputs:
             setattr(output, self._attribute, self._number + self._num_made)
-            # relative, since what shares the memory of a weight shares its count, too
+            # relative, since a view of a weight shares its count of writes
             setattr(output, VERSION, -1 if output.is_inference() else output._version)
             self._num_made += 1
             if self._candidate is None:
@@ -293,7 +293,7 @@ class Follower:
             self.tracer.give(output, verdict)
 
     def note_node(self) -> None:
-        """Note that the user asks for a node of the graph, on which hooks may be put that nobody sees."""
+        """Note that the user asks for a node of the graph, on which hooks may be put unseen."""
         if is_asked_by_privet():  # by another session, whose batch is open at the same time
             return
         if not is_asked_by_torch() or is_within(_GRAPH):
@@ -307,7 +307,7 @@ class Follower:
             self.tracer.read("a length")
 
     def note_error(self, function: Function) -> None:
-        """Note a call that failed: whoever catches the error learns something about its arguments."""
+        """Note a call that failed: code that catches the error learns something about its arguments."""
         if self.tracer is None:  # which sees errors by itself
             name = f"an error of {getattr(function, '__name__', str(function))}"
             self._errors.append(may_read(name, self._num_made))
@@ -373,7 +373,7 @@ class Follower:
             self.tracer.release()
 
     def prove(self, losses: Tensor) -> Proof:
-        """End the forward pass and say what was found; a program without fault will be recognised."""
+        """End the forward pass and return the finding; a program without fault will be recognised."""
         candidate = self._candidate
         # the usual case: a known program from beginning to end, and nothing after its losses
         if candidate is not None and self._num_calls == len(candidate.entries):
@@ -404,7 +404,7 @@ class Follower:
             self.is_lost = False
             return Proof(self._whole, candidate.uses, (), None, candidate.kind, tuple(self._numbers), known=candidate)
         if self.tracer is None:
-            # it ended earlier than the program it began like: what came before was proven then
+            # it ended earlier than the known program with the same beginning, which was proven with that program
             verdict = doubt or self._ended_early(self._candidate)
             return Proof(
                 verdict,

@@ -21,7 +21,7 @@ _HANDING_ON = ("__torch_function__", "_run_unusual", "_examine", "_run")
 _SHOWING = "__torch_function__"
 # With a separator, so that the neighbours of a package are not taken for it.
 _OWN = (str(Path(torch.__file__).parent) + os.sep, str(Path(privet.__file__).parent) + os.sep)
-# Code without a file that no user has written; what is typed at a prompt has no file either.
+# Code without a file that no user has written; code that is typed at a prompt has no file either.
 _GENERATED = ("<frozen ", "<eval_with_key>", "<__array_function__ ")
 
 

@@ -1,4 +1,4 @@
-"""Memory that several tensors share: what is written through one of them is read through the others."""
+"""Memory that several tensors share: a write through one of them is read through the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privet.isolation.place import Cause, Fault, NoRule, Place, Spec, Verdict, f
 
 @dataclass(slots=True)
 class _Content:
-    """What lies in one piece of memory: a new example every ``stride`` elements, or nobody knows."""
+    """The contents of one piece of memory: a new example every ``stride`` elements, or unknown."""
 
     memory: StorageWeakRef
     stride: int = 0
@@ -40,7 +40,7 @@ class Written:
         spec.storage = self._count
 
     def note(self, tensor: Tensor, before: Spec, verdict: Verdict, call: Call, num_examples: int) -> None:
-        """Remember that a tensor now is what ``verdict`` says."""
+        """Remember the verdict on a tensor."""
         self._count += 1
         storage = _storage(tensor)
         key = storage._cdata
@@ -51,7 +51,7 @@ class Written:
         if isinstance(verdict, Cause):
             content.fault = verdict
         if verdict is None or isinstance(verdict, Cause):
-            return  # public numbers may belong to anyone
+            return  # public numbers may belong to any example
         if verdict.is_single and num_examples > 1:
             self._note_single(content, tensor, verdict.first, num_examples)
         else:
@@ -87,7 +87,7 @@ class Written:
         content.stride, content.num = stride, num_examples
 
     def verdict(self, spec: Spec, tensor: Tensor) -> Verdict:
-        """Return what is known of a tensor whose memory may have been written to through another."""
+        """Return the verdict on a tensor whose memory may have been written to through another."""
         if isinstance(spec.verdict, Cause):
             return spec.verdict
         try:
@@ -119,7 +119,7 @@ class Written:
 
 
 def _storage(tensor: Tensor) -> UntypedStorage:
-    """Return a tensor's memory; nobody is to take that for a read of the program's."""
+    """Return a tensor's memory; this is not a read by the program."""
     with torch._C.DisableTorchFunction():
         return tensor.untyped_storage()
 

@@ -1,4 +1,4 @@
-"""Where the examples of a batch lie in a tensor, and what is said of a tensor of which that cannot be said.
+"""The place of a batch's examples in a tensor, and the cause why a tensor has none.
 
 A tensor that descends from examples is in one of three states. Its examples have a *place*: one axis tells them apart,
 alone or folded together with other lengths. Or something *mixed* them. Or an operation *has no rule*, so that only
@@ -24,8 +24,8 @@ class Place:
 
     Attributes:
         axis: The axis that tells the examples apart.
-        before: What varies more slowly than the examples on that axis.
-        after: What varies faster.
+        before: The number of entries that vary more slowly than the examples on that axis.
+        after: The number of entries that vary faster.
         first: The first example.
         num: How many examples there are.
     """
@@ -78,7 +78,7 @@ class Cause:
     Attributes:
         fault: Whether it mixes them, or has no rule.
         operation: Its name.
-        reason: What it did, in words.
+        reason: The reason, in words about the operation.
         line: The line of the user's program that asked for it.
     """
 
@@ -94,11 +94,11 @@ class Cause:
 
 
 Verdict = Place | Cause | None
-"""What is known of a tensor; None for a public one."""
+"""The verdict on a tensor: the place of its examples, or why they have none; None for a public tensor."""
 
 
 class Spec:
-    """A tensor as the rules see it: its shape and what is known of its examples, without its numbers."""
+    """A tensor as the rules see it: its shape and the verdict on it, without its numbers."""
 
     __slots__ = (
         "dtype",
@@ -178,7 +178,7 @@ def regrouped(place: Place, old: Shape, new: Shape) -> Place:
 def aligned(place: Place, ndim: int, out_ndim: int) -> Place:
     """Return the place after broadcasting to more axes, which come first."""
     if ndim > out_ndim and not place.is_single:
-        raise NoRule("its result has fewer axes than what went in")
+        raise NoRule("its result has fewer axes than its input")
     return place.at(place.axis + out_ndim - ndim)
 
 

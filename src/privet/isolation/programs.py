@@ -1,4 +1,4 @@
-"""Programs that were proven, and what a forward pass was found to be."""
+"""Programs that were proven, and the finding on one forward pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from privet.isolation.tracer import Trace
 
 CONSTANT = "_privet_constant"  # on a tensor that no call has made: the number it goes by
 Kind = tuple[Any, ...]
-"""The functions that a program calls, and the shapes of one example: what batches of other sizes have in common."""
+"""The functions that a program calls, and the shapes of one example: the same for batches of other sizes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +55,7 @@ class Known:
         self.expected = [expected(entry, note) for entry, note in zip(self.entries, self.notes, strict=True)]
 
     def beginning(self, num_calls: int, num_made: int, num_uses: int) -> Log:
-        """Return what it did up to a call, for a program that is the same up to there."""
+        """Return the log of its first calls, for a program that begins with the same calls."""
         return Log(
             entries=self.entries[:num_calls], notes=dict(enumerate(self.notes[:num_calls])),
             verdicts=self.verdicts[:num_made], made_after=self.made_after[:num_made], uses=self.uses[:num_uses],
@@ -64,7 +64,7 @@ class Known:
 
 @dataclass(slots=True, eq=False)
 class Log:
-    """What a program that is not known has done so far; its attributes are those of :class:`Known`."""
+    """The calls and results of an unknown program so far; the attributes are those of :class:`Known`."""
 
     entries: list[Entry] = field(default_factory=list)
     notes: dict[int, Any] = field(default_factory=dict)
@@ -147,13 +147,13 @@ class Programs:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was found out about one forward pass.
+    """The finding on one forward pass.
 
     Attributes:
         losses: Where the examples lie in the losses, or why they have no place.
         uses: Where they lie where parameters meet them.
         reads: Numbers that were handed to Python.
-        trace: What the tracer saw; None if the program was recognised.
+        trace: The trace of the tracer; None if the program was recognised.
         kind: What it has in common with batches of other sizes.
         numbers: Floats and constants that it used.
         is_whole: Whether the trace, if there is one, begins with the program.
@@ -176,6 +176,6 @@ class Proof:
 
     @property
     def refused(self) -> Sequence[Read]:
-        """The reads that no rule allows; what is read after the losses were made does not reach them."""
+        """The reads that no rule allows; a read after the losses were made does not reach them."""
         made = self.trace.losses if self.trace is not None else None
         return [read for read in self.reads if not read.allowed_because and (made is None or made >= read.serial)]

@@ -31,13 +31,13 @@ LossFunction = Callable[[Any], Tensor]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What the rules say of a loss function.
+    """The finding of the rules on a loss function.
 
     Attributes:
         losses: Where the examples lie in the losses, or the operation after which they have no place.
         reads: Numbers of the examples that were handed to Python, though no rule allows it.
         sizes: The comparison with the same program on another number of examples.
-        backward: What is not proven of code that the program brings for its backward pass.
+        backward: Why code that the program brings for its backward pass is not proven, if it is not.
         num_operations: How many operations were followed.
         calls: The functions that were called, which tells kinds of programs apart.
     """
@@ -79,7 +79,7 @@ def prove(loss_function: LossFunction, batch: Any) -> Finding:
         batch: A tensor, or lists, tuples and dictionaries of them. The first axis of every tensor tells the examples
             apart.
     """
-    if _num_examples(batch) == 1:  # a single example has nobody to mix with
+    if _num_examples(batch) == 1:  # a single example cannot be mixed
         batch = pytree.tree_map_only(Tensor, _with_first_again, batch)
     num_examples = _num_examples(batch)
     if num_examples == 2:
@@ -164,7 +164,7 @@ def _follow(loss_function: LossFunction, batch: Any, num_examples: int) -> tuple
 
 
 def _follow_back(losses: Tensor, follower: Follower) -> Sequence[str]:
-    """Run what the program brings for its backward pass, if anything, and return what is not proven of it."""
+    """Run user-written code of the backward pass, if there is any; return the reasons why it is not proven."""
     edges = [GradientEdge(*edge) for node in follower.nodes for edge in node.next_functions if edge[0] is not None]
     if not edges:
         return ()

@@ -20,7 +20,7 @@ class Read:
     """One read of private numbers by Python.
 
     Attributes:
-        operation: What read them.
+        operation: The function that read them.
         line: The line that asked.
         allowed_because: The name of the rule that allows it; empty if none does.
         serial: How many tensors there were by then; losses that were there already do not depend on it.
@@ -88,7 +88,7 @@ _ALLOWED = (
 
 
 def checks_only(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Return why whatever a function of torch reads is harmless; empty if that cannot be said."""
+    """Return why the reads of a torch function are harmless; empty if no reason is known."""
     if function is torch.nn.functional.one_hot:
         num_classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
         if isinstance(num_classes, int) and num_classes > 0:

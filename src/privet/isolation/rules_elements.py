@@ -1,4 +1,4 @@
-"""Rules of operations on elements, of random numbers and of losses: whatever is at one place stays there."""
+"""Rules of operations on elements, of random numbers and of losses: every element stays at its place."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def fresh(call: Call) -> Sequence[Verdict]:
 
 
 def copied_into(call: Call) -> Sequence[Verdict]:
-    """What is written takes the place of what was there; parts that are public may belong to anyone."""
+    """A write replaces the old elements; parts that are public may belong to any example."""
     return [broadcast([call.args[0], call.args[1]], call.shape)]
 
 
 def overwritten(call: Call) -> Sequence[Verdict]:
-    """Numbers in the place of what was there: the rows still are as many as the examples."""
+    """Numbers replace the old elements: there are still as many rows as examples."""
     return [broadcast(call.specs, call.shape)]
 
 

@@ -77,7 +77,7 @@ def _in_step(specs: Sequence[Spec], shape: Shape) -> Place:
 
 
 def picked(call: Call) -> Sequence[Verdict]:
-    """``index_select`` and what puts rows along one axis by a vector of numbers."""
+    """``index_select``, and operations that put rows along one axis by a vector of numbers."""
     spec, index = call.args[0], call.arg("index")
     axis = int(call.arg("dim")) % max(spec.ndim, 1)
     others = [other for other in call.specs if other is not index]
@@ -246,7 +246,7 @@ def contained(call: Call) -> Sequence[Verdict]:
 
 
 def travels(call: Call) -> Sequence[Verdict]:
-    """Rows that are chosen by what is in the examples."""
+    """Rows that are chosen by the contents of the examples."""
     raise NoRule("rows are chosen by what is in the examples")
 
 

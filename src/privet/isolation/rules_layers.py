@@ -124,12 +124,12 @@ def attention(call: Call) -> Sequence[Verdict]:
             raise Mixes("its mask lets examples meet")
         found.append(place.at(place.axis + ndim - spec.ndim))
     verdict = met(found)
-    # what torch keeps for the backward pass besides (sums of exponentials) is by row too; states of generators are not
+    # other tensors that torch keeps for the backward pass (sums of exponentials) are by row, generator states are not
     return [verdict if out.ndim >= 3 else None for out in call.out_specs]
 
 
 def gates(call: Call) -> Sequence[Verdict]:
-    """One step of a recurrent cell: every row by itself; what has one axis alone is shared by all rows."""
+    """One step of a recurrent cell: every row by itself; all rows share an argument of one axis."""
     if any(spec.ndim < 2 and not place.is_single for spec, place in private(call.specs)):
         raise NoRule("its biases depend on the examples")
     place = met([place for _, place in private(call.specs)])

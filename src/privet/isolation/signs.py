@@ -1,4 +1,4 @@
-"""Signs of arguments: what must be the same for a call to be the one that was proven.
+"""Signs of arguments: a call is the one that was proven if the signs of its arguments are the same.
 
 A sign is a tuple whose first item is a kind that no other sort of argument has, so that a whole number never passes for
 the result of that number, a truth value for a whole number, or a list for a tuple. A call that is expected again is
@@ -102,8 +102,8 @@ def agree(one: Sequence[Any], other: Sequence[Any], before: Sequence[Any] | None
     Args:
         one: Those of a run.
         other: Those of a later one.
-        before: Those with which the program was proven, while a tracer saw everything: what was made anew there may be
-            made anew every time. None if ``one`` is that run.
+        before: Those with which the program was proven, while a tracer saw everything: a constant that was new there
+            may be new every time. None if ``one`` is that run.
     """
     if len(one) != len(other):
         return False
@@ -133,7 +133,7 @@ def shape_of_one(sign: Sign) -> tuple[Any, ...]:
 
 
 def num_numbers(sign: Sign) -> int:
-    """Return how many numbers a sign leaves open."""
+    """Return the number of open numbers in a sign."""
     kind = sign[0]
     if kind in _SEQUENCES or kind is slice:
         return sum(map(num_numbers, sign[1:]))
@@ -143,7 +143,7 @@ def num_numbers(sign: Sign) -> int:
 
 
 def without_versions(entry: Entry) -> tuple[Any, ...]:
-    """Return what a call is, whatever was written into its arguments before."""
+    """Return a call without the counts of writes into its arguments."""
     return (entry.function, entry.names, entry.made, tuple(map(_without_version, entry.signs)))
 
 
@@ -179,7 +179,7 @@ class Entry:
     """One call of a program.
 
     Attributes:
-        function: What was called.
+        function: The function that was called.
         names: Of the named arguments, in order; they come after the others.
         made: How many results there were before it.
         signs: Of the arguments.
@@ -267,11 +267,11 @@ def writes_since(tensor: Tensor) -> int:
 
 
 def kind_of(entries: Sequence[Entry]) -> tuple[Any, ...]:
-    """Return what batches of other sizes have in common: the functions, and the shapes of one example."""
+    """Return the functions and the shapes of one example, which are the same for batches of other sizes."""
     given = {shape_of_one(sign) for entry in entries for sign in entry.signs}
     return (*[entry.function for entry in entries], frozenset(given))
 
 
 def num_numbers_in(entries: Sequence[Entry]) -> int:
-    """Return how many numbers calls leave open."""
+    """Return the number of open numbers in some calls."""
     return sum(num_numbers(sign) for entry in entries for sign in entry.signs)

@@ -1,14 +1,14 @@
-"""Compares a program on two numbers of examples: nothing in it may depend on how many there are, or on their order.
+"""Compares a program on two numbers of examples: nothing in it may depend on that number, or on the order.
 
-A loss divided by the length of its batch keeps examples apart and still breaks the bound: one more example changes what
-all others contribute. So does a weight by place in the batch. Such numbers come from Python, so no rule on one trace
-sees them. They show when the same program is followed at two sizes.
+A loss divided by the length of its batch keeps examples apart and still breaks the bound: one more example changes the
+contributions of all others. So does a weight by place in the batch. Such numbers come from Python, so no rule on one
+trace sees them. They show when the same program is followed at two sizes.
 
 Public numbers must then be of two kinds. *Constant* ones have the same shape at both sizes and are made from constant
 ones in the same way. *Rows* are as many as the examples, and each is made like every other: filled with one number,
 drawn at random, a copy of something constant. Rows are given a place, as if they were the examples', and follow the
-same rules: what adds them up, sorts them or cuts some of them out has no place for them. Everything else must not reach
-the losses.
+same rules: an operation that adds them up, sorts them or cuts some out has no place for them. Everything else must not
+reach the losses.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ _EQUAL = frozenset(
         "repeat",
     ]
 )  # fmt: skip
-_COPYING = frozenset(["expand", "repeat"])  # the rows are equal if what is copied is a constant
+_COPYING = frozenset(["expand", "repeat"])  # the rows are equal if the copied tensor is a constant
 _CUTTING = frozenset(["slice", "select"])
-# What they make of equal rows does not depend on how many there are.
+# Their results of equal rows do not depend on the number of rows.
 _IDEMPOTENT = frozenset(["max", "min", "amax", "amin", "any", "all"])
-# Arguments that give lengths: what follows from them shows in the shapes of the results.
+# Arguments that give lengths: their effect shows in the shapes of the results.
 _LENGTHS = frozenset(["size", "shape", "split_size", "split_sizes", "repeats", "stride", "end", "N"])
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What two traces have to say to each other.
+    """The comparison of two traces.
 
     Attributes:
         is_possible: Whether they are of the same operations, one by one.
@@ -74,7 +74,7 @@ class Comparison:
 
 
 def compare(one: Trace, other: Trace) -> Comparison:
-    """Follow what depends on the number of examples through a program to its last result, the losses."""
+    """Follow values that depend on the number of examples through a program to its last result, the losses."""
     entries = _used(one), _used(other)
     if len(entries[0]) != len(entries[1]) or not one.entries:
         return Comparison(False)
@@ -109,23 +109,23 @@ def _followed(
 
 @dataclass(slots=True)
 class _State:
-    """What is known of the tensors of the first trace, by serial number."""
+    """Findings on the tensors of the first trace, by serial number."""
 
     one: Trace
     other: Trace
     is_inner: bool  # whether fresh rows are taken to have the examples as their innermost axis
     tainted: dict[int, Cause] = field(default_factory=dict)
-    memory: dict[int, Cause] = field(default_factory=dict)  # what is written through one tensor is read through others
+    memory: dict[int, Cause] = field(default_factory=dict)  # a write through one tensor is read through others
     rows: dict[int, Place] = field(default_factory=dict)
     counted: set[int] = field(default_factory=set)
     equal: set[int] = field(default_factory=set)  # rows that are the same numbers, not only drawn in the same way
-    parts: set[int] = field(default_factory=set)  # one of such rows: a constant, as long as nobody writes into it
+    parts: set[int] = field(default_factory=set)  # one of such rows: a constant, until it is written to
     varied: set[int] = field(default_factory=set)  # memory that was written to
     made: set[int] = field(default_factory=set)
 
     @property
     def fault(self) -> Cause | None:
-        """What reaches the losses."""
+        """The cause that reaches the losses, if any does."""
         if self.one.losses is None:
             return None
         return self.tainted.get(self.one.losses) or self.memory.get(self.one.memory_of_losses)

@@ -1,4 +1,4 @@
-"""What a program does beside its calls, which no rule follows: it is noted, and some of it is compared afterwards."""
+"""Acts of a program beside its calls, which no rule follows: they are noted, and some are compared afterwards."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from privet.isolation.signs import Entry, Function, number_in
 
 @dataclass(slots=True)
 class Suspicions:
-    """What one forward pass did that its calls do not show.
+    """Acts of one forward pass that its calls do not show.
 
     Attributes:
         seed: Of torch's generator when it began.
         asks_for_nodes: Whether it asked for nodes of the graph.
         was_written: Whether code that shows no calls wrote into a tensor.
         draws_again: Whether a generator was set back.
-        changes: Hooks that may change what autograd saved.
-        handed_out: Memory that Python holds, and what was in it.
-        repeatable: What checkpoints will compute again.
+        changes: Why tensors that autograd saved may change: hooks on saved tensors.
+        handed_out: Tensors whose memory Python holds, with copies of their bytes.
+        repeatable: The calls that checkpoints will repeat.
     """
 
     seed: int = field(default_factory=torch.initial_seed)
@@ -59,23 +59,25 @@ class Suspicions:
     ) -> Cause | None:
         """Return why the losses do not stand for their graph: something that was made with them was changed later."""
         if self.has_changed_memory:
-            return Cause(Fault.MIXES, "the program", "it changes what the losses were computed from, past torch")
+            return Cause(
+                Fault.MIXES, "the program", "it changes tensors that the losses were computed from, past torch"
+            )
         shared: set[int] = set()  # reached past torch's counters
         for place, entry in enumerate(entries, end + 1):
             function, number = entry.function, number_in(entry.signs[0]) if entry.signs else None
             if number is None or losses is None:
                 continue
-            # torch itself notices other writes into what a backward pass needs
+            # torch itself notices other writes into tensors that a backward pass needs
             if number <= losses and function in SHARING:
                 shared.update(result for result, after in enumerate(made_after) if after == place)
             if number in shared and writes(function):
                 name = getattr(function, "__name__", str(function))
-                return Cause(Fault.MIXES, name, "it changes what the losses were computed from, after they were")
+                return Cause(Fault.MIXES, name, "it changes a tensor behind the losses after they were computed")
         return None
 
     @property
     def doubt(self) -> Cause | None:
-        """What no rule follows, wherever in the program it happens: also after the losses were made."""
+        """Why the program cannot be proven: an act that no rule follows, also one after the losses were made."""
         if self.asks_for_nodes:
             return Cause(Fault.NO_RULE, "the program", "it asks for a node of the graph, where hooks may be put")
         if self.changes is not None:
@@ -83,10 +85,10 @@ class Suspicions:
         if self.was_written:
             return Cause(Fault.NO_RULE, "the program", "a tensor was changed by code that shows no calls")
         if self.draws_again:
-            reason = "a generator was set back to a state that it had before: what it draws depends on the place"
+            reason = "a generator was set back to an earlier state: its draws depend on the place in the batch"
             return Cause(Fault.NO_RULE, "Generator", reason)
         if torch.initial_seed() != self.seed:
-            reason = "what an example draws from a seed that the program sets depends on its place in the batch"
+            reason = "the program sets a seed: the draws of an example depend on its place in the batch"
             return Cause(Fault.NO_RULE, "manual_seed", reason)
         return None
 

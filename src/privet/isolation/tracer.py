@@ -1,4 +1,4 @@
-"""Follows a program while it runs: every operation, whatever called it, goes through its rule.
+"""Follows a program while it runs: every operation goes through its rule, no matter which code called it.
 
 The tracer sees operations below autograd, so detaching, ``no_grad``, in-place writes, scripted code and the inside of
 custom functions make no difference to it.
@@ -30,7 +30,7 @@ from privet.isolation.rules_index import TRAVELLING
 from privet.isolation.table import rule_of
 
 _COMPILER = "torch._dynamo"
-# Whose operations compute their results and nothing else. What runs inside of any other is not seen.
+# Namespaces of operators that compute their results and nothing else. Code inside of other operators is not seen.
 _TORCH = frozenset(
     ["aten", "prim", "prims", "quantized", "profiler", "inductor", "rngprims", "mkldnn", "mkldnn_prepacked"]
 )
@@ -68,7 +68,7 @@ _FORGETTING = frozenset(
 
 @dataclass(slots=True)
 class Entry:
-    """One operation of a trace: what the rules saw, and the numbers that came from Python."""
+    """One operation of a trace: the arguments of its rule, and the numbers that came from Python."""
 
     call: Call
     mutated: tuple[int, ...] = ()  # serial numbers of the specs that it wrote to
@@ -78,7 +78,7 @@ class Entry:
 
 @dataclass(kw_only=True)
 class Trace:
-    """What a program did with the examples of one physical batch."""
+    """The operations of a program on the examples of one physical batch."""
 
     num_examples: int
     entries: list[Entry] = field(default_factory=list)
@@ -90,7 +90,7 @@ class Trace:
     is_hidden: bool = False  # whether an operation came from code that shows no calls, such as scripted code
 
     def end(self) -> None:
-        """Leave out what came after the losses: it has no part in them."""
+        """Leave out operations after the losses: they have no part in them."""
         made = [place for place, entry in enumerate(self.entries, 1) if self._makes_losses(entry)]
         if made:
             del self.entries[made[-1] :]
@@ -109,7 +109,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         Args:
             num_examples: How many there are.
-            first_seen: Says what a tensor is that was made before.
+            first_seen: Gives the verdict on a tensor that was made before.
             slot: Tells tracers apart that are active at the same time.
         """
         super().__init__()  # type: ignore[no-untyped-call]
@@ -123,7 +123,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._num_specs = 0
 
     def mark(self, tensor: Tensor, verdict: Verdict) -> None:
-        """Say what a tensor is that autograd made, so that a later batch knows where it comes from."""
+        """Give the verdict on a tensor that autograd made, so that a later batch knows its origin."""
         self._strangers.pop(id(tensor), None)
         spec = self._described(tensor, verdict)
         spec.token, spec.serial = self._token, self._num_specs
@@ -131,7 +131,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         setattr(tensor, self._attribute, spec)
 
     def give(self, tensor: Tensor, verdict: Verdict) -> None:
-        """Say what is known of a tensor that was made while the tracer was not active."""
+        """Give the verdict on a tensor that was made while the tracer was not active."""
         self._new(tensor, verdict)
 
     def release(self) -> None:
@@ -145,7 +145,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return spec is not None and spec.token is self._token
 
     def verdict(self, tensor: Tensor) -> Verdict:
-        """Return what is known of a tensor."""
+        """Return the verdict on a tensor."""
         return self.spec(tensor).verdict
 
     def _new(self, tensor: Tensor, verdict: Verdict) -> Spec:
@@ -177,7 +177,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return spec
 
     def spec(self, tensor: Tensor) -> Spec:
-        """Return what is known of a tensor; one that was never seen is public, unless an earlier batch made it."""
+        """Return the finding on a tensor; one that was never seen is public, unless an earlier batch made it."""
         stranger = self._strangers.get(id(tensor))
         found: Spec | None = getattr(tensor, self._attribute, None) if stranger is None else stranger[1]
         if found is None:
@@ -228,7 +228,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _note_error(self, func: OpOverload, seen: list[Any], named: dict[str, Any]) -> None:
-        """Note an error: whoever catches it learns something about the numbers of the arguments."""
+        """Note an error: code that catches it learns something about the numbers of the arguments."""
         if any(spec.verdict is not None for spec in specs_in((*seen, *named.values()))):
             self.read(f"an error of {name_of(func)}")
 
@@ -251,7 +251,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outs = [result] if isinstance(result, Tensor) else _tensors(result)
         call = Call(func, seen, named, [self._described(out, None) for out in outs])
         writes = _writes(func)
-        if not outs and writes:  # it changes tensors and returns none: what it changed is its result
+        if not outs and writes:  # it changes tensors and returns none: the changed tensors are its results
             outs = [tensor for number, name in writes for tensor in _tensors(_argument(args, kwargs, number, name))]
             call.out_specs = [self._described(out, None) for out in outs]
         if not outs:
@@ -297,7 +297,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call: Call,
         verdicts: Sequence[Verdict],
     ) -> tuple[int, ...]:
-        """Note what was written to: memory that other tensors share holds examples from now on."""
+        """Note a write: memory that other tensors share holds examples from now on."""
         mutated = []
         for number, name in writes:
             for place, tensor in enumerate(_tensors(_argument(args, kwargs, number, name))):
@@ -372,7 +372,7 @@ def verdicts_of(call: Call) -> Sequence[Verdict]:
         return call.everywhere(None)
     is_one = known[0].is_single and all(place == known[0] for place in known)
     if is_one and name not in TRAVELLING:
-        return call.everywhere(known[0])  # whatever it does, it has one example to do it with
+        return call.everywhere(known[0])  # it cannot mix a single example
     rule = rule_of(call.operation)
     if rule is None:
         return call.everywhere(_cause(Fault.NO_RULE, call, "it has no rule"))

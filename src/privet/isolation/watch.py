@@ -1,4 +1,4 @@
-"""What a session knows about the programs it ran: which were proven by rule, which were only tried, what was waived."""
+"""The programs that a session ran: which were proven by rule, which were only tried, and which checks were waived."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONE_SIZE = "the program met batches of one size only"
 
 
 class Check(Enum):
-    """A check that a user may waive, in so many words; what is waived stands in the guarantee."""
+    """A check that a user may waive explicitly; the guarantee names every waived check."""
 
     READS = "numbers of the examples that the program reads into Python"
     EXPERIMENTS = "experiments on made-up examples"
@@ -57,15 +57,15 @@ class Family:
     """Programs that differ in the number of examples alone.
 
     Attributes:
-        kind: What they have in common.
+        kind: The functions and shapes that they have in common.
         is_compared: Whether it was seen on two sizes, with the numbers that it uses now.
-        trace: Of the run that was compared last, or that waits; None if it was dropped, or began within the program.
+        trace: The trace of the run that was compared last, or that waits; None if it was dropped or is not whole.
         numbers: Floats and constants of the run that was compared last, or that waits.
-        base: Those of the first run of all, in which a tracer saw how each came about.
-        step: In which the run was that waits: from one step to the next a program's own numbers may change.
-        num_examples: On how many examples.
+        base: Those of the first run of all, in which a tracer saw the origin of each.
+        step: The step of the run that waits: from one step to the next a program's own numbers may change.
+        num_examples: The number of examples of that run.
         awaits_numbers: Whether only its numbers wait to be compared, since it was recognised.
-        restless: The last step in which its numbers were others than before.
+        restless: The last step in which its numbers changed.
     """
 
     kind: Kind
@@ -81,7 +81,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evidence:
-    """What speaks for the isolation of examples besides proof.
+    """Evidence for the isolation of examples besides proof.
 
     Attributes:
         tried: Why some of the programs were tried by experiment instead of proven by rule; empty if all were proven.
@@ -176,11 +176,11 @@ class Watch:
         if isinstance(proof.losses, Cause):
             if proof.losses.fault is Fault.MIXES:
                 raise mixes(proof.losses)
-            if proof.trace.num_examples == 1:  # nobody to mix with
+            if proof.trace.num_examples == 1:  # a single example cannot be mixed
                 return True
             self.note_tried(str(proof.losses))
             return False
-        if proof.trace.num_examples == 1:  # nobody to mix with
+        if proof.trace.num_examples == 1:  # a single example cannot be mixed
             return True
         faults = [verdict for verdict in proof.uses if isinstance(verdict, Cause)]
         if faults:
@@ -285,7 +285,7 @@ class Watch:
             found.trace = None
 
     def _decide(self, family: Family, proof: Proof, trace: Trace, found: Comparison, *, same: bool) -> None:
-        """Refuse what differs between two runs of one step that draw the same random numbers."""
+        """Refuse a difference between two runs of one step that draw the same random numbers."""
         if found.is_possible and found.fault is not None:
             raise mixes(found.fault)
         if not same:
@@ -295,7 +295,7 @@ class Watch:
 
 
 def mixes(cause: Cause) -> UnsupportedModel:
-    """Return the error that names what mixes examples, and where."""
+    """Return the error that names the operation that mixes examples, and its line."""
     where = f" ({cause.line})" if cause.line else ""
     return UnsupportedModel(
         f"Operation '{cause.operation}'{where} mixes the examples of a batch: {cause.reason}. No example's gradient "

@@ -1,4 +1,4 @@
-"""Former place of ``privet.masks.ChosenMask``; goes in 0.3."""
+"""Former module of ``privet.masks.ChosenMask``; will be removed in 0.3."""
 
 from __future__ import annotations
 

@@ -1,16 +1,13 @@
-"""Units from second moments of gradients that are public, or were released before.
+"""Units from second moments of gradients that are public or were released before.
 
-Let ``s`` be the mean square of each coordinate of one example's gradient. Clipping in units ``u`` cuts off little as
-long as ``sum s / u^2`` is small, and the noise of a coordinate is proportional to ``u``. The rules below have the least
-noise at ``sum s / u^2 = 1``:
+Let ``s`` be the mean square of each coordinate of the gradient of one example. Clipping in units ``u`` loses little if
+``sum s / u^2`` is small, and the noise of a coordinate is proportional to ``u``. Two powers of ``s`` are in use:
 
-* least total variance, ``sum v u^2`` with weights ``v``: ``u^2 = sqrt(s / v) * sum sqrt(s v)``. With weights of one it
-  is AdaClip (Pichapati et al. 2019). Where the curvature of the loss follows ``s``, as it does near a good fit,
-  weighing by curvature gives equal units again: plain noise is right for plain steps.
-* least weighted absolute noise, ``sum w u``: ``u = sqrt(S) * (s / w)^(1/3)``, ``S = sum (w^2 s)^(1/3)``. This is the
-  rule of Xiang et al. (2019) for noise that hurts the model least, valid because clipping shares its units.
-* units for preconditioned steps: ``u^2`` proportional to ``s``. Noise is equal where steps are, which is what helps on
-  badly scaled features.
+* ``u`` proportional to ``s^(1/4)`` gives the least variance ``sum u^2`` at ``sum s / u^2 = 1``: AdaClip (Pichapati
+  et al. 2019), for plain steps. Near a good fit the curvature of the loss is proportional to ``s``; weighted by
+  curvature, equal units are optimal.
+* ``u`` proportional to ``s^(1/2)`` is for preconditioned steps: after preconditioning all coordinates have equal noise,
+  which helps on badly scaled features.
 """
 
 from __future__ import annotations
@@ -29,21 +26,21 @@ from privet.mechanism.layout import Layout
 
 Array = NDArray[np.float64]
 
-# Second moments below this share of the mean are noise, or could be.
+# Second moments below this share of the mean cannot be distinguished from noise.
 DEFAULT_FLOOR = 0.02
 
 
 def floored(moments: Array, floor: float = DEFAULT_FLOOR) -> Array:
-    """Return second moments of which none is below ``floor`` times their mean.
+    """Return the second moments, raised to at least ``floor`` times their mean.
 
-    Edge cases: negative ones, as noise makes them, are raised; all zero or not finite is refused.
+    Edge cases: negative values, which noise causes, are raised; values that are all zero or not finite are refused.
     """
     values = np.asarray(moments, dtype=np.float64)
     share = checks.positive("floor", floor)
     mean = float(np.maximum(values, 0.0).mean()) if values.size else math.nan
     if not (math.isfinite(mean) and mean > 0 and np.isfinite(values).all()):
         raise ArgumentError(
-            "Second moments must be finite and not all zero: they say how large gradients are in each coordinate."
+            "Second moments must be finite and not all zero. Compute them from gradients of this model."
         )
     return np.asarray(np.maximum(values, share * mean))
 
@@ -62,23 +59,21 @@ class AxisMoments:
 
 
 def axis_sizes(layout: Layout) -> list[tuple[int, int]]:
-    """Return how many rows and columns each parameter has; vectors and scalars have no columns."""
+    """Return the number of rows and columns of each parameter; vectors and scalars have no columns."""
     return [(shape[0] if shape else 1, shape[1] if len(shape) > 1 else 0) for shape in layout.shapes]
 
 
 def factored_geometry(layout: Layout, moments: Sequence[AxisMoments], *, power: float, floor: float) -> Factored:
-    """Return units that follow row and column sums of second moments, with a mean square of one.
+    """Return units from row and column sums of second moments, scaled to a mean square of one.
 
     Args:
-        layout: Of the model.
+        layout: The layout of the model.
         moments: One entry per parameter.
         power: The units are the second moments to this power: 1/4 for the least variance of plain steps, 1/2 for steps
             that are preconditioned with power 1.
-        floor: Rows, columns and parameters whose mean square is below this share of the mean over their like are
-            raised to it.
+        floor: Rows, columns and parameters are raised to this share of the mean over all rows, columns or parameters.
 
-    A matrix of second moments is taken for the product of its row and column sums over its total, the best guess from
-    the sums alone.
+    A matrix of second moments is estimated as the product of its row and column sums over its total.
     """
     exponent = checks.positive("power", power)
     means = [float(np.maximum(part.rows, 0).sum()) / size for part, size in zip(moments, layout.sizes, strict=True)]
@@ -100,7 +95,7 @@ def factored_geometry(layout: Layout, moments: Sequence[AxisMoments], *, power: 
 
 def _relative(sums: Array, floor: float) -> Array:
     if not (np.asarray(sums) > 0).any():
-        return np.ones(len(sums))  # nothing is known: all alike
+        return np.ones(len(sums))  # no information: equal units
     values = floored(sums, floor)
     return np.asarray(values / values.mean())
 
@@ -113,16 +108,16 @@ def _within_ratio(rows: list[Array], columns: list[Array]) -> list[Array]:
 
 @dataclass(kw_only=True)
 class History:
-    """Second moments of the mean gradient from noisy gradients that were released anyway: post-processing, free.
+    """Second moments of the mean gradient, estimated from released noisy gradients: post-processing, without cost.
 
-    What is seen is mostly noise. Its known variance is taken out, and what is left counts only above a few standard
-    errors of that variance: without this floor, units follow the noise and training gets worse. The squared mean
-    gradient is not the mean squared gradient, so this is the weakest of the sources.
+    The gradients are mostly noise. The known variance of the noise is subtracted, and the rest counts only above a
+    few standard errors of that variance: without this floor the units follow the noise and training gets worse. The
+    squared mean gradient is not the mean squared gradient, so this is the weakest source of units.
 
     Attributes:
-        layout: Of the model.
-        decay: Of the running mean of squares.
-        floor_errors: How many standard errors of the noise a row must exceed.
+        layout: The layout of the model.
+        decay: Decay of the running mean of squares.
+        floor_errors: A row counts only if it exceeds this many standard errors of the noise.
     """
 
     layout: Layout
@@ -136,7 +131,7 @@ class History:
         self.floor_errors = checks.non_negative("floor_errors", self.floor_errors)
 
     def note(self, gradient: Array, noise_std: Array | float) -> None:
-        """Take in one released gradient, as a flat vector, and the standard deviation of its noise."""
+        """Record one released gradient, as a flat vector, and the standard deviation of its noise."""
         squares = np.square(np.asarray(gradient, dtype=np.float64))
         variances = np.broadcast_to(np.square(np.asarray(noise_std, dtype=np.float64)), squares.shape)
         if squares.shape != (self.layout.num_coordinates,):
@@ -157,36 +152,33 @@ class History:
         self._noise = [(float(variances[where].mean()), float(size)) for where, size in self._places()]
 
     def state(self) -> dict[str, tuple[float, ...]]:
-        """Return what was learned, as plain numbers: moments of rows and columns, and each parameter's noise."""
-        moments = [] if self._moments is None else [part for one in self._moments for part in (one.rows, one.columns)]
+        """Return the moments of rows and columns and the noise of each parameter, as plain numbers."""
         return {
-            "moments": tuple(value for part in moments for value in part.tolist()),
+            "moments": () if self._moments is None else tuple(joined_axis_sums(self._moments).tolist()),
             "noise": tuple(variance for variance, _ in self._noise or ()),
         }
 
     def restore(self, state: Mapping[str, tuple[float, ...]]) -> None:
-        """Go on from a state of the same layout."""
+        """Restore a state of the same layout."""
         if not state["moments"]:
             self._moments = self._noise = None
             return
-        values, at, found = np.array(state["moments"]), 0, []
-        for rows, columns in axis_sizes(self.layout):
-            found.append(AxisMoments(rows=values[at : at + rows], columns=values[at + rows : at + rows + columns]))
-            at += rows + columns
-        self._moments = found
+        self._moments = split_axis_sums(self.layout, np.array(state["moments"]))
         self._noise = [(one, float(size)) for one, size in zip(state["noise"], self.layout.sizes, strict=True)]
 
     def _places(self) -> list[tuple[slice, int]]:
         return list(zip(self.layout.slices, self.layout.sizes, strict=True))
 
     def geometry(self, *, power: float, floor: float = DEFAULT_FLOOR) -> Factored:
-        """Return units from what rises above the noise; rows that do not are treated alike.
+        """Return units from moments above the noise level; rows below it get equal units.
 
         Raises:
-            ArgumentError: if nothing was noted yet.
+            ArgumentError: no gradient was recorded yet.
         """
         if self._moments is None or self._noise is None:
-            raise ArgumentError("No released gradient was noted yet, so nothing is known about units.")
+            raise ArgumentError(
+                "No released gradient was recorded yet, so no units can be estimated. Call note() first."
+            )
         spread = self.floor_errors * math.sqrt(2 * (1 - self.decay) / (1 + self.decay))
         raised = []
         for part, (variance, size) in zip(self._moments, self._noise, strict=True):
@@ -200,7 +192,7 @@ class History:
 
 
 def axis_moments(layout: Layout, squares: Array) -> list[AxisMoments]:
-    """Sum a flat vector over rows and over columns of every parameter."""
+    """Return the sums of a flat vector over the rows and over the columns of every parameter."""
     found = []
     for where, shape in zip(layout.slices, layout.shapes, strict=True):
         values = squares[where].reshape(shape if shape else (1,))
@@ -210,12 +202,12 @@ def axis_moments(layout: Layout, squares: Array) -> list[AxisMoments]:
 
 
 def num_axis_sums(layout: Layout) -> int:
-    """Return how many rows and columns all parameters have together."""
+    """Return the total number of rows and columns of all parameters."""
     return sum(rows + columns for rows, columns in axis_sizes(layout))
 
 
 def split_axis_sums(layout: Layout, sums: Array) -> list[AxisMoments]:
-    """Cut a list of sums, parameter by parameter and rows before columns."""
+    """Split a flat list of sums by parameter, rows before columns; the inverse of :func:`joined_axis_sums`."""
     found, at = [], 0
     for num_rows, num_columns in axis_sizes(layout):
         middle, end = at + num_rows, at + num_rows + num_columns
@@ -225,18 +217,18 @@ def split_axis_sums(layout: Layout, sums: Array) -> list[AxisMoments]:
 
 
 def joined_axis_sums(moments: Sequence[AxisMoments]) -> Array:
-    """Put the sums of all parameters one after another, rows before columns."""
+    """Concatenate the sums of all parameters, rows before columns."""
     return np.concatenate([part for one in moments for part in (one.rows, one.columns)])
 
 
 def units_from_flat(layout: Layout, sums: Array, *, power: float, floor: float) -> Factored:
-    """Return the units that follow from a list of sums, every axis written out."""
+    """Return the units for a flat list of sums, with one unit per row and column."""
     found = factored_geometry(layout, split_axis_sums(layout, sums), power=power, floor=floor)
     return plain_geometry(layout, flat_units(found))
 
 
 def plain_geometry(layout: Layout, values: Sequence[float] | None = None) -> Factored:
-    """Return units from a list of numbers as :func:`flat_units` writes it; all one by default."""
+    """Return units from the list of numbers of :func:`flat_units`; all one by default."""
     rows, columns, at = [], [], 0
     given = None if values is None else list(values)
     for num_rows, num_columns in axis_sizes(layout):
@@ -249,19 +241,19 @@ def plain_geometry(layout: Layout, values: Sequence[float] | None = None) -> Fac
 
 
 def flat_units(geometry: Factored) -> tuple[float, ...]:
-    """Write units as one list, parameter by parameter and rows before columns."""
+    """Return units as one list, parameter by parameter, rows before columns."""
     pairs = zip(geometry.rows, geometry.columns, strict=True)
     return tuple(value for rows, columns in pairs for part in (rows, columns) for value in part)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SquareMoments:
-    """Positive sums of squares that were measured in units.
+    """Positive sums of squares in the units of a geometry.
 
     Attributes:
-        layout: Of the model.
-        geometry: The units, every axis written out.
-        sums: Over rows and columns of all parameters.
+        layout: The layout of the model.
+        geometry: The units, with one unit per row and column.
+        sums: The sums over rows and columns of all parameters.
     """
 
     layout: Layout
@@ -269,7 +261,7 @@ class SquareMoments:
     sums: Array
 
     def plain(self) -> Array:
-        """Return the sums as they would be in plain units, if squares were products of their rows and columns."""
+        """Return the sums in plain units, for squares that are products of a row and a column factor."""
         found = []
         for part, rows, columns in zip(
             split_axis_sums(self.layout, self.sums), self.geometry.rows, self.geometry.columns, strict=True

@@ -1,4 +1,4 @@
-"""How far one unit can move a clipped sum."""
+"""The sensitivity of a clipped sum to one unit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from privet.errors import ArgumentError
 
 
 class Norm(Enum):
-    """The norm in which a contribution is bounded; it decides which noise is allowed."""
+    """The norm of the bound on a contribution; the noise must match it."""
 
     L1 = "l1"
     L2 = "l2"
@@ -22,12 +22,12 @@ class Norm(Enum):
 class Sensitivity:
     """The bound on one unit's contribution to a sum, one number per parameter group.
 
-    Clipping makes it, noise is scaled to it and the ledger is charged from it: there is no second place where the bound
-    is written down, so the three cannot disagree.
+    Clipping creates it, noise is scaled to it and the event is built from it. The bound is stored only here, so the
+    three cannot disagree.
 
     Guarantee:
         Removing one unit moves group ``g`` of the sum by at most ``bounds[g]`` in ``norm``, hence the whole sum by at
-        most ``total``. Replacing one unit moves it by at most twice that; the accountant owns that factor.
+        most ``total``. Replacing one unit moves it by at most twice that; the accountant applies this factor.
     """
 
     bounds: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""Normal noise of different sizes, where it is valid: in the units of clipping, or group by group."""
+"""Normal noise of different sizes: in the units of clipping, or per clipping group."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class EllipticalGaussian(GaussianNoise):
     """Normal noise proportional to the units of a geometry, on gradients that were clipped in the same units.
 
     Attributes:
-        geometry: The units, frozen before any batch is drawn.
-        preconditioning: The update is divided by the squared units to this power: 0 keeps the gradient as it is, 1/2
-            moves in the units, 1 is a diagonal preconditioner for units that follow the root of the second moments.
+        geometry: The units, fixed before any batch is drawn.
+        preconditioning: The update is divided by the squared units to this power: 0 keeps the gradient, 1/2 takes steps
+            in the units, 1 is a diagonal preconditioner for units proportional to the root of the second moments.
         noise_multiplier: Standard deviation of the noise in the units, over the sensitivity in the units. None until
             the plan is calibrated.
     """
@@ -54,20 +54,20 @@ class EllipticalGaussian(GaussianNoise):
         return flat
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
-        """Add equal noise in the units, then go back to plain coordinates.
+        """Add equal noise in the units, then return to plain coordinates.
 
         Guarantee:
-            ``clipped`` was measured and summed in the units of this very geometry, so in the units this is the
-            Gaussian mechanism; what follows is post-processing by public constants. Masked coordinates stay exactly
-            zero. An empty batch releases noise alone.
+            ``clipped`` was measured and summed in the units of this geometry object, so in these units this is the
+            Gaussian mechanism; the rest is post-processing by public constants. Masked coordinates stay exactly zero.
+            An empty batch releases pure noise.
 
         Raises:
-            LoopError: if the sum was clipped in other units.
+            LoopError: the sum was clipped in other units.
         """
         multiplier = self.multiplier
         if clipped.frame is None or clipped.frame.geometry is not self.geometry:
             raise LoopError(
-                "The sum was clipped in other units than those of its noise. One Geometry object must serve both: "
+                "The sum was clipped in other units than those of its noise. Both must use the same Geometry object: "
                 "start the session from the plan that holds it."
             )
         std = multiplier * clipped.sensitivity.total
@@ -86,24 +86,24 @@ class EllipticalGaussian(GaussianNoise):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupwiseGaussian(GaussianNoise):
-    """Normal noise of one size per clipping group: the sizes that add the least total variance at one guarantee.
+    """Normal noise with one size per clipping group; the sizes minimise the total variance at a given guarantee.
 
     With bounds ``C_k`` and ``n_k`` coordinates the variance of group ``k`` is proportional to ``C_k / sqrt(n_k)``; a
     large group gets less noise per coordinate than a small one with the same bound. With one group it is
     :class:`~privet.mechanism.noise.Gaussian`.
 
     Attributes:
-        noise_multiplier: That of the one Gaussian release with the same cost: ``1 / sqrt(sum (C_k / std_k)^2)``. None
-            until the plan is calibrated.
+        noise_multiplier: ``1 / sqrt(sum (C_k / std_k)^2)``, the multiplier of the single Gaussian release with the same
+            cost. None until the plan is calibrated.
     """
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
-        """Add each group's noise to its stretch of the sum.
+        """Add the noise of each group to its part of the sum.
 
         Guarantee:
-            Group ``k`` moves by at most its bound, and gets independent noise of its size on every kept coordinate;
-            the event is built from bounds and sizes. Masked coordinates stay exactly zero. An empty batch releases
-            noise alone.
+            Group ``k`` moves by at most its bound and gets independent noise of its size on every kept coordinate; the
+            event is built from bounds and sizes. Masked coordinates stay exactly zero. An empty batch releases pure
+            noise.
         """
         if clipped.frame is not None:
             clipped.refuse_units(type(self).__name__)
@@ -134,7 +134,7 @@ def _split(layout: Layout, bounds: Sequence[float]) -> tuple[float, ...]:
 
 
 def optimal_split(bounds: Sequence[float], sizes: Sequence[int]) -> tuple[float, ...]:
-    """Return every group's noise at multiplier 1: the split with the least total variance.
+    """Return the standard deviation of every group at multiplier 1, with the least total variance.
 
     Minimises ``sum size * std^2`` under ``sum (bound / std)^2 = 1``; the solution is
     ``std^2 = bound / sqrt(size) * sum (bound * sqrt(size))``.

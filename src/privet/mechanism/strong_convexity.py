@@ -1,8 +1,8 @@
-"""Descent: what is proven of the loss and the step size, for plans that release the last iterate only.
+"""Proven constants of the loss and the step size, for plans that release only the last iterate.
 
-Hiding all earlier iterates is worth something only if a step brings any two models closer together. That holds for
-plain gradient descent on convex, smooth losses with a ridge, and for hardly anything else; the numbers that prove it
-are public constants of the plan.
+Hiding the earlier iterates improves the guarantee only if a step brings any two models closer together. This holds for
+plain gradient descent on convex, smooth losses with a ridge term, and rarely otherwise. The constants of the proof are
+public constants of the plan.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from privet import checks
 from privet.errors import ArgumentError
 
-# The step size may touch its limit; a product that differs from it in the last digit must not be refused.
+# The step size may equal its limit; rounding in the last digit must not refuse it.
 _ROUNDING = 1e-12
 
 
@@ -23,9 +23,9 @@ class StronglyConvexDescent:
     Attributes:
         learning_rate: The step size, the same at every step.
         ridge: The constant lambda of the term ``lambda / 2 |w|^2``, which is added outside the private sum (as weight
-            decay) and is never clipped. Zero is allowed: nothing is then forgotten.
-        gradient_bound: Proven bound on the l2 norm of one record's gradient of the data term, at every model and
-            without any clipping.
+            decay) and is never clipped. Zero is allowed and gives no contraction.
+        gradient_bound: Proven bound on the l2 norm of the gradient of the data term of one record, at every model and
+            without clipping.
         smoothness: Proven Lipschitz constant of that gradient (beta); the data term of every record is convex.
 
     Guarantee:
@@ -46,7 +46,7 @@ class StronglyConvexDescent:
         if self.learning_rate > self.longest_step * (1 + _ROUNDING):
             raise ArgumentError(
                 f"learning_rate {self.learning_rate:g} is above 2 / (2 * ridge + smoothness) = {self.longest_step:g}: "
-                "so long a step need not bring two models closer together, and the proof for the last iterate fails. "
+                "such a step need not bring two models closer together, and the proof for the last iterate fails. "
                 "Use a smaller learning rate, or scale the features down."
             )
 
@@ -62,7 +62,7 @@ class StronglyConvexDescent:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What must hold of a run for the last iterate to be covered."""
+        """The assumptions under which the guarantee covers the last iterate."""
         hidden = (
             "only the model after the last step is ever shown: no earlier model, no average of models, no checkpoint, "
             "and nothing that was computed from them"

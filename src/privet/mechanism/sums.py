@@ -1,7 +1,7 @@
-"""The two stages of a gradient sum: bounded but secret, then private.
+"""The two stages of a gradient sum: clipped and secret, then private.
 
-Only :class:`PrivateSum` can write ``p.grad``. A sum that was not bounded, or not noised, has no way to an optimizer,
-and the type checker sees it.
+Only :class:`PrivateSum` can write ``p.grad``. A sum without a bound or without noise cannot reach an optimizer, and the
+type checker enforces it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class NormalSource(Protocol):
-    """Where noise comes from: a keyed stream of standard normal numbers."""
+    """The source of noise: a keyed stream of standard normal numbers."""
 
     def add_normal(self, flat: Tensor, std: float) -> None:
-        """Add a fresh N(0, std^2) draw, made in double precision, to every element of a vector in place."""
+        """Add a new N(0, std^2) draw, in double precision, to every element of a vector in place."""
         ...
 
 
@@ -45,17 +45,16 @@ class ClippedSum:
 
     Attributes:
         flat: The sum.
-        layout: Where each parameter lies in it.
+        layout: The position of each parameter in the sum.
         sensitivity: The bound.
-        is_held: Whether engines hold every contribution to the bound, whatever the clipping rule says. False for plans
-            without clipping only, whose guarantee is that there is none.
+        is_held: Whether engines hold every contribution to the bound, independent of the clipping rule. False only for
+            plans without clipping, which have no guarantee.
         keep: True for the coordinates that take part; None for all.
-        kept: The same choice in the forms that save work; None where only ``keep`` is known.
-        frame: The units in which the sum and its bound are stated; None for plain ones.
-        squares: Sums of squared clipped gradients over rows and columns, in the same units and as secret; None if they
-            are not asked for.
-        places: What the parts of single parameters are added to in place of ``flat``, in the layout's order, while a
-            program is traced that returns them; None adds to ``flat``.
+        kept: The same mask with precomputed forms; None if only ``keep`` is known.
+        frame: The units of the sum and its bound; None for plain units.
+        squares: Sums of squared clipped gradients over rows and columns, in the same units; secret. None if unused.
+        places: One tensor per parameter, in the order of the layout, to which engines add instead of ``flat`` while a
+            program that returns them is traced; None to add to ``flat``.
     """
 
     flat: Tensor
@@ -69,34 +68,34 @@ class ClippedSum:
     places: Sequence[Tensor] | None = None
 
     def part(self, position: int) -> Tensor:
-        """Return the part of the parameter at a position of the layout, in its shape, to be added to in place."""
+        """Return a view of the sum for the parameter at a position of the layout, in its shape."""
         if self.places is not None:
             return self.places[position]
         return self.flat[self.layout.slices[position]].view(self.layout.shapes[position])
 
     def clear(self) -> None:
-        """Start over from an empty batch."""
+        """Reset to the sum of an empty batch."""
         self.flat.zero_()
         if self.squares is not None:
             self.squares.zero_()
 
     def refuse_units(self, piece: str) -> NoReturn:
-        """Refuse noise that is made for plain units, where the sum was clipped in those of a geometry."""
+        """Refuse a sum in the units of a geometry, for noise that does not support units."""
         raise LoopError(
-            f"{piece} needs a sum in plain units, but this one was clipped in those of a geometry. Use "
+            f"{piece} needs a sum in plain units, but this one was clipped in the units of a geometry. Use "
             "EllipticalGaussian with the same geometry."
         )
 
 
 @dataclass(kw_only=True, eq=False)
 class PrivateSum:
-    """A clipped sum after noise, with the event built from the noise and the bound that were really used.
+    """A clipped sum after noise, with an event built from the noise and the bound that were really used.
 
     Attributes:
         flat: The noisy sum.
-        layout: Where each parameter lies in it.
-        event: What releasing it costs.
-        noise_std: Standard deviation of the noise on each kept coordinate; None where coordinates differ.
+        layout: The position of each parameter in the sum.
+        event: The cost of its release.
+        noise_std: Standard deviation of the noise on each kept coordinate; None if coordinates differ.
     """
 
     flat: Tensor
@@ -110,14 +109,14 @@ class PrivateSum:
         """Set each parameter's ``.grad`` to its part of the sum over ``divisor``.
 
         Args:
-            parameters: In the layout's order.
-            divisor: By what the sum is divided.
-            divided: Returns the quotient, which must not be a view of the sum; in new memory each time by default.
+            parameters: In the order of the layout.
+            divisor: The divisor of the sum.
+            divided: Computes the quotient, which must not be a view of the sum; by default in new memory each time.
 
         Guarantee:
-            ``divisor`` is a public constant of the plan. Dividing by the number of examples really drawn would reveal
-            that number through the size of the noise. The gradients have memory of their own: a view of ``flat`` would
-            show the next step's sum before its noise.
+            ``divisor`` is a public constant of the plan. Dividing by the actual number of sampled examples would reveal
+            that number through the size of the noise. The gradients do not share memory with ``flat``: a view would
+            show the sum of the next step before its noise.
         """
         if type(divisor) is not float or not 0 < divisor < math.inf:
             divisor = checks.positive("divisor", divisor)

@@ -1,4 +1,4 @@
-"""Former place of the vocabulary of a guarantee, now at the top of ``privet``; goes in 0.3."""
+"""Former module of ``Adjacency``, ``Release`` and ``Unit``, now names of ``privet``; will be removed in 0.3."""
 
 from __future__ import annotations
 

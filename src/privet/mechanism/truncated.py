@@ -1,4 +1,4 @@
-"""Poisson sampling into a batch of limited size, for hardware that wants one shape."""
+"""Poisson sampling with a limit on the batch size, for hardware that needs batches of one shape."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class Truncation(StrEnum):
-    """How a full batch is charged.
+    """The method that charges truncation.
 
-    TIGHT: inside the event (Ganesh, 2025): an over-full batch is a sample of fixed size. Needs a uniformly
-        random choice of who stays, which this library makes.
+    TIGHT: inside the event (Ganesh, 2025): an overflowing batch is a sample of fixed size. It requires that the kept
+        records are chosen uniformly at random, which this library does.
     TOTAL_VARIATION: as ``(1 + exp(epsilon)) * probability`` of delta for each step (Chua et al., 2024, Theorem 3.3).
-        Holds for every rule of truncation, and costs more; the check on the other.
+        It holds for every truncation rule and costs more; it is the cross-check of the tight method.
     """
 
     TIGHT = "tight"
@@ -37,8 +37,8 @@ class Truncation(StrEnum):
 def overflow_probability(*, dataset_size: int, rate: float, max_batch_size: int) -> float:
     """Return the probability that Poisson sampling from ``dataset_size`` records exceeds ``max_batch_size``.
 
-    Edge cases: no limit below the data set gives 0; rate 0 gives 0; the tail is computed directly, so it is accurate
-    down to the smallest floats.
+    Edge cases: a limit of ``dataset_size`` or more gives 0; rate 0 gives 0. The tail is computed directly and is
+    accurate down to the smallest floats.
     """
     rate = checks.probability("rate", rate, allow_zero=True, allow_one=True)
     if max_batch_size >= dataset_size:
@@ -47,7 +47,7 @@ def overflow_probability(*, dataset_size: int, rate: float, max_batch_size: int)
 
 
 def expected_kept(*, dataset_size: int, rate: float, max_batch_size: int) -> float:
-    """Return how many records a truncated sample holds on average."""
+    """Return the mean number of records of a truncated sample."""
     everyone = dataset_size * rate
     if max_batch_size >= dataset_size:
         return everyone
@@ -59,18 +59,18 @@ def expected_kept(*, dataset_size: int, rate: float, max_batch_size: int) -> flo
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedPoisson(RandomBatches):
-    """Poisson sampling of which at most ``max_batch_size`` records, chosen at random, stay.
+    """Poisson sampling, truncated to at most ``max_batch_size`` records, which are chosen uniformly at random.
 
-    The sample is drawn from ``dataset_size`` slots, of which those beyond the real data are blank. So the real number
-    of records decides nothing but which slots are blank, adding or removing one record is the same as filling or
-    blanking one slot, and the charge holds under every adjacency.
+    The sample is drawn from ``dataset_size`` slots; slots beyond the real data are blank. The real number of records
+    only decides which slots are blank, so adding or removing one record is filling or blanking one slot, and the charge
+    holds under every adjacency.
 
     Attributes:
         rate: Probability that a record is sampled in a step, before truncation.
         steps: Number of steps.
         dataset_size: Public number of slots. The data may hold fewer records, never more.
-        max_batch_size: The most records a step may use: the physical batch.
-        truncation: How a full batch is charged.
+        max_batch_size: The largest number of records of a step, usually the physical batch size.
+        truncation: The method that charges truncation.
     """
 
     rate: float
@@ -98,17 +98,17 @@ class TruncatedPoisson(RandomBatches):
         epochs: int,
         truncation: Truncation = Truncation.TIGHT,
     ) -> Self:
-        """Derive rate and steps from a *declared, public* data set size; an epoch is rounded up to whole steps.
+        """Derive rate and steps from a *declared, public* data set size; epochs are rounded up to whole steps.
 
         Raises:
-            ArgumentError: an average batch does not fit into ``max_batch_size``. Written out by its fields such a
-                sampling is allowed: its charge is right, and it is a waste.
+            ArgumentError: ``batch_size`` exceeds ``max_batch_size``. The constructor accepts such a sampler: its charge
+                is correct, but most steps drop records.
         """
         dataset_size, batch_size = checked_sizes(dataset_size, batch_size)
         if batch_size > checks.count("max_batch_size", max_batch_size):
             raise ArgumentError(
-                f"batch_size ({batch_size:g}) is larger than max_batch_size ({max_batch_size}): most steps would throw "
-                "sampled records away and still pay for them. Lower batch_size or raise max_batch_size."
+                f"batch_size ({batch_size:g}) is larger than max_batch_size ({max_batch_size}): most steps would drop "
+                "sampled records and still pay for them. Lower batch_size or raise max_batch_size."
             )
         return cls(
             rate=batch_size / dataset_size,
@@ -132,12 +132,12 @@ class TruncatedPoisson(RandomBatches):
 
     @property
     def expected_batch_size(self) -> float:
-        """The expected number of sampled slots before truncation; the divisor stays this when a batch is full."""
+        """The expected number of sampled slots before truncation; the divisor of every sum."""
         return self.rate * self.dataset_size
 
     @property
     def overflow_probability(self) -> float:
-        """Probability that a step samples more slots than fit."""
+        """Probability that a step samples more than ``max_batch_size`` slots."""
         return overflow_probability(dataset_size=self.dataset_size, rate=self.rate, max_batch_size=self.max_batch_size)
 
     @property
@@ -156,21 +156,20 @@ class TruncatedPoisson(RandomBatches):
         """Yield one index set.
 
         Guarantee:
-            Exactly Poisson sampling of the slots, cut to a uniformly random subset of ``max_batch_size``: a random
-            subset of a random subset is itself uniform among those of its size. Blank slots count against the limit and
-            are left out of what is yielded. The set may be empty.
+            Exactly Poisson sampling of the slots, truncated to a uniformly random subset of ``max_batch_size``: a
+            uniform subset of a uniform subset is uniform among all subsets of its size. Blank slots count against the
+            limit and are not yielded. The set may be empty.
         """
         if num_examples > self.dataset_size:
             raise DataError(
                 f"The data set holds more records than the {self.dataset_size} slots of the plan. Declare a larger "
-                "dataset_size; a rounded-up number is a good choice."
+                "dataset_size, for instance a number rounded up."
             )
         size = min(int(rng.binomial(self.dataset_size, self.rate)), self.max_batch_size)
         slots = np.sort(rng.choice(self.dataset_size, size=size, replace=False, shuffle=False)).astype(np.int64)
         yield slots[: np.searchsorted(slots, num_examples)]
 
     def amplify(self, event: dp_event.DpEvent) -> dp_event.DpEvent:
-        """Charge the subsampled mechanism together with what truncation adds."""
         sampled = event if self.rate == 1 else dp_event.PoissonSampledDpEvent(self.rate, event)
         if self.max_batch_size >= self.dataset_size:
             return sampled
@@ -179,13 +178,13 @@ class TruncatedPoisson(RandomBatches):
         parts = list(flatten(event))
         if not all(isinstance(part, dp_event.GaussianDpEvent) for part, _ in parts):
             raise AccountingError(
-                f"The tight charge of truncation is known for Gaussian noise, not for {type(event).__name__}. "
+                f"The tight charge of truncation is proven for Gaussian noise, not for {type(event).__name__}. "
                 "Use Truncation.TOTAL_VARIATION."
             )
         return dp_event.TruncatedSubsampledGaussianDpEvent(
             dataset_size=self.dataset_size,
             sampling_probability=self.rate,
             truncated_batch_size=self.max_batch_size,
-            # Several Gaussian releases on one and the same sample are one joint Gaussian release on it.
+            # Several Gaussian releases on the same sample are one joint Gaussian release.
             noise_multiplier=fuse_gaussians([part.noise_multiplier / math.sqrt(count) for part, count in parts]),
         )

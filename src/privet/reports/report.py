@@ -1,4 +1,4 @@
-"""Former place of ``privet.reports.write_report``; goes in 0.3."""
+"""Former place of ``privet.reports.write_report``; will be removed in 0.3."""
 
 from __future__ import annotations
 
