@@ -20,6 +20,7 @@ from privet.mechanism.release_masks import ChosenMask
 from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
 from privet.training.classifier import fit_privately
+from privet.training.performance import Performance
 from privet.vocabulary import Adjacency, Unit
 
 
@@ -53,7 +54,7 @@ def test_frozen_coordinates_keep_their_values_and_the_others_move() -> None:
         TensorDataset(torch.randn(40, 6), torch.randint(3, (40,))),
         plan,
         lambda outputs, labels: functional.cross_entropy(outputs, labels, reduction="none"),
-        physical_batch_size=40,
+        performance=Performance(physical_batch_size=40),
         seed=1,
     )
     after = torch.cat([value.detach().flatten() for value in model.parameters()])

@@ -18,6 +18,7 @@ from privet.mechanism.changing_clipping import AdaptiveQuantile, Scheduled
 from privet.mechanism.clipping import Automatic, Clipping, KeepOrDrop, PerSampleAdaptive, Threshold
 from privet.training.averaging import ExponentialAverage
 from privet.training.classifier import PrivateClassifier, PrivateRegressor, sgd
+from privet.training.performance import Performance
 from privet.training.schedules import CosineDecay
 from privet.vocabulary import Adjacency, Unit
 from tests.training.tools import flat
@@ -263,7 +264,7 @@ def test_predictions_do_not_depend_on_the_physical_batch_size() -> None:
     inputs, labels = two_classes(33)
     estimator = classifier().fit(inputs, labels)
     whole = estimator.predict_proba(inputs)
-    estimator.physical_batch_size = 5
+    estimator.performance = Performance(physical_batch_size=5)
     assert np.allclose(whole, estimator.predict_proba(inputs), atol=1e-6)
 
 

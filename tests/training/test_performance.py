@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
+from typing import Any
 
 import pytest
+from torch.nn import functional
 
 import privet as pv
 from privet.errors import ArgumentError
+from privet.training.classifier import fit_privately
 from tests.training.tools import examples, flat, full_batch, network, plain_sgd, run
 
+LOSSES = functools.partial(functional.cross_entropy, reduction="none")
 BELOW = ("privet.plan", "privet.mechanism.noise", "privet.mechanism.sampling", "privet.accounting.ledger")
 
 
@@ -55,3 +60,38 @@ def test_the_former_keywords_are_refused_beside_the_value() -> None:
         pv.privatize(
             model, plain_sgd(model), examples(), full_batch(), performance=pv.Performance(), launch=pv.launch.Eager()
         )
+
+
+@pytest.mark.parametrize("kind", [pv.PrivateClassifier, pv.PrivateRegressor])
+def test_estimators_take_the_value_and_warn_of_the_former_keywords(kind: type[Any]) -> None:
+    settings = {
+        "epsilon": 2.0,
+        "delta": 1e-3,
+        "dataset_size": 40,
+        "epochs": 1,
+        "batch_size": 8,
+        "adjacency": pv.Adjacency.ADD_REMOVE,
+        "unit": pv.Unit.RECORD,
+    }
+    with pytest.warns(
+        DeprecationWarning, match=rf"{kind.__name__}\(performance=privet\.Performance\(physical_batch_size"
+    ):
+        former = kind(network(), **settings, physical_batch_size=3)
+    performance = pv.Performance(physical_batch_size=3)
+    assert former.performance == kind(network(), **settings, performance=performance).performance == performance
+    with pytest.raises(ArgumentError, match="physical_batch_size"):
+        kind(network(), **settings, performance=performance, physical_batch_size=3)
+
+
+def test_a_whole_fit_takes_the_value_and_warns_of_the_former_keywords() -> None:
+    weights = []
+    for former in (False, True):
+        model = network()
+        arguments = (model, plain_sgd(model), examples(), full_batch(2), LOSSES)
+        if former:
+            with pytest.warns(DeprecationWarning, match=r"fit_privately\(performance="):
+                fit_privately(*arguments, physical_batch_size=3, seed=1)
+        else:
+            fit_privately(*arguments, performance=pv.Performance(physical_batch_size=3), seed=1)
+        weights.append(flat(model))
+    assert bool((weights[0] == weights[1]).all())

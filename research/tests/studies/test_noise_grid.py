@@ -21,6 +21,7 @@ from privet.mechanism.sampling import FullBatch
 from privet.mechanism.shaped_noise import EllipticalGaussian
 from privet.plan import Plan
 from privet.training.classifier import fit_privately
+from privet.training.performance import Performance
 from privet.vocabulary import Adjacency, Unit
 from privet_research.studies import noise_arms, noise_grid_table, noise_runs, noise_sources
 from privet_research.studies.noise_arms import MAIN_ARMS, OTHER_ARMS, PLAIN, Charge, multiplier
@@ -95,7 +96,7 @@ def test_runs_take_the_steps_of_a_session(widths: tuple[int, ...], preconditioni
     fit_privately(
         model, SGD(model.parameters(), lr=0.9 / 0.7), data, plan,
         lambda out, labels: functional.cross_entropy(out, labels, reduction="none"),
-        physical_batch_size=30, schedule=FromTheFirst(), seed=0,
+        performance=Performance(physical_batch_size=30), schedule=FromTheFirst(), seed=0,
     )  # fmt: skip
     for layer, part in zip(layers, found, strict=True):
         torch.testing.assert_close(part[0, :-1].T, layer.weight.detach(), rtol=1e-4, atol=1e-5)

@@ -14,6 +14,7 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
 from privet.training.classifier import fit_privately
+from privet.training.performance import Performance
 from privet.vocabulary import Adjacency, Unit
 from privet_research.studies.patch_training import (
     PatchTraining,
@@ -87,7 +88,7 @@ def test_the_network_can_be_trained_by_a_private_session_and_learns_as_the_simul
         torch.utils.data.TensorDataset(train.inputs, train.labels),
         plan,
         lambda outputs, labels: functional.cross_entropy(outputs, labels, reduction="none"),
-        physical_batch_size=200,
+        performance=Performance(physical_batch_size=200),
         seed=8,
     )
     losses = [

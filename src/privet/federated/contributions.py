@@ -17,7 +17,38 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from privet import checks
+from privet.federated.messages import Values
+from privet.mechanism.executed import ExecutedRound
 from privet.vocabulary import Unit
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RoundResult:
+    """The result of one round at a party.
+
+    Attributes:
+        values: The values of the message; None if the party has used up its plan.
+        executed: The executed rounds, where the party itself adds the noise.
+    """
+
+    values: Values | None
+    executed: tuple[ExecutedRound, ...] = ()
+
+
+class PartyRound(Protocol):
+    """One round of a party. Every method charges the round, reads records and returns the message."""
+
+    def clipped_sum(self) -> RoundResult:
+        """Sum the clipped gradients of sampled records."""
+        ...
+
+    def session(self, contribution: Sessions) -> RoundResult:
+        """Run private steps of the party's own."""
+        ...
+
+    def update(self, contribution: ClientUpdates) -> RoundResult:
+        """Train on all records and clip the change of the weights."""
+        ...
 
 
 @runtime_checkable
@@ -60,6 +91,10 @@ class Contribution(Protocol):
         """Assumptions about the federation that the guarantee depends on."""
         ...
 
+    def contribute(self, party: PartyRound) -> RoundResult:
+        """Let a party compute its message of one round."""
+        ...
+
 
 _TRUST = "the coordinator is trusted: it sees what single parties send, and adds the noise"
 _OF_RECORDS = (Unit.RECORD, Unit.PERSON)
@@ -86,6 +121,9 @@ class ClippedSums:
 
     def longest_message(self, *, bound: float, max_records: int, noise_length: float | None, divisor: float) -> float:
         return bound * max_records
+
+    def contribute(self, party: PartyRound) -> RoundResult:
+        return party.clipped_sum()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +157,9 @@ class Sessions:
         if noise_length is None:
             return math.inf
         return self.learning_rate * self.local_steps * (bound * max_records + noise_length) / divisor
+
+    def contribute(self, party: PartyRound) -> RoundResult:
+        return party.session(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +195,9 @@ class ClientUpdates:
 
     def longest_message(self, *, bound: float, max_records: int, noise_length: float | None, divisor: float) -> float:
         return bound
+
+    def contribute(self, party: PartyRound) -> RoundResult:
+        return party.update(self)
 
 
 CONTRIBUTIONS: Mapping[str, type[Any]] = {

@@ -27,6 +27,7 @@ from privet.runs.building import build_model, loss_function
 from privet.runs.recipes.recipe import Recipe
 from privet.runs.recipes.recipe_files import recipe_text
 from privet.runs.recipes.training_settings import SgdSettings
+from privet.training.performance import Performance
 
 _KEYS = ("num_parties", "contribution", "max_records", "answer_s")
 _PACKAGED = Path(__file__).with_name("recipes")
@@ -181,7 +182,7 @@ class FederatedRecipe:
             dataset=records.rows(own_rows),
             losses=loss_function(self.recipe.info, model),
             folder=folder / f"party{number}",
-            physical_batch_size=self.physical_batch_size,
+            performance=Performance(physical_batch_size=self.physical_batch_size),
             seed=None if seed is None else 1 + number + seed * (self.num_parties + 1),
         )
 

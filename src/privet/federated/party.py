@@ -12,13 +12,12 @@ from torch.optim import SGD
 
 from privet import checks
 from privet.accounting.ledger import Ledger
-from privet.errors import DataError, LedgerMismatch, PlanError
+from privet.errors import DataError, LedgerMismatch
 from privet.federated.agreement import Agreement
-from privet.federated.contributions import ClientUpdates, ClippedSums, Sessions
+from privet.federated.contributions import ClientUpdates, RoundResult, Sessions
 from privet.federated.coordinates import SharedCoordinates, layout_of, read_weights, write_weights
 from privet.federated.messages import Answer, Broadcast, Outcome, Values
 from privet.federated.party_sums import LossFunction, PartySums, Records, clipped_update
-from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.executed import ExecutedRound, executed_clipping
@@ -27,7 +26,7 @@ from privet.mechanism.sums import ClippedSum
 from privet.plan import Plan
 from privet.training.batching import MapDataset, check_dataset
 from privet.training.folder import RunFolder, RunState
-from privet.training.performance import Performance
+from privet.training.performance import Performance, chosen_performance
 from privet.training.randomness import Streams
 from privet.training.release import ChargedRelease, Noisy
 from privet.training.start import privatize
@@ -98,9 +97,10 @@ class Party:
         dataset: MapDataset,
         losses: LossFunction,
         folder: str | Path,
-        physical_batch_size: int = 256,
-        engine: Engine | None = None,
+        performance: Performance | None = None,
         seed: int | None = None,
+        physical_batch_size: int | None = None,
+        engine: Engine | None = None,
     ) -> None:
         """Check the arguments without reading a record.
 
@@ -110,20 +110,24 @@ class Party:
             dataset: The party's records; one item is one unit of the plan, or any record for ``ClientUpdates``.
             losses: Maps the items of a batch to one loss each.
             folder: Folder of this party's ledger.
-            physical_batch_size: Number of records in one forward pass.
-            engine: Engine for per-example gradients.
+            performance: How a step is computed: engine, launch, physical batch size.
             seed: Makes the party repeatable and NOT PRIVATE; use a different seed for every party.
+            physical_batch_size: Deprecated; ``performance=Performance(physical_batch_size=...)``.
+            engine: Deprecated; ``performance=Performance(engine=...)``.
 
         Raises:
             DataError: the party has more records than ``max_records`` of the agreement.
         """
         self.agreement, self._model = agreement, model
-        size = checks.count("physical_batch_size", physical_batch_size)
+        former = {"physical_batch_size": physical_batch_size, "engine": engine}
+        self._performance = chosen_performance("Party", performance, former, stacklevel=3)
         records = check_dataset(dataset)
         # with Unit.CLIENT the whole party is the unit, so its items may be of any kind
         if agreement.plan.unit is not Unit.CLIENT:
             records = check_unit(records, agreement.plan.unit)
-        self._records = Records(dataset=records, losses=losses, physical_batch_size=size)
+        self._records = Records(
+            dataset=records, losses=losses, physical_batch_size=self._performance.physical_batch_size
+        )
         if len(self._records) > agreement.max_records:
             raise DataError(
                 f"A party has more records than the agreement's max_records ({agreement.max_records}). Agree on a "
@@ -134,7 +138,6 @@ class Party:
         words = agreement.contribution.assumptions
         self._dataset = dataset
         self._folder = PartyFolder(Path(folder), every=agreement.plan.num_steps, reserve_ahead=1, assumptions=words)
-        self._engine: Engine = engine or BookKeeping()
         self._running: PartySums | None = None
         self._seed = seed if seed is None else checks.count("seed", seed, minimum=0)
 
@@ -156,18 +159,10 @@ class Party:
         if now is None:
             return self._reply(broadcast, Outcome.NEEDS_MODEL), None
         write_weights(self._model, now.weights)
-        match self.agreement.contribution:
-            case ClippedSums():
-                values = self._sum(broadcast.round)
-            case Sessions() as contribution:
-                return self._session(contribution, broadcast, now), now
-            case ClientUpdates() as contribution:
-                values = self._update(contribution, broadcast.round)
-            case other:
-                raise PlanError(f"A party cannot contribute {type(other).__name__}. Use ClippedSums or Sessions.")
-        if values is None:
-            return self._reply(broadcast, Outcome.SPENT), now
-        return self._reply(broadcast, Outcome.CONTRIBUTED, values), now
+        found = self.agreement.contribution.contribute(_Round(self, broadcast.round, now))
+        outcome = Outcome.SPENT if found.values is None else Outcome.CONTRIBUTED
+        values = _NOTHING if found.values is None else found.values
+        return self._reply(broadcast, outcome, values, found.executed), now
 
     def _check(self, broadcast: Broadcast, replica: Replica | None) -> None:
         mine = (self.agreement.hash, self.agreement.mask_seed)
@@ -229,7 +224,7 @@ class Party:
         if self._running is None:
             device = next(self._model.parameters()).device
             self._running = PartySums(
-                self._model, self._records, engine=self._engine, layout=self._layout, device=device
+                self._model, self._records, engine=self._performance.engine, layout=self._layout, device=device
             )
         return self._running
 
@@ -274,14 +269,13 @@ class Party:
                 sent = release.add_noise_and_compare(self._for_coordinator(moved)).value
         return self._coordinates.gather(sent, number)
 
-    def _session(self, contribution: Sessions, broadcast: Broadcast, now: Replica) -> Answer:
-        number, before = broadcast.round, now.weights
+    def _session(self, contribution: Sessions, number: int, before: Tensor) -> RoundResult:
         session = privatize(
             self._model,
             SGD([value for value in self._model.parameters() if value.requires_grad], lr=contribution.learning_rate),
             self._dataset,
             self.agreement.plan,
-            performance=Performance(engine=self._engine, physical_batch_size=self._records.physical_batch_size),
+            performance=self._performance,
             # the weights of the session's checkpoint are older than the federation's
             folder=replace(self._folder, weights=before),
             seed=self._seed_of(number),
@@ -295,6 +289,22 @@ class Party:
                 if len(done) == contribution.local_steps:
                     break
         if not done:
-            return self._reply(broadcast, Outcome.SPENT)
+            return RoundResult(values=None)
         moved = self._coordinates.gather(read_weights(self._model) - before, number)
-        return self._reply(broadcast, Outcome.CONTRIBUTED, moved, tuple(done))
+        return RoundResult(values=moved, executed=tuple(done))
+
+
+class _Round:
+    """One round of a party, as its contribution sees it."""
+
+    def __init__(self, party: Party, number: int, now: Replica) -> None:
+        self._party, self._number, self._now = party, number, now
+
+    def clipped_sum(self) -> RoundResult:
+        return RoundResult(values=self._party._sum(self._number))
+
+    def session(self, contribution: Sessions) -> RoundResult:
+        return self._party._session(contribution, self._number, self._now.weights)
+
+    def update(self, contribution: ClientUpdates) -> RoundResult:
+        return RoundResult(values=self._party._update(contribution, self._number))

@@ -7,7 +7,7 @@ a record may be added or removed, so ``dataset_size`` is what the owner is willi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +21,6 @@ from torch.utils.data import TensorDataset
 
 from privet.accounting.guarantee import Guarantee
 from privet.errors import ArgumentError, DataError, LoopError
-from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.mechanism.clipping import Clipping, Threshold
 from privet.mechanism.noise import Gaussian
@@ -29,8 +28,8 @@ from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage
 from privet.training.batching import MapDataset
-from privet.training.launch.replay import Eager, Launch
-from privet.training.performance import Performance
+from privet.training.launch.replay import Launch
+from privet.training.performance import Performance, chosen_performance
 from privet.training.schedules import LearningRate, Schedule
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
@@ -54,18 +53,22 @@ def fit_privately(
     plan: Plan,
     losses: Losses,
     *,
-    physical_batch_size: int,
+    performance: Performance | None = None,
     folder: str | Path | None = None,
-    engine: Engine | None = None,
-    launch: Launch | None = None,
     schedule: Schedule | None = None,
     averaging: ExponentialAverage | None = None,
     seed: int | None = None,
+    physical_batch_size: int | None = None,
+    engine: Engine | None = None,
+    launch: Launch | None = None,
 ) -> Guarantee:
-    """Run a whole plan on data sets of (input, target) pairs and return the guarantee of what ran.
+    """Run a whole plan on data sets of (input, target) pairs and return the guarantee of the run.
 
-    With ``averaging`` the model ends with the averaged weights.
+    With ``averaging`` the model ends with the averaged weights. ``physical_batch_size``, ``engine`` and ``launch`` are
+    deprecated: they belong into ``performance``.
     """
+    former = {"physical_batch_size": physical_batch_size, "engine": engine, "launch": launch}
+    chosen = chosen_performance("fit_privately", performance, former, stacklevel=3)
 
     def losses_of(inputs: Tensor, targets: Tensor) -> Tensor:
         return losses(model(inputs), targets)
@@ -77,9 +80,7 @@ def fit_privately(
         optimizer,
         dataset,
         plan,
-        performance=Performance(
-            engine=engine or BookKeeping(), launch=launch or Eager(), physical_batch_size=physical_batch_size
-        ),
+        performance=chosen,
         folder=folder,
         averaging=averaging,
         seed=seed,
@@ -114,10 +115,11 @@ class _PrivateEstimator:
         clipping: Another clipping rule, with a bound of its own, instead of that one.
         schedule: The course of the learning rate; None keeps it.
         averaging: Leaves a moving average of the weights in the model instead of the last ones.
-        physical_batch_size: How many examples go through the model at once.
+        performance: How a step is computed: engine, launch, physical batch size.
         folder: Where to keep ledger and checkpoints; None keeps nothing.
-        engine: How per-example gradients are computed.
         seed: Makes the run repeatable and NOT PRIVATE.
+        physical_batch_size: Deprecated; ``performance=Performance(physical_batch_size=...)``.
+        engine: Deprecated; ``performance=Performance(engine=...)``.
     """
 
     model: nn.Module
@@ -134,15 +136,18 @@ class _PrivateEstimator:
     clipping: Clipping | None = None
     schedule: Schedule | None = None
     averaging: ExponentialAverage | None = None
-    physical_batch_size: int = 256
+    performance: Performance | None = None
     folder: str | Path | None = None
-    engine: Engine | None = None
     seed: int | None = None
+    physical_batch_size: InitVar[int | None] = None
+    engine: InitVar[Engine | None] = None
     _guarantee: Guarantee | None = field(default=None, init=False, repr=False)
     _was_broken_off: bool = field(default=False, init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, physical_batch_size: int | None, engine: Engine | None) -> None:
         """Refuse an optimizer that is made already: it could not be made for this model's parameters."""
+        former = {"physical_batch_size": physical_batch_size, "engine": engine}
+        self.performance = chosen_performance(type(self).__name__, self.performance, former, stacklevel=4)
         if not callable(self.optimizer):
             raise ArgumentError(
                 f"optimizer must be a function from parameters to an optimizer, got {self.optimizer!r}. For instance "
@@ -201,9 +206,8 @@ class _PrivateEstimator:
                 dataset,
                 plan,
                 losses,
-                physical_batch_size=self.physical_batch_size,
+                performance=self.performance,
                 folder=self.folder,
-                engine=self.engine,
                 schedule=self.schedule,
                 averaging=self.averaging,
                 seed=self.seed,
@@ -221,7 +225,8 @@ class _PrivateEstimator:
         was_training = self.model.training
         self.model.eval()
         try:
-            pieces = torch.split(_inputs_of(inputs), self.physical_batch_size)
+            size = (self.performance or Performance()).physical_batch_size
+            pieces = torch.split(_inputs_of(inputs), size)
             return torch.cat([self.model(piece.to(device)).cpu() for piece in pieces])
         finally:
             self.model.train(was_training)

@@ -5,9 +5,12 @@ Plan, noise and ledger never see it, so no choice here can change the guarantee;
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from privet import checks
+from privet.errors import ArgumentError
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.training.launch.replay import Eager, Launch
@@ -19,8 +22,8 @@ class Performance:
 
     Attributes:
         engine: How per-example gradients are computed.
-        launch: How operations are launched: ``CudaGraph`` speeds up small models on a device, for
-            loops that use ``step.accumulate``. One by one by default.
+        launch: How operations are launched: ``CudaGraph`` speeds up small models on a device, for loops that use
+            ``step.accumulate``. One by one by default.
         physical_batch_size: How many examples go through the model at once.
 
     Example:
@@ -36,3 +39,32 @@ class Performance:
     def __post_init__(self) -> None:
         """Refuse a batch size below one."""
         object.__setattr__(self, "physical_batch_size", checks.count("physical_batch_size", self.physical_batch_size))
+
+
+def chosen_performance(
+    caller: str, performance: Performance | None, former: Mapping[str, Engine | Launch | int | None], *, stacklevel: int
+) -> Performance:
+    """Return the choices of speed of a call; keywords of version 0.1 are accepted with a warning.
+
+    Args:
+        caller: The name of the function, for messages.
+        performance: The choices; None for the defaults.
+        former: The keywords of version 0.1 with their values; None where they were not given.
+        stacklevel: The distance to the code that is warned.
+
+    Raises:
+        ArgumentError: both forms were used.
+    """
+    given = {name: value for name, value in former.items() if value is not None}
+    if not given:
+        return performance or Performance()
+    names = ", ".join(f"{name}=..." for name in given)
+    if performance is not None:
+        raise ArgumentError(f"{caller}() got performance= and {names}. Give all of them in Performance(...).")
+    warnings.warn(
+        f"{caller}({names}) is deprecated and will be removed in the version after next; use "
+        f"{caller}(performance=privet.Performance({names})).",
+        DeprecationWarning,
+        stacklevel=stacklevel,
+    )
+    return replace(Performance(), **given)  # type: ignore[arg-type]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
@@ -19,7 +17,7 @@ from privet.training.averaging import ExponentialAverage
 from privet.training.batching import Collate, MapDataset, check_dataset
 from privet.training.folder import RunFolder
 from privet.training.launch.replay import Launch
-from privet.training.performance import Performance
+from privet.training.performance import Performance, chosen_performance
 from privet.training.prepared import PreparedRun
 from privet.training.session import Session
 from privet.training.telemetry import Receiver
@@ -83,7 +81,7 @@ def privatize(
         optimizer=optimizer,
         dataset=check_unit(check_dataset(dataset), plan.unit),
         plan=plan,
-        performance=_performance(performance, {name: value for name, value in former.items() if value is not None}),
+        performance=chosen_performance("privatize", performance, former, stacklevel=3),
         folder=_run_folder(folder, checkpoint_every, plan),
         collate=collate,
         telemetry=telemetry,
@@ -92,22 +90,6 @@ def privatize(
         seed=seed if seed is None else checks.count("seed", seed, minimum=0),
     )
     return Session(run)
-
-
-def _performance(performance: Performance | None, former: dict[str, Engine | Launch | int]) -> Performance:
-    """Return the choices of speed; those in the form of version 0.1 are taken with a warning."""
-    if not former:
-        return performance or Performance()
-    names = ", ".join(f"{name}=..." for name in former)
-    if performance is not None:
-        raise ArgumentError(f"privatize() got performance= and {names}. Give all of them in Performance(...).")
-    warnings.warn(
-        f"privatize({names}) is deprecated and will be removed in the version after next; use "
-        f"privatize(performance=privet.Performance({names})).",
-        DeprecationWarning,
-        stacklevel=3,
-    )
-    return replace(Performance(), **former)  # type: ignore[arg-type]
 
 
 def _run_folder(folder: str | Path | RunFolder | None, checkpoint_every: int | None, plan: Plan) -> RunFolder | None:

@@ -24,6 +24,7 @@ from privet.mechanism.sampling import Poisson
 from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.plan import Plan
 from privet.training.classifier import fit_privately
+from privet.training.performance import Performance
 from privet.training.private_statistics.normalisation import PrivateNormalisation, _sums
 from privet.vocabulary import Adjacency, Release, Unit
 
@@ -151,7 +152,7 @@ def test_a_model_trained_behind_a_paid_normalisation_has_the_guarantee_of_both_l
         torch.utils.data.TensorDataset(rows, labels),
         private,
         lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="none"),
-        physical_batch_size=100,
+        performance=Performance(physical_batch_size=100),
         seed=0,
     )
     assert trained.epsilon == private.guarantee().epsilon

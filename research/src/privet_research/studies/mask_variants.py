@@ -28,6 +28,7 @@ from privet.mechanism.sampling import Sampling
 from privet.plan import Plan
 from privet.training.classifier import fit_privately
 from privet.training.launch.replay import fastest_for
+from privet.training.performance import Performance
 from privet.training.predictions import predict
 from privet.vocabulary import Adjacency
 from privet_research.studies.clipping_table import summarise
@@ -105,10 +106,8 @@ def _trained(
         torch.manual_seed(seed)
         model = setting.build().to(device)
     optimizer = SGD(model.parameters(), lr=learning_rate)
-    size = setting.physical_batch_size
-    spent = fit_privately(
-        model, optimizer, train, plan, _losses, physical_batch_size=size, launch=fastest_for(device), seed=seed
-    )
+    performance = Performance(physical_batch_size=setting.physical_batch_size, launch=fastest_for(device))
+    spent = fit_privately(model, optimizer, train, plan, _losses, performance=performance, seed=seed)
     found = predict(model, test.features, test.labels)
     return {
         "setting": setting.name,

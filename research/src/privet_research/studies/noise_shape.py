@@ -37,6 +37,7 @@ from privet.mechanism.shaped_noise import EllipticalGaussian
 from privet.plan import Plan
 from privet.runs.building import on_device
 from privet.training.classifier import fit_privately
+from privet.training.performance import Performance
 from privet.training.predictions import predict
 from privet.training.private_statistics.private_geometry import geometry_event, public_geometry, release_geometry
 from privet.training.schedules import LinearDecay
@@ -218,7 +219,8 @@ def _row(task: Task, arm: str, setting: Setting, epsilon: float, steps: int, see
     )
     optimizer = SGD(model.parameters(), lr=setting.reach / setting.norm)
     schedule = LinearDecay(final=0.1)
-    fit_privately(model, optimizer, task.train, plan, _losses, physical_batch_size=512, schedule=schedule, seed=seed)
+    performance = Performance(physical_batch_size=512)
+    fit_privately(model, optimizer, task.train, plan, _losses, performance=performance, schedule=schedule, seed=seed)
     accuracy, on_public = (
         float(predict(model, part.features, part.labels).is_right.mean()) for part in (task.test, task.public)
     )

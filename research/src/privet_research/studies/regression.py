@@ -31,6 +31,7 @@ from privet.plan import Plan
 from privet.runs.building import on_device
 from privet.training.classifier import fit_privately
 from privet.training.optimizers import DPAdam
+from privet.training.performance import Performance
 from privet.vocabulary import Adjacency, Unit
 from privet_research.studies.arms import AUTOMATIC, GLOBAL, LOCAL, NON_PRIVATE
 
@@ -248,9 +249,9 @@ def _trained(
     if arm.clipping is None:
         _train_openly(model, optimizer, train, settings, seed)
         return model, None
-    physical = size if settings.batch_size is None else 2 * settings.batch_size
+    performance = Performance(physical_batch_size=size if settings.batch_size is None else 2 * settings.batch_size)
     plan = settings.plan(arm.clipping, size)
-    return model, fit_privately(model, optimizer, train, plan, _losses, physical_batch_size=physical, seed=seed).epsilon
+    return model, fit_privately(model, optimizer, train, plan, _losses, performance=performance, seed=seed).epsilon
 
 
 def _train_openly(
