@@ -269,7 +269,7 @@ def _runs() -> Iterator[tuple[str, Callable[[], str]]]:
         yield f"adam {name}", lambda engine=engine: trained(base, engine=engine, adam=True)
         yield f"groups {name}", lambda engine=engine: trained(product, engine=engine)
     yield "averaging", lambda: trained(base, engine=pv.engines.BookKeeping(), averaging=pv.optim.ExponentialAverage())
-    yield "telemetry", lambda: trained(base, engine=pv.engines.BookKeeping(), telemetry=lambda told: None)
+    yield "telemetry", lambda: trained(base, engine=pv.engines.BookKeeping(), telemetry=lambda values: None)
     yield "resumed", lambda: resumed(base)
     shared = {"kind": "shared_random", "seed": 3, "schedule": {"kind": "constant", "value": 0.5}, "refresh_every": 2}
     for name, (contribution, unit) in {

@@ -106,8 +106,11 @@ def audited(plan: Plan, **settings: object) -> AuditFinding:
 
 def test_a_look_alike_of_poisson_sampling_is_audited_as_poisson_sampling() -> None:
     poisson = plan_of(sampling=Poisson(rate=0.2, steps=10, expected_batch_size=20.0))
-    found = [audited(plan, num_canaries=50) for plan in (poisson, plan_of(sampling=LookAlike(share=0.2, length=10)))]
+    # enough canaries for a positive bound: with fewer both bounds are 0, and a wrong inclusion would not show
+    plans = (poisson, plan_of(sampling=LookAlike(share=0.2, length=10)))
+    found = [audited(plan, num_canaries=1000, num_rounds=3) for plan in plans]
     assert found[0] == found[1]
+    assert found[0].epsilon_bound > 0
 
 
 def test_two_thousand_canaries_and_ten_steps_pass_correct_code_and_flag_a_tenth_of_noise_missing(

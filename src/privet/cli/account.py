@@ -8,19 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.console import (
-    BUDGET,
-    CONTEXT,
-    OK,
-    adjacency_option,
-    examples,
-    json_option,
-    paragraphs,
-    show_facts,
-    show_heading,
-    show_json,
-    unit_option,
-)
+from privet.cli import console
 
 if TYPE_CHECKING:
     from privet.plan import Plan
@@ -53,8 +41,8 @@ class _WithParts(click.Command):
 
 @click.command(
     cls=_WithParts,
-    context_settings=CONTEXT,
-    epilog=examples(
+    context_settings=console.CONTEXT,
+    epilog=console.examples(
         "privet account runs/demo",
         "privet account --rate 0.01 --steps 1000 --noise-multiplier 1 --delta 1e-5",
         "privet account --rate 0.01 --steps 1000 --epsilon 2 --delta 1e-5",
@@ -72,9 +60,9 @@ class _WithParts(click.Command):
 @click.option("--noise-multiplier", type=float, help="Noise, as a multiple of the clipping bound.")
 @click.option("--epsilon", type=float, help="Find the noise for this epsilon instead.")
 @click.option("--delta", type=float, help="Probability with which the bound may fail.")
-@adjacency_option
-@unit_option
-@json_option
+@console.adjacency_option
+@console.unit_option
+@console.json_option
 def account(
     run_or_ledger: str | None,
     rate: float | None,
@@ -109,7 +97,7 @@ def account(
     assert delta is not None
     plan = _plan(rate, steps, noise_multiplier, epsilon, delta, adjacency, unit)
     _show_figures(plan, as_json=as_json)
-    return OK
+    return console.OK
 
 
 def _plan(
@@ -142,10 +130,10 @@ def _plan(
 def _show_figures(plan: Plan, *, as_json: bool) -> None:
     guarantee, multiplier = plan.guarantee(), plan.noise.noise_multiplier
     if as_json:
-        show_json({"noise_multiplier": multiplier, "guarantee": guarantee.to_dict()})
+        console.show_json({"noise_multiplier": multiplier, "guarantee": guarantee.to_dict()})
         return
-    show_heading(str(guarantee))
-    show_facts({"noise multiplier": f"{multiplier:.5g}", "steps": f"{plan.num_steps:,}"})
+    console.show_heading(str(guarantee))
+    console.show_facts({"noise multiplier": f"{multiplier:.5g}", "steps": f"{plan.num_steps:,}"})
 
 
 def _ledger(path: str, *, as_json: bool) -> int:
@@ -153,10 +141,10 @@ def _ledger(path: str, *, as_json: bool) -> int:
 
     check = check_ledger(Path(path))
     if as_json:
-        show_json(_ledger_facts(check))
+        console.show_json(_ledger_facts(check))
     else:
         _print_ledger(check)
-    return OK if check.mismatch is None else BUDGET
+    return console.OK if check.mismatch is None else console.BUDGET
 
 
 def _ledger_facts(check: LedgerCheck) -> dict[str, Any]:
@@ -179,11 +167,11 @@ def _ledger_facts(check: LedgerCheck) -> dict[str, Any]:
 def _print_ledger(check: LedgerCheck) -> None:
     from privet.runs.ledger_check import lost_steps_text, plan_end_text
 
-    show_heading(str(check.spent))
+    console.show_heading(str(check.spent))
     click.echo()
-    click.echo(paragraphs(check.spent.statement()))
+    click.echo(console.paragraphs(check.spent.statement()))
     click.echo()
-    show_facts(
+    console.show_facts(
         {
             "chain": f"intact, {check.num_rows:,} rows",
             "rounds charged": f"{check.rounds_charged:,} of {check.rounds_planned:,} planned",

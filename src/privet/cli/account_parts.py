@@ -8,35 +8,21 @@ from typing import Any
 
 import click
 
-from privet.cli.console import (
-    BUDGET,
-    CONTEXT,
-    OK,
-    adjacency_option,
-    examples,
-    json_option,
-    paragraphs,
-    run_argument,
-    show_facts,
-    show_heading,
-    show_json,
-    show_table,
-    unit_option,
-)
+from privet.cli import console
 
 
 @click.command(
-    context_settings=CONTEXT,
-    epilog=examples(
+    context_settings=console.CONTEXT,
+    epilog=console.examples(
         "privet account event event.json --delta 1e-5",
         "privet account event - --delta 1e-5 < event.json",
     ),
 )
 @click.argument("file", type=click.File("r", encoding="utf-8"))
 @click.option("--delta", type=float, required=True, help="Probability with which the bound may fail.")
-@adjacency_option
-@unit_option
-@json_option
+@console.adjacency_option
+@console.unit_option
+@console.json_option
 def event(file: Any, delta: float, adjacency: str, unit: str, as_json: bool) -> int:
     """Compute the guarantee of the event in FILE (- reads standard input).
 
@@ -56,16 +42,16 @@ def event(file: Any, delta: float, adjacency: str, unit: str, as_json: bool) -> 
         raise ArgumentError(f"{file.name} is not JSON: {error}.") from None
     found = guarantee(decode_event(read), delta=delta, adjacency=Adjacency(adjacency), unit=Unit(unit))
     if as_json:
-        show_json({"event": read, "guarantee": found.to_dict()})
-        return OK
-    show_heading(str(found))
+        console.show_json({"event": read, "guarantee": found.to_dict()})
+        return console.OK
+    console.show_heading(str(found))
     if found.cross_check is not None:
-        show_facts({"cross-check (RDP)": rounded_up(found.cross_check)})
-    return OK
+        console.show_facts({"cross-check (RDP)": rounded_up(found.cross_check)})
+    return console.OK
 
 
-@click.command(context_settings=CONTEXT, epilog=examples("privet account accept runs/restored"))
-@run_argument
+@click.command(context_settings=console.CONTEXT, epilog=console.examples("privet account accept runs/restored"))
+@console.run_argument
 def accept(run_folder: str) -> int:
     """Accept RUN although this machine knows of a newer copy of it.
 
@@ -81,13 +67,13 @@ def accept(run_folder: str) -> int:
         click.echo(f"{added:,} rounds of the newer copy were charged. See the total with: privet account {folder}")
     else:
         click.echo("Nothing was charged: this machine knows of no newer copy of the run.")
-    return OK
+    return console.OK
 
 
-@click.command(context_settings=CONTEXT, epilog=examples("privet account total runs/first runs/second"))
+@click.command(context_settings=console.CONTEXT, epilog=console.examples("privet account total runs/first runs/second"))
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path())
 @click.option("--delta", type=float, help="Delta of the total.  [default: that of the runs, if they agree]")
-@json_option
+@console.json_option
 def total(runs: tuple[str, ...], delta: float | None, as_json: bool) -> int:
     """Compose the ledgers of all RUNs on the same data.
 
@@ -100,15 +86,15 @@ def total(runs: tuple[str, ...], delta: float | None, as_json: bool) -> int:
 
     found = total_of_runs([Path(run) for run in runs], delta=delta)
     if as_json:
-        show_json(found.to_dict())
+        console.show_json(found.to_dict())
     else:
-        show_heading(str(found.guarantee))
+        console.show_heading(str(found.guarantee))
         click.echo()
-        click.echo(paragraphs(found.guarantee.statement()))
+        click.echo(console.paragraphs(found.guarantee.statement()))
         click.echo()
         rows = [
             [name, rounded_up(check.spent.epsilon), f"{check.rounds_charged:,}", check.mismatch or "agrees"]
             for name, check in found.runs.items()
         ]
-        show_table(["run", "epsilon alone", "rounds", "plan"], rows, right=(1, 2))
-    return OK if found.mismatch is None else BUDGET
+        console.show_table(["run", "epsilon alone", "rounds", "plan"], rows, right=(1, 2))
+    return console.OK if found.mismatch is None else console.BUDGET

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import click
 
-from privet.cli.console import (
-    CONTEXT,
-    OK,
-    adjacency_option,
-    examples,
-    json_option,
-    show_facts,
-    show_heading,
-    show_json,
-    unit_option,
-)
+from privet.cli import console
 
 _SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": float("inf")}
 
 
 @click.command(
-    context_settings=CONTEXT,
-    epilog=examples(
+    context_settings=console.CONTEXT,
+    epilog=console.examples(
         "privet account search --mean 10 --rate 0.01 --steps 1000\n    --noise-multiplier 1 --delta 1e-5",
     ),
 )
@@ -37,9 +27,9 @@ _SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": float("inf")}
 @click.option("--steps", type=int, required=True, help="Number of steps of one run.")
 @click.option("--noise-multiplier", type=float, required=True, help="Noise, as a multiple of the clipping bound.")
 @click.option("--delta", type=float, required=True, help="Probability with which the bound may fail.")
-@adjacency_option
-@unit_option
-@json_option
+@console.adjacency_option
+@console.unit_option
+@console.json_option
 def search(
     mean: float,
     length: str,
@@ -84,13 +74,13 @@ def search(
         for name, event in answers.items()
     }
     if as_json:
-        show_json({name: promise.to_dict() for name, promise in found.items()})
-        return OK
-    show_heading(str(found["search"]))
-    show_facts(
+        console.show_json({name: promise.to_dict() for name, promise in found.items()})
+        return console.OK
+    console.show_heading(str(found["search"]))
+    console.show_facts(
         {
             "one run alone": f"epsilon {rounded_up(found['one_run'].epsilon)}",
             f"{max(1, round(mean))} runs, all released": f"epsilon {rounded_up(found['every_run_seen'].epsilon)}",
         }
     )
-    return OK
+    return console.OK

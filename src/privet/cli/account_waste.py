@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import click
 
-from privet.cli.console import (
-    CONTEXT,
-    OK,
-    adjacency_option,
-    examples,
-    json_option,
-    show_facts,
-    show_heading,
-    show_json,
-    show_table,
-)
+from privet.cli import console
 
 _size_option = click.option("--dataset-size", type=int, required=True, help="Public number of records.")
 _physical_option = click.option("--physical", type=int, required=True, help="Slots of a physical batch.")
 
 
 @click.command(
-    context_settings=CONTEXT,
-    epilog=examples("privet account waste --dataset-size 60000 --batch-size 230 --physical 256"),
+    context_settings=console.CONTEXT,
+    epilog=console.examples("privet account waste --dataset-size 60000 --batch-size 230 --physical 256"),
 )
 @_size_option
 @click.option("--batch-size", type=int, required=True, help="Logical batch: expected examples per step.")
 @_physical_option
 @click.option("--plot", type=click.Path(dir_okay=False), metavar="FILE.svg", help="Draw the table as bars, too.")
-@json_option
+@console.json_option
 def waste(dataset_size: int, batch_size: int, physical: int, plot: str | None, as_json: bool) -> int:
     """Compare the waste of samplers in one epoch.
 
@@ -46,8 +36,8 @@ def waste(dataset_size: int, batch_size: int, physical: int, plot: str | None, a
 
         write_waste_plot(table, plot)
     if as_json:
-        show_json([row.to_dict() for row in table])
-        return OK
+        console.show_json([row.to_dict() for row in table])
+        return console.OK
     header = ["sampler", "steps", "passes", "never seen", "stragglers", "dropped", "padding"]
     rows = [
         [
@@ -58,15 +48,15 @@ def waste(dataset_size: int, batch_size: int, physical: int, plot: str | None, a
         ]
         for row in table
     ]
-    show_table(header, rows, right=range(1, len(header)))
+    console.show_table(header, rows, right=range(1, len(header)))
     if plot is not None:
         click.echo(plot)
-    return OK
+    return console.OK
 
 
 @click.command(
-    context_settings=CONTEXT,
-    epilog=examples(
+    context_settings=console.CONTEXT,
+    epilog=console.examples(
         "privet account batch --dataset-size 60000 --physical 256 --steps 14063\n    --epsilon 2 --delta 1e-5",
     ),
 )
@@ -75,8 +65,8 @@ def waste(dataset_size: int, batch_size: int, physical: int, plot: str | None, a
 @click.option("--steps", type=int, required=True, help="Number of steps.")
 @click.option("--epsilon", type=float, required=True, help="Target epsilon.")
 @click.option("--delta", type=float, required=True, help="Probability with which the bound may fail.")
-@adjacency_option
-@json_option
+@console.adjacency_option
+@console.json_option
 def batch(
     dataset_size: int, physical: int, steps: int, epsilon: float, delta: float, adjacency: str, as_json: bool
 ) -> int:
@@ -97,7 +87,7 @@ def batch(
         adjacency=Adjacency(adjacency),
     )
     if as_json:
-        show_json(
+        console.show_json(
             {
                 "expected_batch_size": found.sampling.expected_batch_size,
                 "max_batch_size": found.sampling.max_batch_size,
@@ -107,13 +97,13 @@ def batch(
                 "overflow_probability": found.overflow_probability,
             }
         )
-        return OK
-    show_heading(f"expected batch {found.sampling.expected_batch_size:g} of {physical} slots")
-    show_facts(
+        return console.OK
+    console.show_heading(f"expected batch {found.sampling.expected_batch_size:g} of {physical} slots")
+    console.show_facts(
         {
             "noise multiplier": f"{found.noise_multiplier:.5g}",
             "noise on the mean": f"{found.noise_over_signal:.4g} x clipping bound",
             "steps that overflow": f"{found.overflow_probability:.2g}",
         }
     )
-    return OK
+    return console.OK

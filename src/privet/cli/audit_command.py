@@ -7,34 +7,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import (
-    BUDGET,
-    CONTEXT,
-    OK,
-    device_option,
-    examples,
-    json_option,
-    paragraphs,
-    remark,
-    set_option,
-    show_json,
-    show_table,
-)
+from privet.cli import console
 
 if TYPE_CHECKING:
     from privet.runs.auditing import AuditReport
 
 
 @click.command(
-    context_settings=CONTEXT,
-    epilog=examples(
+    context_settings=console.CONTEXT,
+    epilog=console.examples(
         "privet audit demo",
         "privet audit runs/demo --kind canary --kind one-run",
         "privet audit mine.toml --model mine.py:build --canaries 10000",
     ),
 )
 @click.argument("recipe_or_run")
-@set_option
+@console.set_option
 @click.option("--model", metavar="CODE", help="A network of your own, file.py:function; THAT CODE IS RUN.")
 @click.option(
     "--kind",
@@ -55,11 +43,11 @@ if TYPE_CHECKING:
     help="A correct program passes each test with at least this probability.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of all random numbers.")
-@device_option
+@console.device_option
 @click.option(
     "--output", "-o", type=click.Path(dir_okay=False), help="File for the findings: audit.json, or the run's own."
 )
-@json_option
+@console.json_option
 def audit(
     recipe_or_run: str,
     overrides: tuple[str, ...],
@@ -102,14 +90,14 @@ def audit(
     is_replaced = target.exists()
     write_json(target, report.to_dict())
     if as_json:
-        show_json(report.to_dict())
-        remark(f"The findings are also in {target}.")
+        console.show_json(report.to_dict())
+        console.remark(f"The findings are also in {target}.")
     else:
         _print(report)
         click.echo(f"Findings: {target}")
     if is_replaced:
-        remark(f"{target} existed and was replaced. To keep both, name another file with -o.")
-    return BUDGET if report.is_broken else OK
+        console.remark(f"{target} existed and was replaced. To keep both, name another file with -o.")
+    return console.BUDGET if report.is_broken else console.OK
 
 
 def _print(report: AuditReport) -> None:
@@ -130,10 +118,10 @@ def _print(report: AuditReport) -> None:
         for finding in report.findings
     ]
     header = ["audit", "attacker sees", "scores", "rounds", "noise", "epsilon >=", "claim <=", ""]
-    show_table(header, rows, right=(2, 3, 4, 5, 6))
+    console.show_table(header, rows, right=(2, 3, 4, 5, 6))
     delta, confidence = report.findings[0].delta, report.findings[0].confidence
     click.echo(
-        paragraphs(
+        console.paragraphs(
             f"Epsilons at delta {delta:g}, for the audited rounds. Each lower bound holds with confidence "
             f"{confidence:.6g}. Correct code gives a bound below the claim; such a bound does not prove that the code "
             "is correct."
@@ -142,7 +130,7 @@ def _print(report: AuditReport) -> None:
     little = next((finding for finding in report.findings if finding.audit == LITTLE_NOISE), None)
     if little is not None:
         click.echo(
-            paragraphs(
+            console.paragraphs(
                 f"'{LITTLE_NOISE}' is the same code at a noise multiplier of {little.noise_claim:g} and without "
                 "sampling, where faults of noise and clipping show soonest; its epsilons are not the run's."
             )

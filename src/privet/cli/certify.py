@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import click
 
-from privet.cli.console import (
-    BUDGET,
-    CONTEXT,
-    OK,
-    examples,
-    json_option,
-    paragraphs,
-    run_argument,
-    show_facts,
-    show_heading,
-    show_json,
-)
+from privet.cli import console
 
 
 @click.command(
-    context_settings=CONTEXT,
-    epilog=examples("privet certify runs/demo", "python scripts/verify_certificate.py runs/demo"),
+    context_settings=console.CONTEXT,
+    epilog=console.examples("privet certify runs/demo", "python scripts/verify_certificate.py runs/demo"),
 )
-@run_argument
+@console.run_argument
 @click.option("-o", "--output", type=click.Path(file_okay=False), help="Folder to write to.  [default: RUN]")
-@json_option
+@console.json_option
 def certify(run_folder: str, output: str | None, as_json: bool) -> int:
     """Write the certificate of RUN: certificate.json and an HTML page.
 
@@ -40,10 +29,10 @@ def certify(run_folder: str, output: str | None, as_json: bool) -> int:
     certificate = certified(run_folder)
     json_path, page_path = write_certificate(certificate, output or run_folder)
     if as_json:
-        show_json(certificate.to_dict())
+        console.show_json(certificate.to_dict())
     else:
-        show_heading(str(certificate.guarantee))
-        show_facts(
+        console.show_heading(str(certificate.guarantee))
+        console.show_facts(
             {
                 "standing": certificate.standing.value.replace("_", " "),
                 "device": ", ".join(certificate.devices) or "not recorded",
@@ -53,5 +42,5 @@ def certify(run_folder: str, output: str | None, as_json: bool) -> int:
             }
         )
         for line in certificate.limits:
-            click.echo(paragraphs(f"- {line}", hang="  "))
-    return OK if certificate.standing in (Standing.COMPLETE, Standing.UNFINISHED) else BUDGET
+            click.echo(console.paragraphs(f"- {line}", hang="  "))
+    return console.OK if certificate.standing in (Standing.COMPLETE, Standing.UNFINISHED) else console.BUDGET

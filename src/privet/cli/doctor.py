@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.console import (
-    CONTEXT,
-    FAILED,
-    OK,
-    device_option,
-    examples,
-    json_option,
-    set_option,
-    show_facts,
-    show_json,
-    show_table,
-)
+from privet.cli import console
 
 if TYPE_CHECKING:
     from privet.runs.model_check import Examination, LayerFinding
@@ -40,21 +29,21 @@ class _Shape(click.ParamType[tuple[int, ...]]):
 
 
 @click.command(
-    context_settings=CONTEXT,
-    epilog=examples(
+    context_settings=console.CONTEXT,
+    epilog=console.examples(
         "privet doctor dp_cnn",
         "privet doctor mine.py:build --input-shape 3,32,32",
         "privet doctor pkg.nets:Tagger --token-shape 128 --vocabulary 30522",
     ),
 )
 @click.argument("model_or_recipe")
-@set_option
+@console.set_option
 @click.option("--input-shape", type=_Shape(), help="Shape of one example of your own network: random numbers.")
 @click.option("--token-shape", type=_Shape(), help="Shape of one example of your own network: random token ids.")
 @click.option("--vocabulary", type=click.IntRange(min=1), help="Number of token ids.")
 @click.option("--batch-size", type=click.IntRange(min=2), default=13, show_default=True, help="Size of the batch.")
-@device_option
-@json_option
+@console.device_option
+@console.json_option
 def doctor(
     model_or_recipe: str,
     overrides: tuple[str, ...],
@@ -95,10 +84,10 @@ def doctor(
         remedy = "Choose a network that accepts the examples of this data set."
     found = replace(found, failure=_with_remedy(found.failure, remedy))
     if as_json:
-        show_json(_as_dict(found))
+        console.show_json(_as_dict(found))
     else:
         _print(found)
-    return OK if found.can_be_trained else FAILED
+    return console.OK if found.can_be_trained else console.FAILED
 
 
 def _refuse_own_loop(name: str) -> None:
@@ -194,14 +183,14 @@ def _print(found: Examination) -> None:
         for layer in found.layers
     ]
     header = ["layer", "type", "parameters", "per-example gradient", "norms by", "ms", "MB kept"]
-    show_table(header, rows, right=(2, 5, 6))
+    console.show_table(header, rows, right=(2, 5, 6))
     for layer in found.layers:
         if layer.fix:
             click.echo(f"  {layer.name or '(model)'}: {layer.fix}")
     if found.failure is not None:
         click.echo(f"  {found.failure}")
     if found.cost is not None:
-        show_facts(_facts(found.cost))
+        console.show_facts(_facts(found.cost))
     verdict = "can be trained privately" if found.can_be_trained else "cannot be trained privately in its present form"
     click.echo(f"{found.model}: {found.num_parameters:,} parameters, {verdict}.")
 

@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.console import (
-    CONTEXT,
-    device_option,
-    examples,
-    json_option,
-    remark,
-    remark_if_unfinished,
-    run_argument,
-    show_heading,
-    show_json,
-    show_table,
-)
+from privet.cli import console
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -29,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    context_settings=CONTEXT,
-    epilog=examples(
+    context_settings=console.CONTEXT,
+    epilog=console.examples(
         "privet evaluate runs/demo --json",
         "privet evaluate runs/demo --calibration --membership",
         "privet evaluate runs/adult --groups sex,race --robustness",
@@ -39,8 +28,8 @@ if TYPE_CHECKING:
         "privet evaluate runs/mnist --pretraining --public-data fashion_mnist",
     ),
 )
-@run_argument
-@device_option
+@console.run_argument
+@console.device_option
 @click.option("--calibration", is_flag=True, help="Also measure the calibration of the model's confidence.")
 @click.option("--bins", type=click.IntRange(min=1), default=15, show_default=True, help="Bins of the calibration.")
 @click.option("--equal-mass", is_flag=True, help="Cut bins so that each holds equally many predictions.")
@@ -59,7 +48,7 @@ if TYPE_CHECKING:
     help="A CSV file or image folder of your own to measure on, instead of the run's test split. Its results are not "
     "stored in RUN.",
 )
-@json_option
+@console.json_option
 def evaluate(**options: Any) -> None:
     """Measure the model of RUN on the test split of its data.
 
@@ -98,7 +87,7 @@ class _Evaluation:
         from privet.runs.runner import evaluate as evaluate_run
 
         self._check_options()
-        is_unfinished = remark_if_unfinished(self.run_folder)
+        is_unfinished = console.remark_if_unfinished(self.run_folder)
         test = None if self.data is None else own_test_data(self.run_folder, self.data)
         fairness = None
         if self.groups is not None:
@@ -108,7 +97,7 @@ class _Evaluation:
         found = {"is_finished": not is_unfinished, **metrics.to_dict()}
         if not self.as_json:
             rows = [_measure_row(measure) for measure in metrics.measures]
-            show_table(["on test data", "value", "95 % interval", "n"], rows, right=(1, 3))
+            console.show_table(["on test data", "value", "95 % interval", "n"], rows, right=(1, 3))
         if fairness is not None:
             if not self.as_json:
                 _show_fairness(fairness)
@@ -124,7 +113,7 @@ class _Evaluation:
         }
         found |= {name: measure() for name, (is_asked, measure) in parts.items() if is_asked}
         if self.as_json:
-            show_json(found)
+            console.show_json(found)
         if self.data is None and (self.calibration or self.membership or self.groups is not None or self.robustness):
             self._remark_if_not_stored()
 
@@ -147,7 +136,7 @@ class _Evaluation:
         from privet.runs.run_files import RunFiles
 
         if not stored_recipe(RunFiles(folder=Path(self.run_folder))).is_public:
-            remark(
+            console.remark(
                 f"These results are not stored in {self.run_folder} or shown in its report: the data are private. If "
                 "they are public, set data_is_public = true in the recipe."
             )
@@ -162,8 +151,8 @@ class _Evaluation:
             self.run_folder, device=self.device, num_bins=self.bins, binning=binning, test=test
         )
         if not self.as_json:
-            show_heading("Confidence")
-            show_table(CONFIDENCE_HEADER, confidence_rows(report, measured=measured), right=(1, 3))
+            console.show_heading("Confidence")
+            console.show_table(CONFIDENCE_HEADER, confidence_rows(report, measured=measured), right=(1, 3))
         return report.to_dict()
 
     def _robustness(self, test: ArrayDataset | None) -> object:
@@ -172,10 +161,10 @@ class _Evaluation:
 
         found = examine_robustness(self.run_folder, device=self.device, test=test)
         if not self.as_json:
-            show_heading(f"Accuracy under attack: {found.report.norm}")
-            show_table(RADIUS_HEADER, radius_rows(found.report), right=(0, 1, 3))
+            console.show_heading(f"Accuracy under attack: {found.report.norm}")
+            console.show_table(RADIUS_HEADER, radius_rows(found.report), right=(0, 1, 3))
             if found.growth is not None:
-                show_heading(growth_sentence(found.growth))
+                console.show_heading(growth_sentence(found.growth))
         return found.to_dict()
 
     def _long_tail(self) -> object:
@@ -198,8 +187,8 @@ class _Evaluation:
         found = examine_reconstruction(self.run_folder, device=self.device)
         path = write_rebuilt(self.run_folder, found)
         if not self.as_json:
-            show_heading("Pictures rebuilt from gradients")
-            show_table(REBUILT_HEADER, rebuilt_rows(found.report), right=(2, 4))
+            console.show_heading("Pictures rebuilt from gradients")
+            console.show_table(REBUILT_HEADER, rebuilt_rows(found.report), right=(2, 4))
         click.echo(f"Originals and rebuilt pictures: {path}", err=True)
         return found.report.to_dict()
 
@@ -209,11 +198,11 @@ class _Evaluation:
 
         shift = examine_pretraining(self.run_folder, public=self.public_data, test=test)
         if not self.as_json:
-            show_heading("Feature shift between the public data and the run's data")
-            show_table(SHIFT_HEADER, shift_rows(shift), right=(1, 2))
+            console.show_heading("Feature shift between the public data and the run's data")
+            console.show_table(SHIFT_HEADER, shift_rows(shift), right=(1, 2))
         warning = shift_warning(shift)
         if warning is not None:
-            remark(f"warning: {warning}")
+            console.remark(f"warning: {warning}")
         return shift.to_dict()
 
     def _membership(self) -> object:
@@ -222,9 +211,9 @@ class _Evaluation:
 
         reports = examine_membership(self.run_folder, device=self.device)
         if not self.as_json:
-            show_heading("Membership attacks (members + non-members), with the limits of the guarantee")
+            console.show_heading("Membership attacks (members + non-members), with the limits of the guarantee")
             for report in reports:
-                show_heading(f"{report.attack} ({report.num_members:,} + {report.num_non_members:,})")
+                console.show_heading(f"{report.attack} ({report.num_members:,} + {report.num_non_members:,})")
                 rows = [
                     [
                         row.measure,
@@ -235,7 +224,7 @@ class _Evaluation:
                     ]
                     for row in membership_rows(report)
                 ]
-                show_table(["measure", "achieved", "95 % interval", "at most", ""], rows, right=(1, 3))
+                console.show_table(["measure", "achieved", "95 % interval", "at most", ""], rows, right=(1, 3))
         return [report.to_dict() for report in reports]
 
 
@@ -263,10 +252,10 @@ def _show_fairness(report: FairnessReport) -> None:
     )
 
     for attribute in report.attributes:
-        show_heading(f"By {attribute.attribute}")
-        show_table(GROUP_HEADER, group_rows(attribute), right=(1, 2, 4, 6))
-    show_heading("Gaps between groups")
-    show_table(GAP_HEADER, gap_rows(report), right=(1, 3))
+        console.show_heading(f"By {attribute.attribute}")
+        console.show_table(GROUP_HEADER, group_rows(attribute), right=(1, 2, 4, 6))
+    console.show_heading("Gaps between groups")
+    console.show_table(GAP_HEADER, gap_rows(report), right=(1, 3))
     if report.sources:
-        show_heading("Expected sources of gaps: factors on the loss against the best group")
-        show_table(SOURCE_HEADER, source_rows(report), right=(2, 3, 4, 5))
+        console.show_heading("Expected sources of gaps: factors on the loss against the best group")
+        console.show_table(SOURCE_HEADER, source_rows(report), right=(2, 3, 4, 5))

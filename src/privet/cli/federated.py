@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import CONTEXT, examples, remark, show_facts
+from privet.cli import console
 
 if TYPE_CHECKING:
     from privet.federated.wire import Traffic
 
 
 @click.command(
-    context_settings=CONTEXT,
-    epilog=examples(
+    context_settings=console.CONTEXT,
+    epilog=console.examples(
         "privet federated fashion_mnist_small -o runs/federated",
         "privet federated fashion_mnist_small -o runs/wire --network --rounds 3",
     ),
@@ -41,7 +41,7 @@ def federated(recipe: str, output: str, network: bool, rate: float | None, round
     if folder.exists() and any(folder.iterdir()):
         raise RecipeError(f"{output} is not empty. Name a new folder: every run has its own ledgers.")
     click.echo(f"promised  {chosen.agreement.guarantee()}")
-    remark(
+    console.remark(
         f"{chosen.agreement.num_rounds} rounds with {chosen.num_parties} parties; each round adds a line to "
         f"rounds.jsonl in {output}."
     )
@@ -59,7 +59,7 @@ def federated(recipe: str, output: str, network: bool, rate: float | None, round
     if central:
         found = run_centrally(chosen)
         facts |= {f"{name} of the central run": _measured(name, value, num_examples) for name, value in found.items()}
-    show_facts(facts | _traffic_facts(traffic))
+    console.show_facts(facts | _traffic_facts(traffic))
 
 
 def _measured(name: str, value: float, num_examples: int) -> str:

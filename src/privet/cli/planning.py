@@ -6,20 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.console import (
-    CONTEXT,
-    examples,
-    json_option,
-    paragraphs,
-    quick_option,
-    recipe_argument,
-    remark,
-    set_option,
-    show_facts,
-    show_heading,
-    show_json,
-    show_table,
-)
+from privet.cli import console
 
 if TYPE_CHECKING:
     from privet.plan import Plan
@@ -30,12 +17,12 @@ _BYTES = 4
 _COPIES = 3
 
 
-@click.command(context_settings=CONTEXT, epilog=examples("privet plan demo --set privacy.epsilon=1"))
-@recipe_argument
-@set_option
-@quick_option
+@click.command(context_settings=console.CONTEXT, epilog=console.examples("privet plan demo --set privacy.epsilon=1"))
+@console.recipe_argument
+@console.set_option
+@console.quick_option
 @click.option("--compare-noise", "compares", is_flag=True, help="Also compare other kinds of noise at this guarantee.")
-@json_option
+@console.json_option
 def plan(recipe: str, overrides: tuple[str, ...], quick: bool, compares: bool, as_json: bool) -> None:
     """Show the guarantee of RECIPE, before any data is read.
 
@@ -47,12 +34,12 @@ def plan(recipe: str, overrides: tuple[str, ...], quick: bool, compares: bool, a
     made = loaded.plan()
     for warning in (loaded.warning, made.guarantee().weakness):
         if warning is not None:
-            remark(f"warning: {warning}")
+            console.remark(f"warning: {warning}")
     found = _facts(loaded, made)
     if compares:
         found["noise_comparison"] = _comparison(loaded, made)
     if as_json:
-        show_json(found)
+        console.show_json(found)
         return
     _print(loaded, made, found)
     if compares:
@@ -168,7 +155,7 @@ def _print_comparison(rows: list[dict[str, Any]]) -> None:
         ]
         for row in rows
     ]
-    show_table(["noise", "mean size", "over Gaussian", "signal to noise at most", ""], shown, right=(1, 2, 3))
+    console.show_table(["noise", "mean size", "over Gaussian", "signal to noise at most", ""], shown, right=(1, 2, 3))
 
 
 def _epsilon_of_every_iterate(plan: Plan) -> float | None:
@@ -183,9 +170,9 @@ def _epsilon_of_every_iterate(plan: Plan) -> float | None:
 
 def _print(recipe: Recipe, plan: Plan, found: dict[str, Any]) -> None:
     guarantee = plan.guarantee()
-    show_heading(f"{recipe.title}: {guarantee}")
+    console.show_heading(f"{recipe.title}: {guarantee}")
     click.echo()
-    click.echo(paragraphs(guarantee.statement()))
+    click.echo(console.paragraphs(guarantee.statement()))
     click.echo()
     count, memory, multiplier = found["parameters"], found["memory_bytes"], _multiplier(plan)
     shown = "not known before the network is built"
@@ -208,7 +195,7 @@ def _print(recipe: Recipe, plan: Plan, found: dict[str, Any]) -> None:
     seen = found["epsilon_if_every_iterate_were_seen"]
     if seen is not None:
         facts["if every iterate were seen"] = f"\N{GREEK SMALL LETTER EPSILON} {seen:.4g}: keep checkpoints to yourself"
-    show_facts(facts)
+    console.show_facts(facts)
     click.echo()
     rows = [
         [
@@ -218,7 +205,7 @@ def _print(recipe: Recipe, plan: Plan, found: dict[str, Any]) -> None:
         ]
         for row in found["alternatives"]
     ]
-    show_table(["epsilon", "noise multiplier", "noise"], rows, right=(0, 1, 2))
+    console.show_table(["epsilon", "noise multiplier", "noise"], rows, right=(0, 1, 2))
 
 
 def _size(num_bytes: int) -> str:

@@ -7,20 +7,20 @@ import io
 
 import click
 
-from privet.cli.console import CONTEXT, device_option, examples, remark, remark_if_unfinished, run_argument
+from privet.cli import console
 
 
 @click.command(
-    context_settings=CONTEXT,
-    epilog=examples(
+    context_settings=console.CONTEXT,
+    epilog=console.examples(
         "privet predict runs/people new.csv -o decided.csv",
         "privet predict runs/pets new_images",
     ),
 )
-@run_argument
+@console.run_argument
 @click.argument("data", type=click.Path(exists=True))
 @click.option("--output", "-o", type=click.Path(dir_okay=False), help="CSV file to write; printed by default.")
-@device_option
+@console.device_option
 def predict(run_folder: str, data: str, output: str | None, device: str) -> None:
     """Predict the classes of the records of DATA with the model of RUN.
 
@@ -34,10 +34,10 @@ def predict(run_folder: str, data: str, output: str | None, device: str) -> None
     """
     from privet.runs.prediction import predict_new
 
-    remark_if_unfinished(run_folder)
+    console.remark_if_unfinished(run_folder)
     found = predict_new(run_folder, data, device=device)
     for gap in found.gaps:
-        remark(
+        console.remark(
             f"{gap.count:,} of {len(found.names):,} records have an empty cell in the column {gap.column!r}: replaced "
             f"by {gap.taken_as!r}, as in training."
         )

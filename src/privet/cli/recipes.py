@@ -6,26 +6,26 @@ from pathlib import Path
 
 import click
 
-from privet.cli.console import CONTEXT, examples, json_option, show_json, show_table
+from privet.cli import console
 
 # The help must not load the module that reads recipes; a test compares this with the files.
 TEMPLATES = ("tabular", "images", "text", "demo")
 
 
-@click.group(context_settings=CONTEXT, epilog=examples("privet recipes copy demo mine.toml"))
+@click.group(context_settings=console.CONTEXT, epilog=console.examples("privet recipes copy demo mine.toml"))
 def recipes() -> None:
     """List, show or copy the packaged recipes."""
 
 
-@recipes.command(context_settings=CONTEXT, epilog=examples("privet recipes ls"))
-@json_option
+@recipes.command(context_settings=console.CONTEXT, epilog=console.examples("privet recipes ls"))
+@console.json_option
 def ls(as_json: bool) -> None:
     """List all recipes."""
     from privet.runs.recipes.recipe_files import load_recipe, packaged_recipes
 
     found = {name: load_recipe(name) for name in packaged_recipes()}
     if as_json:
-        show_json(
+        console.show_json(
             [
                 {
                     "name": name,
@@ -39,7 +39,7 @@ def ls(as_json: bool) -> None:
             ]
         )
         return
-    show_table(
+    console.show_table(
         ["name", "epsilon", "description"],
         [
             [name, "" if recipe.privacy.epsilon is None else f"{recipe.privacy.epsilon:g}", recipe.description or ""]
@@ -49,7 +49,7 @@ def ls(as_json: bool) -> None:
     )
 
 
-@recipes.command(context_settings=CONTEXT, epilog=examples("privet recipes show demo"))
+@recipes.command(context_settings=console.CONTEXT, epilog=console.examples("privet recipes show demo"))
 @click.argument("name")
 def show(name: str) -> None:
     """Print a recipe."""
@@ -58,7 +58,7 @@ def show(name: str) -> None:
     click.echo(recipe_text(name), nl=False)
 
 
-@recipes.command(context_settings=CONTEXT, epilog=examples("privet recipes copy demo mine.toml"))
+@recipes.command(context_settings=console.CONTEXT, epilog=console.examples("privet recipes copy demo mine.toml"))
 @click.argument("name")
 @click.argument("path", type=click.Path(dir_okay=False))
 def copy(name: str, path: str) -> None:
@@ -78,8 +78,8 @@ def copy(name: str, path: str) -> None:
 
 
 @click.command(
-    context_settings=CONTEXT,
-    epilog=examples("privet init tabular > recipe.toml", "privet plan recipe.toml"),
+    context_settings=console.CONTEXT,
+    epilog=console.examples("privet init tabular > recipe.toml", "privet plan recipe.toml"),
 )
 @click.argument("kind", type=click.Choice(TEMPLATES), default="tabular")
 def init(kind: str) -> None:

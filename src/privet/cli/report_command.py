@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import BUDGET, CONTEXT, OK, examples, json_option, show_json
+from privet.cli import console
 
 if TYPE_CHECKING:
     from privet.reports.content import RunContent
@@ -16,8 +16,8 @@ _COMPARISON_NAME = "comparison.html"
 
 
 @click.command(
-    context_settings=CONTEXT,
-    epilog=examples(
+    context_settings=console.CONTEXT,
+    epilog=console.examples(
         "privet report runs/demo -o demo.html",
         "privet report runs/demo --baseline runs/demo-open",
         "privet report runs/epsilon-1 runs/epsilon-3 -o compare.html",
@@ -31,7 +31,7 @@ _COMPARISON_NAME = "comparison.html"
     help="File to write.  [default: RUN/report.html; for several runs, comparison.html]",
 )
 @click.option("--baseline", metavar="RUN", type=click.Path(), help="A run with little or no privacy, to compare with.")
-@json_option
+@console.json_option
 def report(run_folders: tuple[str, ...], output: str | None, baseline: str | None, as_json: bool) -> int:
     """Write the report of RUN: one self-contained HTML file.
 
@@ -54,10 +54,10 @@ def report(run_folders: tuple[str, ...], output: str | None, baseline: str | Non
     other = None if baseline is None else gather(baseline)
     path = write_report(run_folders[0], output, content=content, baseline=other)
     if as_json:
-        show_json({"report": str(path), **_facts(content)})
+        console.show_json({"report": str(path), **_facts(content)})
     else:
         click.echo(path)
-    return OK if content.agrees else BUDGET
+    return console.OK if content.agrees else console.BUDGET
 
 
 def _compare(contents: list[RunContent], output: str | Path, as_json: bool) -> int:
@@ -65,10 +65,10 @@ def _compare(contents: list[RunContent], output: str | Path, as_json: bool) -> i
 
     path = write_comparison(contents, output)
     if as_json:
-        show_json({"report": str(path), "runs": [_facts(content) for content in contents]})
+        console.show_json({"report": str(path), "runs": [_facts(content) for content in contents]})
     else:
         click.echo(path)
-    return OK if all(content.agrees for content in contents) else BUDGET
+    return console.OK if all(content.agrees for content in contents) else console.BUDGET
 
 
 def _facts(content: RunContent) -> dict[str, object]:

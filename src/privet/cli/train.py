@@ -12,18 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privet.cli.console import (
-    CONTEXT,
-    INTERRUPTED,
-    OK,
-    examples,
-    fitted,
-    quick_option,
-    recipe_argument,
-    remark,
-    set_option,
-    show_facts,
-)
+from privet.cli import console
 from privet.cli.train_own_data import OwnData, is_own_data, own_data_options
 
 if TYPE_CHECKING:
@@ -34,19 +23,19 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    context_settings=CONTEXT,
-    epilog=examples(
+    context_settings=console.CONTEXT,
+    epilog=console.examples(
         "privet train demo -o runs/demo",
         "privet train my.csv --target y --epsilon 3 --schema schema.toml",
         "privet train demo --without-privacy -o runs/demo-open",
         "privet train images --epsilon 3 --size 20000 --test images_test",
     ),
 )
-@recipe_argument
+@console.recipe_argument
 @click.option("-o", "--output", metavar="RUN", type=click.Path(), help="The run's folder; for own data, runs/NAME.")
 @own_data_options
-@set_option
-@quick_option
+@console.set_option
+@console.quick_option
 @click.option(
     "--without-privacy", is_flag=True, help="Train without clipping and noise: NOT PRIVATE. For privet report."
 )
@@ -88,7 +77,7 @@ def train(
         loaded = loaded.without_privacy(keeps_learning_rate=is_chosen)
     for warning in (loaded.warning, _weakness(loaded)):
         if warning is not None:
-            remark(f"warning: {warning}")
+            console.remark(f"warning: {warning}")
     folder = output or _default_folder(recipe)
     if without_privacy and not is_chosen and max_epsilon is None:
         loaded = _with_tuned_learning_rate(loaded, folder, quiet=quiet)
@@ -108,10 +97,10 @@ def train(
             announce=lambda promised: _print_guarantee("promised", promised),
         )
     if was_finished:
-        remark(f"{folder} was finished before, and no step was added. For another run name another folder: -o.")
+        console.remark(f"{folder} was finished before, and no step was added. For another run name another folder: -o.")
     has_test_data = loaded.own_data is None or loaded.own_data.test is not None
     _print(outcome, folder, is_public=loaded.is_public, has_test_data=has_test_data)
-    return OK if outcome.is_finished else INTERRUPTED
+    return console.OK if outcome.is_finished else console.INTERRUPTED
 
 
 def _with_tuned_learning_rate(recipe: Recipe, folder: str, *, quiet: bool) -> Recipe:
@@ -120,16 +109,16 @@ def _with_tuned_learning_rate(recipe: Recipe, folder: str, *, quiet: bool) -> Re
 
     files = RunFiles(folder=Path(folder))
     if not quiet and not files.is_run:
-        remark("Trying a few learning rates for the run without privacy; this may take as long as the run itself.")
+        console.remark("Trying a few learning rates for the run without privacy; this may take as long as the run.")
     found = with_tuned_learning_rate(recipe, files)
     if not quiet:
         rate = found.training.optimizer.learning_rate
-        remark(f"learning rate {rate:.3g}, the best of a few on a tenth of the training records")
+        console.remark(f"learning rate {rate:.3g}, the best of a few on a tenth of the training records")
     return found
 
 
 def _print_guarantee(name: str, guarantee: Guarantee) -> None:
-    click.echo(fitted(f"{name.ljust(10)}{guarantee}", sys.stdout, hang=10))
+    click.echo(console.fitted(f"{name.ljust(10)}{guarantee}", sys.stdout, hang=10))
 
 
 def _loaded(name_or_path: str, overrides: Sequence[str], *, quick: bool) -> Recipe:
@@ -182,7 +171,7 @@ def _print(outcome: RunOutcome, folder: str, *, is_public: bool, has_test_data: 
             f"{measure.value:.4f}{star} ({measure.low:.4f} to {measure.high:.4f}, {measure.interval}, "
             f"n = {measure.num_examples:,})"
         )
-    show_facts(facts)
+    console.show_facts(facts)
     if outcome.metrics is not None and not is_public:
         click.echo("  * not covered by the guarantee")
     if outcome.is_finished:
@@ -191,10 +180,12 @@ def _print(outcome: RunOutcome, folder: str, *, is_public: bool, has_test_data: 
                 "figures on test data are not covered by the guarantee" if has_test_data else "there are no test data"
             )
             data = "" if has_test_data else " --data TEST"
-            remark(f"The model was not measured: {reason}.\nTo measure it anyway: privet evaluate {folder}{data}")
-        remark(f"Next: privet report {folder}")
+            console.remark(
+                f"The model was not measured: {reason}.\nTo measure it anyway: privet evaluate {folder}{data}"
+            )
+        console.remark(f"Next: privet report {folder}")
     else:
-        remark("Interrupted: the run is not finished. The same command resumes the run.")
+        console.remark("Interrupted: the run is not finished. The same command resumes the run.")
 
 
 @contextmanager

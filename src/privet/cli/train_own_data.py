@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.console import remark
+from privet.cli import console
 
 if TYPE_CHECKING:
     from privet.runs.recipes.own_data_defaults import Promise
@@ -58,14 +58,14 @@ class OwnData:
         if self.delta is None:
             own = recipe.own_data
             assert own is not None
-            remark(
+            console.remark(
                 f"delta {recipe.privacy.delta:g}, the default for {own.train_size:,} declared records; --delta changes "
                 "it."
             )
         if self.test is None:
-            remark("No test data (--test): the model will not be measured.")
+            console.remark("No test data (--test): the model will not be measured.")
             if recipe.table is not None:
-                remark(
+                console.remark(
                     "Cells of training records that do not fit the schema are replaced without a warning, because a "
                     "warning would reveal private data. Test records that do not fit are refused with the reason, so a "
                     "--test file shows whether the schema is right."
@@ -133,7 +133,7 @@ class OwnData:
                 self.public_sample, private=path, target=target, delimiter=delimiter, decimal=self.decimal or "."
             )
             if schema.left_out:
-                remark(f"Columns left out, constant or with too many different words: {', '.join(schema.left_out)}.")
+                console.remark(f"Columns left out, constant or with too many words: {', '.join(schema.left_out)}.")
             return schema
         text = schema_to_write(path, target=target, delimiter=delimiter)
         raise RecipeError(
@@ -156,7 +156,7 @@ class OwnData:
         if not found:
             raise RecipeError(_no_classes(path))
         if self.classes is None:
-            remark(f"Classes, from the names of the sub-folders, assumed to be public: {', '.join(found)}.")
+            console.remark(f"Classes, from the names of the sub-folders, assumed to be public: {', '.join(found)}.")
         height, width = _sides(self.image_size or "32x32")
         channels = {None: 3, "grey": 1, "colour": 3}[self.channels]
         test = None if self.test is None else Path(self.test)

@@ -12,7 +12,7 @@ from privet import __version__
 from privet.accounting.guarantee import rounded_up
 from privet.errors import CheckpointError, DependencyError
 from privet.reports.certificate import Certificate, Standing
-from privet.reports.statement import promise
+from privet.reports.statement import promise, protection
 from privet.runs.run_files import write_whole
 
 JSON_NAME = "certificate.json"
@@ -84,8 +84,7 @@ def _values(certificate: Certificate) -> dict[str, Any]:
 def _terms(certificate: Certificate) -> list[tuple[str, str]]:
     spent, noise = certificate.guarantee, certificate.noise
     found = [
-        ("Protected", f"one {spent.unit.value}: {spent.adjacency.words(spent.unit)}"),
-        ("Visible to an attacker", spent.released.value.replace("_", " ")),
+        *protection(spent),
         ("Accounted by", f"the {spent.accountant} accountant"),
     ]
     if spent.witness is not None:

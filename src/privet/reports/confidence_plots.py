@@ -82,7 +82,7 @@ def roc_plot(reports: Sequence[MembershipReport], event: DpEvent, adjacency: Adj
     return Plot(
         name="membership-roc",
         title="Membership attacks, on logarithmic axes",
-        note="An attack in the shaded region would prove a fault; the table above says whether its interval is there.",
+        note="An attack in the shaded region would prove a fault; the table above compares intervals with the limit.",
         svg=draw_svg("membership-roc", draw),
         columns=("attack", "false_positive_rate", "true_positive_rate"),
         rows=tuple(rows),

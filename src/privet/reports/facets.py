@@ -112,10 +112,9 @@ def _gaps(runs: Sequence[RunContent]) -> list[Facet]:
         found = [one.accuracy_gap for one in run.fairness.attributes if one.attribute == name]
         return _figure(found[0], run.fairness.num_examples) if found else None
 
-    names = _names(runs, lambda run: [] if run.fairness is None else [one.attribute for one in run.fairness.attributes])
-    return [
-        Facet(
-            key=f"gap-{place + 1}",
+    def facet(number: int, name: str) -> Facet:
+        return Facet(
+            key=f"gap-{number}",
             name=f"gap in accuracy between best and worst, by {name}",
             axis="gap in accuracy",
             more=f"less even by {name}",
@@ -124,8 +123,9 @@ def _gaps(runs: Sequence[RunContent]) -> list[Facet]:
             interval="bootstrap",
             figures=tuple(gap(run, name) for run in runs),
         )
-        for place, name in enumerate(names)
-    ]
+
+    names = _names(runs, lambda run: [] if run.fairness is None else [one.attribute for one in run.fairness.attributes])
+    return [facet(number, name) for number, name in enumerate(names, start=1)]
 
 
 def _robustness(runs: Sequence[RunContent]) -> list[Facet]:
@@ -165,8 +165,7 @@ def _attacks(runs: Sequence[RunContent]) -> list[Facet]:
         return Figure(value=area.value, low=area.low, high=area.high, num_examples=counts)
 
     # The control, an untrained network, is the same in every run.
-    trained = [[one.attack for one in run.membership if not one.attack.endswith(NEVER_TRAINED)] for run in runs]
-    names = list(dict.fromkeys(name for own in trained for name in own))
+    names = _names(runs, lambda run: [one.attack for one in run.membership if not one.attack.endswith(NEVER_TRAINED)])
     return [
         Facet(
             key=f"attack-{place + 1}",

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from privet.accounting.guarantee import Guarantee, rounded_up, trade_off
 from privet.reports.content import RunContent
+from privet.vocabulary import Release
 
 ATTACK_RATES = (0.001, 0.01, 0.1)
+_RELEASES: Mapping[Release, str] = {
+    Release.EVERY_ITERATE: "the model after every training step (every iterate)",
+    Release.LAST_ITERATE: "the final model only (last iterate)",
+}
 
 
 def terms(content: RunContent) -> list[tuple[str, str]]:
@@ -18,8 +25,7 @@ def terms(content: RunContent) -> list[tuple[str, str]]:
     if spent.not_private_because:
         return [("Protected", "nothing: no figure on this page is a promise"), *run]
     found = [
-        ("Protected", f"one {spent.unit.value}: {spent.adjacency.words(spent.unit)}"),
-        ("Visible to an attacker", spent.released.value.replace("_", " ")),
+        *protection(spent),
         ("Budget spent", f"epsilon {rounded_up(spent.epsilon)} at delta {rounded_up(spent.delta)}"),
     ]
     if spent.mu is not None:
@@ -33,6 +39,14 @@ def terms(content: RunContent) -> list[tuple[str, str]]:
         ),
     ]
     return found
+
+
+def protection(spent: Guarantee) -> list[tuple[str, str]]:
+    """Return the protected unit and the release as (name, text)."""
+    return [
+        ("Protected", f"one {spent.unit.value}: {spent.adjacency.words(spent.unit)}"),
+        ("Visible to an attacker", _RELEASES[spent.released]),
+    ]
 
 
 def promise(spent: Guarantee) -> str:

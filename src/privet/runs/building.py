@@ -30,6 +30,7 @@ from privet.runs.recipes.training_settings import (
     DPAdamSettings,
     DPAdamWSettings,
     LinearSettings,
+    OptimizerSettings,
     RmspropSettings,
     ScheduleSettings,
     SgdSettings,
@@ -42,6 +43,15 @@ from privet.training.last_iterate import ProvenLoss
 from privet.training.optimizers import DPAdam, DPAdamW
 from privet.training.physical_batch import suggest_physical_batch
 from privet.training.schedules import CosineDecay, LinearDecay, Schedule, StepDecay
+
+_OPTIMIZERS: Mapping[type[OptimizerSettings], Callable[..., Optimizer]] = {
+    SgdSettings: SGD,
+    RmspropSettings: RMSprop,
+    AdamSettings: Adam,
+    AdamWSettings: AdamW,
+    DPAdamSettings: DPAdam,
+    DPAdamWSettings: DPAdamW,
+}
 
 
 def choose_device(name: str) -> torch.device:
@@ -118,34 +128,10 @@ def build_optimizer(training: TrainingSettings, model: nn.Module) -> Optimizer:
     """
     settings = training.optimizer
     parameters = _parts(model, training.rate_factors or {}, settings.learning_rate)
-    match settings:
-        case SgdSettings():
-            return SGD(
-                parameters,
-                lr=settings.learning_rate,
-                momentum=settings.momentum,
-                weight_decay=settings.weight_decay,
-            )
-        case RmspropSettings():
-            return RMSprop(
-                parameters,
-                lr=settings.learning_rate,
-                alpha=settings.smoothing,
-                momentum=settings.momentum,
-                weight_decay=settings.weight_decay,
-            )
-        case AdamSettings():
-            return Adam(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
-        case AdamWSettings():
-            return AdamW(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
-        case DPAdamSettings():
-            return DPAdam(
-                parameters, lr=settings.learning_rate, guard=settings.guard, weight_decay=settings.weight_decay
-            )
-        case DPAdamWSettings():
-            return DPAdamW(
-                parameters, lr=settings.learning_rate, guard=settings.guard, weight_decay=settings.weight_decay
-            )
+    options = settings.model_dump(exclude={"kind", "learning_rate"})
+    if isinstance(settings, RmspropSettings):
+        options["alpha"] = options.pop("smoothing")
+    return _OPTIMIZERS[type(settings)](parameters, lr=settings.learning_rate, **options)
 
 
 def _parts(model: nn.Module, factors: Mapping[str, float], learning_rate: float) -> list[dict[str, Any]]:

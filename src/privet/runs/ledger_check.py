@@ -209,7 +209,7 @@ def finished_ledger(files: RunFiles, plan: Plan) -> LedgerCheck | None:
     Guarantee:
         Nothing is written: the newest row of the ledger stays the one that certificates name.
     Edge cases: a run that ended between its last step and its model, a ledger that disagrees with its plan, and a
-    missing checkpoint count as unfinished. Resuming such a run repairs it, or reports what is wrong.
+    missing checkpoint count as unfinished. Resuming such a run repairs it, or reports the fault.
 
     Raises:
         LedgerError: the ledger's chain is broken.

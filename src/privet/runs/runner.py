@@ -56,7 +56,7 @@ from privet.training.start import privatize
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """How a run ended.
+    """The result of a run.
 
     Attributes:
         promised: The guarantee of the plan, known before any data was read.

@@ -93,7 +93,7 @@ def group_attribute(info: DatasetInfo, features: Tensor, name: str) -> Attribute
 def examine_fairness(
     folder: str | Path, groups: Sequence[str] = (), *, device: str = "auto", test: ArrayDataset | None = None
 ) -> FairnessReport:
-    """Measure what a run's model does for every class and for the groups of declared columns.
+    """Measure a run's model for every class and for the groups of declared columns.
 
     Differences of decisions are given for two classes. Sources of gaps are given where training clips to a
     threshold and every group of the column is large enough to separate its features from noise.
