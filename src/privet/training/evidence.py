@@ -19,7 +19,8 @@ class EvidenceRecorder(Observer):
         self._noted: Evidence | None = None
 
     def before_noise(self, clipped: ClippedSum, noise: Noise) -> None:
-        self._preflight.check_held()
+        if self._preflight.failures:
+            self._preflight.check_held()
         found = self._watch.evidence
         if found is not self._noted:
             self._ledger.note_evidence(tried=found.tried, settled=found.settled, vouched=found.waived)

@@ -140,7 +140,7 @@ class Preflight:
         self._is_proven = False
         self._first_kind: tuple[Callable[..., Any], ...] = ()  # of the program that ran on the first made-up batch
         self._limits: Mapping[int, Limit] | None = None
-        self._failures: Sequence[Exception | None] = (None,)
+        self.failures: Sequence[Exception | None] = ()
 
     def before(self, batch: Any, loss_function: LossFunction, *, step: int, size: int, limit: int) -> None:
         """Try the program on batches like this one of ``size`` examples, if it is time to.
@@ -186,7 +186,7 @@ class Preflight:
             return  # refused on the real batch as well, in the words of that place
         except DataError as error:
             failures = [error]
-        self._failures = failures
+        self.failures = failures
 
     def _prove(self, program: _Program, made_up: MadeUpBatches, state: ModelState) -> None:
         finding = _proven(program, made_up, state)
@@ -199,7 +199,7 @@ class Preflight:
         Raises:
             UnsupportedModel: the user did not waive the experiments.
         """
-        failures, self._failures = self._failures, (None,)
+        failures, self.failures = self.failures, ()
         try:
             _stop_if_none_was_held(failures)
         except UnsupportedModel as error:
