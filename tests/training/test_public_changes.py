@@ -41,7 +41,7 @@ def test_public_changes_stand_in_the_ledger_before_they_are_made(tmp_path: Path)
     with session:
         run(session, model, at_most=1)
         with session.public_change("loads public weights"):
-            (change,) = Ledger.read(tmp_path / "ledger.jsonl").tally.public_changes
+            (change,) = Ledger.read(tmp_path / "ledger.jsonl")._tally.public_changes
             assert (change.step, change.reason) == (1, "loads public weights")
     found = check_ledger(tmp_path)
     assert set(session.guarantee().assumptions) >= {change.assumption}

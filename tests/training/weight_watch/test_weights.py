@@ -153,7 +153,8 @@ def by_a_buffer(model: Net) -> None:
 
 
 def by_swapped_tensors(model: Net) -> None:
-    torch.utils.swap_tensors(model.frozen.bias, nn.Parameter(torch.ones(4), requires_grad=False))
+    # not a frozen parameter: torch refuses to swap a tensor that something refers to weakly
+    torch.utils.swap_tensors(model.last.bias, nn.Parameter(torch.ones_like(model.last.bias)))
 
 
 WAYS = [
