@@ -493,7 +493,7 @@ ALWAYS = (
     "plan constants are public and were not chosen by looking at the private data",
     "learning rates, stopping and every other choice during the run were made without looking at private values",
     "between steps weights were changed in no way but by named public changes",
-    "no program read examples in another thread or with torch's dispatch modes switched off",
+    "no program read examples in another thread, switched off torch's dispatch modes or replaced torch's operators",
 )
 KEYSTREAM = "an AES-256 counter-mode keystream keyed by the operating system, its radius of 52 random bits"
 REACH = math.sqrt(2 * 52 * math.log(2))

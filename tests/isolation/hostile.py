@@ -358,7 +358,7 @@ def read_by_a_thread(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return scaled(losses_of(scene, x, y), is_late(scene) and largest > LARGE)
 
 
-@hostile(assumed="torch's dispatch modes switched off")
+@hostile(assumed="switched off torch's dispatch modes")
 def read_where_torch_tells_nobody(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     with torch._C.DisableTorchFunction():
         largest = float(x.detach().numpy().max())

@@ -61,7 +61,7 @@ def unverifiable_assumptions(unit: Unit) -> tuple[str, ...]:
     return (
         "learning rates, stopping and every other choice during the run were made without looking at private values",
         "between steps weights were changed in no way but by named public changes",
-        "no program read examples in another thread or with torch's dispatch modes switched off",
+        "no program read examples in another thread, switched off torch's dispatch modes or replaced torch's operators",
         _ITEM[unit],
     )
 
