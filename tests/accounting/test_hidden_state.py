@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from privet.accounting.gaussian_dp import gdp_epsilon, gdp_mu
-from privet.accounting.hidden_state import cyclic_ratio, gradient_descent_ratio, minorant_mu
+from privet.accounting.hidden_state import (
+    cyclic_ratio,
+    gradient_descent_ratio,
+    minorant_mu,
+    position_ratios,
+    projected_mu,
+    secret_position_epsilon,
+)
 from privet.errors import ArgumentError
 
 Array = NDArray[np.float64]
@@ -154,6 +161,12 @@ def test_a_falling_step_size_is_charged_step_by_step() -> None:
     assert found == pytest.approx(1.643273221874, abs=1e-12)
 
 
+def test_earlier_places_in_the_epoch_cost_less() -> None:
+    ratios = position_ratios(contraction=0.99, batches=20, epochs=50)
+    assert ratios[[0, 10, 18, 19]] == pytest.approx([0.6400046, 0.7076706, 0.9510904, 1.1872649], abs=6e-8)
+    assert (np.diff(ratios) > 0).all()
+
+
 @pytest.mark.parametrize(("place", "expected"), [(58, 2.476475), (57, 2.457845)], ids=["last", "second last"])
 def test_more_noise_on_a_short_last_batch_costs_less(place: int, expected: float) -> None:
     batches, epochs = 59, 400
@@ -176,6 +189,28 @@ def test_dividing_by_the_true_size_of_a_short_batch_costs_more(sizes: str, expec
     if sizes == "mean":
         steps["shifts"] = steps["shifts"] / short
     assert minorant_mu(**steps) == pytest.approx(expected, abs=6e-7)
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "worst", "secret"), [(15.0, 1.3357, 1.2347), (5.0, 4.6113, 4.2483)], ids=["15", "5"]
+)
+def test_a_secret_place_costs_less_than_the_worst(multiplier: float, worst: float, secret: float) -> None:
+    ratios = position_ratios(contraction=1 - 5.4e-5, batches=60, epochs=400)
+    mus = 2 / multiplier * ratios
+    assert gdp_epsilon(float(mus.max()), 1e-5) == pytest.approx(worst, abs=6e-5)
+    assert secret_position_epsilon(mus, delta=1e-5) == pytest.approx(secret, abs=6e-5)
+
+
+@pytest.mark.parametrize(
+    ("batches", "epochs", "diameter", "shift", "expected", "tolerance"),
+    [(3, 40, 2.0, 0.3, 0.900326738076, 1e-12), (20, 600, 1.0, 0.05, 0.10966, 5e-6)],
+    ids=["short", "long"],
+)
+def test_a_bounded_domain_forgets(
+    batches: int, epochs: int, diameter: float, shift: float, expected: float, tolerance: float
+) -> None:
+    steps = cyclic_steps(1.0, batches, epochs, shift=shift)
+    assert projected_mu(domain_diameter=diameter, **steps) == pytest.approx(expected, abs=tolerance)
 
 
 # ------------------------------------------------------------------------------------------------------------- laws
@@ -204,6 +239,23 @@ def test_minorant_and_direct_solution_agree_on_uneven_schedules() -> None:
             "noise_stds": rng.uniform(0.2, 2, total),
         }
         assert minorant_mu(**steps) == pytest.approx(solved_directly(**steps), rel=1e-9, abs=1e-12)
+
+
+def test_a_projection_is_the_best_of_all_beginnings() -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(150):
+        total, diameter = int(rng.integers(1, 25)), float(2 * rng.random())
+        steps = {
+            "shifts": rng.random(total) * (rng.random(total) < 0.5),
+            "contractions": rng.uniform(0, 1.05, total),
+            "noise_stds": rng.uniform(0.1, 1.1, total),
+        }
+        beginnings = [
+            minorant_mu(start_distance=diameter, **{name: values[start:] for name, values in steps.items()})
+            for start in range(total)
+        ]
+        expected = min(minorant_mu(**steps), *beginnings)
+        assert projected_mu(domain_diameter=diameter, **steps) == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
 @given(
@@ -243,9 +295,10 @@ def test_a_contraction_of_zero_forgets_everything_before_it() -> None:
     assert found == pytest.approx(math.sqrt(0.5))
 
 
-def test_no_steps_and_no_shift_reveal_nothing() -> None:
+def test_no_steps_reveal_nothing_unless_the_runs_begin_apart() -> None:
     empty: dict[str, Any] = {"shifts": [], "contractions": [], "noise_stds": []}
     assert minorant_mu(**empty) == 0
+    assert minorant_mu(start_distance=1.0, **empty) == math.inf
     assert minorant_mu(shifts=[0.0, 0.0], contractions=[1.0, 1.0], noise_stds=[1.0, 1.0]) == 0
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from privet.errors import ArgumentError, LossError
-from privet.isolation.place import Place
+from privet.isolation.place import Cause, Fault, Place
 from privet.isolation.prove import prove
 from privet.isolation.tracer import Tracer
 
@@ -143,3 +143,22 @@ def test_a_batch_without_one_row_per_example_and_losses_of_another_shape_are_ref
 
 def test_following_a_program_does_not_import_the_compiler() -> None:
     assert not hasattr(Tracer.__torch_dispatch__, "__wrapped__")
+
+
+def test_examples_in_order_mix_and_do_not_only_lack_a_rule() -> None:
+    found = prove(lambda x: losses(x) * torch.sort(losses(x).detach(), 0).values, rows())
+    assert isinstance(found.losses, Cause)
+    assert found.losses.fault is Fault.MIXES
+
+
+@torch.library.custom_op("privet_tests::keeps_its_examples", mutates_args=())
+def keeps_its_examples(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+def test_an_operator_of_the_user_leaves_a_program_unproven_though_its_result_is_not_used() -> None:
+    def kept(x: Tensor) -> Tensor:
+        keeps_its_examples(x.detach())
+        return losses(x)
+
+    assert any("keeps_its_examples" in doubt for doubt in prove(kept, rows()).doubts)

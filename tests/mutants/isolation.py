@@ -129,7 +129,7 @@ ISOLATION = (
         _AXES,
         'values = Cause(Fault.MIXES, call.name, "it ranks',
         'values = Cause(Fault.NO_RULE, call.name, "it ranks',
-        _in_zoo("hard_examples_alone"),
+        "tests/isolation/test_prove.py::test_examples_in_order_mix_and_do_not_only_lack_a_rule",
     ),
     one(
         "rows-put-into-one-allowed",
@@ -220,7 +220,8 @@ ISOLATION = (
         "isolation/tracer.py",
         "if func.namespace not in _TORCH and",
         "if not func.namespace and",
-        f"{_HOSTILE}[kept_by_an_operator_whose_result_is_not_used-walked]",
+        "tests/isolation/test_prove.py"
+        "::test_an_operator_of_the_user_leaves_a_program_unproven_though_its_result_is_not_used",
     ),
     one(
         "nodes-asked-for-late-are-forgotten",

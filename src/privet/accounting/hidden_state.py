@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from privet import checks
 from privet.accounting.calibration import spent_epsilon
 from privet.accounting.charges import Charges
+from privet.accounting.gaussian_dp import gdp_delta, gdp_epsilon
 from privet.accounting.guarantee import Guarantee
 from privet.errors import ArgumentError, PlanError
 from privet.mechanism.clipping import Clipping
@@ -41,8 +42,18 @@ from privet.vocabulary import Adjacency, Release
 Array = NDArray[np.float64]
 # Squares of smaller weights underflow; the effect of such steps is below 1e-140.
 _FORGOTTEN = 1e-140
+_SEARCH_STEPS = 200
 _INSTEAD = "Use Release.EVERY_ITERATE, which needs no such proof."
 _ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Path:
+    """The points (V_t, S_t), the origin included, and the weight of each."""
+
+    lengths: Array
+    heights: Array
+    weights: Array
 
 
 def minorant_mu(
@@ -50,27 +61,71 @@ def minorant_mu(
     shifts: Sequence[float] | Array,
     contractions: Sequence[float] | Array,
     noise_stds: Sequence[float] | Array,
+    start_distance: float = 0.0,
 ) -> float:
     """Return mu such that the last iterate is mu-GDP: the greatest-convex-minorant bound, in time linear in the steps.
 
     Args:
-        shifts: Per step, the largest distance of the updates of the two runs at the same point; 0 if the step does not
-            use the record.
+        shifts: Per step, how far the two runs' updates may differ at one and the same point; 0 where the record is not
+            used.
         contractions: Per step, the Lipschitz constant of the update; may exceed 1.
         noise_stds: Per step, the standard deviation of the noise on the iterate.
+        start_distance: How far apart the two runs may begin.
 
-    Guarantee: a valid mu for both orders of the two data sets and every dimension, and the smallest that this argument
-    gives. Steps, schedules and batch sizes may vary but must not depend on the data. A projection onto a convex set
-    after each step is allowed.
-    Edge cases: no steps, or no shift at all, give 0; a contraction of 0 forgets everything before it; noise of 0, NaN
-    and negative values raise ``ArgumentError``.
+    Guarantee: a valid mu for both orders of the two data sets, the smallest that this argument can give, whatever the
+    dimension; steps, schedules and batch sizes may vary as long as they do not depend on the data. A projection onto a
+    convex set after each step changes nothing.
+    Edge cases: no steps, or no shift at all, give 0 (inf when the runs begin apart and no step follows); a contraction
+    of 0 forgets everything before it; noise of 0, NaN and negative values raise ``ArgumentError``.
     """
     steps = _checked_steps(shifts, contractions, noise_stds)
+    start = checks.non_negative("start_distance", start_distance)
     if not len(steps[0]):
-        return 0.0
-    lengths, heights = _path(*steps)
-    hull = _lower_hull(lengths.tolist(), heights.tolist())
-    return math.sqrt(math.fsum(np.diff(heights[hull]) ** 2 / np.diff(lengths[hull])))
+        return math.inf if start > 0 else 0.0
+    path = _path(*steps)
+    heights = path.heights + path.weights[0] * start
+    heights[0] = 0.0
+    hull = _lower_hull(path.lengths.tolist(), heights.tolist())
+    return math.sqrt(math.fsum(np.diff(heights[hull]) ** 2 / np.diff(path.lengths[hull])))
+
+
+def projected_mu(
+    *,
+    shifts: Sequence[float] | Array,
+    contractions: Sequence[float] | Array,
+    noise_stds: Sequence[float] | Array,
+    domain_diameter: float,
+) -> float:
+    """Return mu for iterates that are projected onto a convex set of this diameter after every step.
+
+    The two runs are never further apart than the diameter, so the argument may begin at any step with that distance.
+    This is the minimum over all beginnings, found in one walk from the last step to the first.
+
+    Guarantee: never above ``minorant_mu``, and valid under the same conditions, with the set public and fixed.
+    Edge cases: a diameter of 0 gives 0; an infinite one gives ``minorant_mu``.
+    """
+    steps = _checked_steps(shifts, contractions, noise_stds)
+    diameter = checks.number("domain_diameter", domain_diameter)
+    if diameter < 0:
+        raise ArgumentError(f"domain_diameter must be zero or more, got {diameter!r}.")
+    free = minorant_mu(shifts=shifts, contractions=contractions, noise_stds=noise_stds)
+    if math.isinf(diameter) or not len(steps[0]):
+        return free
+    path = _path(*steps)
+    lowest = path.heights - path.weights * diameter
+    # the hull of everything to the right, its leftmost point last, and the cost from each of its points to the end
+    hull, to_end = [len(lowest) - 1], [0.0]
+    best = free**2
+    for place in range(len(lowest) - 2, -1, -1):
+        start = (float(path.lengths[place]), float(lowest[place]))
+        touched = _tangent(hull, path, start)
+        best = min(best, _cost(start, _point(path, hull[touched])) + to_end[touched])
+        while len(hull) > 1 and not _turns(_point(path, place), _point(path, hull[-1]), _point(path, hull[-2])):
+            hull.pop()
+            to_end.pop()
+        to_end.append(to_end[-1] + _cost(_point(path, place), _point(path, hull[-1])))
+        hull.append(place)
+    return math.sqrt(best)
 
 
 def gradient_descent_ratio(*, contraction: float, steps: int) -> float:
@@ -116,6 +171,43 @@ def cyclic_ratio(*, contraction: float, batches: int, epochs: int) -> float:
     return math.sqrt(1 + once * math.tanh(-num_batches * (num_epochs - 1) * log_c / 2))
 
 
+def position_ratios(*, contraction: float, batches: int, epochs: int) -> Array:
+    """Return mu over mu0 for a record in each batch of the epoch, first batch first. The last one is the largest."""
+    c = _contraction(contraction)
+    total = checks.count("batches", batches) * checks.count("epochs", epochs)
+    ratios = np.empty(batches)
+    for position in range(batches):
+        shifts = np.zeros(total)
+        shifts[position::batches] = 1.0
+        ratios[position] = minorant_mu(shifts=shifts, contractions=np.full(total, c), noise_stds=np.ones(total))
+    return ratios
+
+
+def secret_position_epsilon(mus: Sequence[float] | Array, *, delta: float) -> float:
+    """Return epsilon when the record's place in the epoch was drawn once, uniformly and in secret.
+
+    Guarantee: by joint convexity of the divergence, delta(epsilon) is at most the mean over the places of delta at
+    their mu. It needs a deal that is never shown, never drawn again and never reused for another run.
+    Edge cases: a single mu gives its own epsilon; no mu raises ``ArgumentError``.
+    """
+    places = [checks.number("mu", mu) for mu in mus]
+    delta = checks.probability("delta", delta)
+    if not places:
+        raise ArgumentError("mus must hold one number per place in the epoch, got none.")
+    low, high = 0.0, max(gdp_epsilon(mu, delta) for mu in places)
+    if math.isinf(high):
+        return math.inf
+    for _ in range(_SEARCH_STEPS):
+        middle = (low + high) / 2
+        if math.fsum(gdp_delta(mu, middle) for mu in places) / len(places) > delta:
+            low = middle
+        else:
+            high = middle
+        if high - low <= 1e-13 * high:
+            break
+    return high
+
+
 def _contraction(value: float) -> float:
     return checks.probability("contraction", value, allow_zero=True, allow_one=True)
 
@@ -135,17 +227,16 @@ def _checked_steps(*columns: Sequence[float] | Array) -> tuple[Array, Array, Arr
     return shifts, contractions, stds
 
 
-def _path(shifts: Array, contractions: Array, stds: Array) -> tuple[Array, Array]:
-    """Return the points (V_t, S_t), the origin included."""
+def _path(shifts: Array, contractions: Array, stds: Array) -> _Path:
     with np.errstate(divide="ignore"):
         logs = np.log(contractions)
-    # weights[t] belongs to the state after t steps; summed from the end, so that a contraction of zero gives zero
+    # weights[t] belongs to the state after t steps; summed from the end, so that a contraction of zero stays a zero
     weights = np.exp(np.append(np.cumsum(logs[::-1])[::-1], 0.0))
     first = int(np.argmax(weights[1:] >= _FORGOTTEN))
     kept = weights[first + 1 :]
     lengths = np.append(0.0, np.cumsum((kept * stds[first:]) ** 2))
     heights = np.append(0.0, np.cumsum(kept * shifts[first:]))
-    return lengths, heights
+    return _Path(lengths=lengths, heights=heights, weights=weights[first:])
 
 
 def _lower_hull(lengths: list[float], heights: list[float]) -> list[int]:
@@ -160,6 +251,32 @@ def _lower_hull(lengths: list[float], heights: list[float]) -> list[int]:
         if place:
             hull.append(place)
     return hull
+
+
+def _point(path: _Path, place: int) -> tuple[float, float]:
+    return float(path.lengths[place]), float(path.heights[place])
+
+
+def _cost(left: tuple[float, float], right: tuple[float, float]) -> float:
+    return (right[1] - left[1]) ** 2 / (right[0] - left[0])
+
+
+def _turns(left: tuple[float, float], middle: tuple[float, float], right: tuple[float, float]) -> bool:
+    """Say whether the middle point lies below the line from left to right."""
+    return (middle[1] - left[1]) * (right[0] - left[0]) < (right[1] - left[1]) * (middle[0] - left[0])
+
+
+def _tangent(hull: list[int], path: _Path, start: tuple[float, float]) -> int:
+    """Return where the string from ``start`` first touches the hull: the point of smallest slope as seen from there."""
+    low, high = 0, len(hull) - 1
+    while low < high:
+        # the hull is convex and its leftmost point comes last, so slopes fall and then rise along it
+        middle = (low + high + 1) // 2
+        if _turns(start, _point(path, hull[middle]), _point(path, hull[middle - 1])):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 @dataclass(frozen=True, kw_only=True)

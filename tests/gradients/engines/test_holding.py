@@ -53,7 +53,9 @@ class Loose:
         return Sensitivity(bounds=self.bounds)
 
     def factors(self, norms: Tensor) -> Tensor:
-        return FACTORS[self.name](norms, norms.new_tensor(self.bounds))
+        # filled on the device: a CUDA graph records no copy from the processor
+        bounds = torch.stack([norms.new_full((), bound) for bound in self.bounds])
+        return FACTORS[self.name](norms, bounds)
 
 
 @dataclass(frozen=True)
