@@ -159,3 +159,9 @@ def test_a_further_release_of_a_round_in_use_charges_nothing_and_is_compared_all
     assert book.charged_rounds == 1
     with pytest.raises(LedgerMismatch, match="No round of this kind"):
         ChargedRelease[tuple[torch.Tensor, ...]](book, EVENT, charge=0, uses=0).add_noise_and_compare(sums(std=1.0))
+
+
+def test_the_loop_is_one_file_of_at_most_300_lines() -> None:
+    lines = (PACKAGE / "training" / "session.py").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 300
+    assert {"class Session:", "class Step:"} <= set(lines)

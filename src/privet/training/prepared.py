@@ -18,6 +18,7 @@ from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.masking import MaskRun
 from privet.mechanism.noise import StepUnits
+from privet.mechanism.sums import ClippedSum
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage, RunningAverage
 from privet.training.batching import Collate, MapDataset, tensors_held
@@ -32,7 +33,7 @@ from privet.training.randomness import Streams
 from privet.training.summing import Summation
 from privet.training.telemetry import Receiver, Telemetry
 from privet.training.trained import check_optimizer, trainable_parameters
-from privet.training.updates import Updates
+from privet.training.updates import StepSum, Updates
 from privet.training.weight_watch.guard import LoopGuard
 
 
@@ -212,3 +213,30 @@ class PreparedRun:
 
     def _note_unexplained_change(self) -> None:
         self.ledger.note_unexplained_change(step=self.state.steps_taken)
+
+    def empty_sum(self, index: int) -> tuple[ClippingRule, ClippedSum]:
+        """Return the clipping rule of a step, and the empty sum of its clipped gradients; the examples are unread."""
+        self.flat.zero_()
+        rule = self.fixed_rule or self.state.clipping.begin(index, self.flat)
+        kept = None if self.mask is None else self.mask.begin(index, self.streams.masks, self.flat)
+        frame, squares = self.fixed_units or self.state.noise.begin(index, self.flat)
+        return rule, ClippedSum(
+            flat=self.flat,
+            layout=self.layout,
+            sensitivity=rule.sensitivity,
+            is_held=self.holds_bounds,
+            keep=None if kept is None else kept.coordinates,
+            kept=kept,
+            frame=frame,
+            squares=squares,
+        )
+
+    def awaiting_noise(self, clipped: ClippedSum) -> StepSum:
+        """Return the clipped sum of a step with the noise that it waits for."""
+        return StepSum(
+            clipped=clipped,
+            noise=self.state.noise,
+            updates=self.updates,
+            clipping=self.state.clipping,
+            sampling=self.plan.sampling,
+        )

@@ -23,12 +23,11 @@ from privet.accounting.guarantee import Guarantee
 from privet.accounting.ledger import VoidReason
 from privet.errors import LoopError
 from privet.mechanism.executed import ExecutedRound
-from privet.mechanism.sums import ClippedSum
 from privet.training.loop_events import LossFunction
 from privet.training.prepared import PreparedRun
 from privet.training.release import ChargedRelease
 from privet.training.summing import LogicalBatch
-from privet.training.updates import StepSum, Update
+from privet.training.updates import Update
 
 _LOG = logging.getLogger("privet")
 
@@ -57,8 +56,7 @@ class Session:
         self._entered = True
         self._run.open()
         self._is_open, self._events = True, self._run.events
-        source, unseen = self._run.streams.noise.description, self._run.guard.assumptions
-        self._assumptions = (f"noise came from {source}", *unseen)
+        self._assumptions = (f"noise came from {self._run.streams.noise.description}", *self._run.guard.assumptions)
         for notify in self._events.run_begins:
             notify(self.ledger.charged_rounds)
         return self
@@ -191,12 +189,10 @@ class Session:
 
     @property
     def steps_taken(self) -> int:
-        """How many steps are in the model."""
         return self._run.state.steps_taken
 
     @property
     def physical_batch_size(self) -> int:
-        """How many examples go through the model at once; halved when memory ran out."""
         return self._run.physical_batch_size
 
     @property
@@ -220,25 +216,11 @@ class Step:
     ) -> None:
         """Start from an empty sum; the round is charged, and the indices are secret."""
         self.index, self._run, self._release = index, run, release
-        run.flat.zero_()
         # Bound, mask and units of this step are fixed before its examples are read. They are public.
-        rule = run.fixed_rule or run.state.clipping.begin(index, run.flat)
-        kept = None if run.mask is None else run.mask.begin(index, run.streams.masks, run.flat)
-        frame, squares = run.fixed_units or run.state.noise.begin(index, run.flat)
-        self._clipped = clipped = ClippedSum(
-            flat=run.flat,
-            layout=run.layout,
-            sensitivity=rule.sensitivity,
-            is_held=run.holds_bounds,
-            keep=None if kept is None else kept.coordinates,
-            kept=kept,
-            frame=frame,
-            squares=squares,
-        )
-        self._batch = LogicalBatch(
-            run.summation, indices, rule=rule, clipped=clipped, index=index, steps_taken=run.state.steps_taken
-        )
-        self.sensitivity, self.kept = rule.sensitivity, kept
+        rule, self._clipped = run.empty_sum(index)
+        sums, taken = run.summation, run.state.steps_taken
+        self._batch = LogicalBatch(sums, indices, rule=rule, clipped=self._clipped, index=index, steps_taken=taken)
+        self.sensitivity, self.kept = rule.sensitivity, self._clipped.kept
         self.is_done, self._is_over = False, False
         self._executed: ExecutedRound | None = None
 
@@ -285,14 +267,7 @@ class Step:
         for notify in run.events.before_noise:
             notify(self._clipped, run.plan.noise)
         # Add the noise to the clipped sum, once, and compare noise and bound with what was charged.
-        summed = StepSum(
-            clipped=self._clipped,
-            noise=state.noise,
-            updates=run.updates,
-            clipping=state.clipping,
-            sampling=run.plan.sampling,
-        )
-        noisy = self._release.add_noise_and_compare(summed)
+        noisy = self._release.add_noise_and_compare(run.awaiting_noise(self._clipped))
         self.is_done, self._executed = True, noisy.done
         # Update the model: p.grad = noisy sum / expected batch size, then optimizer.step().
         is_saved = run.checkpoints is not None and run.checkpoints.is_due(self.index + 1)
@@ -306,12 +281,10 @@ class Step:
 
     @property
     def may_change_weights(self) -> bool:
-        """Whether no example is in a sum that waits for its update."""
         return self.is_done or not self._batch.is_begun
 
     @property
     def done(self) -> ExecutedRound:
-        """What the step did, as it was compared with what was charged; public."""
         if self._executed is None:
             raise LoopError("A step can tell what it did after step.update().")
         return self._executed
