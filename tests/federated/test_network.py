@@ -73,7 +73,7 @@ def test_parties_that_die_or_send_nonsense_do_not_touch_the_model_and_stay_charg
         traffic = deployment.run(folder / "app", rounds=folder / ROUNDS_NAME, timeout_s=400)
     first, second = (json.loads(line) for line in (folder / ROUNDS_NAME).read_text().splitlines())
     assert (first["accepted"], first["silent"]) == (2, 0)
-    assert [words[:10] for words in first["refused"]] == ["it has the", "it has val"]
+    assert [words[:10] for words in first["refused"]] == ["it contain", "it has the"]
     assert second == {"accepted": 3, "refused": [], "silent": 1}
     checkpoint = load_checkpoint(folder / "coordinator" / "checkpoint.safetensors")
     assert checkpoint is not None
