@@ -84,7 +84,7 @@ class Session:
         done = self.ledger.charged_rounds - self.ledger.available
         ahead = 0 if first is None else checks.count("first", first, minimum=0) - done * per_round
         while done < num_rounds:
-            # Charge the round. The row of the ledger is durable before any example is read.
+            # Charge the round, unless one charged in advance is left; its row is durable before any example is read.
             charge = 0 if self.ledger.available else min(run.rounds_per_charge, num_rounds - done)
             release: ChargedRelease[Update] = ChargedRelease(self.ledger, run.round_event, charge=charge)
             # Draw the round's batches.
