@@ -228,9 +228,10 @@ class Replay:
         try:
             memory.repeat_first()
             run = self.recorder.record(program, form.places, memory.present, memory.leaves, self.engine)
+            is_checked = needs_check  # as the recorded run says; one that is not recorded may say something else
             for leaf, given in zip(memory.leaves, examples, strict=True):
                 leaf.copy_(given)
-            recording = Recording(run=run, needs_check=lambda: needs_check)
+            recording = Recording(run=run, needs_check=is_checked)
             precision = Precision.of([slot.dtype for call in end.program.calls for slot in call.slots], self.device)
             check_recording(recording, program, memory, form.places, precision)
         except Exception as error:  # noqa: BLE001 -- whatever a model does that cannot be recorded, it still trains
