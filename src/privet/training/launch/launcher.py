@@ -219,7 +219,9 @@ class Replay:
                 self.engine.begin(limit, may_trace=False)  # nobody looks into a recording
                 given = {id(mine): leaf for mine, leaf in zip(memory.leaves, leaves, strict=True)}
                 losses = end.program.run(given)
-                norms, needs_check, _ = self.engine.add_present(losses, rule, total, present)
+                norms, needs, _ = self.engine.add_present(losses, rule, total, present)
+                if places is form.places:  # as the recorded run says; the same run outside may say something else
+                    needs_check = needs
             finally:
                 self.engine.abandon()
             return losses.detach(), norms
@@ -228,10 +230,9 @@ class Replay:
         try:
             memory.repeat_first()
             run = self.recorder.record(program, form.places, memory.present, memory.leaves, self.engine)
-            is_checked = needs_check  # as the recorded run says; one that is not recorded may say something else
             for leaf, given in zip(memory.leaves, examples, strict=True):
                 leaf.copy_(given)
-            recording = Recording(run=run, needs_check=is_checked)
+            recording = Recording(run=run, needs_check=lambda: needs_check)
             precision = Precision.of([slot.dtype for call in end.program.calls for slot in call.slots], self.device)
             check_recording(recording, program, memory, form.places, precision)
         except Exception as error:  # noqa: BLE001 -- whatever a model does that cannot be recorded, it still trains

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +75,7 @@ class Recording:
     """
 
     run: Run
-    needs_check: bool
+    needs_check: Callable[[], bool]
 
     def replay(self, size: int) -> Outcome:
         """Add the sum of the ``size`` examples in the fixed memory.
@@ -86,7 +86,7 @@ class Recording:
         outcome = self.run()
         if size < len(outcome.losses):
             outcome = Outcome(*(tensor[:size] for tensor in outcome))
-        if self.needs_check and not math.isfinite(float(outcome.norms.sum())):
+        if self.needs_check() and not math.isfinite(float(outcome.norms.sum())):
             raise NotFinite
         return outcome
 
