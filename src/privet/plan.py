@@ -336,7 +336,7 @@ def _hint(piece: object, protocol: type) -> str:
     """Return a hint for a value that is no piece: the call of a class, or the missing members."""
     if isinstance(piece, type):
         return f" Did you mean {piece.__name__}(...)?"
-    required = [name for name in vars(protocol) if not name.startswith("_")]
+    required = [name for name in (*protocol.__annotations__, *vars(protocol)) if not name.startswith("_")]
     lacks = [name for name in required if not hasattr(type(piece), name) and not hasattr(piece, name)]
     return (
         ""

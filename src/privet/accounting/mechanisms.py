@@ -31,12 +31,14 @@ Losses: TypeAlias = LossPair | Mixture
 
 
 class Mechanism(Protocol):
-    """A release that needs numerical composition."""
+    """A release that needs numerical composition.
+
+    Attributes:
+        noise_ratio: Noise over the largest change by one unit. A grid fits only if this is not far from 1.
+    """
 
     @property
-    def noise_ratio(self) -> float:
-        """Noise over the largest change by one unit. A grid fits only if this is not far from 1."""
-        ...
+    def noise_ratio(self) -> float: ...
 
     def refusal(self, adjacency: Adjacency) -> str | None:
         """Return the reason why there is no bound under this adjacency; None if there is one."""

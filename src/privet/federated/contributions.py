@@ -53,27 +53,24 @@ class PartyRound(Protocol):
 
 @runtime_checkable
 class Contribution(Protocol):
-    """A kind of contribution: public constants only."""
+    """A kind of contribution: public constants only.
+
+    Attributes:
+        units: The units of privacy that a plan with this contribution can protect.
+        steps_per_round: Number of steps of the plan in one round of messages.
+        has_central_noise: Whether the coordinator adds the noise, and therefore must be trusted.
+        samples_parties: Whether the coordinator samples parties and clips their updates, instead of parties sampling
+            records.
+        assumptions: Assumptions about the federation that the guarantee depends on.
+    """
+
+    units: ClassVar[tuple[Unit, ...]]
+    has_central_noise: ClassVar[bool]
+    samples_parties: ClassVar[bool]
+    assumptions: ClassVar[tuple[str, ...]]
 
     @property
-    def units(self) -> tuple[Unit, ...]:
-        """The units of privacy that a plan with this contribution can protect."""
-        ...
-
-    @property
-    def steps_per_round(self) -> int:
-        """Number of steps of the plan in one round of messages."""
-        ...
-
-    @property
-    def has_central_noise(self) -> bool:
-        """Whether the coordinator adds the noise, and therefore must be trusted."""
-        ...
-
-    @property
-    def samples_parties(self) -> bool:
-        """Whether the coordinator samples parties and clips their updates, instead of parties sampling records."""
-        ...
+    def steps_per_round(self) -> int: ...
 
     def longest_message(self, *, bound: float, max_records: int, noise_length: float | None, divisor: float) -> float:
         """Return an upper bound on the norm of an honest message, without rounding; infinite if none is known.
@@ -84,11 +81,6 @@ class Contribution(Protocol):
             noise_length: Upper limit on the norm of the Gaussian noise of a step; None for other noise.
             divisor: Divisor of noisy sums.
         """
-        ...
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Assumptions about the federation that the guarantee depends on."""
         ...
 
     def contribute(self, party: PartyRound) -> RoundResult:

@@ -39,12 +39,14 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Learning(Protocol):
-    """The source of learned units."""
+    """The source of learned units.
+
+    Attributes:
+        share: The share of a step's squared signal-to-noise ratio that its release of squares uses; may be zero.
+    """
 
     @property
-    def share(self) -> float:
-        """The share of a step's squared signal-to-noise ratio that its release of squares uses; may be zero."""
-        ...
+    def share(self) -> float: ...
 
     def start(self, layout: Layout, *, power: float, floor: float) -> LearningRun:
         """Start a run with equal units."""

@@ -26,12 +26,14 @@ from privet.errors import ArgumentError
 
 @runtime_checkable
 class ConvexLoss(Protocol):
-    """A loss per example that is convex and smooth in the outputs."""
+    """A loss per example that is convex and smooth in the outputs.
+
+    Attributes:
+        curvature: Lipschitz constant of the gradient in the outputs.
+    """
 
     @property
-    def curvature(self) -> float:
-        """Lipschitz constant of the gradient in the outputs."""
-        ...
+    def curvature(self) -> float: ...
 
     def residual_bound(self, num_outputs: int) -> float:
         """Return the bound on the l2 norm of the gradient in the outputs, by the number of outputs."""

@@ -149,12 +149,14 @@ class CodedEvent:
 
 
 class Entry(Protocol):
-    """What one row says."""
+    """What one row says.
+
+    Attributes:
+        kind: The word for this kind of row.
+    """
 
     @property
-    def kind(self) -> str:
-        """The word for this kind of row."""
-        ...
+    def kind(self) -> str: ...
 
     def body(self) -> Json:
         """Return the JSON form."""
