@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import SupportsFloat
 
@@ -64,6 +64,17 @@ def count(name: str, value: object, *, minimum: int = 1) -> int:
     if result < minimum:
         raise ArgumentError(f"{name} must be at least {minimum}, got {result}.")
     return result
+
+
+def natural(name: str, value: object) -> int:
+    """Return a whole number of zero or more."""
+    return count(name, value, minimum=0)
+
+
+def fields(piece: object, check: Callable[[str, object], object], *names: str) -> None:
+    """Check the named fields of a frozen dataclass, and store what the check returns."""
+    for name in names:
+        object.__setattr__(piece, name, check(name, getattr(piece, name)))
 
 
 @contextmanager

@@ -69,7 +69,7 @@ class Plan:
     descent: StronglyConvexDescent | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "delta", checks.probability("delta", self.delta))
+        checks.fields(self, checks.probability, "delta")
         for name, protocol in _PROTOCOLS.items():
             piece = getattr(self, name)
             if isinstance(piece, type) or not isinstance(piece, protocol):

@@ -92,7 +92,7 @@ class GradientAttack:
     every: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "every", checks.count("every", self.every))
+        checks.fields(self, checks.count, "every")
 
     def start(self, model: nn.Module, losses: Losses, canaries: Sequence[Tensor]) -> GradientAttackRun:
         return GradientAttackRun(model, losses, canaries, self.every)

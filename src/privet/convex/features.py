@@ -92,7 +92,7 @@ class RandomFourier:
 
     def __post_init__(self) -> None:
         checks.count("size", self.size)
-        object.__setattr__(self, "bandwidth", checks.positive("bandwidth", self.bandwidth))
+        checks.fields(self, checks.positive, "bandwidth")
 
     def draw(self, width: int, generator: torch.Generator) -> DrawnFeatures:
         frequencies = _normal((self.size, width), generator) / self.bandwidth

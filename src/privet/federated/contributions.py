@@ -138,8 +138,8 @@ class Sessions:
     local_steps: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "learning_rate", checks.positive("learning_rate", self.learning_rate))
-        object.__setattr__(self, "local_steps", checks.count("local_steps", self.local_steps))
+        checks.fields(self, checks.positive, "learning_rate")
+        checks.fields(self, checks.count, "local_steps")
 
     @property
     def steps_per_round(self) -> int:
@@ -181,9 +181,8 @@ class ClientUpdates:
     local_batch_size: int = 32
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "learning_rate", checks.positive("learning_rate", self.learning_rate))
-        for name in ("local_epochs", "local_batch_size"):
-            object.__setattr__(self, name, checks.count(name, getattr(self, name)))
+        checks.fields(self, checks.positive, "learning_rate")
+        checks.fields(self, checks.count, "local_epochs", "local_batch_size")
 
     def longest_message(self, *, bound: float, max_records: int, noise_length: float | None, divisor: float) -> float:
         return bound

@@ -60,9 +60,8 @@ class AdaptiveQuantile(Threshold):
 
     def __post_init__(self) -> None:
         check_bounds(self, "norm")
-        for name in ("count_noise_std", "learning_rate"):
-            object.__setattr__(self, name, checks.positive(name, getattr(self, name)))
-        object.__setattr__(self, "quantile", checks.probability("quantile", self.quantile))
+        checks.fields(self, checks.positive, "count_noise_std", "learning_rate")
+        checks.fields(self, checks.probability, "quantile")
 
     is_fixed: ClassVar[bool] = False
 

@@ -282,7 +282,7 @@ class Automatic(FixedClipping):
 
     def __post_init__(self) -> None:
         check_bounds(self, "norm")
-        object.__setattr__(self, "stability", checks.positive("stability", self.stability))
+        checks.fields(self, checks.positive, "stability")
 
     def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:
         """Return ``bound / (norm + stability)``, and 0 where the norm is not finite.
@@ -311,7 +311,7 @@ class PerSampleAdaptive(FixedClipping):
 
     def __post_init__(self) -> None:
         check_bounds(self, "norm")
-        object.__setattr__(self, "weakness", checks.positive("weakness", self.weakness))
+        checks.fields(self, checks.positive, "weakness")
 
     def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:
         """Return ``bound / (norm + weakness / (norm + weakness))``, and 0 where the norm is not finite.

@@ -101,7 +101,7 @@ class PerGroup:
     group_units: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "group_units", positive_units("group_units", self.group_units))
+        checks.fields(self, positive_units, "group_units")
 
     def units(self, layout: Layout) -> tuple[Units, ...]:
         if len(self.group_units) != layout.num_groups:
@@ -166,7 +166,7 @@ class Diagonal:
     coordinate_units: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "coordinate_units", positive_units("coordinate_units", self.coordinate_units))
+        checks.fields(self, positive_units, "coordinate_units")
 
     def units(self, layout: Layout) -> tuple[Units, ...]:
         if len(self.coordinate_units) != layout.num_coordinates:

@@ -144,7 +144,7 @@ class RedrawnMask:
         _check_piece("schedule", self.schedule, RateSchedule)
         _check_piece("granularity", self.granularity, Granularity)
         if self.refresh_every is not None:
-            object.__setattr__(self, "refresh_every", checks.count("refresh_every", self.refresh_every))
+            checks.fields(self, checks.count, "refresh_every")
 
     is_whole: ClassVar[bool] = False
     is_public: ClassVar[bool] = False
@@ -210,7 +210,7 @@ class SharedRandomMask(RedrawnMask):
     seed: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", checks.count("seed", self.seed, minimum=0))
+        checks.fields(self, checks.natural, "seed")
         super().__post_init__()
 
     is_public: ClassVar[bool] = True
@@ -252,7 +252,7 @@ class FrozenMask(ConstantMask):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rate", checks.probability("rate", self.rate, allow_zero=True))
-        object.__setattr__(self, "seed", checks.count("seed", self.seed, minimum=0))
+        checks.fields(self, checks.natural, "seed")
         _check_piece("granularity", self.granularity, Granularity)
 
     @property

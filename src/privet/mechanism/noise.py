@@ -162,7 +162,7 @@ class MultipliedNoise(ABC):
 
     def __post_init__(self) -> None:
         if self.noise_multiplier is not None:
-            object.__setattr__(self, "noise_multiplier", checks.positive("noise_multiplier", self.noise_multiplier))
+            checks.fields(self, checks.positive, "noise_multiplier")
 
     @property
     @abstractmethod

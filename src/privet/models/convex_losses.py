@@ -121,7 +121,7 @@ class RadialSquared:
     largest_residual: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "largest_residual", checks.positive("largest_residual", self.largest_residual))
+        checks.fields(self, checks.positive, "largest_residual")
 
     @property
     def curvature(self) -> float:

@@ -44,7 +44,7 @@ class _Ball:
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", checks.positive("radius", self.radius))
+        checks.fields(self, checks.positive, "radius")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,9 +67,9 @@ class PrivateNormalisation:
 
     def __post_init__(self) -> None:
         """Refuse numbers that bound or hide nothing."""
-        object.__setattr__(self, "bounds", positive_units("bounds", self.bounds))
-        object.__setattr__(self, "dataset_size", checks.count("dataset_size", self.dataset_size))
-        object.__setattr__(self, "noise_multiplier", checks.positive("noise_multiplier", self.noise_multiplier))
+        checks.fields(self, positive_units, "bounds")
+        checks.fields(self, checks.count, "dataset_size")
+        checks.fields(self, checks.positive, "noise_multiplier")
 
     @property
     def event(self) -> DpEvent:
