@@ -39,20 +39,17 @@ class _WithParts(click.Command):
         return super().make_context(info_name, args, parent=parent, **extra)
 
 
-@click.command(
+@console.command(
+    "privet account runs/demo",
+    "privet account --rate 0.01 --steps 1000 --noise-multiplier 1 --delta 1e-5",
+    "privet account --rate 0.01 --steps 1000 --epsilon 2 --delta 1e-5",
+    "privet account event --help    any event in the format of ledgers",
+    "privet account total --help    all runs of a project together",
+    "privet account accept --help   resume from a restored run folder",
+    "privet account search --help   a tuning search of random length",
+    "privet account waste --help    waste of samplers in an epoch",
+    "privet account batch --help    the expected batch that costs least",
     cls=_WithParts,
-    context_settings=console.CONTEXT,
-    epilog=console.examples(
-        "privet account runs/demo",
-        "privet account --rate 0.01 --steps 1000 --noise-multiplier 1 --delta 1e-5",
-        "privet account --rate 0.01 --steps 1000 --epsilon 2 --delta 1e-5",
-        "privet account event --help    any event in the format of ledgers",
-        "privet account total --help    all runs of a project together",
-        "privet account accept --help   resume from a restored run folder",
-        "privet account search --help   a tuning search of random length",
-        "privet account waste --help    waste of samplers in an epoch",
-        "privet account batch --help    the expected batch that costs least",
-    ),
 )
 @click.argument("run_or_ledger", metavar="[RUN]", required=False, type=click.Path())
 @click.option("--rate", type=float, help="Sampling rate: probability that a record is in a batch.")
