@@ -134,11 +134,16 @@ class TruncatedGaussian:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedSizeGaussian:
-    """Gaussian noise on a sample of fixed size without replacement."""
+class _Sampled:
+    """Noise of a multiple of the bound, on a share ``rate`` of the records."""
 
     rate: float
     noise_multiplier: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSizeGaussian(_Sampled):
+    """Gaussian noise on a sample of fixed size without replacement."""
 
     @property
     def noise_ratio(self) -> float:
@@ -158,11 +163,8 @@ class FixedSizeGaussian:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampledLaplace:
+class SampledLaplace(_Sampled):
     """Laplace noise over an l1 bound, on a Poisson sample or, at rate 1, on all records."""
-
-    rate: float
-    noise_multiplier: float
 
     @property
     def noise_ratio(self) -> float:

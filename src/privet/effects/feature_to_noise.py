@@ -65,13 +65,6 @@ class BoundConstants:
             raise ArgumentError(f"lower ({self.lower:g}) must not exceed upper ({self.upper:g}).")
 
 
-class AttackNorm(Enum):
-    """The norm in which the radius of an attack is measured."""
-
-    EUCLIDEAN = "l2"
-    LARGEST = "l-infinity"
-
-
 @dataclass(frozen=True, kw_only=True)
 class LossParts:
     """The parts of a predicted loss.
@@ -91,6 +84,13 @@ class LossParts:
     @property
     def total(self) -> float:
         return self.vanishing + self.generalisation + self.privacy + self.adversarial
+
+
+class AttackNorm(Enum):
+    """The norm in which the radius of an attack is measured."""
+
+    EUCLIDEAN = "l2"
+    LARGEST = "l-infinity"
 
 
 @dataclass(frozen=True, kw_only=True)

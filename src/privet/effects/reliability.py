@@ -16,13 +16,6 @@ _INTERVALS = ("accuracy", "expected_error", "largest_error", "brier_score", "neg
 _OPTIONAL = ("over_confidence", "under_confidence")
 
 
-class Binning(Enum):
-    """The rule that defines the bins of confidence."""
-
-    EQUAL_WIDTH = "equal width"
-    EQUAL_MASS = "equal mass"
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReliabilityBin:
     """The predictions with confidence in ``(low, high]``; the means of an empty bin are zero.
@@ -52,6 +45,13 @@ class ReliabilityBin:
             num_examples=checks.count("num_examples", data["num_examples"], minimum=0),
             **{name: checks.number(name, data[name]) for name in ("low", "high", "confidence", "accuracy")},
         )
+
+
+class Binning(Enum):
+    """The rule that defines the bins of confidence."""
+
+    EQUAL_WIDTH = "equal width"
+    EQUAL_MASS = "equal mass"
 
 
 @dataclass(frozen=True, kw_only=True)

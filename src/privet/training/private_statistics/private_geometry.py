@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privet import checks
@@ -24,7 +23,7 @@ from privet.mechanism.events import DpEvent, gaussian_event
 from privet.mechanism.geometry import Factored
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
-from privet.mechanism.second_moments import DEFAULT_FLOOR, AxisMoments, axis_sizes, factored_geometry
+from privet.mechanism.second_moments import DEFAULT_FLOOR, axis_sizes, factored_geometry, split_axis_sums
 from privet.training.randomness import Streams
 from privet.training.release import BoundedTensors, ChargedRelease, Part
 from privet.training.trained import trainable_parameters
@@ -56,7 +55,7 @@ def public_geometry(
     total = sum(_axis_sums(layout, rows) for rows in _gradients(model, losses, features, labels))
     if isinstance(total, int):
         raise DataError("public_geometry() needs at least one public example.")
-    return factored_geometry(layout, _moments(layout, total.cpu().numpy()), power=power, floor=floor)
+    return factored_geometry(layout, split_axis_sums(layout, total.cpu().numpy()), power=power, floor=floor)
 
 
 def geometry_event(noise_multiplier: float) -> DpEvent:
@@ -110,7 +109,7 @@ def release_geometry(
         release.add_noise_and_compare(BoundedTensors(parts=[Part(values=total, std=std)], bound=bound, source=source))
     # rows that noise alone could explain count as the noise's size, whatever their order
     released = np.maximum(total.cpu().numpy(), std)
-    return factored_geometry(layout, _moments(layout, released), power=power, floor=floor), book
+    return factored_geometry(layout, split_axis_sums(layout, released), power=power, floor=floor), book
 
 
 def _clipped_axis_sums(
@@ -167,12 +166,3 @@ def _axis_sums(layout: Layout, rows: Tensor) -> Tensor:
         if len(shape) > 1:
             parts.append(values.reshape(shape[0], shape[1], -1).sum((0, 2)))
     return torch.cat(parts)
-
-
-def _moments(layout: Layout, sums: NDArray[np.float64]) -> list[AxisMoments]:
-    found, at = [], 0
-    for num_rows, num_columns in axis_sizes(layout):
-        middle, end = at + num_rows, at + num_rows + num_columns
-        found.append(AxisMoments(rows=sums[at:middle], columns=sums[middle:end]))
-        at = end
-    return found
