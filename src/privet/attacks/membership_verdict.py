@@ -16,6 +16,7 @@ from privet import checks
 from privet.accounting.guarantee import trade_off
 from privet.attacks.intervals import Proportion, clopper_pearson, upper_limit
 from privet.mechanism.events import DpEvent
+from privet.records import Count, read_record
 from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:
@@ -104,8 +105,8 @@ class MembershipReport:
     """
 
     attack: str
-    num_members: int
-    num_non_members: int
+    num_members: Count
+    num_non_members: Count
     area: Area
     area_limit: float
     points: tuple[OperatingPoint, ...]
@@ -116,32 +117,7 @@ class MembershipReport:
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        with checks.reading("a membership report"):
-            area = {name: checks.number(name, data["area"][name]) for name in ("value", "low", "high")}
-            return cls(
-                attack=str(data["attack"]),
-                num_members=checks.count("num_members", data["num_members"]),
-                num_non_members=checks.count("num_non_members", data["num_non_members"]),
-                area=Area(**area),
-                area_limit=checks.number("area_limit", data["area_limit"]),
-                points=tuple(_read_point(row) for row in data["points"]),
-                roc=tuple((checks.number("roc", false), checks.number("roc", true)) for false, true in data["roc"]),
-            )
-
-
-def _read_point(row: Any) -> OperatingPoint:
-    return OperatingPoint(
-        false_positives=_read_proportion(row["false_positives"]),
-        true_positives=_read_proportion(row["true_positives"]),
-        **{name: checks.number(name, row[name]) for name in ("level", "limit", "sure_limit")},
-    )
-
-
-def _read_proportion(row: Any) -> Proportion:
-    return Proportion(
-        num_trials=checks.count("num_trials", row["num_trials"], minimum=0),
-        **{name: checks.number(name, row[name]) for name in ("value", "low", "high", "confidence")},
-    )
+        return read_record(cls, data, what="a membership report")
 
 
 def membership_report(

@@ -12,6 +12,7 @@ from scipy.special import ndtri
 from privet import checks
 from privet.effects.reliability import Interval
 from privet.errors import ArgumentError
+from privet.records import Count, Size, read_record
 
 
 def wilson_interval(num_right: int, num_examples: int, *, confidence: float = 0.95) -> Interval:
@@ -35,7 +36,7 @@ def wilson_interval(num_right: int, num_examples: int, *, confidence: float = 0.
 class RadiusPoint:
     """Accuracy under attacks of this radius; radius 0 is the accuracy without an attack."""
 
-    radius: float
+    radius: Size
     accuracy: Interval
 
 
@@ -54,9 +55,9 @@ class RobustnessReport:
     """
 
     norm: str
-    num_examples: int
-    num_steps: int
-    num_restarts: int
+    num_examples: Count
+    num_steps: Count
+    num_restarts: Count
     points: tuple[RadiusPoint, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,21 +65,7 @@ class RobustnessReport:
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        with checks.reading("a robustness report"):
-            return cls(
-                norm=str(data["norm"]),
-                points=tuple(
-                    RadiusPoint(
-                        radius=checks.non_negative("radius", row["radius"]),
-                        accuracy=Interval.from_dict(row["accuracy"]),
-                    )
-                    for row in data["points"]
-                ),
-                **{
-                    name: checks.count(name, data[name], minimum=1)
-                    for name in ("num_examples", "num_steps", "num_restarts")
-                },
-            )
+        return read_record(cls, data, what="a robustness report")
 
 
 def noise_walk_length(

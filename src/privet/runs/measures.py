@@ -11,6 +11,7 @@ from scipy.special import betaincinv, ndtri
 
 from privet import checks
 from privet.errors import ArgumentError
+from privet.records import read_record
 
 CONFIDENCE = 0.95
 # The epsilon of a run without privacy; JSON has no infinite number.
@@ -38,16 +39,8 @@ class Measure:
     interval: str
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        with checks.reading("a measure"):
-            return cls(
-                name=str(data["name"]),
-                value=checks.number("value", data["value"]),
-                low=checks.number("low", data["low"]),
-                high=checks.number("high", data["high"]),
-                num_examples=checks.count("num_examples", data["num_examples"], minimum=0),
-                interval=str(data["interval"]),
-            )
+    def from_dict(cls, data: Any) -> Self:
+        return read_record(cls, data, what="a measure")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
