@@ -15,15 +15,13 @@ if TYPE_CHECKING:
     from privet.runs.ledger_check import LedgerCheck
 
 
-# Sub-command to (module, command), accepted in place of RUN. A run of that name is written ./NAME.
-_PARTS = {
-    "event": ("privet.cli.account_parts", "event"),
-    "accept": ("privet.cli.account_parts", "accept"),
-    "total": ("privet.cli.account_parts", "total"),
-    "search": ("privet.cli.account_search", "search"),
-    "waste": ("privet.cli.account_waste", "waste"),
-    "batch": ("privet.cli.account_waste", "batch"),
+# Sub-commands by module, accepted in place of RUN. A run of that name is written ./NAME.
+_MODULES = {
+    "account_parts": ("event", "accept", "total"),
+    "account_search": ("search",),
+    "account_waste": ("waste", "batch"),
 }
+_PARTS = {name: f"privet.cli.{module}" for module, names in _MODULES.items() for name in names}
 
 
 class _WithParts(click.Command):
@@ -33,8 +31,7 @@ class _WithParts(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         if args and args[0] in _PARTS:
-            module, name = _PARTS[args[0]]
-            part: click.Command = getattr(importlib.import_module(module), name)
+            part: click.Command = getattr(importlib.import_module(_PARTS[args[0]]), args[0])
             return part.make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)
         return super().make_context(info_name, args, parent=parent, **extra)
 

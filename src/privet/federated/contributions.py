@@ -92,8 +92,15 @@ _TRUST = "the coordinator is trusted: it sees what single parties send, and adds
 _OF_RECORDS = (Unit.RECORD, Unit.PERSON)
 
 
+class _CentralNoise:
+    """The parties send one message per step, and the coordinator adds the noise."""
+
+    steps_per_round: ClassVar[int] = 1
+    has_central_noise: ClassVar[bool] = True
+
+
 @dataclass(frozen=True, kw_only=True)
-class ClippedSums:
+class ClippedSums(_CentralNoise):
     """Each party samples its records, clips their gradients and sends the sum; the coordinator adds noise once.
 
     This is the central algorithm with a distributed sum: independent coins of the parties form one Poisson sample of
@@ -102,8 +109,6 @@ class ClippedSums:
     """
 
     units: ClassVar[tuple[Unit, ...]] = _OF_RECORDS
-    steps_per_round: ClassVar[int] = 1
-    has_central_noise: ClassVar[bool] = True
     samples_parties: ClassVar[bool] = False
     assumptions: ClassVar[tuple[str, ...]] = (
         _TRUST,
@@ -155,7 +160,7 @@ class Sessions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientUpdates:
+class ClientUpdates(_CentralNoise):
     """A sampled party trains on its records and sends its clipped update; the coordinator clips again and adds noise.
 
     This is federated averaging with client-level privacy (McMahan, Ramage, Talwar and Zhang 2018). The plan samples
@@ -169,8 +174,6 @@ class ClientUpdates:
     """
 
     units: ClassVar[tuple[Unit, ...]] = (Unit.CLIENT,)
-    steps_per_round: ClassVar[int] = 1
-    has_central_noise: ClassVar[bool] = True
     samples_parties: ClassVar[bool] = True
     assumptions: ClassVar[tuple[str, ...]] = (
         _TRUST,

@@ -143,7 +143,17 @@ class FixedRun:
             raise CheckpointError(f"This clipping keeps no state, but the checkpoint has {sorted(state)} for it.")
 
 
-class FixedClipping(ABC):
+class ClippingDefaults:
+    """A private piece without a threshold."""
+
+    not_private_because: ClassVar[str | None] = None
+
+    @property
+    def threshold(self) -> float | None:
+        return None
+
+
+class FixedClipping(ClippingDefaults, ABC):
     """A piece with one rule for the whole run. A new piece writes its fields and :meth:`factors`."""
 
     norm: float | tuple[float, ...]
@@ -157,12 +167,6 @@ class FixedClipping(ABC):
 
     norm_kind: ClassVar[Norm] = Norm.L2
     is_fixed: ClassVar[bool] = True
-
-    @property
-    def threshold(self) -> float | None:
-        return None
-
-    not_private_because: ClassVar[str | None] = None
 
     def for_groups(self, num_groups: int) -> BoundRule:
         bounds = shared_bounds(self.norm, num_groups, type(self).__name__)
