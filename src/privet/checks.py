@@ -72,6 +72,12 @@ def natural(name: str, value: object) -> int:
     return count(name, value, minimum=0)
 
 
+def require(piece: object, check: Callable[[str, object], object], *names: str) -> None:
+    """Check the named attributes of an object, and leave them as they are."""
+    for name in names:
+        check(name, getattr(piece, name))
+
+
 def fields(piece: object, check: Callable[[str, object], object], *names: str) -> None:
     """Check the named fields of a frozen dataclass, and store what the check returns."""
     for name in names:

@@ -148,14 +148,9 @@ class Plan:
         if self.release is Release.EVERY_ITERATE:
             return EveryIterate()
         return proven_last_iterate(
-            sampling=self.sampling,
-            clipping=self.clipping,
-            noise=self.noise,
-            grouping=self.grouping,
-            mask=self.mask,
-            adjacency=self.adjacency,
-            descent=self.descent,
-        )
+            sampling=self.sampling, clipping=self.clipping, noise=self.noise, grouping=self.grouping,
+            mask=self.mask, adjacency=self.adjacency, descent=self.descent,
+        )  # fmt: skip
 
     @property
     def num_rounds(self) -> int:

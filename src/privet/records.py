@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from privet import checks
 
@@ -33,6 +33,23 @@ def read_record(kind: type[T], data: Any, *, what: str) -> T:
     with checks.reading(what):
         found: T = _read("it", kind, data)
         return found
+
+
+class Record:
+    """A dataclass that is stored as JSON.
+
+    Attributes:
+        WHAT: The name of the record in errors.
+    """
+
+    WHAT: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        return read_record(cls, data, what=cls.WHAT)
 
 
 def _read(name: str, kind: Any, value: Any) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from privet import checks
 from privet.accounting.guarantee import trade_off
 from privet.attacks.intervals import Proportion, clopper_pearson, upper_limit
 from privet.mechanism.events import DpEvent
-from privet.records import Count, read_record
+from privet.records import Count, Record
 from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class OperatingPoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MembershipReport:
+class MembershipReport(Record):
     """The result of one attack, beside its limit.
 
     Attributes:
@@ -104,6 +104,8 @@ class MembershipReport:
         roc: Pairs of false-positive and true-positive rates, ascending.
     """
 
+    WHAT: ClassVar[str] = "a membership report"
+
     attack: str
     num_members: Count
     num_non_members: Count
@@ -111,13 +113,6 @@ class MembershipReport:
     area_limit: float
     points: tuple[OperatingPoint, ...]
     roc: tuple[tuple[float, float], ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Self:
-        return read_record(cls, data, what="a membership report")
 
 
 def membership_report(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Self
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from privet import checks
 from privet.effects.reliability import Interval
-from privet.records import Count, Size, read_record
+from privet.records import Count, Record, Size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class SourceRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FairnessReport:
+class FairnessReport(Record):
     """Measures of a classifier for every class and every declared group.
 
     Attributes:
@@ -110,15 +110,10 @@ class FairnessReport:
         confidence: Confidence level of the intervals.
     """
 
+    WHAT: ClassVar[str] = "a fairness report"
+
     num_examples: Count
     attributes: tuple[AttributeReport, ...]
     decisions: tuple[DecisionDisparity, ...] = ()
     sources: tuple[SourceRow, ...] = ()
     confidence: Annotated[float, checks.probability] = 0.95
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Self:
-        return read_record(cls, data, what="a fairness report")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from scipy.special import ndtri
 
 from privet import checks
 from privet.effects.reliability import Interval
 from privet.errors import ArgumentError
-from privet.records import Count, Size, read_record
+from privet.records import Count, Record, Size
 
 
 def wilson_interval(num_right: int, num_examples: int, *, confidence: float = 0.95) -> Interval:
@@ -41,7 +41,7 @@ class RadiusPoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobustnessReport:
+class RobustnessReport(Record):
     """Accuracy by radius of an attack.
 
     The accuracy under one attack is an upper bound: a better attack may succeed on more examples.
@@ -54,18 +54,13 @@ class RobustnessReport:
         points: One per radius, ascending.
     """
 
+    WHAT: ClassVar[str] = "a robustness report"
+
     norm: str
     num_examples: Count
     num_steps: Count
     num_restarts: Count
     points: tuple[RadiusPoint, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Self:
-        return read_record(cls, data, what="a robustness report")
 
 
 def noise_walk_length(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from scipy.special import betaincinv, ndtri
 
 from privet import checks
 from privet.errors import ArgumentError
-from privet.records import read_record
+from privet.records import Record
 
 CONFIDENCE = 0.95
 # The epsilon of a run without privacy; JSON has no infinite number.
@@ -19,7 +19,7 @@ _INFINITY = "infinity"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measure:
+class Measure(Record):
     """One measured number.
 
     Attributes:
@@ -31,19 +31,14 @@ class Measure:
         interval: Level and method of the interval.
     """
 
+    WHAT: ClassVar[str] = "a measure"
+
     name: str
     value: float
     low: float
     high: float
     num_examples: int
     interval: str
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Self:
-        return read_record(cls, data, what="a measure")
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
