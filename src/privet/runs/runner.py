@@ -128,16 +128,9 @@ def train(
         files.prepare()
         write_plan_and_recipe(recipe, plan, promised, files)
     run = _Run(
-        recipe=recipe,
-        plan=plan,
-        promised=promised,
-        files=files,
-        device=device,
-        split=split,
-        progress=progress or Silent(),
-        shows_unprotected=unprotected or recipe.is_public,
-        was_resumed=was_resumed,
-    )
+        recipe=recipe, plan=plan, promised=promised, files=files, device=device, split=split, was_resumed=was_resumed,
+        progress=progress or Silent(), shows_unprotected=unprotected or recipe.is_public,
+    )  # fmt: skip
     return run.run_to_end(should_stop)
 
 
