@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from privet.errors import DataError
-from privet.training.batching import fetch, split, tensors_of
+from privet.isolation.parts import tensors_of
+from privet.training.batching import split
+from privet.training.loading import fetch
 from privet.training.performance import Performance
 from privet.training.start import privatize
 from tests.training.tools import CPU, examples, flat, full_batch, losses_of, network, plain_sgd, poisson, run

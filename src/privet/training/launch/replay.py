@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from privet import checks
 from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.engine import NotTried, ReplayableEngine, RunningEngine
+from privet.isolation.parts import Structure, flattened
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
@@ -274,7 +274,7 @@ class Replay:
         self, batch: Any, size: int, limit: int, loss_function: LossFunction, rule: ClippingRule, into: ClippedSum
     ) -> Outcome | None:
         """Replay the batch if it was recorded; record it once it has been seen often enough."""
-        leaves, spec = pytree.tree_flatten(batch)
+        leaves, spec = flattened(batch)
         if self._has_given_up or not all(isinstance(leaf, Tensor) and leaf.shape[:1] == (size,) for leaf in leaves):
             return None
         shapes = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
@@ -321,7 +321,7 @@ class Replay:
         self,
         given: Sequence[Tensor],
         size: int,
-        spec: pytree.TreeSpec,
+        spec: Structure,
         limit: int,
         loss_function: LossFunction,
         rule: ClippingRule,
@@ -334,7 +334,7 @@ class Replay:
         needs_check = False
 
         def losses_of(leaves: Sequence[Tensor], inputs: Sequence[Tensor] = (), *, may_trace: bool = True) -> Tensor:
-            batch = pytree.tree_unflatten(leaves, spec)
+            batch = spec.filled(leaves)
             mark_batch(leaves)
             self.engine.begin(limit, inputs, may_trace=may_trace)
             return loss_function(*(batch if isinstance(batch, tuple | list) else (batch,)))
