@@ -221,7 +221,7 @@ def _fill(value: Any, keys: Sequence[Any], parts: Sequence[Any]) -> None:
 class _Dataclasses:
     """A dataclass, by its fields; what else an instance holds is not carried over."""
 
-    kind: type[Any]
+    kind: Any
     names: tuple[str, ...]
 
     @staticmethod

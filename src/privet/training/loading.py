@@ -133,7 +133,7 @@ class Workers:
         self._upcoming: Callable[[], Iterable[Indices]] = tuple  # nothing follows the present step
         self._device = device
         pins = performance.pin_memory and device.type == "cuda"
-        self._copies = torch.cuda.Stream(device) if pins else None
+        self._copies = torch.cuda.Stream(device) if pins else None  # type: ignore[no-untyped-call]
         self._parts: Iterator[Indices] = iter(())
         # What the workers were asked for, in order. None asks for nothing, or for what nobody waits for any more.
         self._in_flight: deque[Indices | None] = deque()
@@ -142,7 +142,7 @@ class Workers:
         already = set(multiprocessing.active_children())
         loader: DataLoader[Any] = DataLoader(
             Remote(reader=reader),  # type: ignore[arg-type]
-            batch_sampler=_Asked(self),
+            batch_sampler=_Asked(self),  # type: ignore[arg-type]
             collate_fn=as_it_is,
             num_workers=performance.workers,
             prefetch_factor=performance.prefetch,

@@ -76,7 +76,7 @@ class ArrayRows:
         return torch.from_numpy(np.asarray(self.array[indices]))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        array = self.array
+        array: Any = self.array
         # a part of a mapped array does not know where in the file it begins
         if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.filename is not None:
             order = "C" if array.flags.c_contiguous else "F"
