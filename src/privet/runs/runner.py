@@ -260,7 +260,9 @@ class _Run:
             dataset,
             self._plan,
             performance=Performance(
-                physical_batch_size=self._physical_batch_size(dataset), launch=fastest_for(self._device)
+                physical_batch_size=self._physical_batch_size(dataset),
+                launch=fastest_for(self._device),
+                workers=settings.workers,
             ),
             folder=self._files.folder,
             checkpoint_every=settings.checkpoint_every,

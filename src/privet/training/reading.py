@@ -9,7 +9,7 @@ import inspect
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -76,9 +76,9 @@ class ArrayRows:
         return torch.from_numpy(np.asarray(self.array[indices]))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        array: Any = self.array
+        array, base = self.array, cast(object, self.array.base)
         # a part of a mapped array does not know where in the file it begins
-        if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and array.filename is not None:
+        if isinstance(array, np.memmap) and isinstance(base, mmap.mmap) and array.filename is not None:
             order = "C" if array.flags.c_contiguous else "F"
             return _mapped_rows, (str(array.filename), array.dtype, array.offset, array.shape, order)
         return _array_rows, (np.asarray(array),)
