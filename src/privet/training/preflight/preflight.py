@@ -18,16 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from privet import checks
 from privet.errors import DataError, LossError, PrivetError, UnsupportedModel
 from privet.gradients.engines.support import check_model
 from privet.gradients.engines.trial import trials
+from privet.isolation.parts import leaves_of, tensors_of
 from privet.isolation.place import Cause, Fault
 from privet.isolation.prove import Finding, prove
 from privet.isolation.watch import Check, Evidence, Watch, mixes
-from privet.training.batching import tensors_of, without_search
+from privet.training.batching import without_search
 from privet.training.launch.recording import LossFunction
 from privet.training.preflight.agreeing import agree, gradients_agree
 from privet.training.preflight.equal_draws import EqualDraws
@@ -246,7 +246,7 @@ def _experiment(
 def _limits_of(program: _Program, made_up: MadeUpBatches, state: ModelState) -> Mapping[int, Limit]:
     """Return the integers that the program accepts; empty if it fails on zeros."""
     batch, limits = made_up.zeros(), Limits()
-    for number, leaf in enumerate(pytree.tree_leaves(batch)):
+    for number, leaf in enumerate(leaves_of(batch)):
         if not leaf.is_floating_point() and not leaf.is_complex():
             limits.follow(number, leaf)
     if limits.found:
