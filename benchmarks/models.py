@@ -81,11 +81,19 @@ class Tokens:
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """One model at one scale: constructor, data and batch size."""
+    """One model at one scale.
+
+    Attributes:
+        build: Constructs the model.
+        data: Its examples.
+        batch_size: Examples of one step.
+        build_still: Constructs the same model without random layers, whose sums can be compared; None if it has none.
+    """
 
     build: Callable[[], nn.Module]
     data: Data
     batch_size: int
+    build_still: Callable[[], nn.Module] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

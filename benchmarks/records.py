@@ -30,6 +30,10 @@ class Row:
         peak_bytes: Peak memory of one step above the memory held between steps; None where it cannot be measured.
         relative_error: Error of the clipped sum against a float64 loop; None if it was not compared.
         missing_parameters: Number of trained parameters that the clipped sum leaves out.
+        plain_error: Error of plain float32 autograd on the same examples, whose losses have the exact clipping factors.
+        reserved_bytes: Most memory that the allocator took for the contender, its weights and graphs included.
+        cold_seconds: Set-up and first step in a process that had done nothing else.
+        remarks: What privet logged while the contender was set up.
         ratio: Throughput over that of eager plain training in the same run.
         ratio_fastest: The same from the fastest rounds.
         ratio_same_option: Throughput over that of plain training with the same launch option.
@@ -53,6 +57,10 @@ class Row:
     peak_bytes: int | None = None
     relative_error: float | None = None
     missing_parameters: int | None = None
+    plain_error: float | None = None
+    reserved_bytes: int | None = None
+    cold_seconds: float | None = None
+    remarks: str = ""
     ratio: float | None = None
     ratio_fastest: float | None = None
     ratio_same_option: float | None = None
