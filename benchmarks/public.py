@@ -245,9 +245,10 @@ def _case(
 
 _PICTURES = Images(channels=3, side=224, num_classes=1000)
 _SMALL_PICTURES = Images(channels=3, side=32, num_classes=1000)
-_SENTENCES = Tokens(length=128, vocabulary=30000, num_classes=2)
+_SENTENCES = Tokens(length=128, vocabulary=30000, num_classes=2, first_id=4)
 _TEXT = Tokens(length=512, vocabulary=32000)
-_FEW_WORDS, _FEW_NEXT = Tokens(length=9, vocabulary=50, num_classes=2), Tokens(length=9, vocabulary=50)
+_FEW_WORDS = Tokens(length=9, vocabulary=50, num_classes=2, first_id=4)
+_FEW_NEXT = Tokens(length=9, vocabulary=50)
 _NO_DROPOUT = MappingProxyType({"dropout": 0.0})
 _NO_SKIPS = MappingProxyType({"path": 0.0})
 _SMALL_BERT = {

@@ -224,9 +224,10 @@ def measure_case(case: Case, options: Options, workers: Workers) -> tuple[Row, .
 def _first_step(worker: Worker, contender: str, options: Options) -> float | None:
     command = {"do": "first step", "contender": contender}
     try:
-        return float(worker.ask(command, options.limit * _CHECK_SHARE)["seconds"])
+        found: float | None = worker.ask(command, options.limit * _CHECK_SHARE)["seconds"]
     except WorkerFailed:  # the same session fails again where it is timed, and gives the reason there
         return None
+    return found
 
 
 def _rows(worker: Worker, command: dict[str, Any], seconds: float) -> tuple[tuple[Row, ...], str]:

@@ -69,8 +69,13 @@ class Measuring:
             case unknown:
                 raise ValueError(f"A worker knows 'first step', 'check' and 'time', got {unknown!r}.")
 
-    def first_step(self, contender: str) -> float:
-        """Return the seconds of set-up and first step."""
+    def first_step(self, contender: str) -> float | None:
+        """Return the seconds of set-up and first step; None if they fail, as they will again where they are timed."""
+        with suppress(Exception):
+            return self._first_step(contender)
+        return None
+
+    def _first_step(self, contender: str) -> float:
         model, batch = make(self._size, self._size.batch_size, device=self._device, seed=self._settings.seed)
         with self._precision.applied():
             start = now(self._device)
@@ -88,9 +93,7 @@ class Measuring:
             observe=lambda rows, is_last: _send_rows(send, rows, is_last=is_last),
         )
 
-    def time(
-        self, send: Send, contenders: list[str], rounds: int, seconds: float, warm_up: int, budget: float
-    ) -> None:
+    def time(self, send: Send, contenders: list[str], rounds: int, seconds: float, warm_up: int, budget: float) -> None:
         """Send the rows of all contenders, again and again as they grow."""
         plan = Plan(
             rounds=rounds,

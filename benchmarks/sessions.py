@@ -58,7 +58,9 @@ class RunningSession:
     def _begin(self, parts: Sequence[Batch]) -> None:
         choice, model = self._choice, self._model
         times = round(1 / choice.rate)
-        whole = [torch.cat(tensors).repeat(times, *[1] * (tensors[0].dim() - 1)) for tensors in zip(*parts, strict=True)]
+        whole = [
+            torch.cat(tensors).repeat(times, *[1] * (tensors[0].dim() - 1)) for tensors in zip(*parts, strict=True)
+        ]
         self._num_examples = sum(len(inputs) for inputs, _ in parts)
         room = math.ceil(4 * math.sqrt(self._num_examples * (1 - choice.rate)))
         plan = pv.Plan(

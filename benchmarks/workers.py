@@ -39,6 +39,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env=dict(environment),
+            bufsize=0,  # a command that its process did not take must not be sent again when the pipe is closed
         )
         self._unread = b""
 
