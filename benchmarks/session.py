@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from benchmarks.public import CASES, Case
 from benchmarks.records import Record, Row, with_ratios
 from benchmarks.session_table import session_markdown
 from benchmarks.session_worker import CONTENDERS
-from benchmarks.workers import Worker, WorkerFailed
+from benchmarks.workers import Worker, WorkerFailed, WorkerLate
 from privet.durable import STATE_VARIABLE
 
 _DEFAULT = (
@@ -196,22 +196,23 @@ def _workers(cases: Sequence[Case], options: Options, folder: Path) -> Iterator[
 
 def measure_case(case: Case, options: Options, workers: Workers) -> tuple[Row, ...]:
     """Return the rows of one model; a process that fails or is too slow leaves what it had found."""
-    start = time.monotonic()
     names, cold, checked = list(options.contenders), None, tuple[Row, ...]()
     sessions = [name for name in names if name.startswith("session")]
     with workers.take(case, "check") as worker:
+        start = _ready(worker)
         if sessions:
             cold = _first_step(worker, sessions[0], options)
         if options.check_examples:
             command = {"do": "check", "contenders": names, "examples": options.check_examples}
             left = options.limit * _CHECK_SHARE - (time.monotonic() - start)
             checked, _ = _rows(worker, command, left)
-    left = options.limit - (time.monotonic() - start)
+        left = options.limit - (time.monotonic() - start)
     command = {
         "do": "time", "contenders": names, "rounds": options.rounds, "seconds": options.seconds,
         "warm_up": options.warm_up, "budget": left,
     }  # fmt: skip
     with workers.take(case, "time") as worker:
+        _ready(worker)
         timed, failure = _rows(worker, command, left + _GRACE)
     timed = timed or tuple(_empty(case, name, options) for name in names)
     found = {row.contender: row for row in checked}
@@ -219,6 +220,13 @@ def measure_case(case: Case, options: Options, workers: Workers) -> tuple[Row, .
     rows = [replace(row, cold_seconds=cold) if sessions and row.contender == sessions[0] else row for row in rows]
     rows = [replace(row, cold_seconds=row.first_step_seconds) if row.contender == _PLAIN else row for row in rows]
     return with_ratios([replace(row, model=case.name) for row in rows], tolerance=TOLERANCE)
+
+
+def _ready(worker: Worker) -> float:
+    """Return the time at which a process is ready, or has failed: loading libraries counts for no limit."""
+    with suppress(WorkerFailed):  # it fails again, with the reason, at the first command
+        worker.wait()
+    return time.monotonic()
 
 
 def _first_step(worker: Worker, contender: str, options: Options) -> float | None:
@@ -241,6 +249,8 @@ def _rows(worker: Worker, command: dict[str, Any], seconds: float) -> tuple[tupl
             rows = tuple(Row(**{**row, "seconds": tuple(row["seconds"])}) for row in answer["rows"])
             if answer["is_last"]:
                 return rows, ""
+    except WorkerLate:
+        return rows, "TimeoutError: the process was ended at the limit of a model's time"
     except WorkerFailed as error:
         return rows, str(error)
 

@@ -21,10 +21,15 @@ Send = Callable[[Mapping[str, Any]], None]
 
 _CHUNK = 1 << 16
 _MAX_LINES = 8
+_LOAD_SECONDS = 300.0
 
 
 class WorkerFailed(RuntimeError):
-    """A process ended, or did not answer in time; the message says which, with the end of its error output."""
+    """A process ended, or did not answer in time; the message has the end of its error output."""
+
+
+class WorkerLate(WorkerFailed):
+    """A process did not answer in time."""
 
 
 class Worker:
@@ -42,6 +47,7 @@ class Worker:
             bufsize=0,  # a command that its process did not take must not be sent again when the pipe is closed
         )
         self._unread = b""
+        self._is_ready = False
 
     def __enter__(self) -> Self:
         return self
@@ -51,8 +57,14 @@ class Worker:
     ) -> None:
         self.end()
 
+    def wait(self) -> None:
+        """Wait until the process has loaded its libraries."""
+        if not self._is_ready:
+            self._line(_LOAD_SECONDS)
+            self._is_ready = True
+
     def tell(self, command: Mapping[str, Any]) -> None:
-        """Send a command."""
+        """Send a command, which is read when the process is ready."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(command).encode() + b"\n")
@@ -61,11 +73,16 @@ class Worker:
             raise WorkerFailed(self._reason("The process ended before it was told what to do")) from None
 
     def answer(self, seconds: float = float("inf")) -> dict[str, Any]:
-        """Wait for the next answer.
+        """Wait for the next answer; the time that the process needs to get ready does not count.
 
         Raises:
-            WorkerFailed: the process ended, or there is no answer after so many seconds.
+            WorkerFailed: the process ended.
+            WorkerLate: there is no answer after so many seconds.
         """
+        self.wait()
+        return self._line(seconds)
+
+    def _line(self, seconds: float) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
         assert self._process.stdout is not None
         while b"\n" not in self._unread:
@@ -73,7 +90,7 @@ class Worker:
                 selector.register(self._process.stdout, selectors.EVENT_READ)
                 left = deadline - time.monotonic()
                 if left <= 0 or not selector.select(None if left == float("inf") else left):
-                    raise WorkerFailed(self._reason(f"No answer within {seconds:.0f} s"))
+                    raise WorkerLate(self._reason(f"No answer within {seconds:.0f} s"))
             new = os.read(self._process.stdout.fileno(), _CHUNK)
             if not new:
                 self._process.wait()
@@ -111,5 +128,6 @@ def serve(handle: Callable[[dict[str, Any], Send], None]) -> None:
             channel.write(json.dumps(answer) + "\n")
             channel.flush()
 
+        send({"is_ready": True})
         for line in sys.stdin:
             handle(json.loads(line), send)

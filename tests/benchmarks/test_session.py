@@ -19,7 +19,7 @@ from benchmarks.public import CASES
 from benchmarks.records import Record, Row
 from benchmarks.session_table import session_markdown
 from benchmarks.session_worker import CONTENDERS, Measuring
-from benchmarks.workers import WorkerFailed
+from benchmarks.workers import WorkerFailed, WorkerLate
 from privet.models import count_parameters
 
 CPU = torch.device("cpu")
@@ -113,16 +113,22 @@ def test_the_command_measures_checks_and_writes_both_tables(tmp_path: Path) -> N
     assert len([line for line in shown.output.splitlines() if line.startswith("| mlp")]) == 4
 
 
+LATE = WorkerLate("No answer within 60 s")
+
+
 class Scripted:
     """A worker that sends what it is given, then fails."""
 
-    def __init__(self, answers: list[Mapping[str, Any]]) -> None:
-        self._answers = iter(answers)
+    def __init__(self, answers: list[Mapping[str, Any]], error: WorkerFailed) -> None:
+        self._answers, self._error = iter(answers), error
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
+        pass
+
+    def wait(self) -> None:
         pass
 
     def tell(self, command: Mapping[str, Any]) -> None:
@@ -131,15 +137,17 @@ class Scripted:
     def answer(self, seconds: float = 0.0) -> Mapping[str, Any]:
         for answer in self._answers:
             return answer
-        raise WorkerFailed("No answer within 60 s")
+        raise self._error
 
     def ask(self, command: Mapping[str, Any], seconds: float = 0.0) -> Mapping[str, Any]:
         return self.answer()
 
 
 class ScriptedWorkers:
-    def __init__(self, check: list[Mapping[str, Any]], time: list[Mapping[str, Any]]) -> None:
-        self._workers = {"check": Scripted(check), "time": Scripted(time)}
+    def __init__(
+        self, check: list[Mapping[str, Any]], time: list[Mapping[str, Any]], error: WorkerFailed = LATE
+    ) -> None:
+        self._workers = {"check": Scripted(check, error), "time": Scripted(time, error)}
 
     def take(self, case: object, job: str) -> Scripted:
         return self._workers[job]
@@ -160,13 +168,14 @@ def test_a_process_that_is_ended_keeps_the_rows_it_had_sent() -> None:
     workers = ScriptedWorkers([{"seconds": 3.0}, sent(checked)], growing)
     plain, ours, rival = session.measure_case(CASES["mlp"], OPTIONS, workers)  # type: ignore[arg-type]
     assert (plain.ratio, ours.ratio, ours.cold_seconds, ours.relative_error) == (1.0, 0.5, 3.0, 1e-7)
-    assert rival.failure == "No answer within 60 s"
+    assert rival.failure.startswith("TimeoutError")
 
 
 def test_a_process_that_sends_nothing_leaves_a_row_for_everyone_with_the_reason() -> None:
-    found = session.measure_case(CASES["mlp"], OPTIONS, ScriptedWorkers([], []))  # type: ignore[arg-type]
+    workers = ScriptedWorkers([], [], WorkerFailed("The process ended with status 1: no memory"))
+    found = session.measure_case(CASES["mlp"], OPTIONS, workers)  # type: ignore[arg-type]
     assert [row.contender for row in found] == list(OPTIONS.contenders)
-    assert {row.failure for row in found} == {"No answer within 60 s"}
+    assert {row.failure for row in found} == {"The process ended with status 1: no memory"}
 
 
 def test_a_sum_that_could_not_be_compared_does_not_hide_the_times() -> None:

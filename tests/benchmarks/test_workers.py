@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.workers import Worker, WorkerFailed
+from benchmarks.workers import Worker, WorkerFailed, WorkerLate
 
 PROGRAM = """
 import sys, time
@@ -41,12 +41,12 @@ def test_answers_come_in_order_and_what_is_printed_is_not_among_them(worker: Wor
 
 
 def test_a_process_that_ends_leaves_its_reason_and_takes_no_more_commands(worker: Worker) -> None:
-    with pytest.raises(WorkerFailed, match="(?s)status 1.*out of luck"):
+    with pytest.raises(WorkerFailed, match=r"(?s)status 1.*out of luck"):
         worker.ask({"do": "fail"})
     with pytest.raises(WorkerFailed):
         worker.ask({"do": "count", "times": 1})
 
 
 def test_a_process_that_does_not_answer_in_time_is_given_up(worker: Worker) -> None:
-    with pytest.raises(WorkerFailed, match="No answer within 0 s"):
+    with pytest.raises(WorkerLate, match="No answer within 0 s"):
         worker.ask({"do": "sleep"}, seconds=0.1)
