@@ -83,10 +83,15 @@ class NotTried(LoopError):
 
 
 class Present(NamedTuple):
-    """What :meth:`ReplayableEngine.add_present` returns. The norms are private."""
+    """What :meth:`ReplayableEngine.add_present` returns. The norms are private.
+
+    Attributes:
+        is_known: Whether the program was recognised: its calls of torch show everything that it does.
+    """
 
     norms: Tensor
     needs_check: bool
+    is_known: bool = False
 
 
 @runtime_checkable
