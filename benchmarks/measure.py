@@ -335,7 +335,7 @@ def _set_up(entry: _Entry, model: nn.Module, parts: Sequence[Batch], settings: S
 
 @contextlib.contextmanager
 def _logged() -> Iterator[list[str]]:
-    """Collect what privet logs within the block, without repetitions."""
+    """Collect what privet logs within the block, without repetitions: for instance why nothing is recorded."""
     found: list[str] = []
 
     class Collector(logging.Handler):
@@ -343,11 +343,14 @@ def _logged() -> Iterator[list[str]]:
             if (message := record.getMessage()) not in found:
                 found.append(message)
 
-    collector, logger = Collector(logging.WARNING), logging.getLogger("privet")
+    collector, logger = Collector(logging.INFO), logging.getLogger("privet")
+    level = logger.level
     logger.addHandler(collector)
+    logger.setLevel(logging.INFO)
     try:
         yield found
     finally:
+        logger.setLevel(level)
         logger.removeHandler(collector)
 
 

@@ -197,6 +197,7 @@ def test_a_rival_with_wrong_sums_is_not_the_best_rival() -> None:
         assert summary.split(" | ")[7] == best
 
 
+@pytest.mark.filterwarnings("ignore")  # of libraries about each other
 @pytest.mark.parametrize("name", SIZES)
 def test_a_public_model_has_its_published_number_of_parameters(name: str) -> None:
     needs_its_library(name)
@@ -206,6 +207,7 @@ def test_a_public_model_has_its_published_number_of_parameters(name: str) -> Non
     assert count_parameters(model) > 0
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_tiny_public_model_without_random_layers_gives_the_same_losses_twice(name: str) -> None:
     needs_its_library(name)
