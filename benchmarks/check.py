@@ -69,7 +69,8 @@ def plain_error(model: nn.Module, batch: Batch, truth: Truth) -> float:
     named = [(name, value) for name, value in copied.named_parameters() if value.requires_grad]
     losses = losses_of(copied(batch[0]), batch[1])
     weighted = (losses * torch.tensor(truth.factors, dtype=losses.dtype, device=losses.device)).sum()
-    found = torch.autograd.grad(weighted, [value for _, value in named], allow_unused=True)
+    values = [value for _, value in named]
+    found: tuple[Tensor | None, ...] = torch.autograd.grad(weighted, values, allow_unused=True)
     pairs = zip(named, found, strict=True)
     return _distance({name: value for (name, _), value in pairs if value is not None}, truth)
 

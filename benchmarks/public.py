@@ -167,9 +167,9 @@ def _gpt2(*, dropout: float = 0.1, **settings: Any) -> nn.Module:
     return Logits(_hf("GPT2Config", "GPT2LMHeadModel", use_cache=False, **rates, **settings), ("position_ids",))
 
 
-def _t5_encoder(*, dropout: float = 0.1, num_classes: int = 2, **settings: Any) -> nn.Module:
-    encoder = _hf("T5Config", "T5EncoderModel", dropout_rate=dropout, **settings)
-    return EncoderClassifier(encoder, encoder.config.d_model, num_classes)
+def _t5_encoder(*, dropout: float = 0.1, width: int = 512, **settings: Any) -> nn.Module:
+    encoder = _hf("T5Config", "T5EncoderModel", dropout_rate=dropout, d_model=width, **settings)
+    return EncoderClassifier(encoder, width, num_classes=2)
 
 
 def _deit(**settings: Any) -> nn.Module:
@@ -320,7 +320,7 @@ _PUBLIC = (
     _case(
         "t5_encoder", "encoder of T5-small of transformers with a classifier, 35M parameters, 128 tokens",
         _t5_encoder, _SENTENCES, batches=(64, 2),
-        tiny={"vocab_size": 50, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2},
+        tiny={"vocab_size": 50, "width": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2},
         tiny_data=_FEW_WORDS, still=_NO_DROPOUT,
     ),
     _case(

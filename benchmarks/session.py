@@ -38,7 +38,7 @@ from privet.durable import STATE_VARIABLE
 
 _DEFAULT = (
     "non_private,session,session_eager,session_graph,session_random,"
-    "opacus_hooks,opacus_functorch,opacus_ghost,opacus_ew,fastdp,fastdp_origin"
+    "opacus_hooks,opacus_ghost,opacus_ew,fastdp,fastdp_origin,opacus_functorch"
 )
 _PLAIN = "non_private"
 _LIBRARIES = ("transformers", "torchvision", "peft", "opacus", "fastDP")

@@ -69,9 +69,9 @@ def _summary(rows: Sequence[Row]) -> list[str]:
         *(_share(found.get(name)) for name in _SESSIONS),
         "" if best is None else f"{_number(best.ratio, 2)} ({best.contender})",
         _over(best.median_seconds if best else None, ours.median_seconds if ours and ours.ran else None),
-        _over(ours and ours.peak_bytes, plain and plain.peak_bytes),
-        _over(ours and ours.reserved_bytes, plain and plain.reserved_bytes),
-        _difference(ours and ours.cold_seconds, plain and plain.cold_seconds),
+        _over(ours.peak_bytes if ours else None, plain.peak_bytes if plain else None),
+        _over(ours.reserved_bytes if ours else None, plain.reserved_bytes if plain else None),
+        _difference(ours.cold_seconds if ours else None, plain.cold_seconds if plain else None),
         "" if ours is None or ours.relative_error is None else _error(ours),
         "" if ours is None or ours.plain_error is None else f"{ours.plain_error:.0e}",
     ]
