@@ -17,10 +17,11 @@ import click
 import torch
 
 from benchmarks.check import TOLERANCE
+from benchmarks.clocks import clock_for
 from benchmarks.contenders import OURS, Contender, Settings
 from benchmarks.growth import axes, draw, grow
 from benchmarks.machine import Precision, ceilings, environment, use_arena
-from benchmarks.measure import Plan, check_only, clock_for, measure
+from benchmarks.measure import Plan, check_only, measure
 from benchmarks.models import WORKLOADS, Scale
 from benchmarks.names import pick
 from benchmarks.records import Record, Row, markdown

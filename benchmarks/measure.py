@@ -15,82 +15,21 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.check import TOLERANCE, judge, plain_error, true_clipped_sum
+from benchmarks.clocks import Clock
 from benchmarks.contenders import Contender, NoClippedSum, Option, Running, Settings
 from benchmarks.machine import Precision
 from benchmarks.models import Batch, Size, Workload
-from benchmarks.pairs import seconds
 from benchmarks.records import Row, with_ratios
 
 _MIN_ROUNDS = 3
 _MAX_REASON = 300
 _SECOND_TIME = "second time"
-
-
-class Clock(Protocol):
-    """A clock for a function."""
-
-    def seconds(self, work: Callable[[], None]) -> float:
-        """Return the duration of a call, including all work that it launched."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessClock:
-    """Processor time of this process: independent of other processes, correct only for one thread."""
-
-    def seconds(self, work: Callable[[], None]) -> float:
-        start = time.process_time()
-        work()
-        return time.process_time() - start
-
-
-@dataclass(frozen=True, kw_only=True)
-class WallClock:
-    """Elapsed time, for several threads."""
-
-    def seconds(self, work: Callable[[], None]) -> float:
-        start = time.perf_counter()
-        work()
-        return time.perf_counter() - start
-
-
-@dataclass(frozen=True, kw_only=True)
-class CudaClock:
-    """Events on the current stream, synchronised before and after."""
-
-    def seconds(self, work: Callable[[], None]) -> float:
-        begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
-        begin.record()
-        work()
-        end.record()
-        torch.cuda.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3
-
-
-@dataclass(frozen=True, kw_only=True)
-class ElapsedClock:
-    """Elapsed time until the device is idle again, from when it is idle: what a user waits for."""
-
-    device: torch.device
-
-    def seconds(self, work: Callable[[], None]) -> float:
-        return seconds(work, self.device)
-
-
-def clock_for(device: torch.device, *, num_threads: int) -> Clock:
-    """Return the right clock for a device."""
-    if device.type == "cuda":
-        return CudaClock()
-    return ProcessClock() if num_threads == 1 else WallClock()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,10 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler, which measures 
 import click
 import torch
 
+from benchmarks.clocks import ElapsedClock
 from benchmarks.contenders import Contender, NonPrivate, NonPrivateGraph, Settings
 from benchmarks.machine import Precision
-from benchmarks.measure import ElapsedClock, Plan, check_only, make, measure
+from benchmarks.measure import Plan, check_only, make, measure
 from benchmarks.models import Scale
 from benchmarks.pairs import now
 from benchmarks.public import CASES, Case
