@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -34,6 +35,7 @@ from privet.training.batching import (
     split,
     tensors_of,
     with_gradients,
+    without_search,
 )
 from privet.training.launch.memory import NotFinite
 from privet.training.launch.replay import Launcher
@@ -210,19 +212,19 @@ class LogicalBatch:
             waiting: dict[Family, tuple[Any, int, Draws]] = {}
             for rows, size in pieces:
                 draws = Draws.now(how.device)
-                with watch.running():
+                with watch.running(), without_search() if self._is_cut else nullcontext():
                     yield rows, size, False
                 if watch.latest is not None and not watch.latest.is_compared and has_rows(rows, size):
                     waiting[watch.latest] = (rows, size, draws)
             for family, (rows, size, draws) in waiting.items():
                 for repeated, wanted in resized(rows, size, limit=limit):
                     if not family.is_compared:
-                        with watch.probing(family), draws.again():
+                        with watch.probing(family), draws.again(), without_search():
                             yield repeated, wanted, True
             # the program for one example says nothing of those for several
             if is_first and has_rows(batch, 1):
                 for repeated, wanted in resized(batch, 1, limit=limit):
-                    with draws.again():
+                    with draws.again(), without_search():
                         yield repeated, wanted, True
 
     def add_clipped(self, losses: Tensor) -> None:
