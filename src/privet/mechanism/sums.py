@@ -88,6 +88,27 @@ class ClippedSum:
 
 
 @dataclass(kw_only=True, eq=False)
+class Views:
+    """Views of a flat vector, one for each parameter in its shape, made once for the same memory.
+
+    Guarantee: every view that is handed out begins where its parameter begins in the vector, also if one was moved.
+    """
+
+    layout: Layout
+    _flat: Tensor | None = None
+    _parts: Sequence[Tensor] = ()
+    _addresses: Sequence[int] = ()
+
+    def of(self, flat: Tensor) -> Sequence[Tensor]:
+        """Return the views of a vector, in the order of the layout."""
+        if flat is not self._flat or [part.data_ptr() for part in self._parts] != self._addresses:
+            cut = zip(flat.split(self.layout.sizes), self.layout.shapes, strict=True)
+            self._flat, self._parts = flat, tuple(part.view(shape) for part, shape in cut)
+            self._addresses = [part.data_ptr() for part in self._parts]
+        return self._parts
+
+
+@dataclass(kw_only=True, eq=False)
 class PrivateSum:
     """A clipped sum after noise, with an event built from the noise and the bound that were really used.
 
@@ -104,7 +125,12 @@ class PrivateSum:
     noise_std: float | None = None
 
     def write_gradients(
-        self, parameters: Sequence[Parameter], *, divisor: float, divided: Quotient = operator.truediv
+        self,
+        parameters: Sequence[Parameter],
+        *,
+        divisor: float,
+        divided: Quotient = operator.truediv,
+        views: Views | None = None,
     ) -> None:
         """Set each parameter's ``.grad`` to its part of the sum over ``divisor``.
 
@@ -112,6 +138,7 @@ class PrivateSum:
             parameters: In the order of the layout.
             divisor: The divisor of the sum.
             divided: Computes the quotient, which must not be a view of the sum; by default in new memory each time.
+            views: Those of the memory of the quotient, where it is the same each time.
 
         Guarantee:
             ``divisor`` is a public constant of the plan. Dividing by the actual number of sampled examples would reveal
@@ -120,6 +147,6 @@ class PrivateSum:
         """
         if type(divisor) is not float or not 0 < divisor < math.inf:
             divisor = checks.positive("divisor", divisor)
-        gradients = divided(self.flat, divisor)
-        for parameter, where, shape in zip(parameters, self.layout.slices, self.layout.shapes, strict=True):
-            parameter.grad = gradients[where].view(shape).to(parameter.dtype)
+        gradients = (views or Views(layout=self.layout)).of(divided(self.flat, divisor))
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient if gradient.dtype == parameter.dtype else gradient.to(parameter.dtype)

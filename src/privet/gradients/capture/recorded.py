@@ -123,6 +123,7 @@ class Use:
     node_before: Any = None  # the node of that argument before
     handle: RemovableHandle | None = None
     is_heard: bool = False  # whether the last backward pass reached it
+    heard_version: int = 0  # how often the output gradient had been written to when it arrived
     number: int = -1  # among the uses of its forward pass
 
     @property
@@ -138,8 +139,24 @@ class Use:
         """Receive the gradient of the output when a backward pass computes it."""
         self.handle = output.register_hook(self._hear)  # type: ignore[no-untyped-call]
 
+    def check_unchanged(self) -> None:
+        """Refuse inputs, or an output gradient, that were changed in place since they were noted.
+
+        Raises:
+            UnsupportedModel: naming the operation.
+        """
+        is_kept = self.out_grad is None or self.out_grad._version == self.heard_version
+        for tensor, version in self.versions:
+            is_kept = is_kept and tensor._version == version
+        if not is_kept:
+            raise UnsupportedModel(
+                f"An input of operation '{self.name}' was changed in place after the operation used it, so its "
+                "gradient can no longer be formed. Replace the in-place operation that follows by its ordinary form."
+            )
+
     def _hear(self, gradient: Tensor | None) -> None:
         self.out_grad, self.is_heard = gradient, True
+        self.heard_version = 0 if gradient is None else gradient._version
         if self.receive is not None and gradient is not None:
             self.receive(self)
 

@@ -292,3 +292,9 @@ RULES: Mapping[Function, Rule] = {
     torch.tile: repeat,
 }
 """Rules by operation. A session may extend a copy; this table never changes."""
+
+ROW_WISE: frozenset[Rule] = frozenset([linear, convolution, layer_norm, rms_norm, group_norm])
+"""Rules that look at the rows of the examples and at shapes, never at the numbers of a parameter.
+
+Uses of equal shape may be handed to such a rule as one use with more examples.
+"""
