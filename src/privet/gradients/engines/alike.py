@@ -19,8 +19,8 @@ from privet.gradients.capture.recorded import Use, is_batch, tensors_in
 from privet.gradients.rules.example_axis import ExampleAxis
 from privet.gradients.rules.rule_tools import Rule
 
-# Uses with more numbers than the first (inputs and outputs of all examples) are worth a call of their own; together, uses
-# hold at most as many as the second before their gradients are formed and they are let go of.
+# Uses with more numbers than the first (inputs and outputs of all examples) are worth a call of their own. Together, uses
+# hold at most the second number before their gradients are formed and they are let go of.
 _SMALL, _SMALL_ON_DEVICE = 1 << 15, 1 << 18
 _TOGETHER, _TOGETHER_ON_DEVICE = 1 << 19, 1 << 22
 

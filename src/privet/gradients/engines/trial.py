@@ -98,6 +98,7 @@ class Trial:
         if not wanted:
             return ()
         for use, place in zip(self.uses, itertools.count()):
+            use.listen_at_node()
             use.receive = functools.partial(self._inspect, place, absent)
         try:
             found: Sequence[Tensor | None] = torch.autograd.grad(loss, wanted, retain_graph=True, allow_unused=True)
