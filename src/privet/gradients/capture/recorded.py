@@ -320,15 +320,15 @@ def send_back(
         use.out_grad, use.receive, use.is_heard, use.number = None, receive, False, number
         if use.edge is None:
             continue
-        if use.handle is None and use.output_shape.numel() <= most:
-            awaited.append(use)
-            continue
-        use.listen_at_node()
         if is_root:
             edges.append(use.edge)
-    if edges or awaited:
-        edges = [*(use.edge for use in awaited), *edges]
-        found = torch.autograd.grad(loss, edges, retain_graph=keep_graph, allow_unused=True)
+        if use.handle is None and use.output_shape.numel() <= most:
+            awaited.append(use)
+        else:
+            use.listen_at_node()
+    if edges:
+        ends = [*(use.edge for use in awaited), *edges]
+        found = torch.autograd.grad(loss, ends, retain_graph=keep_graph, allow_unused=True)  # type: ignore[arg-type]
         with torch.no_grad():
             for use, gradient in zip(reversed(awaited), reversed(found[: len(awaited)]), strict=True):
                 if gradient is not None:

@@ -255,14 +255,18 @@ class Clipper:
             return
         rows = part if isinstance(part, SomeRows) else None
         part = part.part if isinstance(part, SomeRows) else part
-        found = self._known.get(position)
-        if rows is not None or found is None or found.form is not type(part) or found.shape != part.shape_key:
-            choice = self._planner.choose(part, alike=None if rows is None else rows.planned_as)
-            found = Measurement(form=type(part), shape=part.shape_key, choice=choice)
+        found = self._measurement(position, part, alike=None if rows is None else rows.planned_as)
         self.measured[position] = found
         squares, kept = found.choice.strategy.measure(part)
         self._squares[self._into.layout.groups[position]].append(squares)
         self._kept[position] = kept if rows is None else replace(rows, part=kept)
+
+    def _measurement(self, position: int, part: PerExample, *, alike: Hashable | None = None) -> Measurement:
+        """Return how the norms of a parameter's gradients are measured: as before, if they are what they were."""
+        found, shape = self._known.get(position), part.shape_key
+        if alike is not None or found is None or found.form is not type(part) or found.shape != shape:
+            found = Measurement(form=type(part), shape=shape, choice=self._planner.choose(part, alike=alike))
+        return found
 
     @property
     def takes_layers(self) -> bool:
@@ -280,9 +284,7 @@ class Clipper:
             rows = part.gradients.reshape(*shape, -1).transpose(0, 1).flatten(1).to(self._into.flat.dtype)
             self._small[group].append((positions, rows))
             return
-        found = self._known.get(positions[0])
-        if found is None or found.form is not type(part) or found.shape != part.shape_key:
-            found = Measurement(form=type(part), shape=part.shape_key, choice=self._planner.choose(part))
+        found = self._measurement(positions[0], part)
         self.measured.update(dict.fromkeys(positions, found))
         squares, kept = found.choice.strategy.measure(part)
         sizes = None if squares.sizes is None else squares.sizes.view(shape)
