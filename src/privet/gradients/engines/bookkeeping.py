@@ -49,6 +49,8 @@ from privet.mechanism.sums import ClippedSum
 Signature = tuple[tuple[Function, ...], tuple[tuple[str, tuple[ExampleAxis, ...]], ...]]
 """Distinguishes programs: every operation on the examples, and the possible example axes at each use of parameters."""
 
+# Devices on which the host runs ahead: asking them for a number means waiting.
+_ASYNCHRONOUS = frozenset(["cuda", "mps", "xpu"])
 # Number of trials for a program whose examples never come as leaves.
 _TRIALS_WITHOUT_LEAVES = 2
 # A model with more programs than the first number (one that skips layers at random, say) always gets its examples as
@@ -95,6 +97,8 @@ class RunningBookKeeping:
     _tried_without_leaves: Counter[Signature] = field(default_factory=Counter)
     _has_leaves: bool = False
     _can_repeat: bool = False
+    _may_defer: bool = False
+    _unread: list[Tensor] = field(default_factory=list)  # on the device: whether sums that nobody looked at are sound
     _met_new_program: bool = False
     _expansions: dict[int, bool] = field(default_factory=dict)
     _warmup: KernelWarmup | None = None
@@ -109,8 +113,9 @@ class RunningBookKeeping:
         return is_first or self._met_new_program or len(self._programs) > _FEW_PROGRAMS
 
     def begin(
-        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True
-    ) -> None:
+        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True,
+        may_defer: bool = False,
+    ) -> None:  # fmt: skip
         """Enter the capture mode; it stays on until the losses come back."""
         if self._capture is not None:
             raise LoopError(
@@ -118,7 +123,7 @@ class RunningBookKeeping:
             )
         check_parameter_hooks(self.parameters, self.layout)
         self._inputs, self._has_leaves = inputs, self.wants_input_gradients or bool(inputs)
-        self._can_repeat = can_repeat
+        self._can_repeat, self._may_defer = can_repeat, may_defer
         follows = self.wants_input_gradients and self.planner.plain_bytes is None
         self._capture = Capture(
             self._sources, batch_size, self._expansions,
@@ -131,6 +136,10 @@ class RunningBookKeeping:
         capture, self._capture = self._capture, None
         if capture is not None:
             capture.close().release()
+
+    def all_finite(self) -> bool:
+        unread, self._unread = self._unread, []
+        return not unread or bool(torch.stack(unread).all())
 
     def close(self) -> None:
         self.abandon()
@@ -189,11 +198,15 @@ class RunningBookKeeping:
             return self._add_examined(losses, recording, proof, rule, into, present)
         self.watch.check_numbers(proof)
         clipper = Clipper(
-            into, recording.batch_size, self.planner, present=present, known=prepared.measured, places=self._places
-        )
+            into, recording.batch_size, self.planner, present=present, known=prepared.measured, places=self._places,
+            defers=self._may_defer and losses.device.type in _ASYNCHRONOUS,
+        )  # fmt: skip
         self._collect(losses, recording, prepared, clipper)
         with torch.no_grad():
-            return Present(clipper.finish(rule), clipper.needs_check)
+            norms = clipper.finish(rule)
+        if clipper.is_finite is not None:
+            self._unread.append(clipper.is_finite)
+        return Present(norms, clipper.needs_check)
 
     def _add_examined(
         self, losses: Tensor, recording: Recording, proof: Proof, rule: ClippingRule, into: ClippedSum,

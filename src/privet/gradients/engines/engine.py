@@ -47,11 +47,14 @@ class RunningEngine(Protocol):
         ...
 
     def begin(
-        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True
-    ) -> None:
+        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True,
+        may_defer: bool = False,
+    ) -> None:  # fmt: skip
         """Watch the forward pass of one physical batch of this many examples; ``inputs`` are its gradient leaves.
 
         With ``can_repeat`` :meth:`add_clipped` may raise :class:`NewProgram` to ask for the same batch as leaves.
+        With ``may_defer`` it need not wait for a device to learn whether all gradients are finite: the sum may be used
+        only if :meth:`all_finite` holds in the end.
         Without ``may_trace`` a program that was not proven before is not proven now, and not added.
         """
         ...
@@ -63,6 +66,13 @@ class RunningEngine(Protocol):
             ``into.flat`` moves by the sum over examples of factor times gradient, each term within
             ``into.sensitivity``. An example with a non-finite gradient adds exactly zero. ``p.grad`` is not touched.
             The norms are private.
+        """
+        ...
+
+    def all_finite(self) -> bool:
+        """Whether all gradients were finite that :meth:`add_clipped` added unseen since this was asked last.
+
+        If not, the sums that they were added to are to be thrown away. Waits for the device.
         """
         ...
 
@@ -214,7 +224,7 @@ class Clipper:
     def __init__(
         self, into: ClippedSum, batch_size: int, planner: Planner, *,
         present: Tensor | None = None, known: Mapping[int, Measurement] = MappingProxyType({}),
-        places: SumPlaces | None = None,
+        places: SumPlaces | None = None, defers: bool = False,
     ) -> None:  # fmt: skip
         """Start with nothing taken.
 
@@ -226,8 +236,10 @@ class Clipper:
             known: What the planner chose in an earlier batch of the same program, by position; it is not asked again
                 for gradients of the same form and shape.
             places: Where the parameters lie in the sum, if sums of the same layout were added to before.
+            defers: Whether the caller asks ``is_finite`` in the end, and throws the sum away unless it holds.
         """
-        self._present, self._known = present, known
+        self._present, self._known, self._defers = present, known, defers
+        self.is_finite: Tensor | None = None  # on the device: whether the sum of deferred batches is sound
         self._into, self._planner = into, planner
         self._places = places or SumPlaces(layout=into.layout)
         self._limit = self._POOLED_ON_PROCESSOR if into.flat.device.type == "cpu" else self._POOLED
@@ -367,7 +379,11 @@ class Clipper:
             # roots of finite squares are far from overflow, so their sum is finite if each of them is
             total = norms[:, 0] if norms.shape[1] == 1 else norms.sum(1)
             return (total < math.inf).logical_and_(self._present).logical_not_()
-        if math.isfinite(float(norms.sum())):  # one number: not finite if any norm is not
+        total = norms.sum()  # one number: not finite if any norm is not
+        if self._defers:
+            self.is_finite = total.isfinite()
+            return None
+        if math.isfinite(float(total)):
             return None
         return norms.isfinite().all(1).logical_not_()
 
