@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -243,7 +243,9 @@ class RunningBookKeeping:
             planner=self.planner,
         )
         is_kept = trial is None and proof.known is not None and recording.follower.tracer is None
-        alike = prepared.alike_in(recording, self.layout) if is_kept else ()
+        following = replace(prepared) if is_kept else None  # what is foreseen holds from the next run on
+        if following is not None:
+            following.bind(recording, self.layout)
         clipper = Clipper(into, size, self.planner, present=present)
         with followed(recording.follower, self.watch):
             self._collect(losses, recording, prepared, clipper, keep_graph=trial is not None)
@@ -253,10 +255,9 @@ class RunningBookKeeping:
                 runs_user_code = bool(recording.follower.has_hooks or recording.follower.nodes)
                 self._check_sums(trial, norms, clipper, into, is_linear=not runs_user_code)
                 self._remember(trial, recording, remembered)
-            elif is_kept and proof.known is not None:
-                prepared.measured, prepared.revision = clipper.measured, self.planner.revision
-                prepared.join(alike)
-                proof.known.prepared = prepared
+            elif following is not None and proof.known is not None:
+                following.measured, following.revision = clipper.measured, self.planner.revision
+                proof.known.prepared = following
             return Present(norms, clipper.needs_check)
 
     def _collect(

@@ -244,6 +244,8 @@ class Clipper:
         self._places = places or SumPlaces(layout=into.layout)
         self._limit = self._POOLED_ON_PROCESSOR if into.flat.device.type == "cpu" else self._POOLED
         self._batch_size = batch_size
+        # layers are taken together in plain units, without a mask, one batch after the other
+        self.takes_layers = present is None and into.frame is None and into.keep is None and into.squares is None
         self._squares: defaultdict[int, list[Squares]] = defaultdict(list)  # by group
         self._kept: dict[int, PerExample] = {}
         self._layers: list[tuple[Sequence[int], PerExample]] = []  # several parameters' gradients in one form
@@ -255,8 +257,12 @@ class Clipper:
         # whether an example that is not finite would corrupt the sum, because removing it would cost too much
         self.needs_check = False
 
-    def take(self, position: int, part: PerExample) -> None:
-        """Measure the gradients of the parameter at ``position`` of the layout. Each parameter is taken once."""
+    def take(self, position: int, part: PerExample, *, is_foreseen: bool = False) -> None:
+        """Measure the gradients of the parameter at ``position`` of the layout. Each parameter is taken once.
+
+        ``is_foreseen`` if their form and shape are those of the batch in which the norms were measured as is known.
+        """
+        given = part
         if self._into.frame is not None:
             part = rescaled(part, self._into.frame.factors[position], self._into.layout.shapes[position])
         if self._into.keep is not None:
@@ -267,7 +273,9 @@ class Clipper:
             return
         rows = part if isinstance(part, SomeRows) else None
         part = part.part if isinstance(part, SomeRows) else part
-        found = self._measurement(position, part, alike=None if rows is None else rows.planned_as)
+        found = self._known.get(position) if is_foreseen and part is given else None
+        if found is None:
+            found = self._measurement(position, part, alike=None if rows is None else rows.planned_as)
         self.measured[position] = found
         squares, kept = found.choice.strategy.measure(part)
         self._squares[self._into.layout.groups[position]].append(squares)
@@ -279,12 +287,6 @@ class Clipper:
         if alike is not None or found is None or found.form is not type(part) or found.shape != shape:
             found = Measurement(form=type(part), shape=shape, choice=self._planner.choose(part, alike=alike))
         return found
-
-    @property
-    def takes_layers(self) -> bool:
-        """Whether layers may be taken together: in plain units, without a mask, one batch after the other."""
-        into = self._into
-        return self._present is None and into.frame is None and into.keep is None and into.squares is None
 
     def take_layers(self, positions: Sequence[int], part: PerExample) -> None:
         """Measure the gradients of several parameters of one shape and one clipping group.

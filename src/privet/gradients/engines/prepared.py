@@ -15,6 +15,7 @@ from privet.gradients.engines.support import quiet_vmap
 from privet.gradients.forms.joining import joined
 from privet.gradients.forms.per_example import Explicit, PerExample
 from privet.gradients.norms.planner import Planner
+from privet.gradients.rules.bound_rules import Bound, bound
 from privet.gradients.rules.example_axis import ExampleAxis
 from privet.gradients.rules.layer_rules import ROW_WISE
 from privet.gradients.rules.rule_tools import Rule, resolved
@@ -34,6 +35,7 @@ class Prepared:
         planner: Which planner was asked, and which revision of its choices holds.
         measured: How the norms of each parameter's gradients are measured.
         alike: For each use the uses that are handled together with it, if there are any.
+        bound: For each use its rule bound to it, if it is handled alone and can be.
     """
 
     axes: Sequence[ExampleAxis]
@@ -45,22 +47,23 @@ class Prepared:
     revision: int = -1
     measured: Mapping[int, Measurement] = field(default_factory=dict)
     alike: Sequence[Alike | None] = ()
+    bound: Sequence[Bound | None] = ()
 
-    def alike_in(self, recording: Recording, layout: Layout) -> Sequence[Alike]:
-        """Find the uses that can be handled together from the next run on; asked before any of them is released."""
-        if recording.batch_size == 1:  # any axis of length one may have been taken for that of a single example
-            return ()
+    def bind(self, recording: Recording, layout: Layout) -> None:
+        """Prepare the next runs: before the uses are released, and for those that follow the first one."""
+        size = recording.batch_size
+        if size == 1:  # any axis of length one may have been taken for that of a single example
+            return
 
         def may_join(use: Use, rule: Rule) -> bool:
             is_plain = not any(source.derived or source.undo is not None for source in use.sources)
             return rule in ROW_WISE and is_plain and all(self.num_uses[place] == 1 for place in use.positions)
 
-        return alike_in(recording.uses, self.axes, self.rules, may_join, layout.groups)
-
-    def join(self, alike: Sequence[Alike]) -> None:
-        """Handle uses together."""
-        by_number = {number: some for some in alike for number in some.numbers}
+        found = alike_in(recording.uses, self.axes, self.rules, may_join, layout.groups)
+        by_number = {number: some for some in found for number in some.numbers}
         self.alike = [by_number.get(number) for number in range(len(self.shapes))]
+        plain = zip(recording.uses, self.rules, self.axes, self.alike, strict=True)
+        self.bound = [bound(use, rule, axis, size) if some is None else None for use, rule, axis, some in plain]
 
     def fits(self, recording: Recording, planner: Planner) -> bool:
         """Whether a recognised forward pass can be handled in this way: shapes and the planner's choices still hold."""
@@ -84,12 +87,9 @@ class Collector:
     _waiting: dict[int, list[PerExample]] = field(default_factory=dict)  # of parameters that are used more than once
     _derived: list[tuple[Source, PerExample]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.joins = bool(self.prepared.alike) and self.clipper.takes_layers
-
     def receive(self, use: Use) -> None:
         """Apply the rule of a use whose output gradient has arrived, unless it waits for others of its shape."""
-        alike = self.prepared.alike[use.number] if self.joins else None
+        alike = self.prepared.alike[use.number] if self.prepared.alike and self.clipper.takes_layers else None
         if alike is None:
             self._take(use)
             return
@@ -102,6 +102,17 @@ class Collector:
     def _take(self, use: Use) -> None:
         """Apply the rule of a use, then let go of its tensors."""
         use.check_unchanged()
+        number = use.number
+        known = self.prepared.bound[number] if self.prepared.bound else None
+        formed = None if known is None else known.form(use)
+        if formed is None:
+            self._take_by_rule(use)
+        else:
+            for position, part in formed:
+                self._hand_on(position, part, is_foreseen=True)
+        use.release()  # the clipper has what the sum needs; the rest of the layer's inputs is freed
+
+    def _take_by_rule(self, use: Use) -> None:
         rule, axis = self.prepared.rules[use.number], self.prepared.axes[use.number]
         for operand in rule(use, axis, self.batch_size):
             source, part = operand if operand[0].undo is None else resolved(*operand)
@@ -109,11 +120,14 @@ class Collector:
                 self._derived.append((source, part))
             else:
                 (position,) = source.parameters
-                if self.prepared.num_uses[position] == 1:
-                    self.clipper.take(position, part)
-                else:
-                    self._waiting.setdefault(position, []).append(part)
-        use.release()  # the clipper has what the sum needs; the rest of the layer's inputs is freed
+                self._hand_on(position, part)
+
+    def _hand_on(self, position: int, part: PerExample, *, is_foreseen: bool = False) -> None:
+        """Hand gradients to the clipper, unless the parameter is used elsewhere, too."""
+        if self.prepared.num_uses[position] == 1:
+            self.clipper.take(position, part, is_foreseen=is_foreseen)
+        else:
+            self._waiting.setdefault(position, []).append(part)
 
     def _take_together(self, alike: Alike, uses: list[Use]) -> None:
         """Apply the rule of uses of one shape once, as to one use with more examples."""
