@@ -3,8 +3,8 @@
     python -m benchmarks.eager --rounds 40 --json-file runs/eager.json
     python -m benchmarks.eager --profile
 
-Plain steps, private steps with ``step.accumulate`` and private steps in an explicit loop alternate in one process, on one
-thread; the least and the median processor time of each are reported.
+Plain steps, private steps with ``step.accumulate`` and private steps in an explicit loop alternate in one process, on
+one thread; the least and the median processor time of each are reported.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from privet.errors import LoopError
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
 from privet.mechanism.noise import FixedNoise
-from privet.mechanism.sums import ClippedSum, Views
+from privet.mechanism.sums import ClippedSum, PartViews
 from privet.training.launch.replay import CudaGraph, Eager, Launch
 from privet.training.optimizers import DPAdam
 from privet.training.randomness import Streams
@@ -42,7 +42,7 @@ def _updates(
         source=Streams.new(torch.device(device), seed=0).noise,
         parameters=list(model.parameters()),
         memory=torch.zeros_like(flat),
-        views=Views(layout=layout),
+        views=PartViews(layout=layout),
         optimizer=optimizer(model.parameters(), lr=0.1),  # type: ignore[call-arg]
         opened=nullcontext,
         divisor=4.0,

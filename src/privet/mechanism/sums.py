@@ -88,7 +88,7 @@ class ClippedSum:
 
 
 @dataclass(kw_only=True, eq=False)
-class Views:
+class PartViews:
     """Views of a flat vector, one for each parameter in its shape, made once for the same memory.
 
     Guarantee: every view that is handed out begins where its parameter begins in the vector, also if one was moved.
@@ -102,8 +102,8 @@ class Views:
     def of(self, flat: Tensor) -> Sequence[Tensor]:
         """Return the views of a vector, in the order of the layout."""
         if flat is not self._flat or [part.data_ptr() for part in self._parts] != self._addresses:
-            cut = zip(flat.split(self.layout.sizes), self.layout.shapes, strict=True)
-            self._flat, self._parts = flat, tuple(part.view(shape) for part, shape in cut)
+            cut = zip(self.layout.slices, self.layout.shapes, strict=True)
+            self._flat, self._parts = flat, tuple(flat[where].view(shape) for where, shape in cut)
             self._addresses = [part.data_ptr() for part in self._parts]
         return self._parts
 
@@ -130,7 +130,7 @@ class PrivateSum:
         *,
         divisor: float,
         divided: Quotient = operator.truediv,
-        views: Views | None = None,
+        views: PartViews | None = None,
     ) -> None:
         """Set each parameter's ``.grad`` to its part of the sum over ``divisor``.
 
@@ -147,6 +147,6 @@ class PrivateSum:
         """
         if type(divisor) is not float or not 0 < divisor < math.inf:
             divisor = checks.positive("divisor", divisor)
-        gradients = (views or Views(layout=self.layout)).of(divided(self.flat, divisor))
+        gradients = (views or PartViews(layout=self.layout)).of(divided(self.flat, divisor))
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient if gradient.dtype == parameter.dtype else gradient.to(parameter.dtype)

@@ -18,7 +18,7 @@ from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.masking import MaskRun
 from privet.mechanism.noise import StepUnits
-from privet.mechanism.sums import ClippedSum, Views
+from privet.mechanism.sums import ClippedSum, PartViews
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage, RunningAverage
 from privet.training.batching import Collate, MapDataset, tensors_held
@@ -173,7 +173,7 @@ class PreparedRun:
             source=self.streams.noise,
             parameters=self.parameters,
             memory=torch.zeros_like(self.flat),
-            views=Views(layout=self.layout),
+            views=PartViews(layout=self.layout),
             optimizer=self.state.optimizer,
             opened=self.guard.opened,
             divisor=self.plan.sampling.expected_batch_size,

@@ -23,7 +23,7 @@ from privet.mechanism.clipping import ClippingRun
 from privet.mechanism.executed import executed_step
 from privet.mechanism.noise import NoiseRun
 from privet.mechanism.sampling import Sampling
-from privet.mechanism.sums import ClippedSum, PrivateSum, Views
+from privet.mechanism.sums import ClippedSum, PartViews, PrivateSum
 from privet.training.optimizers import NoiseAware, tell_noise
 from privet.training.randomness import NoiseSource
 from privet.training.release import Noisy
@@ -69,7 +69,7 @@ class Updates:
     source: NoiseSource
     parameters: Sequence[nn.Parameter]
     memory: Tensor
-    views: Views
+    views: PartViews
     optimizer: Optimizer
     opened: Callable[[Sequence[Tensor]], AbstractContextManager[Any]]
     divisor: float

@@ -328,7 +328,7 @@ def send_back(
             use.listen_at_node()
     if edges:
         ends = [*(use.edge for use in awaited), *edges]
-        found = torch.autograd.grad(loss, ends, retain_graph=keep_graph, allow_unused=True)  # type: ignore[arg-type]
+        found = torch.autograd.grad(loss, ends, retain_graph=keep_graph, allow_unused=True)
         with torch.no_grad():
             for use, gradient in zip(reversed(awaited), reversed(found[: len(awaited)]), strict=True):
                 if gradient is not None:

@@ -7,6 +7,7 @@ once for all of them.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from privet.gradients.capture.recorded import Use, is_batch, tensors_in
 from privet.gradients.rules.example_axis import ExampleAxis
 from privet.gradients.rules.rule_tools import Rule
 
-# Uses with more numbers than the first (inputs and outputs of all examples) are worth a call of their own. Together, uses
+# A use with more numbers than the first (inputs and outputs of all examples) is worth a call of its own. Uses together
 # hold at most the second number before their gradients are formed and they are let go of.
 _SMALL, _SMALL_ON_DEVICE = 1 << 15, 1 << 18
 _TOGETHER, _TOGETHER_ON_DEVICE = 1 << 19, 1 << 22
@@ -132,8 +133,8 @@ def _device_of(use: Use) -> torch.device:
 
 
 def _size(use: Use) -> int:
-    inputs = sum(value.numel() for value in _values(use) if is_batch(value))
-    return inputs + use.output_shape.numel()
+    inputs: int = sum(value.numel() for value in _values(use) if is_batch(value))
+    return inputs + math.prod(use.output_shape)
 
 
 def _position(parameters: frozenset[int]) -> int:

@@ -147,11 +147,25 @@ class RunningBookKeeping:
 
     def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
         """Run the backward pass and add the clipped sum; see :meth:`RunningEngine.add_clipped`."""
-        return self._add(losses, rule, into, present=None).norms
+        return self.add_present(losses, rule, into, None).norms
 
-    def add_present(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor) -> Present:
-        """Add the clipped sum without consulting the host; see :meth:`ReplayableEngine.add_present`."""
-        return self._add(losses, rule, into, present=present)
+    def add_present(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor | None) -> Present:
+        """Add the clipped sum without consulting the host; see :meth:`ReplayableEngine.add_present`.
+
+        Without ``present`` no row is padding, and the host may be consulted.
+        """
+        capture, self._capture = self._capture, None
+        if capture is None:
+            raise LoopError("step.backward(losses) was called outside step.microbatches().")
+        recording = capture.close()
+        try:
+            losses = check_losses(losses, recording.batch_size)
+            # norms and sums in half precision would break the bound, whatever the forward pass ran in
+            with torch.autocast(losses.device.type, enabled=False):
+                return self._add_recorded(losses, recording, rule, into, present)
+        finally:
+            self._inputs = ()
+            recording.release()
 
     def expect_replays(self) -> None:
         """Leave launches out of account when strategies are compared."""
@@ -171,20 +185,6 @@ class RunningBookKeeping:
             yield
         finally:
             self.planner = planner
-
-    def _add(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, *, present: Tensor | None) -> Present:
-        capture, self._capture = self._capture, None
-        if capture is None:
-            raise LoopError("step.backward(losses) was called outside step.microbatches().")
-        recording = capture.close()
-        try:
-            losses = check_losses(losses, recording.batch_size)
-            # norms and sums in half precision would break the bound, whatever the forward pass ran in
-            with torch.autocast(losses.device.type, enabled=False):
-                return self._add_recorded(losses, recording, rule, into, present)
-        finally:
-            self._inputs = ()
-            recording.release()
 
     def _add_recorded(
         self, losses: Tensor, recording: Recording, rule: ClippingRule, into: ClippedSum, present: Tensor | None

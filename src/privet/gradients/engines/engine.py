@@ -30,7 +30,7 @@ from privet.gradients.norms.strategies import Squares, square_sums, total_of
 from privet.isolation.watch import Watch
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
-from privet.mechanism.sums import ClippedSum, Views
+from privet.mechanism.sums import ClippedSum, PartViews
 
 
 class RunningEngine(Protocol):
@@ -193,7 +193,7 @@ class Measurement:
 
 
 @dataclass(kw_only=True, eq=False)
-class SumPlaces(Views):
+class SumPlaces(PartViews):
     """The places of the parameters in a sum, and how many small ones are added to in one operation."""
 
     _indices: dict[tuple[int, ...], Tensor] = field(default_factory=dict)

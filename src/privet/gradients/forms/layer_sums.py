@@ -43,4 +43,4 @@ def _(part: Outer, weights: Tensor, places: Sequence[Tensor]) -> None:
 
 
 def _add(sums: Tensor, places: Sequence[Tensor]) -> None:
-    torch._foreach_add_(places, sums.view(len(places), *places[0].shape).unbind())
+    torch._foreach_add_(list(places), sums.view(len(places), *places[0].shape).unbind())
