@@ -211,7 +211,7 @@ CLIPPING = (
         "mixing-before-the-first-layer-accepted",
         "examples that reach each other before the first trained layer are not noticed",
         "gradients/engines/trial.py",
-        "        _check_inputs(found[len(targets) :], absent)\n",
+        "        _check_inputs(found[len(targets) : len(wanted) - len(unheard)], absent)\n",
         "",
         "tests/gradients/engines/test_trial.py::test_the_trial_alone_refuses_mixing_before_the_first_trained_layer",
     ),

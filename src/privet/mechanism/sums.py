@@ -89,22 +89,17 @@ class ClippedSum:
 
 @dataclass(kw_only=True, eq=False)
 class PartViews:
-    """Views of a flat vector, one for each parameter in its shape, made once for the same memory.
-
-    Guarantee: every view that is handed out begins where its parameter begins in the vector, also if one was moved.
-    """
+    """Views of a flat vector, one for each parameter in its shape, made once for the same vector."""
 
     layout: Layout
     _flat: Tensor | None = None
     _parts: Sequence[Tensor] = ()
-    _addresses: Sequence[int] = ()
 
     def of(self, flat: Tensor) -> Sequence[Tensor]:
         """Return the views of a vector, in the order of the layout."""
-        if flat is not self._flat or [part.data_ptr() for part in self._parts] != self._addresses:
+        if flat is not self._flat:
             cut = zip(self.layout.slices, self.layout.shapes, strict=True)
             self._flat, self._parts = flat, tuple(flat[where].view(shape) for where, shape in cut)
-            self._addresses = [part.data_ptr() for part in self._parts]
         return self._parts
 
 

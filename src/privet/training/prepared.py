@@ -18,7 +18,7 @@ from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
 from privet.mechanism.masking import MaskRun
 from privet.mechanism.noise import StepUnits
-from privet.mechanism.sums import ClippedSum, PartViews
+from privet.mechanism.sums import ClippedSum
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage, RunningAverage
 from privet.training.batching import Collate, MapDataset, tensors_held
@@ -33,7 +33,7 @@ from privet.training.randomness import Streams
 from privet.training.summing import Summation
 from privet.training.telemetry import Receiver, Telemetry
 from privet.training.trained import check_optimizer, trainable_parameters
-from privet.training.updates import StepSum, Updates
+from privet.training.updates import GradientViews, StepSum, Updates
 from privet.training.weight_watch.guard import LoopGuard
 
 
@@ -173,7 +173,7 @@ class PreparedRun:
             source=self.streams.noise,
             parameters=self.parameters,
             memory=torch.zeros_like(self.flat),
-            views=PartViews(layout=self.layout),
+            views=GradientViews(layout=self.layout),
             optimizer=self.state.optimizer,
             opened=self.guard.opened,
             divisor=self.plan.sampling.expected_batch_size,

@@ -52,6 +52,25 @@ class Update(Protocol):
 
 
 @dataclass(kw_only=True, eq=False)
+class GradientViews(PartViews):
+    """The gradients of the parameters in the memory of a noisy sum, made once.
+
+    Guarantee: every gradient begins where its parameter begins in that memory. They are in the user's hands between two
+    steps, so they are made anew if one was given other memory (``p.grad.data = ...``).
+    """
+
+    _addresses: Sequence[int] = ()
+
+    def of(self, flat: Tensor) -> Sequence[Tensor]:
+        with torch._C.DisableTorchFunction():  # the batch of another session may be watched
+            if [part.data_ptr() for part in self._parts] != self._addresses:
+                self._flat = None
+            parts = super().of(flat)
+            self._addresses = [part.data_ptr() for part in parts]
+        return parts
+
+
+@dataclass(kw_only=True, eq=False)
 class Updates:
     """Adds the noise of one session's steps and updates its model.
 
@@ -69,7 +88,7 @@ class Updates:
     source: NoiseSource
     parameters: Sequence[nn.Parameter]
     memory: Tensor
-    views: PartViews
+    views: GradientViews
     optimizer: Optimizer
     opened: Callable[[Sequence[Tensor]], AbstractContextManager[Any]]
     divisor: float

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from privet.gradients.capture import recorded
 from privet.gradients.engines import alike
 from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
 from privet.gradients.engines.engine import Clipper
@@ -230,3 +231,33 @@ def test_sums_with_squares_take_every_layer_by_itself() -> None:
     with_squares = ClippedSum(flat=into.flat, layout=into.layout, sensitivity=into.sensitivity, squares=squares)
     assert Clipper(into, BATCH, Planner()).takes_layers
     assert not Clipper(with_squares, BATCH, Planner()).takes_layers
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_that_arrive_early_and_gradients_that_are_gathered_are_the_same(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, inputs = made(name)
+    _, gathered, _ = run_until_known(model, inputs, 1.0)
+    monkeypatch.setattr(recorded, "_SMALL", 0)
+    _, early, _ = run_until_known(model, inputs, 1.0)
+    truth = loop_clipped_sum(model, squared, inputs, Threshold(norm=1.0))
+    assert relative_error(early[-1], truth) < 2e-6
+    assert relative_error(gathered[-1], early[-1].double()) < 2e-6
+
+
+def test_a_known_beginning_with_another_end_is_tried_and_exact() -> None:
+    model, inputs = made("deep")
+    running, into, rule = started(BookKeeping(), model, Threshold(norm=1.0), OneGroup())
+    for _ in range(3):
+        add(running, model, inputs, rule, into, squared)
+    into.clear()
+
+    def other(model: nn.Module, inputs: Tensor) -> Tensor:
+        found: Tensor = model(inputs)
+        return found.cosh().sum(1)
+
+    for _ in range(3):
+        into.clear()
+        add(running, model, inputs, rule, into, other)
+        assert relative_error(into.flat, loop_clipped_sum(model, other, inputs, Threshold(norm=1.0))) < 2e-6

@@ -140,7 +140,10 @@ class Use:
         self.handle = output.register_hook(self.hear)  # type: ignore[no-untyped-call]
 
     def listen_at_node(self) -> None:
-        """Receive the gradient of the output where nobody listens to it yet: at the node that made it."""
+        """Receive the gradient of the output where nobody listens to it yet: when the node that made it is run.
+
+        A backward pass does not run the nodes at which it stops.
+        """
         if self.handle is None and self.edge is not None:
             number = self.edge.output_nr
             self.handle = self.edge.node.register_prehook(lambda gradients: self.hear(gradients[number]))
@@ -300,7 +303,7 @@ class Reach:
 
 
 # A gradient of at most so many numbers is handed over when the backward pass is over; larger ones when they arrive, so
-# that they can be let go of early.
+# that they can be let go of early. Where the pass stops, it is over.
 _SMALL, _SMALL_ON_DEVICE = 1 << 15, 1 << 16
 
 
@@ -322,7 +325,7 @@ def send_back(
             continue
         if is_root:
             edges.append(use.edge)
-        if use.handle is None and use.output_shape.numel() <= most:
+        if use.handle is None and (is_root or use.output_shape.numel() <= most):
             awaited.append(use)
         else:
             use.listen_at_node()
