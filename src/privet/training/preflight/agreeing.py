@@ -44,8 +44,13 @@ def agree(one: Tensor, other: Tensor, *, same_shape: bool = True, added_up: bool
     return one.numel() == 0 or bool((one - other).abs().max() <= tolerance * one.abs().max())
 
 
-def gradients_agree(one: Sequence[Tensor | None], other: Sequence[Tensor | None], *, same_shape: bool = True) -> bool:
-    """Whether two gradients are the same up to rounding, as a share of the largest number of all parameters."""
+def gradients_agree(
+    one: Sequence[Tensor | None], other: Sequence[Tensor | None], *, is_half: bool, same_shape: bool = True
+) -> bool:
+    """Whether two gradients are the same up to rounding, as a share of the largest number of all parameters.
+
+    With ``is_half`` parts of the program ran in half precision, whatever the precision of the gradients.
+    """
     pairs = [
         (torch.zeros_like(right) if left is None else left, torch.zeros_like(left) if right is None else right)  # type: ignore[arg-type]
         for left, right in zip(one, other, strict=True)
@@ -65,6 +70,7 @@ def gradients_agree(one: Sequence[Tensor | None], other: Sequence[Tensor | None]
                 return False
             continue
         tolerances = _tolerances(device, same_shape=same_shape, added_up=True)
-        apart.append((float(moved), tolerances.get(dtype, _HALF_PRECISION)))
+        tolerance = tolerances.get(dtype, _HALF_PRECISION)
+        apart.append((float(moved), max(tolerance, _HALF_PRECISION) if is_half else tolerance))
         largest = max(largest, float(sizes))
     return all(moved <= tolerance * largest for moved, tolerance in apart)

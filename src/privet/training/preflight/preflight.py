@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from privet import checks
@@ -26,7 +27,7 @@ from privet.gradients.engines.trial import trials
 from privet.isolation.place import Cause, Fault
 from privet.isolation.prove import Finding, prove
 from privet.isolation.watch import Check, Evidence, Watch, mixes
-from privet.training.batching import tensors_of
+from privet.training.batching import tensors_of, without_search
 from privet.training.launch.recording import LossFunction
 from privet.training.preflight.agreeing import agree, gradients_agree
 from privet.training.preflight.equal_draws import EqualDraws
@@ -37,6 +38,7 @@ from privet.training.preflight.suspects import find_suspect
 
 # Losses that need probabilities, ordinary inputs, and inputs wild enough to wake what sleeps on ordinary ones.
 _RANGES = ((0.0, 1.0), (-2.0, 2.0), (-40.0, 40.0))
+_HALF = (torch.float16, torch.bfloat16)
 # So many kinds of programs are all tried.
 _FEW_KINDS = 4
 # Made-up examples of the experiments on any program, on one that rules have proven, and of the proof itself.
@@ -268,19 +270,38 @@ def _failure_of(experiment: Callable[[], object]) -> Exception | None:
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
+class _HalfPrecision(TorchFunctionMode):
+    """Notes whether anything was computed in half precision."""
+
+    def __init__(self) -> None:
+        """Nothing was, so far."""
+        super().__init__()
+        self.is_met = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Look at the result of a call."""
+        result = func(*args, **(kwargs or {}))
+        self.is_met = self.is_met or (isinstance(result, Tensor) and result.dtype in _HALF)
+        return result
+
+
+@dataclass(kw_only=True)
 class _Program:
     """A model and its loss, run under the same random state every time."""
 
     model: nn.Module
     loss_function: LossFunction
+    is_half: bool = False  # whether parts of it were seen to run in half precision
 
     def losses(self, batch: Any, *, seed: int = 0) -> Tensor:
         """Return one loss per example."""
-        tensors = tensors_of(batch)
-        with _repeatable(tensors[0].device, seed), torch.enable_grad():
+        tensors, precision = tensors_of(batch), _HalfPrecision()
+        with _repeatable(tensors[0].device, seed), torch.enable_grad(), without_search(), precision:
             parts = batch if isinstance(batch, tuple | list) else (batch,)
             losses: object = self.loss_function(*parts)
+        self.is_half = self.is_half or precision.is_met
         if not isinstance(losses, Tensor) or losses.shape != (len(tensors[0]),) or not losses.requires_grad:
             raise LossError(
                 f"The loss function must return one loss per example, a tensor of shape [{len(tensors[0])}] that "
@@ -292,7 +313,8 @@ class _Program:
         """Return the gradient of the chosen examples' losses, parameter after parameter."""
         parameters = [value for value in self.model.parameters() if value.requires_grad]
         total = losses[chosen.to(losses.device)].sum()
-        return torch.autograd.grad(total, parameters, allow_unused=True, retain_graph=True)
+        with without_search():
+            return torch.autograd.grad(total, parameters, allow_unused=True, retain_graph=True)
 
 
 def _described(losses: object) -> str:
@@ -352,7 +374,7 @@ class _Experiment:
 
     def _gradients_agree(self, losses: Tensor, found: Tensor, mine: Tensor) -> None:
         one, other = (self.program.gradient(values, mine) for values in (losses, found))
-        if not gradients_agree(one, other):
+        if not gradients_agree(one, other, is_half=self.program.is_half):
             raise UnsupportedModel(
                 "The backward pass mixes the examples of a batch: other examples beside them changed the gradient "
                 "of those that stayed the same, though not their losses. Look for custom autograd functions and "
@@ -406,7 +428,7 @@ class _Experiment:
                 )
             everyone = torch.ones(fewer, dtype=torch.bool)
             before, after = self.program.gradient(whole, staying), self.program.gradient(part, everyone)
-        if not gradients_agree(before, after, same_shape=False):
+        if not gradients_agree(before, after, is_half=self.program.is_half, same_shape=False):
             raise UnsupportedModel(
                 "An example's gradient depends on how many examples are in its batch: taking one away changed the "
                 f"gradient of the others. {_CAUSES}"
