@@ -37,7 +37,7 @@ from privet.training.reading import Indices
 from privet.training.summing import Summation, usual_size
 from privet.training.telemetry import Receiver, Telemetry
 from privet.training.trained import check_optimizer, trainable_parameters
-from privet.training.updates import StepSum, Updates
+from privet.training.updates import GradientViews, StepSum, Updates
 from privet.training.weight_watch.guard import LoopGuard
 
 
@@ -194,6 +194,7 @@ class PreparedRun:
             source=self.streams.noise,
             parameters=self.parameters,
             memory=torch.zeros_like(self.flat),
+            views=GradientViews(layout=self.layout),
             optimizer=self.state.optimizer,
             opened=self.guard.opened,
             divisor=self.plan.sampling.expected_batch_size,

@@ -61,6 +61,7 @@ class Summation:
             batches are replayed.
         cuts: Whether a batch of a new program is cut in two, so that the program is seen on two numbers of examples.
             Otherwise it is run once more on a probe, and the sum does not depend on which programs are new.
+        defers: Whether a device is asked only once in a step if all gradients were finite: until one was not.
     """
 
     loader: Loader
@@ -75,6 +76,7 @@ class Summation:
     usual_size: int
     learns: bool = False
     cuts: bool = True
+    defers: bool = True
 
 
 def usual_size(sampling: Sampling) -> int:
@@ -165,7 +167,7 @@ class LogicalBatch:
             raise LoopError("step.update() was called before step.microbatches() was walked through.")
 
     def _physical_batches(
-        self, loss_function: LossFunction | None = None, *, can_repeat: bool = False
+        self, loss_function: LossFunction | None = None, *, can_repeat: bool = False, may_defer: bool = False
     ) -> Iterator[Any]:
         """Yield physical batches, watched; batches that the launcher replays with ``loss_function`` are not yielded."""
         how = self._how
@@ -184,7 +186,7 @@ class LogicalBatch:
                 if how.engine.wants_input_gradients:
                     batch, leaves = with_gradients(batch, size)
                 mark_batch(tensors_of(batch))
-                how.engine.begin(size, leaves, can_repeat=can_repeat)
+                how.engine.begin(size, leaves, can_repeat=can_repeat, may_defer=may_defer and not is_probe)
                 self._awaits_losses = True
                 yield batch
                 for notify in how.events.forward_ends:
@@ -274,10 +276,12 @@ class LogicalBatch:
         replayed: LossFunction | None = loss_function
         while True:
             try:
-                for batch in self._physical_batches(replayed, can_repeat=True):
+                for batch in self._physical_batches(replayed, can_repeat=True, may_defer=how.defers):
                     self.add_clipped(loss_function(*(batch if isinstance(batch, tuple | list) else (batch,))))
+                if not how.engine.all_finite():
+                    raise NotFinite
             except NotFinite:
-                replayed = None  # eager batches take such an example out
+                replayed, how.defers = None, False  # eager batches that are looked at take such an example out
             except NewProgram:
                 pass  # the engine asks for leaves from now on
             except torch.OutOfMemoryError:
