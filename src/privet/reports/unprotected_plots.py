@@ -35,6 +35,13 @@ def unprotected_plots(rows: Sequence[UnprotectedRow]) -> list[Plot]:
     return found
 
 
+_QUANTILES = ("step", *(f"quantile_{10 * tenth}" for tenth in range(NUM_NORM_QUANTILES)))
+
+
+def _quantiles(rows: Sequence[UnprotectedRow]) -> tuple[tuple[float, ...], ...]:
+    return tuple((float(row.step), *(row.norm_quantiles or ())) for row in rows)
+
+
 def _norm_plot(rows: Sequence[UnprotectedRow]) -> Plot:
     """Plot gradient norms against steps: the median, and the quantiles from 20 to 80 % and from 10 to 90 %."""
     steps = [row.step for row in rows]
@@ -56,8 +63,8 @@ def _norm_plot(rows: Sequence[UnprotectedRow]) -> Plot:
         title="Gradient norms before clipping",
         note=f"{_EXACT} Logarithmic axis.",
         svg=draw_svg("gradient-norms", draw),
-        columns=("step", *(f"quantile_{10 * tenth}" for tenth in range(NUM_NORM_QUANTILES))),
-        rows=tuple((float(row.step), *(row.norm_quantiles or ())) for row in rows),
+        columns=_QUANTILES,
+        rows=_quantiles(rows),
     )
 
 
@@ -87,8 +94,8 @@ def _spread_plot(first: UnprotectedRow, last: UnprotectedRow) -> Plot:
         title="Distribution of gradient norms, first and last step",
         note=f"{_EXACT} Marks are deciles of the batch; logarithmic axis.",
         svg=draw_svg("norm-spread", draw),
-        columns=("step", *(f"quantile_{10 * tenth}" for tenth in range(NUM_NORM_QUANTILES))),
-        rows=tuple((float(row.step), *(row.norm_quantiles or ())) for row in (first, last)),
+        columns=_QUANTILES,
+        rows=_quantiles((first, last)),
     )
 
 

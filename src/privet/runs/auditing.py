@@ -48,15 +48,7 @@ class AuditKind(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditReport:
-    """Findings of the audits of one plan.
-
-    Attributes:
-        title: Title of the recipe.
-        plan_hash: Fingerprint of the audited plan.
-        epsilon: Promised epsilon of the whole plan.
-        delta: Promised delta of the whole plan.
-        findings: One per audit and attacker.
-    """
+    """Findings of the audits of one plan, one per audit and attacker; epsilon and delta are those of the whole plan."""
 
     title: str
     plan_hash: str

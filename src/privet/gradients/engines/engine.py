@@ -33,17 +33,18 @@ from privet.mechanism.sums import ClippedSum
 
 
 class RunningEngine(Protocol):
-    """An engine bound to one model for the length of a session."""
+    """An engine bound to one model for the length of a session.
+
+    Attributes:
+        wants_input_gradients: Whether the next physical batch should come as leaves that require gradients, for a trial
+            of the program.
+        watch: What is known of the programs that ran.
+    """
 
     @property
-    def wants_input_gradients(self) -> bool:
-        """Whether the next physical batch should come as leaves that require gradients, for a trial of the program."""
-        ...
-
+    def wants_input_gradients(self) -> bool: ...
     @property
-    def watch(self) -> Watch:
-        """What is known of the programs that ran."""
-        ...
+    def watch(self) -> Watch: ...
 
     def begin(
         self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True

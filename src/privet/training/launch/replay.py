@@ -23,17 +23,17 @@ _log = logging.getLogger("privet")
 
 
 class Launcher(Protocol):
-    """Adds physical batches to a step's sum in its own way, or leaves them to the ordinary one."""
+    """Adds physical batches to a step's sum in its own way, or leaves them to the ordinary one.
+
+    Attributes:
+        replays: Whether batches may be recorded and replayed; ``add`` is not called otherwise.
+        uses_graphs: Whether CUDA graphs are wanted and can be had.
+    """
 
     @property
-    def replays(self) -> bool:
-        """Whether batches may be recorded and replayed; ``add`` is not called otherwise."""
-        ...
-
+    def replays(self) -> bool: ...
     @property
-    def uses_graphs(self) -> bool:
-        """Whether CUDA graphs are wanted and can be had."""
-        ...
+    def uses_graphs(self) -> bool: ...
 
     def add(
         self, batch: Any, size: int, limit: int, loss_function: LossFunction, rule: ClippingRule, into: ClippedSum
@@ -54,12 +54,15 @@ class Launcher(Protocol):
 
 
 class Launch(Protocol):
-    """A choice of how steps are launched: a performance knob, never part of a plan."""
+    """A choice of how steps are launched: a performance knob, never part of a plan.
+
+    Attributes:
+        must_replay: Whether the user asks for recordings, so that a plan whose units change from step to step is
+            refused.
+    """
 
     @property
-    def must_replay(self) -> bool:
-        """Whether the user asks for recordings, so that a plan whose units change from step to step is refused."""
-        ...
+    def must_replay(self) -> bool: ...
 
     def start(self, engine: RunningEngine, device: torch.device) -> Launcher:
         """Bind to a running engine."""
