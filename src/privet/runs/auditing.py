@@ -35,20 +35,17 @@ _DEFAULT_PHYSICAL_BATCH = 256
 LITTLE_NOISE = "canaries, little noise"
 
 
-class AuditKind(Enum):
-    """Which audit to run.
-
-    CANARY: white-box canaries in the network's own parameters; reads no data, takes seconds.
-    ONE_RUN: a whole training with canaries among the data; for public data, takes as long as training.
-    """
-
-    CANARY = "canary"
-    ONE_RUN = "one-run"
-
-
 @dataclass(frozen=True, kw_only=True)
 class AuditReport:
-    """Findings of the audits of one plan, one per audit and attacker; epsilon and delta are those of the whole plan."""
+    """Findings of the audits of one plan.
+
+    Attributes:
+        title: Title of the recipe.
+        plan_hash: Fingerprint of the audited plan.
+        epsilon: Promised epsilon of the whole plan.
+        delta: Promised delta of the whole plan.
+        findings: One per audit and attacker.
+    """
 
     title: str
     plan_hash: str
@@ -62,15 +59,19 @@ class AuditReport:
         return any(finding.is_broken for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain JSON values."""
-        return {
-            "recipe": self.title,
-            "plan": self.plan_hash,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "is_broken": self.is_broken,
-            "findings": [finding.to_dict() for finding in self.findings],
-        }
+        claim = {"recipe": self.title, "plan": self.plan_hash, "epsilon": self.epsilon, "delta": self.delta}
+        return {**claim, "is_broken": self.is_broken, "findings": [finding.to_dict() for finding in self.findings]}
+
+
+class AuditKind(Enum):
+    """Which audit to run.
+
+    CANARY: white-box canaries in the network's own parameters; reads no data, takes seconds.
+    ONE_RUN: a whole training with canaries among the data; for public data, takes as long as training.
+    """
+
+    CANARY = "canary"
+    ONE_RUN = "one-run"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ from privet.gradients.engines.engine import (
     Present,
     check_losses,
     check_parameter_hooks,
+    refuse_open_batch,
 )
 from privet.gradients.engines.holding import check_norms
 from privet.gradients.engines.support import quiet_vmap
@@ -114,10 +115,7 @@ class RunningBookKeeping:
         self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True
     ) -> None:
         """Enter the capture mode; it stays on until the losses come back."""
-        if self._capture is not None:
-            raise LoopError(
-                "A physical batch is still open: call step.backward(losses) before asking for the next one."
-            )
+        refuse_open_batch(self._capture)
         check_parameter_hooks(self.parameters, self.layout)
         self._inputs, self._has_leaves = inputs, self.wants_input_gradients or bool(inputs)
         self._can_repeat = can_repeat

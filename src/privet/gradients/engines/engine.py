@@ -158,6 +158,12 @@ def check_losses(losses: object, batch_size: int) -> Tensor:
     return losses
 
 
+def refuse_open_batch(capture: object) -> None:
+    """Refuse a second batch before the losses of the first."""
+    if capture is not None:
+        raise LoopError("A physical batch is still open: call step.backward(losses) before asking for the next one.")
+
+
 def check_parameter_hooks(parameters: Sequence[nn.Parameter], layout: Layout) -> None:
     """Refuse hooks on parameters: autograd would call them with a sum over examples, which no engine forms.
 
