@@ -251,7 +251,7 @@ class _Run:
             build_optimizer(settings, self._model),
             dataset,
             self._plan,
-            performance=Performance(physical_batch_size=self._physical_batch_size(dataset)),
+            performance=Performance(physical_batch_size=self._physical_batch_size(dataset), workers=settings.workers),
             folder=self._files.folder,
             checkpoint_every=settings.checkpoint_every,
             telemetry=self._unprotected,

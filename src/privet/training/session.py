@@ -77,21 +77,21 @@ class Session:
                 f"Step {self._open_step.index} is still open. Finish it with step.update() before asking for more "
                 "steps; one walk over session.steps() at a time."
             )
-        run, events, sampling, num_rounds = self._run, self._events, self.plan.sampling, self.plan.num_rounds
-        per_round = sampling.steps_per_round
+        run, events, num_rounds = self._run, self._events, self.plan.num_rounds
+        per_round = self.plan.sampling.steps_per_round
         for notify in events.walk_begins:
             notify()
         rounds_used = self.ledger.charged_rounds - self.ledger.available
         ahead = 0 if first is None else checks.count("first", first, minimum=0) - rounds_used * per_round
         while rounds_used < num_rounds:
-            # If no charged round is left, charge the next ones. The row is durable before any example is read.
-            unpaid = 0 if self.ledger.available else min(run.rounds_per_charge, num_rounds - rounds_used)
+            # If too few charged rounds are left, charge more. The row is durable before any example is read.
+            at_hand, left = self.ledger.available, num_rounds - rounds_used
+            wanted = min(run.rounds_at_hand, left) - at_hand
+            unpaid = min(max(run.rounds_per_charge, wanted), left - at_hand) if wanted > 0 else 0
             release: ChargedRelease[Update] = ChargedRelease(self.ledger, run.round_event, charge=unpaid)
-            # Draw the round's batches.
-            batches = sampling.round_batches(len(run.dataset), run.streams.sampling)
             for notify in events.round_begins:
                 notify()
-            for place, indices in enumerate(batches):
+            for place, indices in enumerate(run.draw()):  # draw the round's batches
                 if place:  # a further step of the same round, which is charged already
                     release = ChargedRelease(self.ledger, run.round_event, charge=0, uses=0)
                 index = ahead + rounds_used * per_round + place
@@ -118,8 +118,7 @@ class Session:
     ) -> None:
         """Give everything back, verify what ran against the plan, and close the ledger."""
         run, unfinished = self._run, self._open_step
-        run.engine.close()
-        run.guard.close()
+        run.close()
         self._is_open, self._open_step = False, None
         try:
             changed = run.guard.last_look()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -45,8 +44,13 @@ def agree(one: Tensor, other: Tensor, *, same_shape: bool = True, added_up: bool
     return one.numel() == 0 or bool((one - other).abs().max() <= tolerance * one.abs().max())
 
 
-def gradients_agree(one: Sequence[Tensor | None], other: Sequence[Tensor | None], *, same_shape: bool = True) -> bool:
-    """Return whether two gradients are equal up to rounding, relative to the largest entry of all parameters."""
+def gradients_agree(
+    one: Sequence[Tensor | None], other: Sequence[Tensor | None], *, is_half: bool, same_shape: bool = True
+) -> bool:
+    """Return whether two gradients are equal up to rounding, relative to the largest entry of all parameters.
+
+    With ``is_half`` parts of the program ran in half precision, whatever the precision of the gradients.
+    """
     pairs = [
         (torch.zeros_like(right) if left is None else left, torch.zeros_like(left) if right is None else right)  # type: ignore[arg-type]
         for left, right in zip(one, other, strict=True)
@@ -66,18 +70,7 @@ def gradients_agree(one: Sequence[Tensor | None], other: Sequence[Tensor | None]
                 return False
             continue
         tolerances = _tolerances(device, same_shape=same_shape, added_up=True)
-        apart.append((float(moved), tolerances.get(dtype, _HALF_PRECISION)))
+        tolerance = tolerances.get(dtype, _HALF_PRECISION)
+        apart.append((float(moved), max(tolerance, _HALF_PRECISION) if is_half else tolerance))
         largest = max(largest, float(sizes))
     return all(moved <= tolerance * largest for moved, tolerance in apart)
-
-
-def largest_difference(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> float:
-    """Return how far two gradients lie apart where they differ most; infinite where only one is there or finite."""
-    largest = 0.0
-    for left, right in zip(one, other, strict=True):
-        if (left is None) != (right is None):
-            return math.inf
-        if left is not None and right is not None:
-            apart = float((left.double() - right.double()).abs().max()) if left.numel() else 0.0
-            largest = max(largest, apart) if math.isfinite(apart) else math.inf
-    return largest

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from privet.errors import DataError
-from privet.training.batching import tensors_of
+from privet.isolation.parts import flattened, leaves_of, tensors_of, with_tensors
 from privet.training.preflight.limits import Limit
 
 _IGNORED_SHARE = 0.3
@@ -44,14 +43,14 @@ class MadeUpBatches:
         Raises:
             DataError: the batch holds something other than tensors with one row per example.
         """
-        leaves = pytree.tree_leaves(batch)
+        leaves = leaves_of(batch)
         sizes = {len(leaf) if isinstance(leaf, Tensor) and leaf.dim() else None for leaf in leaves}
         if len(sizes) != 1 or None in sizes or size not in (None, *sizes):
             raise DataError(
                 "Batches like this one cannot be made up: every part of it must be a tensor with one row per example. "
                 "Pass such a batch, or let the collate function return one."
             )
-        return cls(like=pytree.tree_map_only(Tensor, _outline, batch), num_examples=num_examples)
+        return cls(like=with_tensors(batch, _outline), num_examples=num_examples)
 
     def of_at_most(self, num_examples: int) -> MadeUpBatches:
         """Return the same batches with at most this number of examples."""
@@ -77,8 +76,8 @@ class MadeUpBatches:
                 values = self._whole(leaf, outline, shape, generator, ignores=ignores)
             return values.to(outline.device, outline.dtype)
 
-        leaves, spec = pytree.tree_flatten(self.like)
-        return pytree.tree_unflatten([drawn(number, leaf) for number, leaf in enumerate(leaves)], spec)
+        leaves, structure = flattened(self.like)
+        return structure.filled([drawn(number, leaf) for number, leaf in enumerate(leaves)])
 
     def _whole(
         self, leaf: int, outline: Tensor, shape: tuple[int, ...], generator: torch.Generator, *, ignores: bool
@@ -92,9 +91,7 @@ class MadeUpBatches:
 
     def zeros(self) -> Any:
         """Return a batch of zeros, which are valid for every table and every set of classes."""
-        return pytree.tree_map_only(
-            Tensor, lambda outline: outline.new_zeros((self.num_examples, *outline.shape[1:])), self.like
-        )
+        return with_tensors(self.like, lambda outline: outline.new_zeros((self.num_examples, *outline.shape[1:])))
 
 
 def _outline(tensor: Tensor) -> Tensor:
@@ -111,17 +108,18 @@ def joined(first: Any, second: Any, chosen: Tensor) -> Any:
     def pick(one: Tensor, other: Tensor) -> Tensor:
         return torch.where(chosen.to(one.device).view(-1, *[1] * (one.dim() - 1)), one, other)
 
-    return pytree.tree_map(pick, first, second)
+    leaves, structure = flattened(first)
+    return structure.filled([pick(one, other) for one, other in zip(leaves, leaves_of(second), strict=True)])
 
 
 def part_of(batch: Any, num_examples: int) -> Any:
     """Return the first examples of a batch."""
-    return pytree.tree_map_only(Tensor, lambda tensor: tensor[:num_examples], batch)
+    return with_tensors(batch, lambda tensor: tensor[:num_examples])
 
 
 def spoiled(batch: Any) -> Any:
     """Return the batch with every real number replaced by NaN."""
-    return pytree.tree_map_only(Tensor, _not_a_number, batch)
+    return with_tensors(batch, _not_a_number)
 
 
 def _not_a_number(tensor: Tensor) -> Tensor:

@@ -17,18 +17,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from torch.overrides import TorchFunctionMode
 
 from privet import checks
 from privet.errors import DataError, LossError, PrivetError, UnsupportedModel
 from privet.gradients.engines.support import check_model
 from privet.gradients.engines.trial import trials
+from privet.isolation.parts import leaves_of, tensors_of
 from privet.isolation.place import Cause, Fault
 from privet.isolation.prove import Finding, prove
 from privet.isolation.watch import Check, Evidence, Watch, mixes
-from privet.training.batching import tensors_of, without_search
+from privet.training.batching import without_search
 from privet.training.launch.recording import LossFunction
-from privet.training.preflight.agreeing import agree, gradients_agree, largest_difference
+from privet.training.preflight.agreeing import agree, gradients_agree
 from privet.training.preflight.equal_draws import EqualDraws
 from privet.training.preflight.limits import Limit, Limits
 from privet.training.preflight.made_up import MadeUpBatches, joined, part_of, spoiled
@@ -37,6 +38,7 @@ from privet.training.preflight.suspects import find_suspect
 
 # For losses of probabilities, for usual inputs, and for branches that only extreme inputs trigger.
 _RANGES = ((0.0, 1.0), (-2.0, 2.0), (-40.0, 40.0))
+_HALF = (torch.float16, torch.bfloat16)
 # All kinds of programs are tried up to this number.
 _FEW_KINDS = 4
 # Numbers of made-up examples: for programs without a proof, for proven programs, and for the proof.
@@ -244,7 +246,7 @@ def _experiment(
 def _limits_of(program: _Program, made_up: MadeUpBatches, state: ModelState) -> Mapping[int, Limit]:
     """Return the integers that the program accepts; empty if it fails on zeros."""
     batch, limits = made_up.zeros(), Limits()
-    for number, leaf in enumerate(pytree.tree_leaves(batch)):
+    for number, leaf in enumerate(leaves_of(batch)):
         if not leaf.is_floating_point() and not leaf.is_complex():
             limits.follow(number, leaf)
     if limits.found:
@@ -266,22 +268,37 @@ def _failure_of(experiment: Callable[[], object]) -> Exception | None:
     return None
 
 
-# How often a batch is repeated to see how far apart its gradients lie, and how many times that others may differ.
-_REPEATS, _SPREADS = 3, 3.0
+class _HalfPrecision(TorchFunctionMode):
+    """Notes whether anything was computed in half precision."""
+
+    def __init__(self) -> None:
+        """Nothing was, so far."""
+        super().__init__()
+        self.is_met = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Look at the result of a call."""
+        result = func(*args, **(kwargs or {}))
+        self.is_met = self.is_met or (isinstance(result, Tensor) and result.dtype in _HALF)
+        return result
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _Program:
     """A model and its loss; every run starts from the same random state."""
 
     model: nn.Module
     loss_function: LossFunction
+    is_half: bool = False  # whether parts of it were seen to run in half precision
 
     def losses(self, batch: Any, *, seed: int = 0) -> Tensor:
-        tensors = tensors_of(batch)
-        with _repeatable(tensors[0].device, seed), torch.enable_grad(), without_search():
+        tensors, precision = tensors_of(batch), _HalfPrecision()
+        with _repeatable(tensors[0].device, seed), torch.enable_grad(), without_search(), precision:
             parts = batch if isinstance(batch, tuple | list) else (batch,)
             losses: object = self.loss_function(*parts)
+        self.is_half = self.is_half or precision.is_met
         if not isinstance(losses, Tensor) or losses.shape != (len(tensors[0]),) or not losses.requires_grad:
             raise LossError(
                 f"The loss function must return one loss per example, a tensor of shape [{len(tensors[0])}] that "
@@ -334,7 +351,7 @@ class _Experiment:
         self.state.check_unchanged()
         for mine in self._stayers():
             found = self._losses_beside(first, second, losses.detach(), mine)
-            self._gradients_agree(first, losses, found, mine)
+            self._gradients_agree(losses, found, mine)
             self._losses_beside(first, third, losses.detach(), mine)
         self._nothing_is_remembered(first, second, losses.detach())
         self._number_does_not_matter(first)
@@ -348,29 +365,18 @@ class _Experiment:
         self.state.check_unchanged()
         mine = torch.arange(self.made_up.num_examples) % 2 == 0
         found = self._losses_beside(first, second, losses.detach(), mine)
-        self._gradients_agree(first, losses, found, mine)
+        self._gradients_agree(losses, found, mine)
         self._losses_beside(first, second, losses.detach(), ~mine)
         self.state.check_unchanged()
 
-    def _gradients_agree(self, first: Any, losses: Tensor, found: Tensor, mine: Tensor) -> None:
+    def _gradients_agree(self, losses: Tensor, found: Tensor, mine: Tensor) -> None:
         one, other = (self.program.gradient(values, mine) for values in (losses, found))
-        if not gradients_agree(one, other) and not self._is_rounding(first, one, other, mine):
+        if not gradients_agree(one, other, is_half=self.program.is_half):
             raise UnsupportedModel(
                 "The backward pass mixes the examples of a batch: an exchange of some examples changed the gradient of "
                 "the others, but not their losses. Look for custom autograd functions and tensor hooks that compute "
                 "with the whole batch."
             )
-
-    def _is_rounding(
-        self, first: Any, one: Sequence[Tensor | None], other: Sequence[Tensor | None], mine: Tensor
-    ) -> bool:
-        """Whether the same batch gives gradients about as far apart: a device may add up in another order every time.
-
-        In half precision, and in attention above all, that is more than the tolerance for its results.
-        """
-        again = [self.program.gradient(self.program.losses(first), mine) for _ in range(_REPEATS)]
-        spread = max(largest_difference(one, repeated) for repeated in again)
-        return largest_difference(one, other) <= _SPREADS * spread
 
     def spoil(self) -> None:
         """Exchange examples for NaN, which a product with zero does not hide."""
@@ -419,7 +425,7 @@ class _Experiment:
                 )
             everyone = torch.ones(fewer, dtype=torch.bool)
             before, after = self.program.gradient(whole, staying), self.program.gradient(part, everyone)
-        if not gradients_agree(before, after, same_shape=False):
+        if not gradients_agree(before, after, is_half=self.program.is_half, same_shape=False):
             raise UnsupportedModel(
                 "The gradient of an example depends on the number of examples in its batch: the removal of one example "
                 f"changed the gradient of the others. {_CAUSES}"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privet.training.batching import tensors_of
+from privet.isolation.parts import tensors_of
 
 _Seen = dict[str, tuple[list[Tensor], list[Tensor]]]
 
