@@ -98,14 +98,8 @@ class EagerLauncher:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Automatic:
-    """Whatever is fastest: CUDA graphs on a device wherever they can be recorded, one operation at a time elsewhere.
-
-    Only loops that use ``step.accumulate`` are recorded. Before every replay the loss function runs dry: its Python
-    runs, and each call of torch is compared with the recorded one instead of being launched. So counters, schedules,
-    annealed weights and random choices have the effect that they have without a recording: a program that changes is
-    run as it is, and one that stays is recorded anew. A smaller batch is filled up with copies of its first example,
-    which add exactly zero.
+class _Recorded:
+    """A launch that records programs and replays them.
 
     Attributes:
         warm_up: How often a program is seen before it is recorded.
@@ -114,11 +108,24 @@ class Automatic:
 
     warm_up: int = 2
     max_recordings: int = 8
-    must_replay: bool = field(default=False, init=False)
+    must_replay: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        """Refuse counts below one."""
-        _check_counts(self)
+        checks.fields(self, checks.count, "warm_up", "max_recordings")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Automatic(_Recorded):
+    """Whatever is fastest: CUDA graphs on a device wherever they can be recorded, one operation at a time elsewhere.
+
+    Only loops that use ``step.accumulate`` are recorded. Before every replay the loss function runs dry: its Python
+    runs, and each call of torch is compared with the recorded one instead of being launched. So counters, schedules,
+    annealed weights and random choices have the effect that they have without a recording: a program that changes is
+    run as it is, and one that stays is recorded anew. A smaller batch is filled up with copies of its first example,
+    which add exactly zero.
+    """
+
+    must_replay: bool = field(default=False, init=False)
 
     def start(self, engine: RunningEngine, device: torch.device) -> Launcher:
         """Bind; without a device nothing is recorded."""
@@ -127,21 +134,8 @@ class Automatic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CudaGraph:
-    """Record each program as a CUDA graph, as :class:`Automatic` does, and warn where that cannot be done.
-
-    Attributes:
-        warm_up: How often a program is seen before it is recorded.
-        max_recordings: How many recordings a session may make before it gives up: each holds memory of its own.
-    """
-
-    warm_up: int = 2
-    max_recordings: int = 8
-    must_replay: bool = field(default=True, init=False)
-
-    def __post_init__(self) -> None:
-        """Refuse counts below one."""
-        _check_counts(self)
+class CudaGraph(_Recorded):
+    """Record each program as a CUDA graph, as :class:`Automatic` does, and warn where that cannot be done."""
 
     def start(self, engine: RunningEngine, device: torch.device) -> Launcher:
         """Bind, or log why not and stay eager."""
@@ -150,25 +144,17 @@ class CudaGraph:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compiled:
+class Compiled(_Recorded):
     """Compile each program as a whole with torch's compiler (``step.accumulate`` only).
 
     Padding and Python code are treated as :class:`Automatic` does. Compiling takes from seconds to minutes, once.
 
     Attributes:
         graph: Also replay the compiled program as a CUDA graph.
-        warm_up: How often a program is seen before it is compiled.
-        max_recordings: How many recordings a session may make before it gives up.
     """
 
     graph: bool = False
-    warm_up: int = 2
     max_recordings: int = 4
-    must_replay: bool = field(default=True, init=False)
-
-    def __post_init__(self) -> None:
-        """Refuse counts below one."""
-        _check_counts(self)
 
     def start(self, engine: RunningEngine, device: torch.device) -> Launcher:
         """Bind, or log why not and stay eager."""
@@ -190,11 +176,6 @@ def _can_record_graphs(device: torch.device, level: int) -> bool:
         )  # fmt: skip
         return False
     return True
-
-
-def _check_counts(choice: Automatic | CudaGraph | Compiled) -> None:
-    for name in ("warm_up", "max_recordings"):
-        object.__setattr__(choice, name, checks.count(name, getattr(choice, name)))
 
 
 def _replay(
