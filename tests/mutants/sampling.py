@@ -99,8 +99,8 @@ SAMPLING = (
         "one-step-too-many",
         "a plan of k steps runs k + 1",
         _SESSION,
-        "        while done < num_rounds:",
-        "        while done <= num_rounds:",
+        "        while rounds_used < num_rounds:",
+        "        while rounds_used <= num_rounds:",
         "tests/training/test_loop_order.py::test_a_plan_of_k_steps_runs_k_steps_and_no_more",
     ),
     one(

@@ -67,6 +67,11 @@ def check_dataset(dataset: object) -> MapDataset:
     return dataset
 
 
+def placed(indices: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return indices on a device; a copy from memory that is not pinned would wait until the device is idle."""
+    return indices.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else indices
+
+
 def with_gradients(batch: Any, size: int) -> tuple[Any, list[torch.Tensor]]:
     """Return the batch with its real-valued tensors as copies of leaves that require gradients, and those leaves.
 
@@ -171,3 +176,14 @@ class Draws:
             yield
         finally:
             after.restore()
+
+
+@contextmanager
+def without_search() -> Iterator[None]:
+    """Run shapes that will not come again without cuDNN's search for its fastest algorithm, which takes longer."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

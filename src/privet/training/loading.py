@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from privet.errors import DataError, LoopError
 from privet.isolation.parts import check_leaves, flattened
-from privet.training.batching import Collate, MapDataset, split
+from privet.training.batching import Collate, MapDataset, placed, split
 from privet.training.performance import Performance
 from privet.training.reading import Indices, Reader, Remote, as_it_is, reader_of
 
@@ -74,7 +74,7 @@ class HeldTensors(_Here):
     def fetch(self, indices: Indices) -> Any:
         chosen, parts = torch.from_numpy(indices), list[Tensor]()
         for tensor in self.tensors:
-            parts.append(tensor[chosen.to(tensor.device)].to(self.device, non_blocking=True))
+            parts.append(tensor[placed(chosen, tensor.device)].to(self.device, non_blocking=True))
         return parts
 
 
