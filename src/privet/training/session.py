@@ -84,7 +84,7 @@ class Session:
         rounds_used = self.ledger.charged_rounds - self.ledger.available
         ahead = 0 if first is None else checks.count("first", first, minimum=0) - rounds_used * per_round
         while rounds_used < num_rounds:
-            # If too few charged rounds are left, charge the next ones. The row is durable before any example is read.
+            # If too few charged rounds are left, charge more. The row is durable before any example is read.
             at_hand, left = self.ledger.available, num_rounds - rounds_used
             wanted = min(run.rounds_at_hand, left) - at_hand
             unpaid = min(max(run.rounds_per_charge, wanted), left - at_hand) if wanted > 0 else 0

@@ -86,15 +86,15 @@ class Replay:
         self, batch: Any, size: int, limit: int, loss_function: LossFunction, rule: ClippingRule, into: ClippedSum
     ) -> Outcome | None:
         """Add a batch; see :meth:`privet.training.launch.replay.Launcher.add`."""
-        leaves, structure = flattened(batch)
+        leaves, spec = flattened(batch)
         is_tensor = all(isinstance(leaf, Tensor) and leaf.shape[:1] == (size,) for leaf in leaves)
         if self._has_given_up or not is_tensor or self.engine.wants_input_gradients:
             return None
-        form = self._form(leaves, structure, limit, rule, into)
+        form = self._form(leaves, spec, limit, rule, into)
         if form is None:
             return None
         form.memory.fill(leaves, size, into.keep)
-        given = structure.filled(form.memory.leaves)
+        given = spec.filled(form.memory.leaves)
 
         def begin() -> None:
             mark_batch(form.memory.leaves)
@@ -119,14 +119,14 @@ class Replay:
             self.engine.abandon()
 
     def _form(
-        self, leaves: Sequence[Tensor], structure: Structure, limit: int, rule: ClippingRule, into: ClippedSum
+        self, leaves: Sequence[Tensor], spec: Structure, limit: int, rule: ClippingRule, into: ClippedSum
     ) -> _Form | None:
         """Return the form of a batch; the first batch of a form is left to the engine, which makes its choices."""
         shapes = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
         # the rule's numbers are frozen in a recording, so another rule (a learned threshold, a schedule) needs its own
         # a mask's numbers are copied in, so one recording serves all masks of coordinates
         frozen = (into.flat.data_ptr(), into.sensitivity, into.is_held, into.frame, into.keep is None)
-        key = (structure, shapes, limit, rule, frozen)
+        key = (spec, shapes, limit, rule, frozen)
         form = self._forms.get(key)
         if form is not None:
             return form
