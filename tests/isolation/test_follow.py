@@ -32,11 +32,11 @@ class Source:
 
     derived = False
 
-    def __init__(self, number: int) -> None:
-        self.parameters = frozenset([number])
+    def __init__(self, number: int, tensor: Tensor) -> None:
+        self.parameters, self.tensor = frozenset([number]), tensor
 
 
-PARAMETERS = {id(value): Source(number) for number, value in enumerate((WEIGHT, OTHER))}
+PARAMETERS = {id(value): Source(number, value) for number, value in enumerate((WEIGHT, OTHER))}
 
 
 class Calls(TorchFunctionMode):
