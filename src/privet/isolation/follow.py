@@ -67,9 +67,9 @@ class Follower:
     # looked up at every call of every batch, which slots make cheaper
     __slots__ = (
         "_attribute", "_candidate", "_errors", "_finished", "_has_unseen_nodes", "_hooks", "_is_whole", "_log",
-        "_losses", "_may_trace", "_node", "_num_examples", "_num_made", "_num_nodes", "_num_uses", "_number",
-        "_number_of", "_numbers", "_parameters", "_place_of", "_programs", "_seeds", "_sees_all", "_serials", "_slot",
-        "_suspicions", "_whole", "expected", "has_hooks", "is_lost", "judge_gradient", "nodes", "places", "tracer",
+        "_losses", "_may_trace", "_node", "_num_examples", "_num_made", "_num_nodes", "_number", "_number_of",
+        "_numbers", "_parameters", "_place_of", "_programs", "_seed", "_seeds", "_sees_all", "_serials", "_slot",
+        "_suspected", "_whole", "expected", "has_hooks", "is_lost", "judge_gradient", "nodes", "places", "tracer",
     )  # fmt: skip
 
     def __init__(
@@ -100,7 +100,7 @@ class Follower:
         found = None if programs.traces_all else programs.by_size.get(num_examples)  # the latest used first
         self._candidate = found[0] if found else None
         self.expected = NOTHING if self._candidate is None else self._candidate.expected[0]  # the next call
-        self._num_made = self._num_uses = 0
+        self._num_made = 0
         self._log = Log()  # the common beginning with a known program is copied when they part
         self._finished: Known | None = None
         self._errors: list[Read] = []
@@ -115,7 +115,7 @@ class Follower:
         self._numbers: list[Any] = []  # which the calls leave open
         self._is_whole, self._hooks = True, None
         self._whole = Place(0, 1, 1, 0, num_examples)  # where the examples lie in losses that are one for each
-        self._suspicions = Suspicions()
+        self._seed, self._suspected = torch.initial_seed(), None
         self._seeds: Sequence[Verdict] = ()
         self.tracer: Tracer | None = None
         self.nodes: dict[Any, dict[int, Verdict]] = {}  # of the user's own autograd functions: their results' places
@@ -234,6 +234,13 @@ class Follower:
         return None
 
     @property
+    def _suspicions(self) -> Suspicions:
+        """Acts of the program beside its calls; most programs have none."""
+        if self._suspected is None:
+            self._suspected = Suspicions(self._seed)
+        return self._suspected
+
+    @property
     def place(self) -> int:
         """The number of the call that :meth:`before` saw last."""
         return self._num_calls - 1
@@ -263,7 +270,7 @@ class Follower:
         """Leave the known program after some calls."""
         assert self._candidate is not None
         self._seeds = self._candidate.verdicts
-        self._log = self._candidate.beginning(num_calls, self._num_made, self._num_uses)
+        self._log = self._candidate.beginning(num_calls, self._num_made)
         self._candidate, self.expected = None, NOTHING
         self._begin_trace()
 
@@ -310,9 +317,9 @@ class Follower:
         self._num_nodes = _num_nodes()
 
     def use(self, output: Tensor) -> None:
-        """Note the output of an operation in which a parameter met the examples."""
-        self._num_uses += 1
+        """Note the output of an operation in which a parameter met the examples; those of a known program are known."""
         if self._candidate is None:
+            self._log.used_after.append(self._num_calls)
             self._log.uses.append(None if self.tracer is None else self.tracer.verdict(output))
 
     def verdict(self, tensor: Tensor) -> Verdict:
@@ -404,7 +411,7 @@ class Follower:
         """Let go of every tensor."""
         self.nodes.clear()
         self.places.clear()
-        self._suspicions.handed_out.clear()
+        self._suspected = None
         self.judge_gradient = None
         if self.tracer is not None:
             self.tracer.release()
@@ -413,15 +420,16 @@ class Follower:
         """End the forward pass and return the finding; a program without fault will be recognised."""
         candidate = self._candidate
         # the usual case: a known program from beginning to end, and nothing after its losses
-        if candidate is not None and self._num_calls == len(candidate.entries):
+        if candidate is not None and self.expected.place == len(candidate.entries):
             is_same = getattr(losses, self._attribute, 0) - self._number == candidate.losses
             is_same = is_same and candidate.node is type(losses.grad_fn) and not self._errors
-            if is_same and self._suspicions.doubt is None:
+            is_usual = self._suspected is None and torch.initial_seed() == self._seed
+            if is_same and (is_usual or self._suspicions.doubt is None):
                 numbers = tuple(self._numbers)
                 return Proof(self._whole, candidate.uses, (), None, candidate.kind, numbers, known=candidate)
         self._losses = self._number_of_result(losses)
         if self._candidate is not None:
-            self._log = self._candidate.beginning(self._num_calls, self._num_made, self._num_uses)
+            self._log = self._candidate.beginning(self._num_calls, self._num_made)
         end = len(self._log.entries) if self._losses is None else self._log.made_after[self._losses]
         candidate, kind = self._finished or self._candidate, kind_of(self._log.entries[:end])
         node: object = losses.grad_fn

@@ -99,9 +99,11 @@ def _two_sizes(batch: Any, num_examples: int) -> tuple[Any, Any]:
         few = 3 if num_examples % 2 == 0 else 2
         return batch, pytree.tree_map_only(Tensor, lambda tensor: tensor[:few].clone(), batch)
     half = num_examples // 2  # the parts have one example in common if their number is even
-    parts = slice(0, half + 1), slice(half + num_examples % 2, num_examples)
-    one, other = (pytree.tree_map_only(Tensor, lambda tensor: tensor[rows].clone(), batch) for rows in parts)
-    return one, other
+    first, second = slice(0, half + 1), slice(half + num_examples % 2, num_examples)
+    return (
+        pytree.tree_map_only(Tensor, lambda tensor: tensor[first].clone(), batch),
+        pytree.tree_map_only(Tensor, lambda tensor: tensor[second].clone(), batch),
+    )
 
 
 def follow(loss_function: LossFunction, batch: Any) -> Proof:
