@@ -113,9 +113,11 @@ class Follower:
         self._may_trace, self._sees_all = may_trace, True
         self.is_lost = False  # whether the program is new, and no proof was allowed
         self._numbers: list[Any] = []  # which the calls leave open
-        self._is_whole, self._hooks = True, None
+        self._is_whole = True
+        self._hooks: object = None  # on saved tensors, at the last call
         self._whole = Place(0, 1, 1, 0, num_examples)  # where the examples lie in losses that are one for each
-        self._seed, self._suspected = torch.initial_seed(), None
+        self._seed = torch.initial_seed()
+        self._suspected: Suspicions | None = None
         self._seeds: Sequence[Verdict] = ()
         self.tracer: Tracer | None = None
         self.nodes: dict[Any, dict[int, Verdict]] = {}  # of the user's own autograd functions: their results' places

@@ -199,7 +199,7 @@ class Entry:
 
 
 Rest = tuple[
-    tuple[tuple[int, type, Any], ...],
+    tuple[tuple[int, Any, Any], ...],
     tuple[tuple[int, Sign], ...],
     tuple[tuple[int, type], ...],
     tuple[tuple[int, Sign], ...],
@@ -237,7 +237,7 @@ class Expected:
 
     place: int
     function: Any
-    following: Expected | None
+    following: Expected = field(init=False)
     made: int = -1
     num_unnamed: int = -1
     names: tuple[str, ...] = ()
@@ -252,7 +252,7 @@ class Expected:
 
 def nothing_at(place: int) -> Expected:
     """Return the expectation of no call, for programs that are new and for the end of those that are known."""
-    found = Expected(place, object(), None)
+    found = Expected(place, object())
     found.following = found
     return found
 
@@ -272,17 +272,17 @@ def all_expected(
     """
     found = [nothing_at(len(entries))]
     for place in reversed(range(len(entries))):
-        found.append(_expected(place, entries[place], notes[place], found[-1], parameters))
+        call = _expected(place, entries[place], notes[place], parameters)
+        call.following = found[-1]
+        found.append(call)
     return found[::-1]
 
 
-def _expected(
-    place: int, entry: Entry, note: Any, following: Expected, parameters: Mapping[frozenset[int], Tensor]
-) -> Expected:
+def _expected(place: int, entry: Entry, note: Any, parameters: Mapping[frozenset[int], Tensor]) -> Expected:
     results: list[tuple[int, int, int]] = []
     fixed: list[tuple[int, Any, type]] = []
     kinds: list[tuple[int, type]] = []
-    given: list[tuple[int, type, Any]] = []
+    given: list[tuple[int, Any, Any]] = []
     others: list[tuple[int, Sign]] = []
     for index, sign in enumerate(entry.signs):
         if sign[0] in _EXACT:
@@ -307,7 +307,7 @@ def _expected(
         kinds, numeric = [], []
     rest = (tuple(given), tuple(others), tuple(kinds), tuple(numeric))
     return Expected(
-        place, entry.function, following, made=entry.made, names=entry.names,
+        place, entry.function, made=entry.made, names=entry.names,
         num_unnamed=-1 if entry.names else len(entry.signs), num_values=len(entry.signs),
         results=tuple(results), fixed=tuple(fixed), rest=rest if any(rest) else None, real=real,
         note=note, known=None if note is None else entry.function,

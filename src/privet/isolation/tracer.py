@@ -266,7 +266,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._num_specs += 1
             self._set(out, spec)
             self._written.knows(spec)
-        constant = constant_of(func, outs)
+        constant = constant_of(call.name, outs)
         if isinstance(constant, bytes) and is_range(outs[0], constant):
             call.out_specs[0].iota = (0, 1)
         line, is_shown = asked()
