@@ -152,7 +152,7 @@ CLIPPING = (
     one(
         "uses-of-a-shared-layer-measured-apart",
         "the products between two calls of one layer are missing from the norm",
-        "gradients/engines/bookkeeping.py",
+        "gradients/engines/prepared.py",
         "            self.clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))",
         "            for part in parts:\n                self.clipper.take(position, part)",
         _WAY + "[two parts of one weight-book-keeping]",
@@ -211,7 +211,7 @@ CLIPPING = (
         "mixing-before-the-first-layer-accepted",
         "examples that reach each other before the first trained layer are not noticed",
         "gradients/engines/trial.py",
-        "        _check_inputs(found[len(targets) :], absent)\n",
+        "        _check_inputs(found[len(targets) : len(wanted) - len(unheard)], absent)\n",
         "",
         "tests/gradients/engines/test_trial.py::test_the_trial_alone_refuses_mixing_before_the_first_trained_layer",
     ),
@@ -292,8 +292,8 @@ CLIPPING = (
         "mask-drawn-anew-inside-a-step",
         "physical batches of one step use different masks",
         "training/summing.py",
-        "            batch = fetch(how.dataset, part, how.collate, how.device)\n",
-        "            batch = fetch(how.dataset, part, how.collate, how.device)\n"
+        "            batch = how.loader.fetch(part)\n",
+        "            batch = how.loader.fetch(part)\n"
         "            again = self._clipped.kept\n"
         "            if again is not None:\n"
         "                again = type(again).of(again.weights.roll(int(part[0]) + 1))\n"
@@ -313,15 +313,15 @@ CLIPPING = (
         "layers-may-be-unfrozen",
         "a layer that joins during a session is moved by gradients without noise",
         "training/weight_watch/guard.py",
-        "if value.requires_grad is not (id(value) in self._trained):",
-        "if value is None:",
+        " if value.requires_grad is not (id(value) in trained)]",
+        " if value is None]",
         "tests/training/preflight/test_later_programs.py::test_a_layer_that_is_unfrozen_during_a_session_is_refused",
     ),
     one(
         "stray-gradients-are-applied",
         "the optimizer applies a gradient that never went through a private step",
         "training/weight_watch/guard.py",
-        "if value.grad is not None and id(value) not in self._trained:",
+        "if id(value) not in trained and value.grad is not None:",
         "if value is None:",
         "tests/training/preflight/test_later_programs.py::test_a_gradient_of_a_frozen_parameter_that_the_optimizer_holds_is_not_applied",
     ),

@@ -48,8 +48,8 @@ NOISE = (
             _BEFORE_NOISE,
             Edit(
                 file=_STEP,
-                old="        self.is_done, self._executed = True, noisy.done\n",
-                new="        self.is_done, self._executed = True, noisy.done\n"
+                old="        self.is_done, self._executed = True, noisy.executed\n",
+                new="        self.is_done, self._executed = True, noisy.executed\n"
                 "        parts = max(1, -(-len(self._batch) // run.physical_batch_size))\n"
                 "        noisy.value.private.flat.sub_(clean).div_(parts).add_(clean)\n",
             ),
@@ -312,8 +312,8 @@ NOISE = (
         "gradients-follow-the-buffer",
         "p.grad is a view of the next step's sum before its noise",
         "mechanism/sums.py",
-        "gradients = divided(self.flat, divisor)",
-        "gradients = self.flat.div_(divisor)",
+        ".of(divided(self.flat, divisor))",
+        ".of(self.flat.div_(divisor))",
         "tests/mechanism/test_sums.py::test_written_gradients_do_not_follow_the_buffer_into_the_next_step",
     ),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -19,23 +20,24 @@ from torch import Tensor
 from privet.errors import LoopError
 from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.engine import NewProgram, RunningEngine
+from privet.isolation.parts import tensors_of
 from privet.isolation.watch import Family, Watch
 from privet.mechanism.clipping import ClippingRule, ClippingRun
+from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import (
     SMALLEST_CUT,
-    Collate,
     Draws,
-    MapDataset,
     cut_in_two,
-    fetch,
     has_rows,
     resized,
     split,
-    tensors_of,
     with_gradients,
+    without_search,
 )
-from privet.training.launch.replay import Launcher, NotFinite
+from privet.training.launch.memory import NotFinite
+from privet.training.launch.replay import Launcher
+from privet.training.loading import Loader
 from privet.training.loop_events import Events, LossFunction
 from privet.training.preflight.preflight import Preflight
 
@@ -45,8 +47,7 @@ class Summation:
     """How the sums of one run are formed.
 
     Attributes:
-        dataset: The examples.
-        collate: Turns a list of items into a batch; torch's default if None.
+        loader: Brings the examples to the device.
         device: Where the model is.
         engine: Computes, clips and adds per-example gradients.
         launcher: Replays physical batches that were recorded.
@@ -56,12 +57,14 @@ class Summation:
         learns: Whether the clipping sees the norms, to learn from them.
         events: Observers of the loop.
         physical_batch_size: How many examples go through the model at once; halved when memory runs out.
+        usual_size: How many examples nearly every logical batch has at most; a smaller one is filled up to it where
+            batches are replayed.
         cuts: Whether a batch of a new program is cut in two, so that the program is seen on two numbers of examples.
             Otherwise it is run once more on a probe, and the sum does not depend on which programs are new.
+        defers: Whether a device is asked only once in a step if all gradients were finite: until one was not.
     """
 
-    dataset: MapDataset
-    collate: Collate | None
+    loader: Loader
     device: torch.device
     engine: RunningEngine
     launcher: Launcher
@@ -70,8 +73,19 @@ class Summation:
     clipping: ClippingRun
     events: Events
     physical_batch_size: int
+    usual_size: int
     learns: bool = False
     cuts: bool = True
+    defers: bool = True
+
+
+def usual_size(sampling: Sampling) -> int:
+    """Return how many examples nearly every logical batch of a plan has at most, from public constants."""
+    expected = sampling.expected_batch_size
+    is_random = sampling.has_independent_coins or sampling.batch_limit is not None
+    spread = math.sqrt(expected * (1 - sampling.inclusion)) if is_random else 0.0
+    size = math.ceil(expected + 4 * spread)  # four standard deviations
+    return max(1, size if sampling.batch_limit is None else min(size, sampling.batch_limit))
 
 
 class _Stage(Enum):
@@ -113,6 +127,7 @@ class LogicalBatch:
         self._how, self._indices, self._rule, self._clipped, self._index = how, indices, rule, clipped, index
         self._steps_taken = steps_taken
         self._stage, self._awaits_losses, self._is_probe = _Stage.FRESH, False, False
+        self._is_cut = False  # whether physical batches are cut in two, to be compared
         how.watch.step = index
 
     def __len__(self) -> int:
@@ -152,7 +167,7 @@ class LogicalBatch:
             raise LoopError("step.update() was called before step.microbatches() was walked through.")
 
     def _physical_batches(
-        self, loss_function: LossFunction | None = None, *, can_repeat: bool = False
+        self, loss_function: LossFunction | None = None, *, can_repeat: bool = False, may_defer: bool = False
     ) -> Iterator[Any]:
         """Yield physical batches, watched; batches that the launcher replays with ``loss_function`` are not yielded."""
         how = self._how
@@ -164,13 +179,14 @@ class LogicalBatch:
                 if loss_function is not None and not is_probe:
                     limit = how.physical_batch_size
                     how.preflight.before(batch, loss_function, step=self._steps_taken, size=size, limit=limit)
-                    if how.launcher.replays and self._was_replayed(batch, size, loss_function):
+                    may_replay = how.launcher.replays and not self._is_cut
+                    if may_replay and self._was_replayed(batch, size, loss_function):
                         continue
                 leaves: Sequence[Tensor] = ()
                 if how.engine.wants_input_gradients:
                     batch, leaves = with_gradients(batch, size)
                 mark_batch(tensors_of(batch))
-                how.engine.begin(size, leaves, can_repeat=can_repeat)
+                how.engine.begin(size, leaves, can_repeat=can_repeat, may_defer=may_defer and not is_probe)
                 self._awaits_losses = True
                 yield batch
                 for notify in how.events.forward_ends:
@@ -182,6 +198,7 @@ class LogicalBatch:
 
     def _was_replayed(self, batch: Any, size: int, loss_function: LossFunction) -> bool:
         limit = self._how.physical_batch_size
+        limit = self._how.usual_size if size <= self._how.usual_size < limit else limit
         outcome = self._how.launcher.add(batch, size, limit, loss_function, self._rule, self._clipped)
         if outcome is not None:
             self._note(outcome.losses, outcome.norms)
@@ -196,29 +213,32 @@ class LogicalBatch:
         """
         how, watch = self._how, self._how.watch
         limit = how.physical_batch_size
+        if how.loader.reads_ahead:
+            how.loader.begin(self._indices, limit)
         for part in split(self._indices, limit):
-            batch = fetch(how.dataset, part, how.collate, how.device)
+            batch = how.loader.fetch(part)
             is_first = len(part) == 1 and watch.has_met_none
             pieces: Iterable[tuple[Any, int]] = [(batch, len(part))]
             is_cut = watch.wants_two_sizes and how.cuts and len(part) >= SMALLEST_CUT
-            if is_cut and has_rows(batch, len(part)):
+            self._is_cut = is_cut and has_rows(batch, len(part))
+            if self._is_cut:
                 pieces = cut_in_two(batch, len(part))
             waiting: dict[Family, tuple[Any, int, Draws]] = {}
             for rows, size in pieces:
                 draws = Draws.now(how.device)
-                with watch.running():
+                with watch.running(), without_search() if self._is_cut else nullcontext():
                     yield rows, size, False
                 if watch.latest is not None and not watch.latest.is_compared and has_rows(rows, size):
                     waiting[watch.latest] = (rows, size, draws)
             for family, (rows, size, draws) in waiting.items():
                 for repeated, wanted in resized(rows, size, limit=limit):
                     if not family.is_compared:
-                        with watch.probing(family), draws.again():
+                        with watch.probing(family), draws.again(), without_search():
                             yield repeated, wanted, True
             # the program for one example says nothing of those for several
             if is_first and has_rows(batch, 1):
                 for repeated, wanted in resized(batch, 1, limit=limit):
-                    with draws.again():
+                    with draws.again(), without_search():
                         yield repeated, wanted, True
 
     def add_clipped(self, losses: Tensor) -> None:
@@ -256,10 +276,12 @@ class LogicalBatch:
         replayed: LossFunction | None = loss_function
         while True:
             try:
-                for batch in self._physical_batches(replayed, can_repeat=True):
+                for batch in self._physical_batches(replayed, can_repeat=True, may_defer=how.defers):
                     self.add_clipped(loss_function(*(batch if isinstance(batch, tuple | list) else (batch,))))
+                if not how.engine.all_finite():
+                    raise NotFinite
             except NotFinite:
-                replayed = None  # eager batches take such an example out
+                replayed, how.defers = None, False  # eager batches that are looked at take such an example out
             except NewProgram:
                 pass  # the engine asks for leaves from now on
             except torch.OutOfMemoryError:
