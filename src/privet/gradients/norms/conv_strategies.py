@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from privet.gradients.forms.per_example import Convolution, Explicit, Outer, PerExample, batched_product
-from privet.gradients.norms import kernels
+from privet.gradients.norms import kernels, processor_products
 from privet.gradients.norms.strategies import (
     MAX_STORED,
     Gram,
@@ -157,7 +157,7 @@ def _gradients_by_pixel(part: Convolution) -> Tensor:
         some, into = back[start : start + rows], gradients[start : start + rows]
         here = scratch[: some.shape[0]]
         here.copy_(patches[start : start + rows])
-        torch.bmm(some, here.view(some.shape[0], back.shape[2], -1), out=into)
+        processor_products.batched_product(some, here.view(some.shape[0], back.shape[2], -1), into)
     return gradients.view(len(part), out_channels, *kernel, in_channels)
 
 
