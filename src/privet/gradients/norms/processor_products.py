@@ -10,15 +10,15 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from privet.gradients.norms.kernels import is_traced
-
-# Of fewer multiplications than this a product is over before oneDNN has found its kernel.
-_SMALL = 1 << 21
+# Of fewer multiplications than this a product is over before oneDNN has found its kernel; a weight that lies in
+# oneDNN's own order already is worth it earlier.
+_SMALL, _SMALL_IN_ORDER = 1 << 21, 1 << 20
 # The two libraries are compared by products of square matrices of this size; oneDNN must be faster by this factor.
 _SIZE, _TIMES, _FACTOR = 256, 5, 1.3
 
@@ -48,14 +48,62 @@ def add_product(into: Tensor, left: Tensor, right: Tensor) -> None:
         into.add_(_by_onednn(left, right))
 
 
+def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return ``rows @ weight.mT + bias`` of a matrix of rows, for no autograd."""
+    if not _gains(rows, weight.mT):
+        return functional.linear(rows, weight, bias)
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+    return found
+
+
+class Repeated(Protocol):
+    """A product with a fixed weight."""
+
+    def __call__(self, rows: Tensor, added: Tensor | None = None) -> Tensor:
+        """Return ``rows @ weight.mT`` plus a matrix of the same shape, or plus the bias if there is one."""
+        ...
+
+
+def repeated_product(weight: Tensor, most_rows: int, bias: Tensor | None = None) -> Repeated:
+    """Bring a weight ``[out, in]`` into the best order for many products with up to so many rows; for no autograd."""
+    if most_rows * weight.numel() < _SMALL_IN_ORDER or not can_use_onednn(weight):
+        across = weight.mT.contiguous()
+
+        def usual(rows: Tensor, added: Tensor | None = None) -> Tensor:
+            added = bias if added is None else added
+            return rows @ across if added is None else torch.addmm(added, rows, across)
+
+        return usual
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), most_rows)
+    alone, with_sum = torch.ops.mkldnn._linear_pointwise.default, torch.ops.mkldnn._linear_pointwise.binary
+
+    def by_onednn(rows: Tensor, added: Tensor | None = None) -> Tensor:
+        if added is None:
+            return alone(rows, packed, bias, "none", [], "")
+        return with_sum(rows, added, packed, None, "add")
+
+    return by_onednn
+
+
 def _gains(left: Tensor, right: Tensor) -> bool:
     """Whether oneDNN is the faster one for matrices (or batches) of this size, and can be used for these tensors."""
-    if left.shape[-2] * left.shape[-1] * right.shape[-1] < _SMALL or left.dtype != torch.float32:
+    if left.shape[-2] * left.shape[-1] * right.shape[-1] < _SMALL:
         return False
-    # a tracer sees an operation that its compiler cannot improve; a subclass may have a product of its own
-    if type(left) is not Tensor or type(right) is not Tensor or left.device.type != "cpu" or is_traced():
-        return False
-    return right.dtype == torch.float32 and onednn_is_faster()
+    return can_use_onednn(left) and can_use_onednn(right)
+
+
+def can_use_onednn(tensor: Tensor) -> bool:
+    """Whether large products with this tensor are faster by oneDNN, which is known on processors only."""
+    is_usual = tensor.dtype == torch.float32 and is_plain_on_processor(tensor)
+    return is_usual and onednn_is_faster()
+
+
+def is_plain_on_processor(tensor: Tensor) -> bool:
+    """Whether only the numbers of a processor's tensor matter: it is no subclass, and no mode sees operations.
+
+    Whoever follows operations (a compiler, the proof that examples stay apart) knows torch's own, and is shown those.
+    """
+    return type(tensor) is Tensor and tensor.device.type == "cpu" and torch._C._len_torch_dispatch_stack() == 0
 
 
 def _by_onednn(left: Tensor, right: Tensor) -> Tensor:
