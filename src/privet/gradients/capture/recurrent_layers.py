@@ -274,7 +274,7 @@ class Recurrent:
 
 
 def _input_map(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if inputs.is_cuda or torch.compiler.is_compiling():
+    if inputs.is_cuda:
         return functional.linear(inputs, weight, bias)
     # through a view, as in the recurrence: autograd says whether gradients are needed only of what is no leaf
     gates: Tensor = InputMap.apply(inputs, weight.view_as(weight), bias)  # type: ignore[no-untyped-call]

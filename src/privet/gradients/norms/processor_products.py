@@ -78,9 +78,10 @@ def repeated_product(weight: Tensor, most_rows: int, bias: Tensor | None = None)
     alone, with_sum = torch.ops.mkldnn._linear_pointwise.default, torch.ops.mkldnn._linear_pointwise.binary
 
     def by_onednn(rows: Tensor, added: Tensor | None = None) -> Tensor:
-        if added is None:
-            return alone(rows, packed, bias, "none", [], "")
-        return with_sum(rows, added, packed, None, "add")
+        product: Tensor = (
+            alone(rows, packed, bias, "none", [], "") if added is None else with_sum(rows, added, packed, None, "add")
+        )
+        return product
 
     return by_onednn
 
@@ -116,7 +117,7 @@ def _by_onednn(left: Tensor, right: Tensor) -> Tensor:
 @functools.cache
 def onednn_is_faster() -> bool:
     """Whether oneDNN multiplies large matrices faster than torch's BLAS on this machine; measured once."""
-    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):  # type: ignore[no-untyped-call]
         return False
     with torch.no_grad():
         factor = torch.ones(_SIZE, _SIZE)
