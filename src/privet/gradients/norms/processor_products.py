@@ -52,7 +52,7 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return ``rows @ weight.mT + bias`` of a matrix of rows, for no autograd."""
     if not _gains(rows, weight.mT):
         return functional.linear(rows, weight, bias)
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight.contiguous(), bias, "none", [], "")
     return found
 
 
