@@ -20,7 +20,6 @@ from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.plan import Plan
 from privet.training.batching import MapDataset
 from privet.training.last_iterate import ProvenLoss
-from privet.training.launch.replay import fastest_for
 from privet.training.performance import Performance
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Release, Unit
@@ -99,7 +98,6 @@ class NoisyCGD:
             plan,
             performance=Performance(
                 engine=engine or BookKeeping(),
-                launch=fastest_for(next(model.parameters()).device),
                 physical_batch_size=physical_batch_size or self.batch_size,
             ),
             folder=folder,

@@ -412,6 +412,7 @@ class Follower:
                 self._errors,
                 Trace(num_examples=self._num_examples),
                 kind_of(self._log.entries[:end]),
+                tuple(self._numbers),
             )
         spec, trace = self.tracer.spec(losses), self.tracer.trace
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory

@@ -47,7 +47,6 @@ from privet.training.averaging import ExponentialAverage
 from privet.training.batching import MapDataset
 from privet.training.checkpoint import load_checkpoint
 from privet.training.data_seal import DataSeal
-from privet.training.launch.replay import fastest_for
 from privet.training.performance import Performance
 from privet.training.schedules import LearningRate
 from privet.training.session import Session
@@ -259,9 +258,7 @@ class _Run:
             build_optimizer(settings, self._model),
             dataset,
             self._plan,
-            performance=Performance(
-                physical_batch_size=self._physical_batch_size(dataset), launch=fastest_for(self._device)
-            ),
+            performance=Performance(physical_batch_size=self._physical_batch_size(dataset)),
             folder=self._files.folder,
             checkpoint_every=settings.checkpoint_every,
             telemetry=self._unprotected,

@@ -70,7 +70,7 @@ def fetch(dataset: MapDataset, indices: NDArray[np.int64], collate: Collate | No
         # the same batch as collating one item after another, without a call for every example
         chosen, parts = torch.from_numpy(indices), list[torch.Tensor]()
         for tensor in dataset.tensors:
-            parts.append(tensor[chosen.to(tensor.device)].to(device, non_blocking=True))
+            parts.append(tensor[placed(chosen, tensor.device)].to(device, non_blocking=True))
         return parts
     else:
         batch = (collate or default_collate)([dataset[int(index)] for index in indices])
@@ -82,6 +82,11 @@ def fetch(dataset: MapDataset, indices: NDArray[np.int64], collate: Collate | No
             "Let the data set or the collate function return tensors in tuples, lists or plain dictionaries."
         )
     return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device, non_blocking=True), batch)
+
+
+def placed(indices: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return indices on a device; a copy from memory that is not pinned would wait until the device is idle."""
+    return indices.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else indices
 
 
 def with_gradients(batch: Any, size: int) -> tuple[Any, list[torch.Tensor]]:
@@ -197,3 +202,14 @@ class Draws:
             yield
         finally:
             after.restore()
+
+
+@contextmanager
+def without_search() -> Iterator[None]:
+    """Run shapes that will not come again without cuDNN's search for its fastest algorithm, which takes longer."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

@@ -13,7 +13,7 @@ from privet import checks
 from privet.errors import ArgumentError
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
-from privet.training.launch.replay import Eager, Launch
+from privet.training.launch.replay import Automatic, Launch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,8 @@ class Performance:
 
     Attributes:
         engine: How per-example gradients are computed.
-        launch: How operations are launched: ``CudaGraph`` speeds up small models on a device, for loops that use
-            ``step.accumulate``. One by one by default.
+        launch: How operations are launched. By default recorded and replayed on a device wherever that gives the same,
+            in loops that use ``step.accumulate``.
         physical_batch_size: How many examples go through the model at once.
 
     Example:
@@ -33,7 +33,7 @@ class Performance:
     """
 
     engine: Engine = field(default_factory=BookKeeping)
-    launch: Launch = field(default_factory=Eager)
+    launch: Launch = field(default_factory=Automatic)
     physical_batch_size: int = 256
 
     def __post_init__(self) -> None:

@@ -88,7 +88,7 @@ class PreparedRun:
                 layout=self.layout, num_steps=plan.num_steps, steps_per_epoch=plan.sampling.steps_per_epoch
             )
         noise = plan.noise.start(self.layout, has_mask=not plan.mask.is_whole)
-        if not plan.noise.is_fixed and performance.launch.replays:
+        if not plan.noise.is_fixed and performance.launch.must_replay:
             launch = type(performance.launch).__name__
             raise PlanError(f"{launch} replays fixed units; learned units need Performance(launch=pv.launch.Eager()).")
         self.state = RunState(

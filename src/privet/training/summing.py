@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -34,8 +35,10 @@ from privet.training.batching import (
     split,
     tensors_of,
     with_gradients,
+    without_search,
 )
-from privet.training.launch.replay import Launcher, NotFinite
+from privet.training.launch.memory import NotFinite
+from privet.training.launch.replay import Launcher
 from privet.training.loop_events import Events, LossFunction
 from privet.training.preflight.preflight import Preflight
 
@@ -113,6 +116,7 @@ class LogicalBatch:
         self._how, self._indices, self._rule, self._clipped, self._index = how, indices, rule, clipped, index
         self._steps_taken = steps_taken
         self._stage, self._awaits_losses, self._is_probe = _Stage.FRESH, False, False
+        self._is_cut = False  # whether physical batches are cut in two, to be compared
         how.watch.step = index
 
     def __len__(self) -> int:
@@ -164,7 +168,8 @@ class LogicalBatch:
                 if loss_function is not None and not is_probe:
                     limit = how.physical_batch_size
                     how.preflight.before(batch, loss_function, step=self._steps_taken, size=size, limit=limit)
-                    if how.launcher.replays and self._was_replayed(batch, size, loss_function):
+                    may_replay = how.launcher.replays and not self._is_cut
+                    if may_replay and self._was_replayed(batch, size, loss_function):
                         continue
                 leaves: Sequence[Tensor] = ()
                 if how.engine.wants_input_gradients:
@@ -201,24 +206,25 @@ class LogicalBatch:
             is_first = len(part) == 1 and watch.has_met_none
             pieces: Iterable[tuple[Any, int]] = [(batch, len(part))]
             is_cut = watch.wants_two_sizes and how.cuts and len(part) >= SMALLEST_CUT
-            if is_cut and has_rows(batch, len(part)):
+            self._is_cut = is_cut and has_rows(batch, len(part))
+            if self._is_cut:
                 pieces = cut_in_two(batch, len(part))
             waiting: dict[Family, tuple[Any, int, Draws]] = {}
             for rows, size in pieces:
                 draws = Draws.now(how.device)
-                with watch.running():
+                with watch.running(), without_search() if self._is_cut else nullcontext():
                     yield rows, size, False
                 if watch.latest is not None and not watch.latest.is_compared and has_rows(rows, size):
                     waiting[watch.latest] = (rows, size, draws)
             for family, (rows, size, draws) in waiting.items():
                 for repeated, wanted in resized(rows, size, limit=limit):
                     if not family.is_compared:
-                        with watch.probing(family), draws.again():
+                        with watch.probing(family), draws.again(), without_search():
                             yield repeated, wanted, True
             # the program for one example says nothing of those for several
             if is_first and has_rows(batch, 1):
                 for repeated, wanted in resized(batch, 1, limit=limit):
-                    with draws.again():
+                    with draws.again(), without_search():
                         yield repeated, wanted, True
 
     def add_clipped(self, losses: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -68,3 +69,15 @@ def gradients_agree(one: Sequence[Tensor | None], other: Sequence[Tensor | None]
         apart.append((float(moved), tolerances.get(dtype, _HALF_PRECISION)))
         largest = max(largest, float(sizes))
     return all(moved <= tolerance * largest for moved, tolerance in apart)
+
+
+def largest_difference(one: Sequence[Tensor | None], other: Sequence[Tensor | None]) -> float:
+    """Return how far two gradients lie apart where they differ most; infinite where only one is there or finite."""
+    largest = 0.0
+    for left, right in zip(one, other, strict=True):
+        if (left is None) != (right is None):
+            return math.inf
+        if left is not None and right is not None:
+            apart = float((left.double() - right.double()).abs().max()) if left.numel() else 0.0
+            largest = max(largest, apart) if math.isfinite(apart) else math.inf
+    return largest
