@@ -185,7 +185,7 @@ def _gradients_by_pixel(part: Convolution) -> tuple[Tensor, Tensor]:
         factors = (flat.mT, some.mT) if taps_first else (some, flat)
         processor_products.batched_product(*factors, into)
     by_channel = written.mT if taps_first else written
-    return written, by_channel.unflatten(2, (*kernel, in_channels)).movedim(-1, 2)
+    return written, by_channel.view(len(part), out_channels, *kernel, in_channels).movedim(-1, 2)
 
 
 class _PixelPatches:
