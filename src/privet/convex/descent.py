@@ -42,10 +42,9 @@ class NoisyCGD:
     epochs: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "learning_rate", checks.positive("learning_rate", self.learning_rate))
-        object.__setattr__(self, "ridge", checks.non_negative("ridge", self.ridge))
-        object.__setattr__(self, "batch_size", checks.count("batch_size", self.batch_size))
-        object.__setattr__(self, "epochs", checks.count("epochs", self.epochs))
+        checks.fields(self, checks.positive, "learning_rate")
+        checks.fields(self, checks.non_negative, "ridge")
+        checks.fields(self, checks.count, "batch_size", "epochs")
 
     def plan(
         self,

@@ -30,13 +30,7 @@ _POOLED = "written out"
 
 @dataclass(frozen=True, kw_only=True)
 class TriedStrategy:
-    """One strategy for a layer's norms, with its measured cost.
-
-    Attributes:
-        name: Name of the strategy.
-        seconds: Norms and weighted sum; None if it failed.
-        kept_bytes: Memory it keeps until the clipping factors are known; None if it failed.
-    """
+    """A strategy for a layer's norms, with its time and the memory that it keeps; None if it failed."""
 
     name: str
     seconds: float | None

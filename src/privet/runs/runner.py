@@ -128,16 +128,9 @@ def train(
         files.prepare()
         write_plan_and_recipe(recipe, plan, promised, files)
     run = _Run(
-        recipe=recipe,
-        plan=plan,
-        promised=promised,
-        files=files,
-        device=device,
-        split=split,
-        progress=progress or Silent(),
-        shows_unprotected=unprotected or recipe.is_public,
-        was_resumed=was_resumed,
-    )
+        recipe=recipe, plan=plan, promised=promised, files=files, device=device, split=split, was_resumed=was_resumed,
+        progress=progress or Silent(), shows_unprotected=unprotected or recipe.is_public,
+    )  # fmt: skip
     return run.run_to_end(should_stop)
 
 
@@ -258,7 +251,7 @@ class _Run:
             build_optimizer(settings, self._model),
             dataset,
             self._plan,
-            performance=Performance(physical_batch_size=self._physical_batch_size(dataset)),
+            performance=Performance(physical_batch_size=self._physical_batch_size(dataset), workers=settings.workers),
             folder=self._files.folder,
             checkpoint_every=settings.checkpoint_every,
             telemetry=self._unprotected,

@@ -25,6 +25,10 @@ class Performance:
         launch: How operations are launched. By default recorded and replayed on a device wherever that gives the same,
             in loops that use ``step.accumulate``.
         physical_batch_size: How many examples go through the model at once.
+        workers: How many processes read the data set, each of them whole physical batches, while the model computes;
+            0 reads in the training process. Data that lie in memory are read there in any case.
+        prefetch: How many physical batches each worker reads ahead.
+        pin_memory: Whether what workers read goes through pinned memory to a CUDA device; without effect elsewhere.
 
     Example:
         >>> import privet as pv
@@ -35,10 +39,16 @@ class Performance:
     engine: Engine = field(default_factory=BookKeeping)
     launch: Launch = field(default_factory=Automatic)
     physical_batch_size: int = 256
+    workers: int = 0
+    prefetch: int = 2
+    pin_memory: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse a batch size below one."""
-        object.__setattr__(self, "physical_batch_size", checks.count("physical_batch_size", self.physical_batch_size))
+        """Refuse sizes below one and numbers of workers below zero."""
+        for name, minimum in (("physical_batch_size", 1), ("workers", 0), ("prefetch", 1)):
+            object.__setattr__(self, name, checks.count(name, getattr(self, name), minimum=minimum))
+        if not isinstance(self.pin_memory, bool):
+            raise ArgumentError(f"pin_memory must be True or False, got {self.pin_memory!r}.")
 
 
 def chosen_performance(

@@ -20,25 +20,23 @@ from torch import Tensor
 from privet.errors import LoopError
 from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.engine import NewProgram, RunningEngine
+from privet.isolation.parts import tensors_of
 from privet.isolation.watch import Family, Watch
 from privet.mechanism.clipping import ClippingRule, ClippingRun
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import (
     SMALLEST_CUT,
-    Collate,
     Draws,
-    MapDataset,
     cut_in_two,
-    fetch,
     has_rows,
     resized,
     split,
-    tensors_of,
     with_gradients,
     without_search,
 )
 from privet.training.launch.memory import NotFinite
 from privet.training.launch.replay import Launcher
+from privet.training.loading import Loader
 from privet.training.loop_events import Events, LossFunction
 from privet.training.preflight.preflight import Preflight
 
@@ -48,8 +46,7 @@ class Summation:
     """How the sums of one run are formed.
 
     Attributes:
-        dataset: The examples.
-        collate: Turns a list of items into a batch; torch's default if None.
+        loader: Brings the examples to the device.
         device: Where the model is.
         engine: Computes, clips and adds per-example gradients.
         launcher: Replays physical batches that were recorded.
@@ -63,8 +60,7 @@ class Summation:
             Otherwise it is run once more on a probe, and the sum does not depend on which programs are new.
     """
 
-    dataset: MapDataset
-    collate: Collate | None
+    loader: Loader
     device: torch.device
     engine: RunningEngine
     launcher: Launcher
@@ -201,8 +197,10 @@ class LogicalBatch:
         """
         how, watch = self._how, self._how.watch
         limit = how.physical_batch_size
+        if how.loader.reads_ahead:
+            how.loader.begin(self._indices, limit)
         for part in split(self._indices, limit):
-            batch = fetch(how.dataset, part, how.collate, how.device)
+            batch = how.loader.fetch(part)
             is_first = len(part) == 1 and watch.has_met_none
             pieces: Iterable[tuple[Any, int]] = [(batch, len(part))]
             is_cut = watch.wants_two_sizes and how.cuts and len(part) >= SMALLEST_CUT

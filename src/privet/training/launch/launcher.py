@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.engine import NotTried, ReplayableEngine
+from privet.isolation.parts import Structure, flattened
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import Draws
@@ -86,7 +86,7 @@ class Replay:
         self, batch: Any, size: int, limit: int, loss_function: LossFunction, rule: ClippingRule, into: ClippedSum
     ) -> Outcome | None:
         """Add a batch; see :meth:`privet.training.launch.replay.Launcher.add`."""
-        leaves, spec = pytree.tree_flatten(batch)
+        leaves, spec = flattened(batch)
         is_tensor = all(isinstance(leaf, Tensor) and leaf.shape[:1] == (size,) for leaf in leaves)
         if self._has_given_up or not is_tensor or self.engine.wants_input_gradients:
             return None
@@ -94,7 +94,7 @@ class Replay:
         if form is None:
             return None
         form.memory.fill(leaves, size, into.keep)
-        given = pytree.tree_unflatten(form.memory.leaves, spec)
+        given = spec.filled(form.memory.leaves)
 
         def begin() -> None:
             mark_batch(form.memory.leaves)
@@ -119,7 +119,7 @@ class Replay:
             self.engine.abandon()
 
     def _form(
-        self, leaves: Sequence[Tensor], spec: Any, limit: int, rule: ClippingRule, into: ClippedSum
+        self, leaves: Sequence[Tensor], spec: Structure, limit: int, rule: ClippingRule, into: ClippedSum
     ) -> _Form | None:
         """Return the form of a batch; the first batch of a form is left to the engine, which makes its choices."""
         shapes = tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
@@ -219,7 +219,9 @@ class Replay:
                 self.engine.begin(limit, may_trace=False)  # nobody looks into a recording
                 given = {id(mine): leaf for mine, leaf in zip(memory.leaves, leaves, strict=True)}
                 losses = end.program.run(given)
-                norms, needs_check, _ = self.engine.add_present(losses, rule, total, present)
+                norms, needs, _ = self.engine.add_present(losses, rule, total, present)
+                if places is form.places:  # as the recorded run says; the same run outside may say something else
+                    needs_check = needs
             finally:
                 self.engine.abandon()
             return losses.detach(), norms
