@@ -23,7 +23,7 @@ from privet.mechanism.clipping import ClippingRun
 from privet.mechanism.executed import executed_step
 from privet.mechanism.noise import NoiseRun
 from privet.mechanism.sampling import Sampling
-from privet.mechanism.sums import ClippedSum, PrivateSum
+from privet.mechanism.sums import ClippedSum, PartViews, PrivateSum
 from privet.training.optimizers import NoiseAware, tell_noise
 from privet.training.randomness import NoiseSource
 from privet.training.release import Noisy
@@ -52,6 +52,25 @@ class Update(Protocol):
 
 
 @dataclass(kw_only=True, eq=False)
+class GradientViews(PartViews):
+    """The gradients of the parameters in the memory of a noisy sum, made once.
+
+    Guarantee: every gradient begins where its parameter begins in that memory. They are in the user's hands between two
+    steps, so they are made anew if one was given other memory (``p.grad.data = ...``).
+    """
+
+    _addresses: Sequence[int] = ()
+
+    def of(self, flat: Tensor) -> Sequence[Tensor]:
+        with torch._C.DisableTorchFunction():  # the batch of another session may be watched
+            if [part.data_ptr() for part in self._parts] != self._addresses:
+                self._flat = None
+            parts = super().of(flat)
+            self._addresses = [part.data_ptr() for part in parts]
+        return parts
+
+
+@dataclass(kw_only=True, eq=False)
 class Updates:
     """Adds the noise of one session's steps and updates its model.
 
@@ -59,6 +78,7 @@ class Updates:
         source: Where noise comes from.
         parameters: What is trained, in the layout's order.
         memory: Holds the gradients from step to step.
+        views: Each parameter's part of that memory.
         optimizer: Steps once per update.
         opened: The context in which the optimizer may step, with the gradients it is called with.
         divisor: By what noisy sums are divided; a constant of the plan.
@@ -68,6 +88,7 @@ class Updates:
     source: NoiseSource
     parameters: Sequence[nn.Parameter]
     memory: Tensor
+    views: GradientViews
     optimizer: Optimizer
     opened: Callable[[Sequence[Tensor]], AbstractContextManager[Any]]
     divisor: float
@@ -168,7 +189,7 @@ class _EagerUpdate:
         updates = self.updates
         # one pass, into the same memory at every step
         divided = functools.partial(torch.div, out=updates.memory)
-        self.private.write_gradients(updates.parameters, divisor=updates.divisor, divided=divided)
+        self.private.write_gradients(updates.parameters, divisor=updates.divisor, divided=divided, views=updates.views)
         # The optimizer may use these gradients and no others: they are listed before any of its code runs.
         written = [parameter.grad for parameter in updates.parameters if parameter.grad is not None]
         if isinstance(updates.optimizer, NoiseAware):
@@ -199,7 +220,10 @@ class _RecordedUpdate:
         # the replay has divided the noisy sum into the memory of the gradients
         memory = self.updates.memory
         self.private.write_gradients(
-            self.updates.parameters, divisor=self.updates.divisor, divided=lambda flat, divisor: memory
+            self.updates.parameters,
+            divisor=self.updates.divisor,
+            divided=lambda flat, divisor: memory,
+            views=self.updates.views,
         )
         if before is not None:
             self._draws.append(self.private.flat[:_SAMPLE].double() - before)

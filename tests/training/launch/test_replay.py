@@ -22,7 +22,9 @@ from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
 from privet.mechanism.mask_rates import GradualCooling
 from privet.mechanism.masking import RandomMask
+from privet.mechanism.sampling import FixedSize, Sampling
 from privet.mechanism.sums import ClippedSum
+from privet.mechanism.truncated import TruncatedPoisson
 from privet.training.launch.launcher import Replay
 from privet.training.launch.recording import Outcome, Recorder, zeros_like
 from privet.training.launch.replay import (
@@ -34,6 +36,7 @@ from privet.training.launch.replay import (
     Launch,
     _can_record_graphs,
 )
+from privet.training.summing import usual_size
 
 EXAMPLES, WIDTH, CLASSES = 96, 6, 3
 
@@ -143,6 +146,34 @@ def test_padded_replays_train_the_same_weights_even_with_an_example_that_is_not_
     recorder = _Plain()
     _assert_same(_trained(_PlainLaunch(recorder)), _trained(None))
     assert recorder.runs > 3
+
+
+@pytest.mark.parametrize(
+    ("sampling", "size"),
+    [
+        (Poisson(rate=0.2, steps=1, expected_batch_size=100), 136),
+        (Poisson(rate=1.0, steps=1, expected_batch_size=96), 96),
+        (FixedSize(dataset_size=96, batch_size=12, steps=1), 12),
+        (TruncatedPoisson(rate=0.1, steps=1, dataset_size=1000, max_batch_size=110), 110),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_batches_are_filled_up_to_the_size_that_the_plan_makes_usual(sampling: Sampling, size: int) -> None:
+    assert usual_size(sampling) == size
+
+
+def test_batches_are_not_filled_up_to_a_physical_batch_size_that_is_never_reached() -> None:
+    launch = _PlainLaunch(_Plain())
+    model = _model()
+    plan, performance = _plan(12), Performance(physical_batch_size=5000, launch=launch)
+    session = privatize(
+        model, torch.optim.SGD(model.parameters(), lr=0.5), _data(), plan, performance=performance, seed=3
+    )
+    with session:
+        for step in session.steps():
+            step.accumulate(lambda x, y: functional.cross_entropy(model(x), y, reduction="none"))
+            step.update()
+    assert {len(form.memory.present) for form in launch.replay._forms.values()} == {usual_size(plan.sampling)}
 
 
 def _masked_plan(refresh_every: int) -> Plan:

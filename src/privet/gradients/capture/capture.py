@@ -199,7 +199,6 @@ class Capture(TorchFunctionMode):
             output_shape=output.shape, output_dtype=output.dtype, edge=get_gradient_edge(output),
             versions=[(values[place], values[place]._version) for place, _ in known.inputs],
         )  # fmt: skip
-        use.listen(output)
         self.recording.uses.append(use)
         return output
 

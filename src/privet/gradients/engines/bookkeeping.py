@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -19,27 +19,25 @@ from privet.errors import LoopError, UnsupportedModel
 from privet.gradients.capture.capture import Capture
 from privet.gradients.capture.in_place import Function
 from privet.gradients.capture.reaching import check_module_hooks, reach_of
-from privet.gradients.capture.recorded import Reach, Recording, Source, Use, send_back, sources_of
+from privet.gradients.capture.recorded import Reach, Recording, send_back, sources_of
 from privet.gradients.engines.engine import (
     Clipper,
-    Measurement,
     NewProgram,
     NotTried,
     Present,
+    SumPlaces,
     check_losses,
     check_parameter_hooks,
 )
 from privet.gradients.engines.holding import check_norms
-from privet.gradients.engines.support import quiet_vmap
+from privet.gradients.engines.prepared import Collector, Prepared
 from privet.gradients.engines.trial import Trial, check_sums, new_trial, run_trial, single_example_axes, tolerance_of
-from privet.gradients.forms.joining import joined
-from privet.gradients.forms.per_example import Explicit, PerExample
 from privet.gradients.norms.budgets import Balanced, Budget
 from privet.gradients.norms.kernel_warmup import KernelWarmup, launches_of
 from privet.gradients.norms.planner import TRACEABLE, Planner
 from privet.gradients.rules.example_axis import ExampleAxis, FoldedAxis, axis_of, candidates
 from privet.gradients.rules.layer_rules import RULES, by_vmap
-from privet.gradients.rules.rule_tools import Rule, resolved
+from privet.gradients.rules.rule_tools import Rule
 from privet.isolation.backward import followed
 from privet.isolation.place import Place
 from privet.isolation.programs import Proof
@@ -51,6 +49,8 @@ from privet.mechanism.sums import ClippedSum
 Signature = tuple[tuple[Function, ...], tuple[tuple[str, tuple[ExampleAxis, ...]], ...]]
 """Distinguishes programs: every operation on the examples, and the possible example axes at each use of parameters."""
 
+# Devices on which the host runs ahead: asking them for a number means waiting.
+_ASYNCHRONOUS = frozenset(["cuda", "mps", "xpu"])
 # Number of trials for a program whose examples never come as leaves.
 _TRIALS_WITHOUT_LEAVES = 2
 # A model with more programs than the first number (one that skips layers at random, say) always gets its examples as
@@ -97,12 +97,14 @@ class RunningBookKeeping:
     _tried_without_leaves: Counter[Signature] = field(default_factory=Counter)
     _has_leaves: bool = False
     _can_repeat: bool = False
+    _may_defer: bool = False
+    _unread: list[Tensor] = field(default_factory=list)  # on the device: whether sums that nobody looked at are sound
     _met_new_program: bool = False
     _expansions: dict[int, bool] = field(default_factory=dict)
     _warmup: KernelWarmup | None = None
 
     def __post_init__(self) -> None:
-        self._sources = sources_of(self.parameters)
+        self._sources, self._places = sources_of(self.parameters), SumPlaces(layout=self.layout)
 
     @property
     def wants_input_gradients(self) -> bool:
@@ -111,8 +113,9 @@ class RunningBookKeeping:
         return is_first or self._met_new_program or len(self._programs) > _FEW_PROGRAMS
 
     def begin(
-        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True
-    ) -> None:
+        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True,
+        may_defer: bool = False,
+    ) -> None:  # fmt: skip
         """Enter the capture mode; it stays on until the losses come back."""
         if self._capture is not None:
             raise LoopError(
@@ -120,7 +123,7 @@ class RunningBookKeeping:
             )
         check_parameter_hooks(self.parameters, self.layout)
         self._inputs, self._has_leaves = inputs, self.wants_input_gradients or bool(inputs)
-        self._can_repeat = can_repeat
+        self._can_repeat, self._may_defer = can_repeat, may_defer
         follows = self.wants_input_gradients and self.planner.plain_bytes is None
         self._capture = Capture(
             self._sources, batch_size, self._expansions,
@@ -134,17 +137,35 @@ class RunningBookKeeping:
         if capture is not None:
             capture.close().release()
 
+    def all_finite(self) -> bool:
+        unread, self._unread = self._unread, []
+        return not unread or bool(torch.stack(unread).all())
+
     def close(self) -> None:
         self.abandon()
         self.watch.programs.unmark()
 
     def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
         """Run the backward pass and add the clipped sum; see :meth:`RunningEngine.add_clipped`."""
-        return self._add(losses, rule, into, present=None).norms
+        return self.add_present(losses, rule, into, None).norms
 
-    def add_present(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor) -> Present:
-        """Add the clipped sum without consulting the host; see :meth:`ReplayableEngine.add_present`."""
-        return self._add(losses, rule, into, present=present)
+    def add_present(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor | None) -> Present:
+        """Add the clipped sum without consulting the host; see :meth:`ReplayableEngine.add_present`.
+
+        Without ``present`` no row is padding, and the host may be consulted.
+        """
+        capture, self._capture = self._capture, None
+        if capture is None:
+            raise LoopError("step.backward(losses) was called outside step.microbatches().")
+        recording = capture.close()
+        try:
+            losses = check_losses(losses, recording.batch_size)
+            # norms and sums in half precision would break the bound, whatever the forward pass ran in
+            with torch.autocast(losses.device.type, enabled=False):
+                return self._add_recorded(losses, recording, rule, into, present)
+        finally:
+            self._inputs = ()
+            recording.release()
 
     def expect_replays(self) -> None:
         """Leave launches out of account when strategies are compared."""
@@ -165,20 +186,6 @@ class RunningBookKeeping:
         finally:
             self.planner = planner
 
-    def _add(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, *, present: Tensor | None) -> Present:
-        capture, self._capture = self._capture, None
-        if capture is None:
-            raise LoopError("step.backward(losses) was called outside step.microbatches().")
-        recording = capture.close()
-        try:
-            losses = check_losses(losses, recording.batch_size)
-            # norms and sums in half precision would break the bound, whatever the forward pass ran in
-            with torch.autocast(losses.device.type, enabled=False):
-                return self._add_recorded(losses, recording, rule, into, present)
-        finally:
-            self._inputs = ()
-            recording.release()
-
     def _add_recorded(
         self, losses: Tensor, recording: Recording, rule: ClippingRule, into: ClippedSum, present: Tensor | None
     ) -> Present:
@@ -190,10 +197,16 @@ class RunningBookKeeping:
         if prepared is None or not prepared.fits(recording, self.planner):
             return self._add_examined(losses, recording, proof, rule, into, present)
         self.watch.check_numbers(proof)
-        clipper = Clipper(into, recording.batch_size, self.planner, present=present, known=prepared.measured)
+        clipper = Clipper(
+            into, recording.batch_size, self.planner, present=present, known=prepared.measured, places=self._places,
+            defers=self._may_defer and losses.device.type in _ASYNCHRONOUS,
+        )  # fmt: skip
         self._collect(losses, recording, prepared, clipper)
         with torch.no_grad():
-            return Present(clipper.finish(rule), clipper.needs_check, is_known=True)
+            norms = clipper.finish(rule)
+        if clipper.is_finite is not None:
+            self._unread.append(clipper.is_finite)
+        return Present(norms, clipper.needs_check, is_known=True)
 
     def _add_examined(
         self, losses: Tensor, recording: Recording, proof: Proof, rule: ClippingRule, into: ClippedSum,
@@ -229,6 +242,10 @@ class RunningBookKeeping:
             shapes=[use.output_shape for use in recording.uses],
             planner=self.planner,
         )
+        is_kept = trial is None and proof.known is not None and recording.follower.tracer is None
+        following = replace(prepared) if is_kept else None  # what is foreseen holds from the next run on
+        if following is not None:
+            following.bind(recording, self.layout)
         clipper = Clipper(into, size, self.planner, present=present)
         with followed(recording.follower, self.watch):
             self._collect(losses, recording, prepared, clipper, keep_graph=trial is not None)
@@ -238,16 +255,16 @@ class RunningBookKeeping:
                 runs_user_code = bool(recording.follower.has_hooks or recording.follower.nodes)
                 self._check_sums(trial, norms, clipper, into, present, is_linear=not runs_user_code)
                 self._remember(trial, recording, remembered)
-            elif proof.known is not None and recording.follower.tracer is None:
-                prepared.measured, prepared.revision = clipper.measured, self.planner.revision
-                proof.known.prepared = prepared
+            elif following is not None and proof.known is not None:
+                following.measured, following.revision = clipper.measured, self.planner.revision
+                proof.known.prepared = following
             return Present(norms, clipper.needs_check, is_known=proof.known is not None)
 
     def _collect(
         self, losses: Tensor, recording: Recording, prepared: Prepared, clipper: Clipper, *, keep_graph: bool = False
     ) -> None:
         """Run the backward pass and hand the per-example gradients of every parameter to the clipper."""
-        collector = _Collector(
+        collector = Collector(
             prepared=prepared, batch_size=recording.batch_size, parameters=self.parameters, clipper=clipper
         )
         send_back(losses.sum(), recording, prepared.reach.roots, keep_graph=keep_graph, receive=collector.receive)
@@ -341,102 +358,3 @@ class RunningBookKeeping:
 
 def _is_folded(axis: ExampleAxis) -> bool:
     return isinstance(axis, FoldedAxis)
-
-
-@dataclass(eq=False)
-class Prepared:
-    """How the gradients of one program are computed; kept for the runs in which the program is recognised.
-
-    Attributes:
-        axes: How the examples lie in the output of each use.
-        rules: The rule of each use.
-        reach: Where a backward pass may stop, and how many uses must be heard of.
-        num_uses: How often each parameter is used: one that is used once can be handed on at once.
-        shapes: The shape of each use's output.
-        planner: Which planner was asked, and which revision of its choices holds.
-        measured: How the norms of each parameter's gradients are measured.
-    """
-
-    axes: Sequence[ExampleAxis]
-    rules: Sequence[Rule]
-    reach: Reach
-    num_uses: Mapping[int, int]
-    shapes: Sequence[torch.Size]
-    planner: Planner
-    revision: int = -1
-    measured: Mapping[int, Measurement] = field(default_factory=dict)
-
-    def fits(self, recording: Recording, planner: Planner) -> bool:
-        """Whether a recognised forward pass can be handled in this way: shapes and the planner's choices still hold."""
-        if self.planner is not planner or self.revision != planner.revision or len(self.shapes) != len(recording.uses):
-            return False
-        for use, shape in zip(recording.uses, self.shapes, strict=True):
-            if use.output_shape != shape:
-                return False
-        return recording.follower is not None and recording.follower.tracer is None
-
-
-@dataclass(kw_only=True, eq=False)
-class _Collector:
-    """Turns output gradients into per-example gradients while the backward pass runs, so they can be freed early."""
-
-    prepared: Prepared
-    batch_size: int
-    parameters: Sequence[nn.Parameter]
-    clipper: Clipper
-    _waiting: dict[int, list[PerExample]] = field(default_factory=dict)  # of parameters that are used more than once
-    _derived: list[tuple[Source, PerExample]] = field(default_factory=list)
-
-    def receive(self, use: Use) -> None:
-        """Apply the rule of a use whose output gradient has arrived, then let go of the gradient."""
-        for tensor, version in use.versions:
-            if tensor._version != version:
-                raise _changed(use)
-        rule, axis = self.prepared.rules[use.number], self.prepared.axes[use.number]
-        for operand in rule(use, axis, self.batch_size):
-            source, part = operand if operand[0].undo is None else resolved(*operand)
-            if source.derived:
-                self._derived.append((source, part))
-            else:
-                (position,) = source.parameters
-                if self.prepared.num_uses[position] == 1:
-                    self.clipper.take(position, part)
-                else:
-                    self._waiting.setdefault(position, []).append(part)
-        use.release()  # the clipper has what the sum needs; the rest of the layer's inputs is freed
-
-    def finish(self) -> None:
-        """Carry derived gradients back, and join the uses of every parameter that had several."""
-        for source, part in self._derived:
-            for position, pulled in _pull_back(source.tensor, part, source.parameters, self.parameters):
-                self._waiting.setdefault(position, []).append(pulled)
-        for position, parts in self._waiting.items():
-            self.clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
-
-
-def _changed(use: Use) -> UnsupportedModel:
-    return UnsupportedModel(
-        f"An input of operation '{use.name}' was changed in place after the operation used it, so its gradient can no "
-        "longer be formed. Replace the in-place operation that follows by its ordinary form."
-    )
-
-
-def _pull_back(
-    derived: Tensor, part: PerExample, positions: frozenset[int], parameters: Sequence[nn.Parameter]
-) -> list[tuple[int, PerExample]]:
-    """Carry per-example gradients of a derived tensor back to the parameters it was computed from."""
-    order = sorted(positions)
-    with quiet_vmap():
-        pulled: Sequence[Tensor | None] = torch.autograd.grad(
-            derived,
-            [parameters[position] for position in order],
-            grad_outputs=part.in_full().to(derived.dtype),
-            is_grads_batched=True,
-            retain_graph=True,
-            allow_unused=True,
-        )
-    return [
-        (position, Explicit(gradients=gradients))
-        for position, gradients in zip(order, pulled, strict=True)
-        if gradients is not None
-    ]

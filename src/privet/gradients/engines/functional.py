@@ -84,8 +84,9 @@ class RunningFunctional:
         return True
 
     def begin(
-        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True
-    ) -> None:
+        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True,
+        may_defer: bool = False,
+    ) -> None:  # fmt: skip
         """Note the next call of the model; a mode without parameters follows which tensors descend from examples."""
         if self._capture is not None:
             raise LoopError(
@@ -96,6 +97,10 @@ class RunningFunctional:
         self._inputs = inputs
         self._capture = Capture({}, batch_size, programs=self.watch.programs, may_trace=may_trace)
         self._capture.open()
+
+    def all_finite(self) -> bool:
+        """This engine looks at every gradient at once."""
+        return True
 
     def abandon(self) -> None:
         """Forget the noted call."""

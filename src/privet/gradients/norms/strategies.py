@@ -34,7 +34,7 @@ MAX_STORED = 1 << 26
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Squares:
-    """Squared norms ``[batch]``, and how much rounding may have taken from them.
+    """Squared norms ``[batch]``, or ``[layers, batch]`` of several layers, and what rounding may have taken from them.
 
     When the terms of different positions cancel, rounding error remains, in the measured norm and in the sum that is
     added later. A norm that comes out too small would let too much through.
@@ -81,16 +81,16 @@ def total_of(squares: Sequence[Squares]) -> Tensor:
     by_margin: dict[float | None, list[Squares]] = defaultdict(list)
     for each in squares:
         by_margin[None if each.sizes is None else each.margin].append(each)
-    totals = []
+    totals, num_examples = [], squares[0].sums.shape[-1]
     for margin, alike in by_margin.items():
-        sums = torch.stack([each.sums for each in alike])
+        sums = torch.cat([each.sums.view(-1, num_examples) for each in alike])
         if margin is not None:
-            sizes = torch.stack([each.sizes for each in alike if each.sizes is not None])
+            sizes = torch.cat([each.sizes.view(-1, num_examples) for each in alike if each.sizes is not None])
             if margin > 0:
                 sums.add_(sizes, alpha=margin)
             else:
                 torch.maximum(sums, sizes.mul_(max(each.floor for each in alike)), out=sums)
-        totals.append(sums.sum(0) if len(alike) > 1 else sums[0])
+        totals.append(sums.sum(0) if len(sums) > 1 else sums[0])
     return totals[0] if len(totals) == 1 else torch.stack(totals).sum(0)
 
 

@@ -1,0 +1,183 @@
+"""The computation of one program's gradients: prepared when the program is new, kept while it is recognised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from privet.gradients.capture.recorded import Reach, Recording, Source, Use
+from privet.gradients.engines.alike import Alike, alike_in
+from privet.gradients.engines.engine import Clipper, Measurement
+from privet.gradients.engines.support import quiet_vmap
+from privet.gradients.forms.joining import joined
+from privet.gradients.forms.per_example import Explicit, PerExample
+from privet.gradients.norms.planner import Planner
+from privet.gradients.rules.bound_rules import Bound, bound
+from privet.gradients.rules.example_axis import ExampleAxis
+from privet.gradients.rules.layer_rules import ROW_WISE
+from privet.gradients.rules.rule_tools import Rule, resolved
+from privet.mechanism.layout import Layout
+
+
+@dataclass(eq=False)
+class Prepared:
+    """How the gradients of one program are computed; kept for the runs in which the program is recognised.
+
+    Attributes:
+        axes: How the examples lie in the output of each use.
+        rules: The rule of each use.
+        reach: Where a backward pass may stop, and how many uses must be heard of.
+        num_uses: How often each parameter is used: one that is used once can be handed on at once.
+        shapes: The shape of each use's output.
+        planner: Which planner was asked, and which revision of its choices holds.
+        measured: How the norms of each parameter's gradients are measured.
+        alike: For each use the uses that are handled together with it, if there are any.
+        bound: For each use its rule bound to it, if it is handled alone and can be.
+    """
+
+    axes: Sequence[ExampleAxis]
+    rules: Sequence[Rule]
+    reach: Reach
+    num_uses: Mapping[int, int]
+    shapes: Sequence[torch.Size]
+    planner: Planner
+    revision: int = -1
+    measured: Mapping[int, Measurement] = field(default_factory=dict)
+    alike: Sequence[Alike | None] = ()
+    bound: Sequence[Bound | None] = ()
+
+    def bind(self, recording: Recording, layout: Layout) -> None:
+        """Prepare the next runs: before the uses are released, and for those that follow the first one."""
+        size = recording.batch_size
+        if size == 1:  # any axis of length one may have been taken for that of a single example
+            return
+
+        def may_join(use: Use, rule: Rule) -> bool:
+            is_plain = not any(source.derived or source.undo is not None for source in use.sources)
+            return rule in ROW_WISE and is_plain and all(self.num_uses[place] == 1 for place in use.positions)
+
+        found = alike_in(recording.uses, self.axes, self.rules, may_join, layout.groups)
+        by_number = {number: some for some in found for number in some.numbers}
+        self.alike = [by_number.get(number) for number in range(len(self.shapes))]
+        plain = zip(recording.uses, self.rules, self.axes, self.alike, strict=True)
+        self.bound = [bound(use, rule, axis, size) if some is None else None for use, rule, axis, some in plain]
+
+    def fits(self, recording: Recording, planner: Planner) -> bool:
+        """Whether a recognised forward pass can be handled in this way: shapes and the planner's choices still hold."""
+        if self.planner is not planner or self.revision != planner.revision or len(self.shapes) != len(recording.uses):
+            return False
+        for use, shape in zip(recording.uses, self.shapes, strict=True):
+            if use.output_shape != shape:
+                return False
+        return recording.follower is not None and recording.follower.tracer is None
+
+
+@dataclass(kw_only=True, eq=False)
+class Collector:
+    """Turns output gradients into per-example gradients while the backward pass runs, so they can be freed early."""
+
+    prepared: Prepared
+    batch_size: int
+    parameters: Sequence[nn.Parameter]
+    clipper: Clipper
+    _heard: dict[int, list[Use]] = field(default_factory=dict)  # uses that wait for others of their shape
+    _waiting: dict[int, list[PerExample]] = field(default_factory=dict)  # of parameters that are used more than once
+    _derived: list[tuple[Source, PerExample]] = field(default_factory=list)
+
+    def receive(self, use: Use) -> None:
+        """Apply the rule of a use whose output gradient has arrived, unless it waits for others of its shape."""
+        alike = self.prepared.alike[use.number] if self.prepared.alike and self.clipper.takes_layers else None
+        if alike is None:
+            self._take(use)
+            return
+        heard = self._heard.setdefault(alike.numbers[0], [])
+        heard.append(use)
+        if len(heard) == len(alike.numbers):
+            del self._heard[alike.numbers[0]]
+            self._take_together(alike, heard)
+
+    def _take(self, use: Use) -> None:
+        """Apply the rule of a use, then let go of its tensors."""
+        use.check_unchanged()
+        number = use.number
+        known = self.prepared.bound[number] if self.prepared.bound else None
+        formed = None if known is None else known.form(use)
+        if formed is None:
+            self._take_by_rule(use)
+        else:
+            for position, part in formed:
+                self._hand_on(position, part, is_foreseen=True)
+        use.release()  # the clipper has what the sum needs; the rest of the layer's inputs is freed
+
+    def _take_by_rule(self, use: Use) -> None:
+        rule, axis = self.prepared.rules[use.number], self.prepared.axes[use.number]
+        for operand in rule(use, axis, self.batch_size):
+            source, part = operand if operand[0].undo is None else resolved(*operand)
+            if source.derived:
+                self._derived.append((source, part))
+            else:
+                (position,) = source.parameters
+                self._hand_on(position, part)
+
+    def _hand_on(self, position: int, part: PerExample, *, is_foreseen: bool = False) -> None:
+        """Hand gradients to the clipper, unless the parameter is used elsewhere, too."""
+        if self.prepared.num_uses[position] == 1:
+            self.clipper.take(position, part, is_foreseen=is_foreseen)
+        else:
+            self._waiting.setdefault(position, []).append(part)
+
+    def _take_together(self, alike: Alike, uses: list[Use]) -> None:
+        """Apply the rule of uses of one shape once, as to one use with more examples."""
+        uses.sort(key=_number)
+        for use in uses:
+            use.check_unchanged()
+        one = alike.as_one(uses)
+        if one is None:
+            for use in uses:
+                self._take(use)
+            return
+        rule, axis = self.prepared.rules[one.number], self.prepared.axes[one.number]
+        for source, part in rule(one, axis, len(uses) * self.batch_size):
+            (position,) = source.parameters
+            self.clipper.take_layers(alike.positions[position], part)
+        for use in uses:
+            use.release()
+
+    def finish(self) -> None:
+        """Carry derived gradients back, and join the uses of every parameter that had several."""
+        for uses in self._heard.values():  # the others of their shape were not reached this time
+            for use in uses:
+                self._take(use)
+        for source, part in self._derived:
+            for position, pulled in _pull_back(source.tensor, part, source.parameters, self.parameters):
+                self._waiting.setdefault(position, []).append(pulled)
+        for position, parts in self._waiting.items():
+            self.clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
+
+
+def _number(use: Use) -> int:
+    return use.number
+
+
+def _pull_back(
+    derived: Tensor, part: PerExample, positions: frozenset[int], parameters: Sequence[nn.Parameter]
+) -> list[tuple[int, PerExample]]:
+    """Carry per-example gradients of a derived tensor back to the parameters it was computed from."""
+    order = sorted(positions)
+    with quiet_vmap():
+        pulled: Sequence[Tensor | None] = torch.autograd.grad(
+            derived,
+            [parameters[position] for position in order],
+            grad_outputs=part.in_full().to(derived.dtype),
+            is_grads_batched=True,
+            retain_graph=True,
+            allow_unused=True,
+        )
+    return [
+        (position, Explicit(gradients=gradients))
+        for position, gradients in zip(order, pulled, strict=True)
+        if gradients is not None
+    ]
