@@ -188,7 +188,6 @@ HOLDING = (
         "training/summing.py",
         "                if not how.engine.all_finite():\n",
         "                if how.engine.all_finite() is None:\n",
-        "tests/training/test_late_looks.py::"
-        "test_an_example_that_is_not_finite_adds_zero_though_nobody_looked_in_time",
+        "tests/training/test_late_looks.py::test_an_example_that_is_not_finite_adds_zero_though_nobody_looked_in_time",
     ),
 )
