@@ -161,8 +161,8 @@ CLIPPING = (
         "one-call-of-a-shared-layer-dropped",
         "the second call of a layer is missing from norm and sum",
         "gradients/forms/joining.py",
-        "inputs=torch.cat([part.inputs for part in parts], 1),",
-        "inputs=torch.cat([part.inputs * (part is parts[0]) for part in parts], 1),",
+        "torch.cat([getattr(part, name) for part in parts], 1)",
+        "torch.cat([getattr(part, name) * (part is parts[0]) for part in parts], 1)",
         _WAY + "[chunks of one weight-book-keeping]",
     ),
     one(

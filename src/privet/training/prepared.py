@@ -34,7 +34,7 @@ from privet.training.performance import Performance
 from privet.training.preflight.preflight import Preflight
 from privet.training.randomness import Streams
 from privet.training.reading import Indices
-from privet.training.summing import Summation
+from privet.training.summing import Summation, usual_size
 from privet.training.telemetry import Receiver, Telemetry
 from privet.training.trained import check_optimizer, trainable_parameters
 from privet.training.updates import GradientViews, StepSum, Updates
@@ -176,6 +176,7 @@ class PreparedRun:
             learns=not self.plan.clipping.is_fixed,
             events=self.events,
             physical_batch_size=self._performance.physical_batch_size,
+            usual_size=usual_size(self.plan.sampling),
         )
         self._is_open = True
 

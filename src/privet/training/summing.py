@@ -23,6 +23,7 @@ from privet.gradients.engines.engine import NewProgram, RunningEngine
 from privet.isolation.parts import tensors_of
 from privet.isolation.watch import Family, Watch
 from privet.mechanism.clipping import ClippingRule, ClippingRun
+from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import (
     SMALLEST_CUT,
@@ -56,6 +57,8 @@ class Summation:
         learns: Whether the clipping sees the norms, to learn from them.
         events: Observers of the loop.
         physical_batch_size: How many examples go through the model at once; halved when memory runs out.
+        usual_size: How many examples nearly every logical batch has at most; a smaller one is filled up to it where
+            batches are replayed.
         cuts: Whether a batch of a new program is cut in two, so that the program is seen on two numbers of examples.
             Otherwise it is run once more on a probe, and the sum does not depend on which programs are new.
         defers: Whether a device is asked only once in a step if all gradients were finite: until one was not.
@@ -70,9 +73,19 @@ class Summation:
     clipping: ClippingRun
     events: Events
     physical_batch_size: int
+    usual_size: int
     learns: bool = False
     cuts: bool = True
     defers: bool = True
+
+
+def usual_size(sampling: Sampling) -> int:
+    """Return how many examples nearly every logical batch of a plan has at most, from public constants."""
+    expected = sampling.expected_batch_size
+    is_random = sampling.has_independent_coins or sampling.batch_limit is not None
+    spread = math.sqrt(expected * (1 - sampling.inclusion)) if is_random else 0.0
+    size = math.ceil(expected + 4 * spread)  # four standard deviations
+    return max(1, size if sampling.batch_limit is None else min(size, sampling.batch_limit))
 
 
 class _Stage(Enum):
@@ -185,6 +198,7 @@ class LogicalBatch:
 
     def _was_replayed(self, batch: Any, size: int, loss_function: LossFunction) -> bool:
         limit = self._how.physical_batch_size
+        limit = self._how.usual_size if size <= self._how.usual_size < limit else limit
         outcome = self._how.launcher.add(batch, size, limit, loss_function, self._rule, self._clipped)
         if outcome is not None:
             self._note(outcome.losses, outcome.norms)

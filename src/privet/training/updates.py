@@ -19,14 +19,11 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from privet.errors import LoopError
-from privet.mechanism.clipping import ClippingRun
-from privet.mechanism.executed import executed_step
 from privet.mechanism.noise import NoiseRun
-from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum, PartViews, PrivateSum
 from privet.training.optimizers import NoiseAware, tell_noise
 from privet.training.randomness import NoiseSource
-from privet.training.release import Noisy
+from privet.training.release import ClippedStep, Noisy
 
 _log = logging.getLogger("privet")
 
@@ -152,29 +149,15 @@ class Updates:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class StepSum:
-    """The clipped sum of one training step, with the noise that it waits for. Secret.
+class StepSum(ClippedStep):
+    """The clipped sum of one training step; ``updates`` adds the noise, or finds the recording that will."""
 
-    Attributes:
-        clipped: The sum, with the bound that was kept.
-        noise: Adds the noise of the present step.
-        updates: Adds the noise, or finds the recording that will.
-        clipping: Releases the values that its next rule needs.
-        sampling: How the examples were drawn.
-    """
-
-    clipped: ClippedSum
     noise: NoiseRun
     updates: Updates
-    clipping: ClippingRun
-    sampling: Sampling
 
     def add_noise(self) -> Noisy[Update]:
         update = self.updates.add_noise(self.noise, self.clipped)
-        executed = executed_step(
-            update.private, clipping=self.clipping, sampling=self.sampling, source=self.updates.source
-        )
-        return Noisy(value=update, executed=executed)
+        return self._noisy(update, update.private, self.updates.source)
 
 
 @dataclass(kw_only=True, eq=False)

@@ -28,6 +28,7 @@ from privet.gradients.engines.engine import (
     SumPlaces,
     check_losses,
     check_parameter_hooks,
+    refuse_open_batch,
 )
 from privet.gradients.engines.holding import check_norms
 from privet.gradients.engines.prepared import Collector, Prepared
@@ -117,10 +118,7 @@ class RunningBookKeeping:
         may_defer: bool = False,
     ) -> None:  # fmt: skip
         """Enter the capture mode; it stays on until the losses come back."""
-        if self._capture is not None:
-            raise LoopError(
-                "A physical batch is still open: call step.backward(losses) before asking for the next one."
-            )
+        refuse_open_batch(self._capture)
         check_parameter_hooks(self.parameters, self.layout)
         self._inputs, self._has_leaves = inputs, self.wants_input_gradients or bool(inputs)
         self._can_repeat, self._may_defer = can_repeat, may_defer

@@ -34,17 +34,18 @@ from privet.mechanism.sums import ClippedSum, PartViews
 
 
 class RunningEngine(Protocol):
-    """An engine bound to one model for the length of a session."""
+    """An engine bound to one model for the length of a session.
+
+    Attributes:
+        wants_input_gradients: Whether the next physical batch should come as leaves that require gradients, for a trial
+            of the program.
+        watch: What is known of the programs that ran.
+    """
 
     @property
-    def wants_input_gradients(self) -> bool:
-        """Whether the next physical batch should come as leaves that require gradients, for a trial of the program."""
-        ...
-
+    def wants_input_gradients(self) -> bool: ...
     @property
-    def watch(self) -> Watch:
-        """What is known of the programs that ran."""
-        ...
+    def watch(self) -> Watch: ...
 
     def begin(
         self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True,
@@ -166,6 +167,12 @@ def check_losses(losses: object, batch_size: int) -> Tensor:
             "examples with torch operations; data from another loader would escape the guarantee."
         )
     return losses
+
+
+def refuse_open_batch(capture: object) -> None:
+    """Refuse a second batch before the losses of the first."""
+    if capture is not None:
+        raise LoopError("A physical batch is still open: call step.backward(losses) before asking for the next one.")
 
 
 def check_parameter_hooks(parameters: Sequence[nn.Parameter], layout: Layout) -> None:

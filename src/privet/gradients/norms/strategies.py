@@ -132,14 +132,18 @@ def square_sums(gradients: Tensor) -> Tensor:
     return total if whole == rows.shape[1] else total.add_(square_sums(rows[:, whole:]))
 
 
+class _AlwaysFits:
+    """A strategy for all parts of its form."""
+
+    def fits(self, part: PerExample) -> bool:
+        return True
+
+
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class Written(_AlwaysFits):
     """The gradients are written out already."""
 
     name: str = "explicit"
-
-    def fits(self, part: Explicit) -> bool:
-        return True
 
     def measure(self, part: Explicit) -> tuple[Squares, PerExample]:
         return Squares(sums=square_sums(part.gradients)), part
@@ -279,13 +283,10 @@ class SameRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowSums:
+class RowSums(_AlwaysFits):
     """Embedding: the gradients of the rows that were looked up, and of no others; linear in the length."""
 
     name: str = "row sums"
-
-    def fits(self, part: Lookup) -> bool:
-        return True
 
     def measure(self, part: Lookup) -> tuple[Squares, PerExample]:
         """Add up what belongs to the same row, and take squares."""
