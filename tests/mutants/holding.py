@@ -173,4 +173,21 @@ HOLDING = (
         "        if rebuilt is None and not places:\n",
         "tests/gradients/engines/test_support.py::test_a_batch_norm_that_does_more_is_refused_by_name_and_the_model_left_alone",
     ),
+    one(
+        "wild-examples-stay-in-layers-taken-together",
+        "a gradient that is not finite reaches the sums of layers that are handled together",
+        "gradients/engines/engine.py",
+        "part.without(bad.repeat(len(places)))",
+        "part",
+        "tests/gradients/engines/test_alike.py::"
+        "test_an_example_that_is_not_finite_adds_exactly_zero_to_layers_taken_together",
+    ),
+    one(
+        "late-look-not-taken",
+        "a sum that nobody looked at on the device is used though a gradient in it was not finite",
+        "training/summing.py",
+        "                if not how.engine.all_finite():\n",
+        "                if how.engine.all_finite() is None:\n",
+        "tests/training/test_late_looks.py::test_an_example_that_is_not_finite_adds_zero_though_nobody_looked_in_time",
+    ),
 )
