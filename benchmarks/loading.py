@@ -33,6 +33,7 @@ import privet as pv
 from benchmarks.machine import Precision, environment
 from benchmarks.networks import ResNet50
 from benchmarks.pairs import now
+from privet.training.launch.replay import Launch
 
 NUM_CLASSES = 100
 _WARM_UP = 3
@@ -105,7 +106,7 @@ class Training:
     logical: int
     physical: int
     steps: int
-    launch: pv.launch.Launch
+    launch: Launch
 
     def run(self, dataset: Any, *, workers: int) -> dict[str, float]:
         """Return images per second, and the seconds it took to begin."""
