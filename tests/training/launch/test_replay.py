@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections import UserDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import TensorDataset
+from torch.utils.data import TensorDataset, default_collate
 
 from privet import Adjacency, Gaussian, Performance, Plan, Poisson, Threshold, Unit, privatize
 from privet.errors import ArgumentError
@@ -66,11 +68,25 @@ def _model(device: str = "cpu") -> nn.Module:
         return nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, CLASSES)).to(device)
 
 
-def _trained(launch: Launch | None, device: str = "cpu", plan: Plan | None = None) -> dict[str, Tensor]:
+@dataclass(frozen=True)
+class _Packed:
+    inputs: Tensor
+    rest: UserDict[str, Tensor]
+
+
+def _pack(items: list[tuple[Tensor, Tensor]]) -> _Packed:
+    inputs, labels = default_collate(items)
+    return _Packed(inputs, UserDict(labels=labels))
+
+
+def _trained(
+    launch: Launch | None, device: str = "cpu", plan: Plan | None = None, *, packs: bool = False
+) -> dict[str, Tensor]:
     model = _model(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 
-    def losses(inputs: Tensor, labels: Tensor) -> Tensor:
+    def losses(*batch: Any) -> Tensor:
+        inputs, labels = (batch[0].inputs, batch[0].rest["labels"]) if packs else batch
         return functional.cross_entropy(model(inputs), labels, reduction="none")
 
     session = privatize(
@@ -79,6 +95,7 @@ def _trained(launch: Launch | None, device: str = "cpu", plan: Plan | None = Non
         _data(device),
         plan or _plan(),
         performance=Performance(physical_batch_size=9, launch=launch or Eager()),
+        collate=_pack if packs else None,
         seed=3,
     )
     with session:
@@ -140,6 +157,14 @@ LAUNCHES: Mapping[type, Sequence[Launch]] = {
 def _assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float = 1e-6) -> None:
     for name, value in wanted.items():
         torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance)
+
+
+def test_batches_of_any_class_are_recorded_and_give_the_sums_of_plain_ones() -> None:
+    recorder = _Plain()
+    found = _trained(_PlainLaunch(recorder), packs=True)
+    assert recorder.runs > 4
+    for name, value in _trained(_PlainLaunch(_Plain())).items():
+        assert torch.equal(found[name], value), name
 
 
 def test_padded_replays_train_the_same_weights_even_with_an_example_that_is_not_a_number() -> None:

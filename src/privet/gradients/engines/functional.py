@@ -26,6 +26,7 @@ from privet.gradients.engines.trial import check_isolation, tolerance_of
 from privet.gradients.forms.per_example import Explicit
 from privet.gradients.norms.planner import Planner
 from privet.isolation.backward import followed
+from privet.isolation.parts import flattened, tensors_of
 from privet.isolation.place import Place, Verdict
 from privet.isolation.watch import Watch
 from privet.mechanism.clipping import ClippingRule
@@ -130,7 +131,7 @@ class RunningFunctional:
         outputs = [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
         live = _distinct(outputs)
         self._check_only_through(losses, [outputs[index] for index in live])
-        moving = [tensor for tensor in tensors_in((args, kwargs)) if is_batch(tensor)]
+        moving = [tensor for tensor in tensors_of((args, kwargs)) if is_batch(tensor)]
         for tensor in (*moving, *(outputs[index] for index in live)):
             _check_first(follower.verdict(tensor), tensor, batch_size)
         with torch.autocast(losses.device.type, enabled=False):
@@ -180,7 +181,7 @@ class RunningFunctional:
         """Return every parameter's per-example gradients, and the outputs of the replayed model."""
         fixed = {name: value.detach() for name, value in self._model.named_parameters(remove_duplicate=False)}
         fixed |= dict(self._model.named_buffers(remove_duplicate=False))
-        leaves, spec = pytree.tree_flatten((args, kwargs))
+        leaves, structure = flattened((args, kwargs))
         moving = [index for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and is_batch(leaf)]
         by_name = _names_of(self._model, self._parameters)
 
@@ -188,7 +189,7 @@ class RunningFunctional:
             filled = list(leaves)
             for index, example in zip(moving, examples, strict=True):
                 filled[index] = example
-            inner_args, inner_kwargs = pytree.tree_unflatten(filled, spec)
+            inner_args, inner_kwargs = structure.filled(filled)
 
             def forward(*parameters: Tensor) -> tuple[Tensor, ...]:
                 values = dict(fixed)
