@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +19,7 @@ from tests.isolation.architecture import Architecture, Batch, Built, Loss
 
 # How far rounding may move a sum, as a share of its length: where all is computed in double precision, and where a
 # model insists on single precision somewhere.
-_TOLERANCE, _ROUGH_TOLERANCE = 1e-6, 2e-3
+_TOLERANCE, _ROUGH_TOLERANCE = 1e-5, 2e-3
 _EXAMPLES = 4
 
 
@@ -56,10 +59,16 @@ def measure(row: Architecture, *, num_examples: int = _EXAMPLES) -> Coverage:
     torch.manual_seed(0)
     model, make_batch, loss = quiet(row.build())
     batch = dict(make_batch(num_examples))
+    with stillness():
+        return _measured(row.name, model, batch, loss)
+
+
+def _measured(name: str, model: nn.Module, batch: dict[str, Tensor], loss: Loss) -> Coverage:
     model, batch, tolerance = _in_double(model, batch, loss)
     frozen = freeze_idle(model, loss, batch)
     singles = _single_gradients(model, loss, batch)
     keeps_apart = keeps_examples_apart(model, loss, batch, tolerance)
+    singles = [gradient for gradient in singles if bool(gradient.isfinite().all())]  # the others add zero
     norms = sorted(float(gradient.norm()) for gradient in singles)
     bound = norms[len(norms) // 2]
     expected = sum(gradient * min(1.0, bound / max(float(gradient.norm()), 1e-300)) for gradient in singles)
@@ -69,26 +78,55 @@ def measure(row: Architecture, *, num_examples: int = _EXAMPLES) -> Coverage:
         found = session_sum(model, loss, batch, bound, evidence)
     except PrivetError as error:
         result = Result.REFUSED if keeps_apart else Result.MIXES
-        return Coverage(name=row.name, result=result, message=str(error), frozen=frozen)
+        return Coverage(name=name, result=result, message=str(error), frozen=frozen)
     except Exception as error:  # noqa: BLE001 (whatever comes out is the finding)
-        return Coverage(name=row.name, result=Result.CRASHED, message=f"{type(error).__name__}: {error}", frozen=frozen)
-    error_of_sum = float((found - expected).norm() / expected.norm().clamp(min=1e-300))
+        return Coverage(name=name, result=Result.CRASHED, message=f"{type(error).__name__}: {error}", frozen=frozen)
+    error_of_sum = max(float((each - expected).norm() / expected.norm().clamp(min=1e-300)) for each in found)
     is_exact = keeps_apart and error_of_sum <= tolerance
     message = "" if keeps_apart else "accepted, though plain torch gives other losses or gradients in a batch"
     result = Result.EXACT if is_exact else Result.WRONG
     return Coverage(
-        name=row.name, result=result, message=message, error=error_of_sum, frozen=frozen, is_proven=bool(evidence[-1])
+        name=name, result=result, message=message, error=error_of_sum, frozen=frozen, is_proven=bool(evidence[-1])
     )
 
 
 def quiet(built: Built) -> Built:
-    """Turn dropout off, so that a batch and its single examples compute the same; the modules stay in training mode."""
+    """Turn randomness off, so that a batch and its single examples compute the same; the modules stay in training."""
     model, make_batch, loss = built
     for module in model.modules():
         for name, value in list(vars(module).items()):
             if isinstance(value, float) and ("drop" in name or (name == "p" and isinstance(module, nn.Module))):
                 setattr(module, name, 0.0)
+
     return model, make_batch, loss
+
+
+@contextmanager
+def stillness() -> Iterator[None]:
+    """Give constants instead of random numbers: a batch draws others than its single examples."""
+
+    def same(input: Tensor, *_: Any, **__: Any) -> Tensor:
+        return input
+
+    def ones(*size: Any, **given: Any) -> Tensor:
+        given.pop("generator", None)
+        return torch.ones(*size, **given)
+
+    def ones_like(like: Tensor, **given: Any) -> Tensor:
+        given.pop("generator", None)
+        return torch.ones_like(like, **given)
+
+    def filled(tensor: Tensor, *_: Any, **__: Any) -> Tensor:
+        return tensor.fill_(1)
+
+    with ExitStack() as stack:
+        for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"):
+            stack.enter_context(mock.patch.object(nn.functional, name, same))
+        for name, instead in (("randn", ones), ("rand", ones), ("randn_like", ones_like), ("rand_like", ones_like)):
+            stack.enter_context(mock.patch.object(torch, name, instead))
+        for name in ("bernoulli_", "normal_", "uniform_", "exponential_"):
+            stack.enter_context(mock.patch.object(Tensor, name, filled))
+        yield
 
 
 def _in_double(model: nn.Module, batch: Batch, loss: Loss) -> tuple[nn.Module, dict[str, Tensor], float]:
@@ -97,7 +135,8 @@ def _in_double(model: nn.Module, batch: Batch, loss: Loss) -> tuple[nn.Module, d
     double = {name: value.double() if value.is_floating_point() else value for name, value in batch.items()}
     model.double()
     try:
-        if loss(double).dtype is torch.float64:
+        losses = loss(double)
+        if losses.dtype is torch.float64 and bool(_gradient(model, losses).isfinite().all()):
             return model, double, _TOLERANCE
     except (RuntimeError, TypeError, ValueError):
         pass
@@ -154,9 +193,12 @@ def keeps_examples_apart(model: nn.Module, loss: Loss, batch: Batch, tolerance: 
         torch.manual_seed(1)
         apart.append(loss(rows_of(batch, place, place + 1)))
     losses = torch.cat(apart)
-    if losses.shape != together.shape or not torch.allclose(losses, together, rtol=10 * tolerance, atol=tolerance):
+    if losses.shape != together.shape or not torch.allclose(
+        losses, together, rtol=10 * tolerance, atol=tolerance, equal_nan=True
+    ):
         return False
-    one, other = _gradient(model, together), _gradient(model, losses)
+    is_sound = losses.isfinite()
+    one, other = _gradient(model, together[is_sound]), _gradient(model, losses[is_sound])
     return bool((one - other).norm() <= 10 * tolerance * other.norm())
 
 
@@ -173,8 +215,11 @@ class _Rows:
         return {name: value[index] for name, value in self._batch.items()}
 
 
-def session_sum(model: nn.Module, loss: Loss, batch: Batch, bound: float, evidence: list[bool]) -> Tensor:
-    """Return the clipped sum of one full-batch step; note whether its program was proven."""
+def session_sum(model: nn.Module, loss: Loss, batch: Batch, bound: float, evidence: list[bool]) -> list[Tensor]:
+    """Return the clipped sums of two full-batch steps at the same weights; note whether the program was proven.
+
+    In the second step the program is recognised.
+    """
     optimizer = torch.optim.SGD(_trainable(model), lr=0.0)
     size = len(next(iter(batch.values())))
     plan = pv.Plan(
@@ -192,5 +237,4 @@ def session_sum(model: nn.Module, loss: Loss, batch: Batch, bound: float, eviden
             found.append(step._clipped.flat.detach().clone().double())
             step.update()
         evidence.append(not session._run.summation.watch.has_tried)
-    assert torch.allclose(found[0], found[1], rtol=1e-6, atol=1e-9 * bound), "a recognised program gives the same sum"
-    return found[0]
+    return found

@@ -378,7 +378,7 @@ class Follower:
         # the usual case: a known program from beginning to end, and nothing after its losses
         if candidate is not None and self._num_calls == len(candidate.entries):
             is_same = getattr(losses, self._attribute, 0) - self._number == candidate.losses
-            is_same = is_same and candidate.node is type(losses.grad_fn) and not self._errors
+            is_same = is_same and candidate.node is _user_node(losses) and not self._errors
             if is_same and self._suspicions.doubt is None:
                 numbers = tuple(self._numbers)
                 return Proof(self._whole, candidate.uses, (), None, candidate.kind, numbers, known=candidate)
@@ -388,7 +388,7 @@ class Follower:
         end = len(self._log.entries) if self._losses is None else self._log.made_after[self._losses]
         candidate, kind = self._finished or self._candidate, kind_of(self._log.entries[:end])
         node: object = losses.grad_fn
-        self._node = type(node)
+        self._node = _user_node(losses)
         if isinstance(node, BackwardCFunction):
             self._note_node(node, losses)
         late = self._suspicions.write_after(self._log.entries[end:], end, self._losses, self._log.made_after)
@@ -443,3 +443,9 @@ class Follower:
         if self.tracer is None or not self._sees_all or self._losses is None or self.tracer.trace.is_hidden:
             return
         self._programs.add(self._num_examples, self._log.up_to(self._losses, self._node))
+
+
+def _user_node(losses: Tensor) -> type:
+    """Return the kind of node behind the losses if it is the user's own; torch chooses among its own as it likes."""
+    node: object = losses.grad_fn
+    return type(node) if isinstance(node, BackwardCFunction) else type(None)

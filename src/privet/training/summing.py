@@ -18,7 +18,7 @@ from torch import Tensor
 
 from privet.errors import LoopError
 from privet.gradients.capture.recorded import mark_batch
-from privet.gradients.engines.engine import NewProgram, RunningEngine
+from privet.gradients.engines.engine import NewProgram, RunningEngine, Spoiled
 from privet.isolation.watch import Family, Watch
 from privet.mechanism.clipping import ClippingRule, ClippingRun
 from privet.mechanism.sums import ClippedSum
@@ -254,6 +254,7 @@ class LogicalBatch:
         how = self._how
         self._begin(loss_function, "step.accumulate() must be the only pass over the step's examples.")
         replayed: LossFunction | None = loss_function
+        usual, is_spoiled = how.physical_batch_size, False
         while True:
             try:
                 for batch in self._physical_batches(replayed, can_repeat=True):
@@ -262,12 +263,17 @@ class LogicalBatch:
                 replayed = None  # eager batches take such an example out
             except NewProgram:
                 pass  # the engine asks for leaves from now on
+            except Spoiled:
+                how.physical_batch_size = 1  # an example alone spoils no other
+                is_spoiled = True
             except torch.OutOfMemoryError:
                 if how.physical_batch_size == 1:
                     raise
                 how.physical_batch_size = math.ceil(how.physical_batch_size / 2)
             else:
                 self._stage = _Stage.SUMMED
+                if is_spoiled:
+                    how.physical_batch_size = usual
                 return
             self._clipped.clear()
             how.clipping.begin(self._index, self._clipped.flat)

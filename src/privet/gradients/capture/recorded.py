@@ -13,7 +13,7 @@ from torch.autograd.graph import GradientEdge
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.hooks import RemovableHandle
 
-from privet.errors import UnsupportedModel
+from privet.errors import NoExampleRule
 from privet.gradients.capture.in_place import Function, writes
 from privet.gradients.capture.views import Undo
 from privet.isolation.follow import Follower
@@ -220,6 +220,7 @@ class Recording:
     is_half: bool = False  # whether parts of the program ran in half precision
     follower: Follower | None = None  # recognises or proves the program, where that is asked for
     last_known: KnownCall | None = None  # the last call that was not examined because it is known
+    hidden: NoExampleRule | None = None  # why no rule can form the gradients of some parameter
     packs: bool = False  # whether sequences were packed: rows per example then differ from batch to batch
 
     def release(self) -> None:
@@ -260,7 +261,7 @@ class Reach:
         """Refuse a backward pass that reached fewer uses than the losses depend on.
 
         Raises:
-            UnsupportedModel: naming the parameters whose gradients may be missing.
+            NoExampleRule: naming the parameters whose gradients may be missing.
         """
         num_heard = 0
         for use in recording.uses:
@@ -268,7 +269,7 @@ class Reach:
         if num_heard == self.num_reached:
             return
         silent = {place for use in recording.uses if not use.is_heard for place in use.positions}
-        raise UnsupportedModel(
+        raise NoExampleRule(
             f"No gradient came back to an operation on {sorted(layout.names[place] for place in silent)}, though the "
             "losses depend on it: what autograd does there changes from batch to batch, or a hook cuts it off. Let the "
             "model do the same operations on every batch, or freeze these parameters."
@@ -289,7 +290,9 @@ def send_back(
         use.out_grad, use.receive, use.is_heard, use.number = None, receive, False, number
         if is_root and use.edge is not None:
             edges.append(use.edge)
-    if edges:
-        torch.autograd.grad(loss, edges, retain_graph=keep_graph, allow_unused=True)
-    for use in recording.uses:
-        use.receive = None  # a later backward pass must not count these gradients again
+    try:
+        if edges:
+            torch.autograd.grad(loss, edges, retain_graph=keep_graph, allow_unused=True)
+    finally:
+        for use in recording.uses:
+            use.receive = None  # a later backward pass must not count these gradients again

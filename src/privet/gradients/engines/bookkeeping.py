@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from privet.errors import LoopError, UnsupportedModel
+from privet.errors import LoopError, NoExampleRule
 from privet.gradients.capture.capture import Capture
 from privet.gradients.capture.in_place import Function
 from privet.gradients.capture.reaching import check_module_hooks, reach_of
@@ -30,6 +30,7 @@ from privet.gradients.engines.engine import (
     check_parameter_hooks,
 )
 from privet.gradients.engines.holding import check_norms
+from privet.gradients.engines.one_by_one import take_one_by_one
 from privet.gradients.engines.support import quiet_vmap
 from privet.gradients.engines.trial import Trial, check_sums, new_trial, run_trial, single_example_axes, tolerance_of
 from privet.gradients.forms.joining import joined
@@ -37,7 +38,7 @@ from privet.gradients.forms.per_example import Explicit, PerExample
 from privet.gradients.norms.budgets import Balanced, Budget
 from privet.gradients.norms.kernel_warmup import KernelWarmup, launches_of
 from privet.gradients.norms.planner import TRACEABLE, Planner
-from privet.gradients.rules.example_axis import ExampleAxis, FoldedAxis, axis_of, candidates
+from privet.gradients.rules.example_axis import FRONT, ExampleAxis, FoldedAxis, axis_of, candidates
 from privet.gradients.rules.layer_rules import RULES, by_vmap
 from privet.gradients.rules.rule_tools import Rule, resolved
 from privet.isolation.backward import followed
@@ -93,6 +94,7 @@ class RunningBookKeeping:
     _inputs: Sequence[Tensor] = ()
     _axes: dict[Signature, tuple[ExampleAxis, ...]] = field(default_factory=dict)
     _reaches: dict[Signature, Reach] = field(default_factory=dict)
+    _without_rules: set[Signature] = field(default_factory=set)  # programs that need a backward pass for each example
     _programs: set[tuple[Function, ...]] = field(default_factory=set)
     _tried_without_leaves: Counter[Signature] = field(default_factory=Counter)
     _has_leaves: bool = False
@@ -191,9 +193,12 @@ class RunningBookKeeping:
             return self._add_examined(losses, recording, proof, rule, into, present)
         self.watch.check_numbers(proof)
         clipper = Clipper(into, recording.batch_size, self.planner, present=present, known=prepared.measured)
-        self._collect(losses, recording, prepared, clipper)
+        if prepared.is_by_rules:
+            self._collect(losses, recording, prepared, clipper)
+        else:
+            take_one_by_one(losses, self.parameters, clipper, asks=present is None)
         with torch.no_grad():
-            return Present(clipper.finish(rule), clipper.needs_check)
+            return Present(clipper.finish(rule), clipper.needs_check or not prepared.is_by_rules)
 
     def _add_examined(
         self, losses: Tensor, recording: Recording, proof: Proof, rule: ClippingRule, into: ClippedSum,
@@ -204,18 +209,25 @@ class RunningBookKeeping:
         size, remembered = recording.batch_size, None
         outputs = tuple((use.name, candidates(use.output_shape, size)) for use in recording.uses)
         signature = (tuple(recording.program), outputs)
-        reach = self._reach(losses, recording, signature)
-        trial = None
         if self._warmup is None and losses.is_cuda:  # threads build while the proof runs
             self._warmup = KernelWarmup(launches_of(recording, self.rules, self.planner), losses.device)
-        if self.watch.judge(proof):
-            axes = self._proven_axes(proof, recording)
+        trial, is_by_rules = None, signature not in self._without_rules
+        axes: Sequence[ExampleAxis]
+        check_module_hooks(self.model)
+        is_proven = self.watch.judge(proof)
+        if is_proven:
+            try:
+                reach = self._reach(losses, recording, signature)
+                axes = self._proven_axes(proof, recording)
+            except NoExampleRule:
+                reach, is_by_rules = Reach(roots=(False,) * len(recording.uses), num_reached=0), False
+                axes = (FRONT,) * len(recording.uses)  # they are not asked for
             if proof.trace is not None:
-                options = [[axis] for axis in axes]
-                trial = new_trial(losses, recording, reach.roots, self._inputs, options, self.layout)
+                trial = new_trial(losses, recording, reach.roots, self._inputs, [[axis] for axis in axes], self.layout)
         elif present is not None:
             raise NotTried("A program that is not proven must pass a trial before it can be replayed.")
         else:
+            reach = self._reach(losses, recording, signature)
             axes, trial, remembered = self._tried_axes(losses, recording, signature, reach)
         if trial is not None and size > 1 and self.planner.plain_bytes is None:
             self.planner.plain_bytes = recording.held_bytes() / size
@@ -228,10 +240,20 @@ class RunningBookKeeping:
             num_uses=Counter(spot for use in recording.uses for source in use.sources for spot in source.parameters),
             shapes=[use.output_shape for use in recording.uses],
             planner=self.planner,
+            is_by_rules=is_by_rules,
         )
         clipper = Clipper(into, size, self.planner, present=present)
         with followed(recording.follower, self.watch):
-            self._collect(losses, recording, prepared, clipper, keep_graph=trial is not None)
+            if prepared.is_by_rules:
+                try:
+                    self._collect(losses, recording, prepared, clipper, keep_graph=is_proven or trial is not None)
+                except NoExampleRule:
+                    if not is_proven:
+                        raise
+                    prepared.is_by_rules, clipper = False, Clipper(into, size, self.planner, present=present)
+            if not prepared.is_by_rules:
+                self._without_rules.add(signature)
+                take_one_by_one(losses, self.parameters, clipper, asks=present is None)
         with torch.no_grad():
             norms = clipper.finish(rule)
             if trial is not None:
@@ -241,7 +263,7 @@ class RunningBookKeeping:
             elif proof.known is not None and recording.follower.tracer is None:
                 prepared.measured, prepared.revision = clipper.measured, self.planner.revision
                 proof.known.prepared = prepared
-            return Present(norms, clipper.needs_check)
+            return Present(norms, clipper.needs_check or not prepared.is_by_rules)
 
     def _collect(
         self, losses: Tensor, recording: Recording, prepared: Prepared, clipper: Clipper, *, keep_graph: bool = False
@@ -256,21 +278,22 @@ class RunningBookKeeping:
             collector.finish()
 
     def _proven_axes(self, proof: Proof, recording: Recording) -> Sequence[ExampleAxis]:
+        if recording.hidden is not None:
+            raise recording.hidden
         if recording.batch_size == 1:
             return single_example_axes(recording)
         for use, place in zip(recording.uses, proof.uses, strict=True):
-            if isinstance(place, Place) and place.num != recording.batch_size:
-                raise UnsupportedModel(
-                    f"Operation '{use.name}' meets {place.num} of the {recording.batch_size} examples of a physical "
-                    "batch: the program calls the model for some of them at a time, as a Python loop over examples "
-                    "does. Call it on the whole batch, or train with physical_batch_size=1."
-                )
+            if not isinstance(place, Place) or place.num != recording.batch_size:
+                # a parameter that makes rows of its own, or a Python loop over some of the examples at a time
+                raise NoExampleRule(f"It is not known where the examples lie in the result of '{use.name}'.")
         return tuple(axis_of(place) for place in proof.uses if isinstance(place, Place))
 
     def _tried_axes(
         self, losses: Tensor, recording: Recording, signature: Signature, reach: Reach
     ) -> tuple[Sequence[ExampleAxis], Trial | None, Signature | None]:
         """Find by experiment how the examples lie, in a program for which the isolation rules cannot say it."""
+        if recording.hidden is not None:
+            raise recording.hidden
         if signature in self._axes:
             return self._axes[signature], None, None
         if self._can_repeat and not self._has_leaves and signature[0] not in self._programs:
@@ -283,7 +306,6 @@ class RunningBookKeeping:
         """Return the reach of a program; if it is new, check first that every parameter is accounted for."""
         reach = self._reaches.get(signature)
         if reach is None:
-            check_module_hooks(self.model)
             reach = reach_of(losses, recording, self.parameters, self.layout)
             if len(self._reaches) < _MOST_PROGRAMS:
                 self._reaches[signature] = reach
@@ -350,6 +372,7 @@ class Prepared:
         num_uses: How often each parameter is used: one that is used once can be handed on at once.
         shapes: The shape of each use's output.
         planner: Which planner was asked, and which revision of its choices holds.
+        is_by_rules: Whether rules form the gradients, and not a backward pass for each example.
         measured: How the norms of each parameter's gradients are measured.
     """
 
@@ -359,6 +382,7 @@ class Prepared:
     num_uses: Mapping[int, int]
     shapes: Sequence[torch.Size]
     planner: Planner
+    is_by_rules: bool = True
     revision: int = -1
     measured: Mapping[int, Measurement] = field(default_factory=dict)
 
@@ -410,8 +434,8 @@ class _Collector:
             self.clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
 
 
-def _changed(use: Use) -> UnsupportedModel:
-    return UnsupportedModel(
+def _changed(use: Use) -> NoExampleRule:
+    return NoExampleRule(
         f"An input of operation '{use.name}' was changed in place after the operation used it, so its gradient can no "
         "longer be formed. Replace the in-place operation that follows by its ordinary form."
     )

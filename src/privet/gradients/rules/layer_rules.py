@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privet.errors import UnsupportedModel
+from privet.errors import NoExampleRule, UnsupportedModel
 from privet.gradients.capture import recurrent_layers
 from privet.gradients.capture.in_place import Function
 from privet.gradients.capture.recorded import Use, is_batch, tensors_in
@@ -102,7 +102,7 @@ def _geometry_of(use: Use, given: Mapping[str, Any]) -> tuple[ConvGeometry, tupl
     """Return a convolution's geometry, and by how much its input must be padded first."""
     weight = given["weight"]
     if given["input"].dim() != weight.dim():
-        raise UnsupportedModel(
+        raise NoExampleRule(
             f"A convolution ({use.name}) was called on an input without an example axis. Add one with unsqueeze(0)."
         )
     options = [given.get("stride", 1), given.get("padding", 0), given.get("dilation", 1)]
@@ -251,9 +251,9 @@ def _pulled_back(
     return tuple(pull(gradient))
 
 
-def _no_rule(use: Use, reason: str) -> UnsupportedModel:
+def _no_rule(use: Use, reason: str) -> NoExampleRule:
     shapes = [tuple(source.tensor.shape) for source in use.sources]
-    return UnsupportedModel(
+    return NoExampleRule(
         f"Operation '{use.name}' on parameters of shape {shapes} has no per-example rule, and the general rule (vmap) "
         f"failed: {reason}. Freeze those parameters, or give the engine a rule: BookKeeping(rules=...)."
     )
