@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from privet.isolation.asking import READING
 from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within
-from privet.isolation.place import Cause, Fault, Place, Verdict
+from privet.isolation.place import Cause, Fault, Place, Rows, Verdict
 from privet.isolation.programs import CONSTANT, Known, Log, Programs, Proof
 from privet.isolation.reads import Read, checks_only, may_read
 from privet.isolation.signs import (
@@ -416,7 +416,8 @@ class Follower:
         spec, trace = self.tracer.spec(losses), self.tracer.trace
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
         trace.end()
-        if isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole:
+        is_elsewhere = isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole
+        if is_elsewhere or isinstance(verdict, Rows):
             verdict = Cause(Fault.MIXES, "the loss function", "its losses are not one per example, in order")
         if doubt is not None and not isinstance(verdict, Cause):
             verdict = doubt

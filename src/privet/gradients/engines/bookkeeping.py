@@ -30,7 +30,7 @@ from privet.gradients.engines.engine import (
     check_parameter_hooks,
 )
 from privet.gradients.engines.holding import check_norms
-from privet.gradients.engines.one_by_one import take_one_by_one
+from privet.gradients.engines.one_by_one import check_functions, take_one_by_one
 from privet.gradients.engines.support import quiet_vmap
 from privet.gradients.engines.trial import Trial, check_sums, new_trial, run_trial, single_example_axes, tolerance_of
 from privet.gradients.forms.joining import joined
@@ -212,6 +212,7 @@ class RunningBookKeeping:
         if self._warmup is None and losses.is_cuda:  # threads build while the proof runs
             self._warmup = KernelWarmup(launches_of(recording, self.rules, self.planner), losses.device)
         trial, is_by_rules = None, signature not in self._without_rules
+        fault: NoExampleRule | None = None
         axes: Sequence[ExampleAxis]
         check_module_hooks(self.model)
         is_proven = self.watch.judge(proof)
@@ -219,7 +220,8 @@ class RunningBookKeeping:
             try:
                 reach = self._reach(losses, recording, signature)
                 axes = self._proven_axes(proof, recording)
-            except NoExampleRule:
+            except NoExampleRule as error:
+                fault = error
                 reach, is_by_rules = Reach(roots=(False,) * len(recording.uses), num_reached=0), False
                 axes = (FRONT,) * len(recording.uses)  # they are not asked for
             if proof.trace is not None:
@@ -247,11 +249,13 @@ class RunningBookKeeping:
             if prepared.is_by_rules:
                 try:
                     self._collect(losses, recording, prepared, clipper, keep_graph=is_proven or trial is not None)
-                except NoExampleRule:
+                except NoExampleRule as error:
                     if not is_proven:
                         raise
+                    fault = error
                     prepared.is_by_rules, clipper = False, Clipper(into, size, self.planner, present=present)
             if not prepared.is_by_rules:
+                check_functions(recording.follower, self.parameters, fault)
                 self._without_rules.add(signature)
                 take_one_by_one(losses, self.parameters, clipper, asks=present is None)
         with torch.no_grad():

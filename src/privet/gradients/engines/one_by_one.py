@@ -13,10 +13,42 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from privet.errors import NoExampleRule
+from privet.gradients.capture.autograd_graph import nodes_behind
 from privet.gradients.capture.observer import HALF
 from privet.gradients.engines.engine import Clipper, Spoiled
 from privet.gradients.forms.per_example import Explicit
 from privet.gradients.rules.example_axis import is_finite
+from privet.isolation.follow import Follower
+from privet.isolation.place import Place, Rows
+
+
+def check_functions(follower: Follower, parameters: Sequence[nn.Parameter], fault: NoExampleRule | None) -> None:
+    """Refuse a function of the user's own that hands gradients to parameters.
+
+    Where rules form a gradient, or autograd's own derivatives do, an example's part of it is that of its own rows. What
+    a user's backward pass makes of a parameter's gradient is one sum over all examples, and no rule tells the part of
+    each: it may hold numbers of others.
+
+    Args:
+        follower: Knows the nodes of the user's functions.
+        parameters: The trainable ones.
+        fault: Why rules do not form the gradients.
+
+    Raises:
+        NoExampleRule: naming the function.
+    """
+    own = {id(parameter) for parameter in parameters}
+    for node in follower.nodes:
+        for child, number in node.next_functions:
+            if child is None or isinstance(follower.places.get((child, number)), Place | Rows):
+                continue
+            if any(id(getattr(behind, "variable", None)) in own for behind in nodes_behind([child])):
+                raise NoExampleRule(
+                    f"{'' if fault is None else f'{fault} '}The custom autograd function {type(node).__name__} computes "
+                    "the gradient of a parameter as a sum over all examples, and each example's part of it is not "
+                    "known. Write the function with torch's own operations."
+                )
 
 
 def take_one_by_one(losses: Tensor, parameters: Sequence[nn.Parameter], clipper: Clipper, *, asks: bool) -> None:
