@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from privet.errors import LoopError, NoExampleRule
+from privet.errors import LoopError, NoExampleRule, PrivetError
 from privet.gradients.capture.capture import Capture
 from privet.gradients.capture.in_place import Function
 from privet.gradients.capture.reaching import check_module_hooks, reach_of
@@ -40,7 +40,7 @@ from privet.gradients.norms.kernel_warmup import KernelWarmup, launches_of
 from privet.gradients.norms.planner import TRACEABLE, Planner
 from privet.gradients.rules.example_axis import FRONT, ExampleAxis, FoldedAxis, axis_of, candidates
 from privet.gradients.rules.layer_rules import RULES, by_vmap
-from privet.gradients.rules.rule_tools import Rule, resolved
+from privet.gradients.rules.rule_tools import Operand, Rule, resolved
 from privet.isolation.backward import followed
 from privet.isolation.place import Place
 from privet.isolation.programs import Proof
@@ -417,8 +417,7 @@ class _Collector:
             if tensor._version != version:
                 raise _changed(use)
         rule, axis = self.prepared.rules[use.number], self.prepared.axes[use.number]
-        for operand in rule(use, axis, self.batch_size):
-            source, part = operand if operand[0].undo is None else resolved(*operand)
+        for source, part in _formed(rule, use, axis, self.batch_size):
             if source.derived:
                 self._derived.append((source, part))
             else:
@@ -436,6 +435,20 @@ class _Collector:
                 self._waiting.setdefault(position, []).append(pulled)
         for position, parts in self._waiting.items():
             self.clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
+
+
+def _formed(rule: Rule, use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
+    """Return the gradients that a rule forms, carried back as far as that needs no autograd."""
+    try:
+        found = rule(use, axis, batch_size)
+        return [operand if operand[0].undo is None else resolved(*operand) for operand in found]
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, IndexError) as error:
+        if isinstance(error, PrivetError):
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise NoExampleRule(f"The rule of '{use.name}' does not fit how it was called ({reason}).") from error
 
 
 def _changed(use: Use) -> NoExampleRule:

@@ -23,7 +23,7 @@ from privet.gradients.engines.support import quiet_vmap
 from privet.gradients.forms.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer, PerExample
 from privet.gradients.rules import recurrent_rules
 from privet.gradients.rules.bag_rules import embedding_bag
-from privet.gradients.rules.example_axis import FRONT, ExampleAxis, WholeAxis
+from privet.gradients.rules.example_axis import FRONT, ExampleAxis, InnerAxis, WholeAxis
 from privet.gradients.rules.norm_rules import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from privet.gradients.rules.product_rules import product_rules
 from privet.gradients.rules.rule_tools import (
@@ -165,6 +165,8 @@ def broadcast_sum(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]
         return by_vmap(use, axis, batch_size)
     gradients = axis.in_front(out_grad_of(use), batch_size)
     source = use.sources[0]
+    if not isinstance(axis, WholeAxis) and not _is_outside(source.tensor, axis, len(use.output_shape)):
+        return by_vmap(use, axis, batch_size)
     if source.tensor.dim() == len(use.output_shape) and isinstance(axis, WholeAxis):
         # the operand has an example axis of its own, which must be of length one
         shape = list(source.tensor.shape)
@@ -173,6 +175,13 @@ def broadcast_sum(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]
         summed = summed_to(gradients, torch.Size(shape))
         return [(source, Explicit(gradients=summed.reshape(batch_size, *source.tensor.shape)))]
     return [(source, Explicit(gradients=summed_to(gradients, source.tensor.shape)))]
+
+
+def _is_outside(operand: Tensor, axis: ExampleAxis, num_axes: int) -> bool:
+    """Whether examples that are folded with other lengths lie outside of an operand that is broadcast to an output."""
+    place = axis.axis if isinstance(axis, InnerAxis) else 0
+    own = place - (num_axes - operand.dim())
+    return own < 0 or (place == 0 and operand.shape[0] == 1)
 
 
 def repeat(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:

@@ -80,6 +80,8 @@ def preflight(model: nn.Module, loss_function: LossFunction, batch: Any, *, num_
     made_up = MadeUpBatches.of(batch, num_examples=checks.count("num_examples", num_examples, minimum=2))
     program, state = _Program(model=model, loss_function=loss_function), ModelState(model)
     limits = _limits_of(program, made_up, state)
+    _failure_of(lambda: program.losses(made_up.zeros()))
+    state.accept_flags()
     _stop_if_none_was_held(_experiment(program, replace(made_up, limits=limits), state, is_short=False))
     finding = _proven(program, made_up, state)
     if finding is not None:
@@ -181,6 +183,7 @@ class Preflight:
                 made_up = made_up.of_at_most(_EXAMPLES_OF_PROVEN)
             if self._limits is None:
                 self._limits = _limits_of(program, made_up, state)
+            state.accept_flags()
             failures = _experiment(program, replace(made_up, limits=self._limits), state, is_short=self._is_proven)
         except LossError:
             return  # refused on the real batch as well, in the words of that place

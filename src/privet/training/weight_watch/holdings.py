@@ -34,17 +34,21 @@ class Holdings:
 
     def _walk(self) -> None:
         modules = list(self._model.modules())
-        self._held: list[dict[str, Any]] = [held for m in modules for held in (m._parameters, m._buffers, m._modules)]
-        self._ids = list(map(id, chain.from_iterable(map(dict.values, self._held))))
+        # scripted modules keep theirs in something else than dictionaries
+        self._held = [held.values for m in modules for held in (m._parameters, m._buffers, m._modules)]
+        self._ids = self._held_ids()
         self.parameters = dict(self._model.named_parameters())
         # a parameter that was replaced keeps its name: the optimizer still holds it
         self._owners |= {id(value): name for name, value in self.parameters.items()}
         # one tensor may be held under several names, and one of them may be given another
         self.tensors: dict[str, Tensor] = dict(self._model.named_buffers()) | self.parameters
 
+    def _held_ids(self) -> list[int]:
+        return list(map(id, chain.from_iterable([values() for values in self._held])))
+
     def places(self) -> dict[str, Place]:
         """Return the place and the counter of every tensor by name, the optimizer's state included."""
-        if list(map(id, chain.from_iterable(map(dict.values, self._held)))) != self._ids:
+        if self._held_ids() != self._ids:
             self._walk()
         self.everything = self.tensors | _of_optimizer(self._optimizer, self._owners)
         found: dict[str, Place] = {}
@@ -68,7 +72,7 @@ class Holdings:
                     found.append((tensor._version, tensor.data_ptr()))
                 except RuntimeError:  # as above
                     found.append((0, 0))
-        return list(map(id, chain.from_iterable(map(dict.values, self._held)))), found
+        return self._held_ids(), found
 
 
 def _of_optimizer(optimizer: Optimizer, owners: Mapping[int, str]) -> dict[str, Tensor]:
