@@ -139,7 +139,9 @@ def main() -> None:
             known[row.name] = _as_row(found)
             file.write(json.dumps(known[row.name]) + "\n")
             file.flush()
-            print(f"{time.monotonic() - begin:5.1f} s {found.result.name:8} {row.name}: {found.message[:300]}", flush=True)
+            print(
+                f"{time.monotonic() - begin:5.1f} s {found.result.name:8} {row.name}: {found.message[:300]}", flush=True
+            )
     rows = [known[row.name] for row in wanted if row.name in known]
     print(_counts(rows))
     if given.output is not None:

@@ -58,27 +58,23 @@ _TIMM: dict[str, Build] = {
     "BEiT": _timm("beit_base_patch16_224", img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=2),
     "EVA-02": _timm("eva02_tiny_patch14_224", img_size=28, size=28, patch_size=7, embed_dim=24, depth=2, num_heads=2),
     "CaiT": _timm("cait_xxs24_224", img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=2),
-    "MLP-Mixer": _timm("mixer_s16_224", img_size=32, patch_size=8, embed_dim=24, num_blocks=2),
-    "ResMLP": _timm("resmlp_12_224", img_size=32, patch_size=8, embed_dim=24, num_blocks=2),
-    "gMLP": _timm("gmlp_s16_224", img_size=32, patch_size=8, embed_dim=24, num_blocks=2),
+    "MLP-Mixer": _timm("mixer_s16_224", img_size=32),
+    "ResMLP": _timm("resmlp_12_224", img_size=32),
+    "gMLP": _timm("gmlp_s16_224", img_size=32),
     "Swin": _timm("swin_tiny_patch4_window7_224", img_size=32, window_size=4, embed_dim=16, depths=(2, 2), num_heads=(2, 2)),
     "Swin v2": _timm("swinv2_tiny_window8_256", img_size=32, window_size=4, embed_dim=16, depths=(2, 2), num_heads=(2, 2)),
-    "ConvNeXt": _timm("convnext_atto", depths=(1, 1), dims=(8, 16)),
-    "ConvNeXt v2": _timm("convnextv2_atto", depths=(1, 1), dims=(8, 16)),
+    "ConvNeXt": _timm("convnext_atto"),
+    "ConvNeXt v2": _timm("convnextv2_atto"),
     "ResNet-18, frozen batch norms": _timm("resnet18"),
     "ResNet-26d, frozen batch norms": _timm("resnet26d"),
     "NF-ResNet": _timm("nf_resnet26"),
     "RegNet, frozen batch norms": _timm("regnetx_002"),
     "MobileNet v3, frozen batch norms": _timm("mobilenetv3_small_050"),
     "EfficientNet, frozen batch norms": _timm("efficientnet_lite0"),
-    "PoolFormer": _timm("poolformer_s12", layers=(1, 1), embed_dims=(8, 16), downsamples=(False, True)),
+    "PoolFormer": _timm("poolformer_s12"),
     "EdgeNeXt": _timm("edgenext_xx_small"),
-    "FocalNet": _timm("focalnet_tiny_srf", embed_dim=16, depths=(1, 1)),
-    "Hiera": _timm("hiera_tiny_224", img_size=64, size=64, embed_dim=16, num_heads=1, stages=(1, 1, 1)),
+    "FocalNet": _timm("focalnet_tiny_srf"),
     "PiT": _timm("pit_ti_224", img_size=64, size=64),
-    "CrossViT": _timm("crossvit_tiny_240", img_size=96, size=96),
-    "XCiT, frozen batch norms": _timm("xcit_nano_12_p16_224", img_size=64, size=64, depth=2),
-    "VOLO, frozen batch norms": _timm("volo_d1_224", img_size=64, size=64, layers=(1, 1, 1, 1), embed_dims=(16, 32, 32, 32), num_heads=(2, 2, 2, 2)),
     "DaViT": _timm("davit_tiny", embed_dims=(8, 16, 16, 16), depths=(1, 1, 1, 1), num_heads=(2, 2, 2, 2)),
     "MaxViT, frozen batch norms": _timm("maxvit_rmlp_pico_rw_256", img_size=64, size=64),
     "CoAtNet, frozen batch norms": _timm("coatnet_pico_rw_224", img_size=64, size=64),
@@ -231,8 +227,8 @@ _MIXTURES: dict[str, Build] = {
     name: continues(kind, **(_EXPERTS | settings))
     for name, kind, settings in (
         ("Qwen3-MoE", "qwen3_moe", {}),
-        ("DeepSeek v2", "deepseek_v2", {"topk_method": "greedy"}),
-        ("DeepSeek v3", "deepseek_v3", {}),
+        ("DeepSeek v2", "deepseek_v2", {"topk_method": "greedy", "head_dim": 4, "num_key_value_heads": 4}),
+        ("DeepSeek v3", "deepseek_v3", {"head_dim": 4, "num_key_value_heads": 4}),
         ("GPT-OSS", "gpt_oss", {}),
         ("Granite MoE", "granitemoe", {}),
         ("PhiMoE", "phimoe", {}),
@@ -347,7 +343,9 @@ def _memory(m: Any, x: Tensor) -> Tensor:
 
 
 def _spectral(m: Any, x: Tensor) -> Tensor:
-    mixed = torch.fft.irfft(torch.fft.rfft(x, dim=1) * torch.view_as_complex(m["filter"].weight.view(4, 6, 2)), n=7, dim=1)
+    mixed = torch.fft.irfft(
+        torch.fft.rfft(x, dim=1) * torch.view_as_complex(m["filter"].weight.view(4, 6, 2)), n=7, dim=1
+    )
     return m["head"](mixed.mean(1))
 
 
@@ -360,7 +358,9 @@ def _windows(m: Any, x: Tensor) -> Tensor:
 def _heads(m: Any, x: Tensor) -> Tensor:
     """Heads folded into the batch, with a bias for each of them."""
     q = m["inner"](x).view(len(x), 7, 2, 3).transpose(1, 2).reshape(len(x) * 2, 7, 3)
-    scores = torch.bmm(q, q.transpose(1, 2)) + m["bias"].weight.view(1, 2, 7, 7).expand(len(x), -1, -1, -1).reshape(-1, 7, 7)
+    scores = torch.bmm(q, q.transpose(1, 2)) + m["bias"].weight.view(1, 2, 7, 7).expand(len(x), -1, -1, -1).reshape(
+        -1, 7, 7
+    )
     found = torch.bmm(scores.softmax(2), q).view(len(x), 2, 7, 3).transpose(1, 2).reshape(len(x), 7, 6)
     return m["head"](found.mean(1))
 

@@ -64,7 +64,7 @@ def by_numbers(model: Experts, x: Tensor) -> Tensor:
     tokens, experts, scores = model.routed(x)
     total = torch.zeros_like(tokens)
     for expert in range(EXPERTS):
-        number, nth = torch.where(experts == expert)
+        number, _nth = torch.where(experts == expert)
         out = torch.tanh(tokens[number] @ model.weights[expert] + model.bias[expert])
         weight = scores.gather(1, experts.eq(expert).to(torch.int64).argmax(1, keepdim=True))
         total = total.index_add(0, number, out * weight[number])
@@ -99,7 +99,7 @@ def with_a_capacity(model: Experts, x: Tensor) -> Tensor:
 
 
 def cut_after_sorting(model: Experts, x: Tensor) -> Tensor:
-    tokens, experts, scores = model.routed(x)
+    tokens, _experts, scores = model.routed(x)
     order = scores[:, 0].argsort(descending=True)[:6]
     return _losses(torch.zeros_like(tokens).index_add(0, order, tokens[order] @ model.weights[0]), x)
 
@@ -157,7 +157,7 @@ def neighbours_in_order(model: Experts, x: Tensor) -> Tensor:
 
 def groups_of_another_key(model: Experts, x: Tensor) -> Tensor:
     tokens, experts, _ = model.routed(x)
-    keys, order = experts[:, 0].contiguous().sort()
+    _keys, order = experts[:, 0].contiguous().sort()
     ends = torch.bincount(experts[:, 1].contiguous(), minlength=EXPERTS).cumsum(0).to(torch.int32)
     out = functional.grouped_mm(tokens[order], model.weights, offs=ends)
     return _losses(out[order.argsort()], x)
@@ -268,7 +268,11 @@ def test_the_clipped_sum_of_rows_that_travel_is_exact(program: Program) -> None:
     parameters, gradients = list(model.parameters()), []
     for place in range(NUM):
         found = torch.autograd.grad(program(model, x[place : place + 1]).sum(), parameters, allow_unused=True)
-        gradients.append(torch.cat([torch.zeros(p.numel()) if g is None else g.reshape(-1) for p, g in zip(parameters, found, strict=True)]))
+        gradients.append(
+            torch.cat(
+                [torch.zeros(p.numel()) if g is None else g.reshape(-1) for p, g in zip(parameters, found, strict=True)]
+            )
+        )
     bound = float(torch.stack(gradients).norm(dim=1).median())
     expected = sum(gradient * min(1.0, bound / float(gradient.norm())) for gradient in gradients)
     evidence: list[bool] = []

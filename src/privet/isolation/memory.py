@@ -10,7 +10,18 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from privet.isolation.call import Call
 from privet.isolation.lines import user_line
-from privet.isolation.place import Cause, Fault, NoRule, Place, Rows, Spec, Verdict, from_storage, single, storage_stride
+from privet.isolation.place import (
+    Cause,
+    Fault,
+    NoRule,
+    Place,
+    Rows,
+    Spec,
+    Verdict,
+    from_storage,
+    single,
+    storage_stride,
+)
 
 
 @dataclass(slots=True)

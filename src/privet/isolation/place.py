@@ -134,9 +134,11 @@ class Rows:
 
     def like(self, other: object) -> bool:
         """Whether these are such rows of another number of examples."""
-        return isinstance(other, Rows) and replace(
-            other, order=self.order, key=self.key, origin=replace(other.origin, num=self.origin.num)
-        ) == self
+        return (
+            isinstance(other, Rows)
+            and replace(other, order=self.order, key=self.key, origin=replace(other.origin, num=self.origin.num))
+            == self
+        )
 
 
 Verdict = Place | Rows | Cause | None

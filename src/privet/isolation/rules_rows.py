@@ -180,8 +180,7 @@ def _as_examples(value: Any, length: int) -> Any:
         if not isinstance(value.verdict, Rows):
             return value
         shape = tuple(length if axis == value.verdict.axis else size for axis, size in enumerate(value.shape))
-        spec = Spec(shape, dtype=value.dtype, verdict=Place(value.verdict.axis, 1, 1, 0, length), serial=value.serial)
-        return spec
+        return Spec(shape, dtype=value.dtype, verdict=Place(value.verdict.axis, 1, 1, 0, length), serial=value.serial)
     if isinstance(value, list | tuple):
         return [_as_examples(item, length) for item in value]
     return value

@@ -371,7 +371,11 @@ def verdicts_of(call: Call) -> Sequence[Verdict]:
     if fault is not None:
         return call.everywhere(None if name in _FORGETTING else fault)
     if any(isinstance(verdict, Rows) for verdict in known):
-        return call.everywhere(None) if name in _FORGETTING else _asked(call, partial(travelling, rule=rule_of(call.operation)))
+        return (
+            call.everywhere(None)
+            if name in _FORGETTING
+            else _asked(call, partial(travelling, rule=rule_of(call.operation)))
+        )
     if name == "arange":
         _count(call)
     if not known:

@@ -107,6 +107,11 @@ class RunningBookKeeping:
         self._sources = sources_of(self.parameters)
 
     @property
+    def forms_by_rules(self) -> bool:
+        """Whether rules formed the gradients of all programs so far, and not a backward pass for each example."""
+        return not self._without_rules
+
+    @property
     def wants_input_gradients(self) -> bool:
         """Until its program has passed a trial, and after another was met, examples are handed out as leaves."""
         is_first = not self._axes and not self.watch.programs.by_size

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from privet import checks
 from privet.errors import DataError, LossError, PrivetError, UnsupportedModel
-from privet.gradients.engines.support import check_model
+from privet.gradients.engines.support import check_model, took_no_part
 from privet.gradients.engines.trial import trials
 from privet.isolation.place import Cause, Fault
 from privet.isolation.prove import Finding, prove
@@ -75,6 +75,9 @@ def preflight(model: nn.Module, loss_function: LossFunction, batch: Any, *, num_
         UnsupportedModel: naming the module, where there is one, and what it did.
         LossError: the losses are not one number per example.
         DataError: the batch is not made of tensors with one row per example.
+
+    Parameters that have no part in the losses are named, with the line that freezes them: a session would only notice
+    once a round is charged.
     """
     check_model(model)
     made_up = MadeUpBatches.of(batch, num_examples=checks.count("num_examples", num_examples, minimum=2))
@@ -86,6 +89,24 @@ def preflight(model: nn.Module, loss_function: LossFunction, batch: Any, *, num_
     finding = _proven(program, made_up, state)
     if finding is not None:
         _refuse(finding)
+    _refuse_idle(program, replace(made_up, limits=limits), state)
+
+
+def _refuse_idle(program: _Program, made_up: MadeUpBatches, state: ModelState) -> None:
+    """Refuse parameters that had no part in the losses of any made-up batch, before a round is charged for them."""
+    idle: set[str] | None = None
+    try:
+        for low, high in _RANGES:
+            found = program.idle(made_up.draw(low, high, seed=1))
+            idle = found if idle is None else idle & found
+    except PrivetError:
+        raise
+    except Exception:  # noqa: BLE001 (a user's program may raise anything on numbers it never meets)
+        return
+    finally:
+        state.restore()
+    if idle:
+        raise took_no_part(sorted(idle))
 
 
 def _stop_if_none_was_held(failures: Sequence[Exception | None]) -> None:
@@ -290,6 +311,14 @@ class _Program:
                 f"depends on trainable parameters; got {_described(losses)}."
             )
         return losses
+
+    def idle(self, batch: Any) -> set[str]:
+        """Return the names of the trainable parameters that have no part in the losses of a batch."""
+        named = [(name, value) for name, value in self.model.named_parameters() if value.requires_grad]
+        found: Sequence[Tensor | None] = torch.autograd.grad(
+            self.losses(batch).sum(), [value for _, value in named], allow_unused=True
+        )
+        return {name for (name, _), gradient in zip(named, found, strict=True) if gradient is None}
 
     def gradient(self, losses: Tensor, chosen: Tensor) -> Sequence[Tensor | None]:
         """Return the gradient of the chosen examples' losses, parameter after parameter."""
