@@ -3,7 +3,8 @@
 Each architecture runs in a process of its own, forked from this one. Findings are kept in a file of JSON lines, so that
 a run that was stopped goes on where it was.
 
-Usage: HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 python -m scripts.coverage_table [--only PART ...] [--findings FILE] [--output FILE]
+Usage: HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 python -m scripts.coverage_table [--only PART ...] [--findings FILE]
+    [--output FILE]
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ def _counts(rows: Sequence[dict[str, object]]) -> str:
     counts = Counter(str(row["result"]) for row in rows)
     apart = sum(counts.values()) - counts["MIXES"]
     words = ", ".join(f"{counts[kind.name]} {kind.value}" for kind in Result)
-    return f"{len(rows)} architectures: {words}. {counts['EXACT']} of the {apart} that keep their examples apart are exact."
+    share = f"{counts['EXACT']} of the {apart} that keep their examples apart are exact."
+    return f"{len(rows)} architectures: {words}. {share}"
 
 
 def main() -> None:

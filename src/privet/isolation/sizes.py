@@ -199,7 +199,7 @@ class _State:
             if not self._is_in_step(spec, same, verdict, differing):
                 cause = Cause(Fault.MIXES, name, _POSITION, entry.line)
                 self._taint(call, [spec], cause, is_written=bool(entry.mutated))
-            elif spec.verdict is None and verdict is not None:
+            elif spec.verdict is None and isinstance(verdict, Place):
                 self.rows[spec.serial] = verdict
         return None
 

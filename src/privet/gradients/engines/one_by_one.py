@@ -44,10 +44,11 @@ def check_functions(follower: Follower, parameters: Sequence[nn.Parameter], faul
             if child is None or isinstance(follower.places.get((child, number)), Place | Rows):
                 continue
             if any(id(getattr(behind, "variable", None)) in own for behind in nodes_behind([child])):
+                before = "" if fault is None else f"{fault} "
                 raise NoExampleRule(
-                    f"{'' if fault is None else f'{fault} '}The custom autograd function {type(node).__name__} computes "
-                    "the gradient of a parameter as a sum over all examples, and each example's part of it is not "
-                    "known. Write the function with torch's own operations."
+                    f"{before}The custom autograd function {type(node).__name__} computes the gradient of a parameter "
+                    "as a sum over all examples, and each example's part of it is not known. Write the function with "
+                    "torch's own operations."
                 )
 
 
