@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 # The profiler, which measures memory here, logs every start and stop unless this is set before torch is loaded.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -18,13 +17,16 @@ import click
 import torch
 
 from benchmarks.check import TOLERANCE
+from benchmarks.clocks import clock_for
 from benchmarks.contenders import OURS, Contender, Settings
 from benchmarks.growth import axes, draw, grow
 from benchmarks.machine import Precision, ceilings, environment, use_arena
-from benchmarks.measure import Plan, check_only, clock_for, measure
+from benchmarks.measure import Plan, check_only, measure
 from benchmarks.models import WORKLOADS, Scale
+from benchmarks.names import pick
 from benchmarks.records import Record, Row, markdown
 from benchmarks.rivals import RIVALS
+from benchmarks.session import session, session_table
 
 DEFAULT_ENGINE = "privet_bookkeeping"
 CONTENDERS: dict[str, Contender] = {contender.name: contender for contender in (*OURS, *RIVALS)}
@@ -81,7 +83,7 @@ def run(
     """Check and time contenders on models, interleaved, and print the table."""
     where = _prepare(device, threads)
     chosen = Precision(precision) if precision else _default_precision(where)
-    entrants, workloads = _pick("contender", CONTENDERS, contenders), _pick("model", WORKLOADS, models)
+    entrants, workloads = pick("contender", CONTENDERS, contenders), pick("model", WORKLOADS, models)
     record = _describe(where, chosen, threads=threads, rounds=rounds, accumulate=accumulate)
     deadline = time.monotonic() + budget
     for place, workload in enumerate(workloads):
@@ -113,9 +115,9 @@ def check(models: str, contenders: str, device: str, scale: str | None, examples
     """Compare clipped sums with a float64 loop; exit with an error if a sum of privet is wrong."""
     where = _prepare(device, 1)
     record = _describe(where, Precision.FP32, threads=1, rounds=0)
-    for workload in _pick("model", WORKLOADS, models):
+    for workload in pick("model", WORKLOADS, models):
         size = workload.sizes[_scale_for(where, scale)]
-        chosen = _pick("contender", CONTENDERS, contenders)
+        chosen = pick("contender", CONTENDERS, contenders)
         rows = check_only(workload, size, chosen, device=where, num_examples=examples)
         for row in rows:
             click.echo(f"{row.model:10} {row.contender:20} {_verdict(row)}")
@@ -154,12 +156,12 @@ def growth(
     chosen = Precision(precision) if precision else _default_precision(where)
     known = {axis.name: axis for axis in axes(_scale_for(where, scale))}
     record = _describe(where, chosen, threads=1, rounds=rounds)
-    picked = _pick("axis", known, axis_names or ",".join(known))
+    picked = pick("axis", known, axis_names or ",".join(known))
     deadline = time.monotonic() + budget
     for axis in picked:
         growing = grow(
             axis,
-            _pick("contender", CONTENDERS, contenders),
+            pick("contender", CONTENDERS, contenders),
             device=where,
             precision=chosen,
             clock=clock_for(where, num_threads=1),
@@ -189,13 +191,6 @@ def _verdict(row: Row) -> str:
         return "nothing to compare"
     word = "right" if row.is_right(TOLERANCE) else "WRONG"
     return f"{word}, relative error {row.relative_error:.1e}, {row.missing_parameters} parameters missing"
-
-
-def _pick(kind: str, known: Any, names: str) -> list[Any]:
-    asked = [name.strip() for name in names.split(",") if name.strip()]
-    if unknown := [name for name in asked if name not in known]:
-        raise click.BadParameter(f"unknown {kind} {', '.join(unknown)}; known are {', '.join(known)}")
-    return [known[name] for name in asked]
 
 
 def _prepare(device: str, threads: int) -> torch.device:
@@ -260,6 +255,10 @@ def _save(record: Record, json_file: Path | None, markdown_file: Path | None) ->
     if markdown_file is not None:
         markdown_file.parent.mkdir(parents=True, exist_ok=True)
         markdown_file.write_text(markdown(record), encoding="utf-8")
+
+
+main.add_command(session)
+main.add_command(session_table)
 
 
 if __name__ == "__main__":

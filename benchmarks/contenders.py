@@ -117,12 +117,17 @@ class Contender(Protocol):
 
 
 class NoClippedSum(TypeError):
-    """The contender does not clip, so there is nothing to compare."""
+    """The contender has no clipped sum of a batch that is given to it, so there is nothing to compare."""
 
 
 def device_of(model: nn.Module) -> torch.device:
     """Return the device of the model's parameters."""
     return next(model.parameters()).device
+
+
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that are not frozen."""
+    return [value for value in model.parameters() if value.requires_grad]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +148,7 @@ class RunningNonPrivate:
 
     def __init__(self, model: nn.Module, settings: Settings) -> None:
         self._model, self._settings, self._device = model, settings, device_of(model)
-        self._optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
+        self._optimizer = torch.optim.SGD(trained_parameters(model), lr=settings.learning_rate)
 
     def step(self, parts: Sequence[Batch]) -> None:
         """Accumulate the gradient of the mean loss and update."""

@@ -9,9 +9,10 @@ from typing import Protocol
 
 import torch
 
+from benchmarks.clocks import Clock
 from benchmarks.contenders import Contender, Settings
 from benchmarks.machine import Precision
-from benchmarks.measure import Clock, Plan, measure
+from benchmarks.measure import Plan, measure
 from benchmarks.models import WORKLOADS, Scale, Size, Tokens, Workload
 from benchmarks.networks import LanguageModel
 from benchmarks.records import Record, Row

@@ -14,7 +14,18 @@ from typing import Any
 
 import torch
 
-_LIBRARIES = ("torch", "triton", "privet", "opacus", "fastDP", "opake-engine", "numpy")
+_LIBRARIES = (
+    "torch",
+    "triton",
+    "privet",
+    "opacus",
+    "fastDP",
+    "opake-engine",
+    "numpy",
+    "transformers",
+    "torchvision",
+    "peft",
+)
 # Parameters of glibc's mallopt(3).
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 _NEVER_TRIM = 2**31 - 1

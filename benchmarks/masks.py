@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
+from benchmarks.clocks import clock_for
 from benchmarks.machine import environment, use_arena
-from benchmarks.measure import clock_for
 from benchmarks.models import WORKLOADS, Images, Scale, Size
 from benchmarks.networks import VisionTransformer
 from privet.mechanism.clipping import Threshold

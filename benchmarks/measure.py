@@ -10,17 +10,18 @@ import contextlib
 import copy
 import functools
 import gc
+import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from benchmarks.check import TOLERANCE, judge, true_clipped_sum
+from benchmarks.check import TOLERANCE, judge, plain_error, true_clipped_sum
+from benchmarks.clocks import Clock
 from benchmarks.contenders import Contender, NoClippedSum, Option, Running, Settings
 from benchmarks.machine import Precision
 from benchmarks.models import Batch, Size, Workload
@@ -29,56 +30,6 @@ from benchmarks.records import Row, with_ratios
 _MIN_ROUNDS = 3
 _MAX_REASON = 300
 _SECOND_TIME = "second time"
-
-
-class Clock(Protocol):
-    """A clock for a function."""
-
-    def seconds(self, work: Callable[[], None]) -> float:
-        """Return the duration of a call, including all work that it launched."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessClock:
-    """Processor time of this process: independent of other processes, correct only for one thread."""
-
-    def seconds(self, work: Callable[[], None]) -> float:
-        start = time.process_time()
-        work()
-        return time.process_time() - start
-
-
-@dataclass(frozen=True, kw_only=True)
-class WallClock:
-    """Elapsed time, for several threads."""
-
-    def seconds(self, work: Callable[[], None]) -> float:
-        start = time.perf_counter()
-        work()
-        return time.perf_counter() - start
-
-
-@dataclass(frozen=True, kw_only=True)
-class CudaClock:
-    """Events on the current stream, synchronised before and after."""
-
-    def seconds(self, work: Callable[[], None]) -> float:
-        begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
-        begin.record()
-        work()
-        end.record()
-        torch.cuda.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3
-
-
-def clock_for(device: torch.device, *, num_threads: int) -> Clock:
-    """Return the right clock for a device."""
-    if device.type == "cuda":
-        return CudaClock()
-    return ProcessClock() if num_threads == 1 else WallClock()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +95,13 @@ class _Entry:
                 running.close()
 
 
+Observe = Callable[[tuple[Row, ...], bool], None]
+
+
+def _ignore(rows: tuple[Row, ...], is_last: bool) -> None:
+    """Nobody wants to know the rows of a measurement under way."""
+
+
 def measure(
     workload: Workload,
     size: Size,
@@ -154,8 +112,13 @@ def measure(
     precision: Precision,
     clock: Clock,
     plan: Plan,
+    observe: Observe = _ignore,
 ) -> tuple[Row, ...]:
-    """Check, then time all contenders on one model; a contender that fails becomes a row with the reason."""
+    """Check, then time all contenders on one model; a contender that fails becomes a row with the reason.
+
+    ``observe`` is called with the rows so far after every contender's start and every round, and whether they are the
+    last, before anything is closed.
+    """
     deadline = time.monotonic() + plan.budget_seconds
     num_parts = plan.num_parts(settings.logical_batch)
     model, batch = make(size, settings.logical_batch // num_parts, device=device, seed=settings.seed)
@@ -166,11 +129,22 @@ def measure(
     with precision.applied():
         for entry in entries:
             _start(entry, model, parts, settings, clock, plan, deadline)
-        _race(entries, parts, clock, plan, deadline)
+            observe(_rows(entries), False)
+        for place in range(plan.rounds):
+            if place >= _MIN_ROUNDS and time.monotonic() > deadline:
+                break
+            _race(entries, parts, clock)
+            observe(_rows(entries), False)
         if plan.accumulate > 1:
             _race_accumulated(entries, parts * plan.accumulate, clock, plan, deadline)
+    rows = _rows(entries)
+    observe(rows, True)
     for entry in entries:
         entry.leave()
+    return rows
+
+
+def _rows(entries: Sequence[_Entry]) -> tuple[Row, ...]:
     rows = [
         replace(entry.row, seconds=tuple(entry.seconds), accumulated_seconds=tuple(entry.accumulated_seconds))
         for entry in entries
@@ -179,20 +153,30 @@ def measure(
 
 
 def check_only(
-    workload: Workload, size: Size, contenders: Sequence[Contender], *, device: torch.device, num_examples: int
+    workload: Workload,
+    size: Size,
+    contenders: Sequence[Contender],
+    *,
+    device: torch.device,
+    num_examples: int,
+    observe: Observe = _ignore,
 ) -> tuple[Row, ...]:
-    """Compare the clipped sums of all contenders with the loop, without timing."""
+    """Compare the clipped sums of all contenders with the loop, without timing and without random layers."""
     settings = Settings(logical_batch=min(num_examples, size.batch_size))
-    model, batch = make(size, settings.logical_batch, device=device, seed=settings.seed)
+    still = replace(size, build=size.build_still or size.build)
+    model, batch = make(still, settings.logical_batch, device=device, seed=settings.seed)
     entries = [_entry(workload, contender, settings) for contender in contenders]
-    _check(entries, model, batch, num_examples)
-    return tuple(entry.row for entry in entries)
+    _check(entries, model.float(), batch, num_examples, observe)
+    rows = _rows(entries)
+    observe(rows, True)
+    return rows
 
 
 def make(size: Size, num_examples: int, *, device: torch.device, seed: int) -> tuple[nn.Module, Batch]:
     """Build the model and draw a batch; the same seed gives the same weights and examples."""
     inputs, labels = size.data.draw(num_examples, torch.Generator().manual_seed(seed))
-    with torch.random.fork_rng(devices=[]):
+    # Made where it will be: a billion weights take a processor half a minute.
+    with torch.random.fork_rng(devices=[]), device:
         torch.manual_seed(seed)
         model = size.build()
     return model.to(device).train(), (inputs.to(device), labels.to(device))
@@ -210,11 +194,14 @@ def _entry(workload: Workload, contender: Contender, settings: Settings) -> _Ent
     return _Entry(row=row, contender=contender)
 
 
-def _check(entries: Sequence[_Entry], model: nn.Module, batch: Batch, num_examples: int) -> None:
+def _check(
+    entries: Sequence[_Entry], model: nn.Module, batch: Batch, num_examples: int, observe: Observe = _ignore
+) -> None:
     part = batch[0][:num_examples], batch[1][:num_examples]
     # Products in reduced precision would hide errors of this size.
     with Precision.FP32.applied():
         truth = true_clipped_sum(model, part)
+        best = plain_error(model, part, truth)
         for entry in entries:
             try:
                 verdict = judge(entry.contender, model, part, truth)
@@ -224,8 +211,12 @@ def _check(entries: Sequence[_Entry], model: nn.Module, batch: Batch, num_exampl
                 entry.fail(error)
                 continue
             entry.row = replace(
-                entry.row, relative_error=verdict.relative_error, missing_parameters=verdict.missing_parameters
+                entry.row,
+                relative_error=verdict.relative_error,
+                missing_parameters=verdict.missing_parameters,
+                plain_error=best,
             )
+            observe(_rows(entries), False)
     _free(part[0].device)
 
 
@@ -245,12 +236,22 @@ def _start(
     try:
         if time.monotonic() > deadline:
             raise TimeoutError("the time budget was used up before this contender's turn")
-        running = _set_up(entry, model, parts, settings)
-        for _ in range(plan.warm_up):
-            running.step(parts)
+        _free(device)
+        before = torch.cuda.memory_reserved() if device.type == "cuda" else 0
+        with _logged() as remarks:
+            running = _set_up(entry, model, parts, settings)
+            for _ in range(plan.warm_up):
+                running.step(parts)
+        entry.row = replace(entry.row, remarks=" ".join(remarks)[:_MAX_REASON])
         if entry.contender.option is not Option.GRAPH:  # the pool of a graph is taken before its first step
             # Two parts need as much memory as any number: from the second part on the sums are allocated.
             entry.row = replace(entry.row, peak_bytes=peak_bytes(lambda: running.step(parts[:2]), device))
+        if device.type == "cuda":
+            _free(device)
+            torch.cuda.reset_peak_memory_stats()
+            running.step(parts)
+            torch.cuda.synchronize()
+            entry.row = replace(entry.row, reserved_bytes=torch.cuda.max_memory_reserved() - before)
         once = clock.seconds(lambda: running.step(parts))
         inner = max(1, math.ceil(plan.min_sample_seconds / max(once, 1e-9)))
         entry.row = replace(entry.row, inner_steps=inner)
@@ -262,7 +263,6 @@ def _start(
 
 def _set_up(entry: _Entry, model: nn.Module, parts: Sequence[Batch], settings: Settings) -> Running:
     device = parts[0][0].device
-    _free(device)
     start = time.perf_counter()
     running = entry.running = entry.contender.setup(copy.deepcopy(model), settings)
     running.step(parts)
@@ -272,13 +272,31 @@ def _set_up(entry: _Entry, model: nn.Module, parts: Sequence[Batch], settings: S
     return running
 
 
-def _race(entries: Sequence[_Entry], parts: Sequence[Batch], clock: Clock, plan: Plan, deadline: float) -> None:
-    for place in range(plan.rounds):
-        if place >= _MIN_ROUNDS and time.monotonic() > deadline:
-            return
-        for entry in entries:
-            if entry.running is not None:
-                _round(entry, entry.running, parts, clock)
+@contextlib.contextmanager
+def _logged() -> Iterator[list[str]]:
+    """Collect what privet logs within the block, without repetitions: for instance why nothing is recorded."""
+    found: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if (message := record.getMessage()) not in found:
+                found.append(message)
+
+    collector, logger = Collector(logging.INFO), logging.getLogger("privet")
+    level = logger.level
+    logger.addHandler(collector)
+    logger.setLevel(logging.INFO)
+    try:
+        yield found
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(collector)
+
+
+def _race(entries: Sequence[_Entry], parts: Sequence[Batch], clock: Clock) -> None:
+    for entry in entries:
+        if entry.running is not None:
+            _round(entry, entry.running, parts, clock)
 
 
 def _round(entry: _Entry, running: Running, parts: Sequence[Batch], clock: Clock) -> None:

@@ -59,11 +59,13 @@ class Tokens:
 
     Attributes:
         num_classes: Labels per sequence; None asks for the next token at every position.
+        first_id: The most frequent token; ids below it, which a model may keep for padding, do not occur.
     """
 
     length: int
     vocabulary: int
     num_classes: int | None = None
+    first_id: int = 0
 
     def draw(self, num_examples: int, generator: torch.Generator) -> Batch:
         """Return token ids and labels."""
@@ -73,19 +75,28 @@ class Tokens:
         return ids[:, :-1].contiguous(), torch.randint(0, self.num_classes, (num_examples,), generator=generator)
 
     def _ids(self, num_examples: int, length: int, generator: torch.Generator) -> Tensor:
-        # The inverse of the distribution function of the density 1/x on [1, vocabulary + 1).
+        # The inverse of the distribution function of the density 1/x on [1, number of used ids + 1).
         uniform = torch.rand(num_examples, length, generator=generator, dtype=torch.float64)
-        ranks = torch.exp(uniform * math.log(self.vocabulary + 1)).long() - 1
-        return ranks.clamp_(0, self.vocabulary - 1)
+        num_used = self.vocabulary - self.first_id
+        ranks = torch.exp(uniform * math.log(num_used + 1)).long() - 1
+        return ranks.clamp_(0, num_used - 1) + self.first_id
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """One model at one scale: constructor, data and batch size."""
+    """One model at one scale.
+
+    Attributes:
+        build: Constructs the model.
+        data: Its examples.
+        batch_size: Examples of one step.
+        build_still: Constructs the same model without random layers, whose sums can be compared; None if it has none.
+    """
 
     build: Callable[[], nn.Module]
     data: Data
     batch_size: int
+    build_still: Callable[[], nn.Module] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

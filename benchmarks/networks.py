@@ -88,6 +88,55 @@ class ResNet18(nn.Module):
         return self.head(self.blocks(self.stem(images)).mean((2, 3)))  # type: ignore[no-any-return]
 
 
+class Bottleneck(nn.Module):
+    """Bottleneck block of He et al. (2016a) with group norm: four times as wide outside as inside."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        inner = width // 4
+        self.body = nn.Sequential(
+            _conv(channels, inner, kernel=1, stride=1),
+            _norm(inner),
+            nn.ReLU(inplace=True),
+            _conv(inner, inner, kernel=3, stride=stride),
+            _norm(inner),
+            nn.ReLU(inplace=True),
+            _conv(inner, width, kernel=1, stride=1),
+            _norm(width),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels != width:
+            self.shortcut = nn.Sequential(_conv(channels, width, kernel=1, stride=stride), _norm(width))
+        self.activation = nn.ReLU(inplace=True)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Add the transformed images to the shortcut."""
+        return self.activation(self.body(images) + self.shortcut(images))  # type: ignore[no-any-return]
+
+
+class ResNet50(nn.Module):
+    """ResNet-50 for photographs: 7x7 stem and pool, stages of 3, 4, 6 and 3 bottlenecks. 25.6M parameters."""
+
+    def __init__(self, *, width: int = 64, num_classes: int = 1_000) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            _conv(3, width, kernel=7, stride=2), _norm(width), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, padding=1)
+        )
+        blocks: list[nn.Module] = []
+        channels = width
+        for stage, num_blocks in enumerate((3, 4, 6, 3)):
+            wide = 4 * width * 2**stage
+            for place in range(num_blocks):
+                blocks.append(Bottleneck(channels, wide, 2 if stage > 0 and place == 0 else 1))
+                channels = wide
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(channels, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Classify by the mean over positions."""
+        return self.head(self.blocks(self.stem(images)).mean((2, 3)))  # type: ignore[no-any-return]
+
+
 class WideResNet16(nn.Module):
     """WRN-16 (Zagoruyko and Komodakis 2016) with group norm. 2.75M parameters at widening 4."""
 

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.clocks import clock_for
 from benchmarks.machine import environment
-from benchmarks.measure import clock_for
 from privet.mechanism.draws import add_radial_at, add_two_sided
 from privet.mechanism.geometry import Factored, Frame
 from privet.mechanism.laplace import L2Laplace

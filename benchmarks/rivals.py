@@ -16,9 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.contenders import Contender, Option, Role, Running, Settings, device_of
+from benchmarks.contenders import Contender, Option, Role, Running, Settings, device_of, trained_parameters
 from benchmarks.models import Batch, losses_of
+from benchmarks.public import Logits
 
 _DPLSTM_NAMES = {
     "l0.ih.weight": "weight_ih_l0",
@@ -41,7 +43,9 @@ class MeanLoss(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Opacus:
-    """Opacus with one of its per-example modes; flat clipping.
+    """Opacus's ``PrivacyEngine`` with one of its per-example modes; flat clipping.
+
+    Its loader is left out, which draws batches by Poisson sampling: the library is timed without that cost.
 
     Attributes:
         mode: "hooks", "functorch", "ew" or "ghost", the library's own names.
@@ -58,11 +62,19 @@ class Opacus:
         return RunningOpacus(_fit_for_opacus(model), settings, self.mode)
 
 
+def spelled_out(model: nn.Module) -> nn.Module:
+    """Let the model give its embeddings one row of ids for every example, where it would give them one for all."""
+    for module in model.modules():
+        if isinstance(module, Logits):
+            module.spells_out = True
+    return model
+
+
 def _fit_for_opacus(model: nn.Module) -> nn.Module:
     """Replace LSTMs by the library's own and in-place activations by others; weights and device are unchanged."""
-    for module in model.modules():
-        if isinstance(module, nn.ReLU):
-            module.inplace = False
+    for module in spelled_out(model).modules():
+        if getattr(module, "inplace", False):
+            module.inplace = False  # type: ignore[assignment]
     if not any(isinstance(module, nn.LSTM) for module in model.modules()):
         return model
     validators = importlib.import_module("opacus.validators")
@@ -75,35 +87,24 @@ class RunningOpacus:
     """:class:`Opacus` bound to a model."""
 
     def __init__(self, model: nn.Module, settings: Settings, mode: str) -> None:
-        grad_sample = importlib.import_module("opacus.grad_sample")
-        optimizers = importlib.import_module("opacus.optimizers")
+        library = importlib.import_module("opacus")
         self._settings, self._device = settings, device_of(model)
         self._inner = model
-        plain = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
-        private = {
-            "noise_multiplier": settings.noise_multiplier,
-            "max_grad_norm": settings.clip_norm,
-            "expected_batch_size": settings.logical_batch,
-            "loss_reduction": "mean",
-        }
-        wrapping = {"batch_first": True, "loss_reduction": "mean"}
-        self._criterion: Any = MeanLoss()
-        if mode == "ghost":
-            clipping = importlib.import_module("opacus.utils.fast_gradient_clipping_utils")
-            self._module: Any = grad_sample.GradSampleModuleFastGradientClipping(
-                model, max_grad_norm=settings.clip_norm, use_ghost_clipping=True, **wrapping
-            )
-            self._optimizer: Any = optimizers.DPOptimizerFastGradientClipping(plain, **private)
-            self._criterion = clipping.DPLossFastGradientClipping(
-                self._module, self._optimizer, self._criterion, "mean"
-            )
-            return
-        if mode == "ew":
-            self._module = grad_sample.GradSampleModuleExpandedWeights(model, **wrapping)
-        else:
-            functorch = mode == "functorch"
-            self._module = grad_sample.GradSampleModule(model, force_functorch=functorch, **wrapping)
-        self._optimizer = optimizers.DPOptimizer(plain, **private)
+        # The engine asks the loader only for its numbers; the batches come from device memory, as everyone's do.
+        numbers = DataLoader(TensorDataset(torch.zeros(settings.logical_batch)), batch_size=settings.logical_batch)
+        made = library.PrivacyEngine().make_private(
+            module=model,
+            optimizer=torch.optim.SGD(trained_parameters(model), lr=settings.learning_rate),
+            criterion=MeanLoss(),
+            data_loader=numbers,
+            noise_multiplier=settings.noise_multiplier,
+            max_grad_norm=settings.clip_norm,
+            poisson_sampling=False,
+            grad_sample_mode=mode,
+        )
+        self._module: Any = made[0]
+        self._optimizer: Any = made[1]
+        self._criterion: Any = made[2] if mode == "ghost" else MeanLoss()
 
     def _backward(self, batch: Batch) -> None:
         inputs, labels = batch
@@ -163,7 +164,7 @@ class FastDP:
 
     def setup(self, model: nn.Module, settings: Settings) -> Running:
         """Attach the engine to an optimizer."""
-        return RunningFastDP(model, settings, mode=self.mode, origin=self.origin)
+        return RunningFastDP(spelled_out(model), settings, mode=self.mode, origin=self.origin)
 
 
 class RunningFastDP:
@@ -172,7 +173,7 @@ class RunningFastDP:
     def __init__(self, model: nn.Module, settings: Settings, *, mode: str, origin: bool) -> None:
         library = importlib.import_module("fastDP")
         self._model, self._settings, self._device = model, settings, device_of(model)
-        self._optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
+        self._optimizer = torch.optim.SGD(trained_parameters(model), lr=settings.learning_rate)
         with contextlib.redirect_stdout(io.StringIO()):
             self._engine: Any = library.PrivacyEngine(
                 model,

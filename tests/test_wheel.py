@@ -58,7 +58,7 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(wheel: Path) -> None
     assert {name.split("/")[0] for name in names} == {"privet", f"privet-{VERSION}.dist-info"}
     assert not [name for name in names if re.search(r"stud(y|ies)|reproduc|research", name)]
     data = {Path(name).suffix for name in kept} - {".py"}
-    assert {".toml", ".j2", ".typed"} <= data, data
+    assert {".toml", ".j2", ".pyi", ".typed"} <= data, data
 
 
 def test_the_wheel_imports_from_its_own_files_and_finds_every_public_name(environment: Path, tmp_path: Path) -> None:

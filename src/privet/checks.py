@@ -6,9 +6,10 @@ number must not be a boolean, a string or None.
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import SupportsFloat
 
@@ -64,6 +65,36 @@ def count(name: str, value: object, *, minimum: int = 1) -> int:
     if result < minimum:
         raise ArgumentError(f"{name} must be at least {minimum}, got {result}.")
     return result
+
+
+def natural(name: str, value: object) -> int:
+    """Return a whole number of zero or more."""
+    return count(name, value, minimum=0)
+
+
+def require(piece: object, check: Callable[[str, object], object], *names: str) -> None:
+    """Check the named attributes of an object, and leave them as they are."""
+    for name in names:
+        check(name, getattr(piece, name))
+
+
+def fields(piece: object, check: Callable[[str, object], object], *names: str) -> None:
+    """Check the named fields of a frozen dataclass, and store what the check returns."""
+    for name in names:
+        object.__setattr__(piece, name, check(name, getattr(piece, name)))
+
+
+def near(word: object, known: Iterable[str]) -> str | None:
+    """Return the known word that is most like an unknown one; None if none is."""
+    return next(iter(difflib.get_close_matches(str(word), list(known), n=1)), None)
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> str:
+    """Return the message about a name that does not exist, with the nearest one and all of them."""
+    names = list(known)
+    close = near(name, names)
+    hint = f" Did you mean {close!r}?" if close else ""
+    return f"There is no {kind} {name!r}.{hint} Known {kind}s: {', '.join(names)}."
 
 
 @contextmanager

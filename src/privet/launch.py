@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from privet.training.launch.replay import Compiled, CudaGraph, Eager
+from privet.training.launch.replay import Automatic, Compiled, CudaGraph, Eager
 
 __all__ = [
+    "Automatic",
     "Compiled",
     "CudaGraph",
     "Eager",

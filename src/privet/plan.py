@@ -69,7 +69,7 @@ class Plan:
     descent: StronglyConvexDescent | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "delta", checks.probability("delta", self.delta))
+        checks.fields(self, checks.probability, "delta")
         for name, protocol in _PROTOCOLS.items():
             piece = getattr(self, name)
             if isinstance(piece, type) or not isinstance(piece, protocol):
@@ -148,14 +148,9 @@ class Plan:
         if self.release is Release.EVERY_ITERATE:
             return EveryIterate()
         return proven_last_iterate(
-            sampling=self.sampling,
-            clipping=self.clipping,
-            noise=self.noise,
-            grouping=self.grouping,
-            mask=self.mask,
-            adjacency=self.adjacency,
-            descent=self.descent,
-        )
+            sampling=self.sampling, clipping=self.clipping, noise=self.noise, grouping=self.grouping,
+            mask=self.mask, adjacency=self.adjacency, descent=self.descent,
+        )  # fmt: skip
 
     @property
     def num_rounds(self) -> int:
@@ -336,7 +331,7 @@ def _hint(piece: object, protocol: type) -> str:
     """Return a hint for a value that is no piece: the call of a class, or the missing members."""
     if isinstance(piece, type):
         return f" Did you mean {piece.__name__}(...)?"
-    required = [name for name in vars(protocol) if not name.startswith("_")]
+    required = [name for name in (*protocol.__annotations__, *vars(protocol)) if not name.startswith("_")]
     lacks = [name for name in required if not hasattr(type(piece), name) and not hasattr(piece, name)]
     return (
         ""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from benchmarks.clocks import ProcessClock
 from benchmarks.contenders import Contender, Option, Privet, Role, Running, Settings
 from benchmarks.machine import Precision
-from benchmarks.measure import Plan, ProcessClock, measure
+from benchmarks.measure import Plan, measure
 from benchmarks.models import WORKLOADS, Batch, Scale
 from benchmarks.records import Row
 from privet.gradients.engines.bookkeeping import BookKeeping

@@ -8,10 +8,11 @@ import torch
 from click.testing import CliRunner
 
 from benchmarks import __main__ as command
+from benchmarks.clocks import ProcessClock
 from benchmarks.contenders import NonPrivate
 from benchmarks.growth import axes, draw, grow
 from benchmarks.machine import Precision, environment
-from benchmarks.measure import Plan, ProcessClock
+from benchmarks.measure import Plan
 from benchmarks.models import WORKLOADS, Scale
 from benchmarks.records import Record
 from tests.benchmarks.helpers import BOOKKEEPING, Flawed

@@ -13,6 +13,7 @@ from privet.effects.confidence import reliability
 from privet.effects.fairness import Attribute, check_attribute, decision_disparity, fairness_report, long_tail
 from privet.effects.groups import DecisionDisparity, FairnessReport
 from privet.errors import ArgumentError, DataError, DependencyError
+from privet.records import read_record
 from privet.training.predictions import Predictions
 
 
@@ -70,7 +71,7 @@ def test_differences_of_decisions_are_those_computed_by_hand() -> None:
         assert interval is not None
         assert interval.value == value
         assert 0 <= interval.low < interval.high <= 1
-    assert DecisionDisparity.from_dict(asdict(found)) == found
+    assert read_record(DecisionDisparity, asdict(found), what="a disparity") == found
     assert found.positive_class == "yes"
 
 

@@ -292,8 +292,8 @@ CLIPPING = (
         "mask-drawn-anew-inside-a-step",
         "physical batches of one step use different masks",
         "training/summing.py",
-        "            batch = fetch(how.dataset, part, how.collate, how.device)\n",
-        "            batch = fetch(how.dataset, part, how.collate, how.device)\n"
+        "            batch = how.loader.fetch(part)\n",
+        "            batch = how.loader.fetch(part)\n"
         "            again = self._clipped.kept\n"
         "            if again is not None:\n"
         "                again = type(again).of(again.weights.roll(int(part[0]) + 1))\n"

@@ -90,8 +90,8 @@ FORMATS = (
         "first-party-speaks-for-all",
         "a party that adds less noise than the others is not noticed",
         "federated/coordinator.py",
-        "NoiseOfParties(done=executed_together(parts))",
-        "NoiseOfParties(done=parts[0])",
+        "NoiseOfParties(executed=executed_together(parts))",
+        "NoiseOfParties(executed=parts[0])",
         _FACTS + "test_a_coordinator_compares_what_each_party_did_in_its_own_session",
     ),
     one(

@@ -64,7 +64,7 @@ HOLDING = (
     one(
         "recording-kept-for-another-bound",
         "a replayed step clips to the bound it was recorded with, while noise follows another",
-        "training/launch/replay.py",
+        "training/launch/launcher.py",
         "into.flat.data_ptr(), into.sensitivity, into.is_held,",
         "into.flat.data_ptr(), into.is_held,",
         f"{_HELD}::test_a_recording_is_made_for_one_bound",

@@ -331,6 +331,23 @@ ISOLATION = (
         _hostile("numbers_of_a_generator_set_back"),
     ),
     one(
+        "batches-with-more-than-their-items",
+        "a loss reads what a batch holds beside its tensors, and nobody sees whose it is",
+        "isolation/parts.py",
+        "                _attributes(blank)[name] = None\n",
+        "                pass\n",
+        "tests/training/test_batching.py::test_what_a_batch_holds_beside_its_items_does_not_reach_the_loop",
+        "tests/isolation/test_parts.py::test_only_items_are_carried_over",
+    ),
+    one(
+        "parts-that-hide-tensors",
+        "tensors in an object that cannot be looked into are not known as examples",
+        "training/loading.py",
+        "        leaves, structure = flattened(self.reader.read(indices))\n        check_leaves(leaves)\n",
+        "        leaves, structure = flattened(self.reader.read(indices))\n",
+        "tests/training/test_batching.py::test_a_batch_that_cannot_be_looked_into_is_named",
+    ),
+    one(
         "repeated-with-other-draws",
         "a program that takes its way at random is repeated on another way, and never proven",
         "training/batching.py",

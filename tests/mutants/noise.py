@@ -48,8 +48,8 @@ NOISE = (
             _BEFORE_NOISE,
             Edit(
                 file=_STEP,
-                old="        self.is_done, self._executed = True, noisy.done\n",
-                new="        self.is_done, self._executed = True, noisy.done\n"
+                old="        self.is_done, self._executed = True, noisy.executed\n",
+                new="        self.is_done, self._executed = True, noisy.executed\n"
                 "        parts = max(1, -(-len(self._batch) // run.physical_batch_size))\n"
                 "        noisy.value.private.flat.sub_(clean).div_(parts).add_(clean)\n",
             ),

@@ -12,7 +12,7 @@ _EPOCHS = "mechanism/epoch_sampling.py"
 _TRUNCATED = "mechanism/truncated.py"
 _SUMMING = "training/summing.py"
 _SESSION = "training/session.py"
-_WALK = "            for place, indices in enumerate(batches):\n"
+_WALK = "            for place, indices in enumerate(run.draw()):  # draw the round's batches\n"
 
 
 def _size(name: str, breaks: str, new: str) -> Mutant:
@@ -91,20 +91,16 @@ SAMPLING = (
         "every-round-run-twice",
         "two steps are taken for every one that is charged",
         _SESSION,
-        "            batches = sampling.round_batches(len(run.dataset), run.streams.sampling)\n",
-        "            batches = [\n"
-        "                part\n"
-        "                for _ in range(2)\n"
-        "                for part in sampling.round_batches(len(run.dataset), run.streams.sampling)\n"
-        "            ]\n",
+        "enumerate(run.draw()):",
+        "enumerate([part for _ in range(2) for part in run.draw()]):",
         "tests/training/test_release.py::test_every_release_has_its_charged_round_and_every_round_its_release",
     ),
     one(
         "one-step-too-many",
         "a plan of k steps runs k + 1",
         _SESSION,
-        "        while done < num_rounds:",
-        "        while done <= num_rounds:",
+        "        while rounds_used < num_rounds:",
+        "        while rounds_used <= num_rounds:",
         "tests/training/test_loop_order.py::test_a_plan_of_k_steps_runs_k_steps_and_no_more",
     ),
     one(
@@ -133,6 +129,31 @@ SAMPLING = (
         "yield indices[start : start + physical_batch_size]",
         "yield indices[start : start + physical_batch_size + 1]",
         "tests/training/test_batching.py::test_splitting_keeps_every_index_once_and_in_order",
+    ),
+    one(
+        "read-ahead-of-the-charge",
+        "examples of a round are read before it is charged",
+        "training/drawing.py",
+        "if self._latest + 1 >= self._ledger.charged_rounds:",
+        "if self._latest >= self._ledger.charged_rounds:",
+        "tests/training/test_drawing.py::test_nothing_follows_while_no_further_round_is_charged",
+        "tests/training/test_drawing.py::test_however_far_one_looks_only_charged_rounds_are_drawn_and_in_order",
+    ),
+    one(
+        "workers-with-a-copy-of-the-keys",
+        "workers that read the data hold the keys of noise and sampling",
+        "training/loading.py",
+        'for way in ("forkserver", "spawn")',
+        'for way in ("fork", "spawn")',
+        "tests/training/test_loading.py::test_a_worker_holds_neither_keys_nor_the_ledger",
+    ),
+    one(
+        "batches-of-a-pass-that-was-given-up",
+        "a step that starts over gets examples of its first attempt again, and others not at all",
+        "training/loading.py",
+        "if len(expected) < len(awaited) or not all(map(np.array_equal, expected, awaited)):",
+        "if len(expected) < len(awaited):",
+        "tests/training/test_loading.py::test_a_step_that_lacks_memory_starts_over_with_the_same_examples",
     ),
     one(
         "half-a-sum-kept-when-memory-runs-out",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,8 +16,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from privet.errors import DataError
-from privet.training.batching import fetch, split, tensors_of
+from privet.errors import ArgumentError, DataError
+from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.engine import Engine
+from privet.gradients.engines.functional import Functional
+from privet.isolation.parts import tensors_of
+from privet.training.batching import split
+from privet.training.loading import fetch
 from privet.training.performance import Performance
 from privet.training.start import privatize
 from tests.training.tools import CPU, examples, flat, full_batch, losses_of, network, plain_sgd, poisson, run
@@ -137,17 +143,120 @@ def test_data_that_cannot_be_read_ends_the_step_charged_and_changes_nothing(fail
     assert torch.equal(flat(model), before)
 
 
-@dataclass
+class Hidden:
+    def __init__(self, inputs: Tensor) -> None:
+        self.inputs = inputs
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [Hidden, lambda inputs: {inputs}, lambda inputs: inputs.numpy(), lambda inputs: MappingProxyType({"x": inputs})],
+    ids=["Hidden", "set", "ndarray", "mappingproxy"],
+)
+def test_a_batch_that_cannot_be_looked_into_is_named(
+    hide: Callable[[Tensor], Any], request: pytest.FixtureRequest
+) -> None:
+    def collate(items: list[Any]) -> Any:
+        return {"hidden": hide(torch.stack([x for x, _ in items]))}
+
+    with pytest.raises(DataError, match=rf"holds {request.node.callspec.id}, which cannot be looked into"):
+        fetch(examples(), np.arange(3), collate, CPU)
+
+
+@dataclass(frozen=True)
 class Pair:
     inputs: Tensor
     labels: Tensor
 
 
-@pytest.mark.parametrize(
-    "collate",
-    [lambda items: UserDict(x=torch.stack([x for x, _ in items])), lambda items: Pair(*default_collate(items))],
-    ids=["UserDict", "Pair"],
-)
-def test_a_batch_that_cannot_be_looked_into_is_named(collate: Callable[[list[Any]], Any]) -> None:
-    with pytest.raises(DataError, match=r"UserDict|Pair"):
-        fetch(examples(), np.arange(3), collate, CPU)
+class PairOfNames(NamedTuple):
+    inputs: Tensor
+    labels: Tensor
+
+
+class Encoded(UserDict[str, Any]):
+    """What a tokenizer gives: items, and beside them an object that knows every example."""
+
+    def __init__(self, inputs: Tensor, labels: Tensor) -> None:
+        super().__init__({"inputs": inputs, "labels": labels})
+        self.encodings: Any = [f"example {label}" for label in labels.tolist()]
+
+
+class ReadOnly(Mapping[str, Tensor]):
+    def __init__(self, inputs: Tensor, labels: Tensor) -> None:
+        self._store = {"inputs": inputs, "labels": labels}
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self._store[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._store)
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+
+def by_key(batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    return batch["inputs"], batch["labels"]
+
+
+def by_attribute(batch: Any) -> tuple[Tensor, Tensor]:
+    return batch.inputs, batch.labels
+
+
+CONTAINERS: list[tuple[Callable[..., Any], Callable[..., tuple[Tensor, Tensor]]]] = [
+    (lambda inputs, labels: {"inputs": inputs, "labels": labels}, by_key),
+    (Encoded, by_key),
+    (ReadOnly, by_key),
+    (Pair, by_attribute),
+    (PairOfNames, lambda inputs, labels: (inputs, labels)),
+    (lambda inputs, labels: Pair(Encoded(inputs, labels), [labels]), lambda batch: by_key(batch.inputs)),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("packed", "unpacked"), CONTAINERS, ids=["dict", "Encoded", "ReadOnly", "Pair", "Names", "in"])
+@pytest.mark.parametrize("way", ["accumulate", "microbatches"])
+@pytest.mark.parametrize("engine", [BookKeeping(), Functional()], ids=["book-keeping", "functional"])
+def test_the_class_of_a_batch_changes_no_release(
+    packed: Callable[..., Any], unpacked: Callable[..., tuple[Tensor, Tensor]], way: str, engine: Engine
+) -> None:
+    """Cut in two, resized, made up, marked, moved: the tensors are found in any container."""
+
+    def collate(items: list[Any]) -> Any:
+        return packed(*default_collate(items))
+
+    models = [network(), network()]
+    for model, how in zip(models, (None, collate), strict=True):
+
+        def losses(*batch: Any, model: nn.Module = model, how: Any = how) -> Tensor:
+            return losses_of(model)(*(batch if how is None else unpacked(*batch)))
+
+        performance = Performance(physical_batch_size=5, engine=engine)
+        session = privatize(
+            model, plain_sgd(model), examples(), poisson(5), collate_fn=how, performance=performance, seed=3
+        )
+        with session:
+            for step in session.steps():
+                if way == "accumulate":
+                    step.accumulate(losses)
+                else:
+                    for batch in step.microbatches():
+                        step.backward(losses(*(batch if isinstance(batch, tuple | list) else (batch,))))
+                step.update()
+        assert session.guarantee().epsilon > 0
+    assert torch.equal(flat(models[0]), flat(models[1]))
+
+
+def test_what_a_batch_holds_beside_its_items_does_not_reach_the_loop() -> None:
+    """A loss that reads it could carry one example to another, and nobody would see."""
+    batch = fetch(examples(), np.arange(3), lambda items: Encoded(*default_collate(items)), CPU)
+    assert isinstance(batch, Encoded)
+    assert batch.encodings is None
+
+
+def test_a_collate_function_has_two_names_and_one_value() -> None:
+    model = network()
+    with pytest.raises(ArgumentError, match="collate_fn"):
+        privatize(
+            model, plain_sgd(model), examples(), full_batch(), collate=default_collate, collate_fn=default_collate
+        )

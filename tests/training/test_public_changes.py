@@ -16,10 +16,22 @@ from privet.errors import ArgumentError, LoopError, WeightsChanged
 from privet.runs.ledger_check import check_ledger
 from privet.training.averaging import ExponentialAverage
 from tests.training.tools import examples, losses_of, run, walk
-from tests.training.weight_watch.test_weights import Net, begin, by_data, by_load_state_dict, by_set, inside, trained
+from tests.training.weight_watch.test_weights import (
+    Net,
+    begin,
+    by_data,
+    by_load_state_dict,
+    by_set,
+    by_swapped_frozen_tensors,
+    by_swapped_tensors,
+    inside,
+    trained,
+)
+
+CHANGES = [by_data, by_load_state_dict, by_set, by_swapped_tensors, by_swapped_frozen_tensors]
 
 
-@pytest.mark.parametrize("change", [by_data, by_load_state_dict, by_set])
+@pytest.mark.parametrize("change", CHANGES)
 def test_public_changes_go_through_a_door_and_stand_in_the_guarantee(change: Callable[[Net], None]) -> None:
     model = Net()
     session = begin(model)
@@ -33,6 +45,28 @@ def test_public_changes_go_through_a_door_and_stand_in_the_guarantee(change: Cal
         found.assumptions
     )
     assert not found.not_private_because
+
+
+def by_writing_frozen_tensors(model: Net) -> None:
+    with torch.no_grad():
+        model.frozen.weight.fill_(1.0)
+        model.scale.fill_(2.0)
+
+
+def test_swapped_frozen_tensors_train_as_written_ones_do_and_carry_no_mark_after_the_session() -> None:
+    models = []
+    for change in (by_swapped_frozen_tensors, by_writing_frozen_tensors):
+        model = Net()
+        with begin(model, seed=0) as session:
+            run(session, model, at_most=2)
+            assert vars(model.frozen.weight)
+            with session.public_change("changes the frozen layer"):
+                change(model)
+            run(session, model)
+        models.append(model.state_dict(keep_vars=True))
+    swapped, written = models
+    assert all(torch.equal(value, written[name]) for name, value in swapped.items())
+    assert not any(vars(value) for value in swapped.values())
 
 
 def test_public_changes_stand_in_the_ledger_before_they_are_made(tmp_path: Path) -> None:

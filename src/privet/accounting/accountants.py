@@ -32,12 +32,14 @@ _PLD_MULTIPLIERS = (1e-3, 1e7)
 
 
 class Accountant(Protocol):
-    """A method that bounds the privacy loss of an event."""
+    """A method that bounds the privacy loss of an event.
+
+    Attributes:
+        name: The name in a guarantee.
+    """
 
     @property
-    def name(self) -> str:
-        """The name in a guarantee."""
-        ...
+    def name(self) -> str: ...
 
     def supports(self, event: DpEvent, adjacency: Adjacency) -> str | None:
         """Return None if the accountant can bound the event, otherwise the reason."""

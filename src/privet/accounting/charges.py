@@ -14,42 +14,31 @@ class Charges(Protocol):
 
     Guarantee: every figure is computed from these properties and the plan, so two statements about one ledger cannot
     differ.
+
+    Attributes:
+        charged: Every charged event with its number of rounds.
+        charged_rounds: The total number of charged rounds.
+        is_complete: Whether a row records that the plan was completed.
+        is_seeded: Whether the user chose the seed of the random streams.
+        assumptions: Assumptions of the guarantee other than those of the plan.
+        why_not_private: Reasons, other than a seed, why there is no guarantee; empty if there is one.
+        tried: Reasons why the isolation of examples was tested and not proven; empty if it was proven.
     """
 
     @property
-    def charged(self) -> Sequence[tuple[DpEvent, int]]:
-        """Every charged event with its number of rounds."""
-        ...
-
+    def charged(self) -> Sequence[tuple[DpEvent, int]]: ...
     @property
-    def charged_rounds(self) -> int:
-        """The total number of charged rounds."""
-        ...
-
+    def charged_rounds(self) -> int: ...
     @property
-    def is_complete(self) -> bool:
-        """Whether a row records that the plan was completed."""
-        ...
-
+    def is_complete(self) -> bool: ...
     @property
-    def is_seeded(self) -> bool:
-        """Whether the user chose the seed of the random streams."""
-        ...
-
+    def is_seeded(self) -> bool: ...
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Assumptions of the guarantee other than those of the plan."""
-        ...
-
+    def assumptions(self) -> tuple[str, ...]: ...
     @property
-    def why_not_private(self) -> tuple[str, ...]:
-        """Reasons, other than a seed, why there is no guarantee; empty if there is one."""
-        ...
-
+    def why_not_private(self) -> tuple[str, ...]: ...
     @property
-    def tried(self) -> tuple[str, ...]:
-        """Reasons why the isolation of examples was tested and not proven; empty if it was proven."""
-        ...
+    def tried(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,22 +17,20 @@ from privet.vocabulary import Adjacency, Release
 
 
 class Composition(Protocol):
-    """The composition of the rounds of a run. Plan, ledger checks, audits and reports use only this interface."""
+    """The composition of the rounds of a run. Plan, ledger checks, audits and reports use only this interface.
+
+    Attributes:
+        released: The models that an attacker is assumed to see.
+        assumptions: Assumptions of this composition about a run, in addition to those of each round.
+        needs_completion: Whether the proof covers only completed runs.
+    """
 
     @property
-    def released(self) -> Release:
-        """The models that an attacker is assumed to see."""
-        ...
-
+    def released(self) -> Release: ...
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Assumptions of this composition about a run, in addition to those of each round."""
-        ...
-
+    def assumptions(self) -> tuple[str, ...]: ...
     @property
-    def needs_completion(self) -> bool:
-        """Whether the proof covers only completed runs."""
-        ...
+    def needs_completion(self) -> bool: ...
 
     def event(self, round_event: DpEvent, rounds: int) -> DpEvent:
         """Return the event of this many rounds, given the event of one round."""

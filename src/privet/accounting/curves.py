@@ -21,12 +21,14 @@ _MU_POINTS = 2048
 
 
 class PrivacyCurve(Protocol):
-    """An upper bound on delta for every epsilon >= 0."""
+    """An upper bound on delta for every epsilon >= 0.
+
+    Attributes:
+        accountant: Name of the accountant that computed the curve.
+    """
 
     @property
-    def accountant(self) -> str:
-        """Name of the accountant that computed the curve."""
-        ...
+    def accountant(self) -> str: ...
 
     def epsilon(self, delta: float) -> float:
         """Return an epsilon >= 0 with delta(epsilon) <= delta, for delta in (0, 1); inf if there is none."""

@@ -31,12 +31,14 @@ Losses: TypeAlias = LossPair | Mixture
 
 
 class Mechanism(Protocol):
-    """A release that needs numerical composition."""
+    """A release that needs numerical composition.
+
+    Attributes:
+        noise_ratio: Noise over the largest change by one unit. A grid fits only if this is not far from 1.
+    """
 
     @property
-    def noise_ratio(self) -> float:
-        """Noise over the largest change by one unit. A grid fits only if this is not far from 1."""
-        ...
+    def noise_ratio(self) -> float: ...
 
     def refusal(self, adjacency: Adjacency) -> str | None:
         """Return the reason why there is no bound under this adjacency; None if there is one."""
@@ -132,11 +134,16 @@ class TruncatedGaussian:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedSizeGaussian:
-    """Gaussian noise on a sample of fixed size without replacement."""
+class _Sampled:
+    """Noise of a multiple of the bound, on a share ``rate`` of the records."""
 
     rate: float
     noise_multiplier: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSizeGaussian(_Sampled):
+    """Gaussian noise on a sample of fixed size without replacement."""
 
     @property
     def noise_ratio(self) -> float:
@@ -156,11 +163,8 @@ class FixedSizeGaussian:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampledLaplace:
+class SampledLaplace(_Sampled):
     """Laplace noise over an l1 bound, on a Poisson sample or, at rate 1, on all records."""
-
-    rate: float
-    noise_multiplier: float
 
     @property
     def noise_ratio(self) -> float:

@@ -35,8 +35,8 @@ class RandomSearch:
     shape: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", checks.positive("mean", self.mean))
-        object.__setattr__(self, "shape", checks.number("shape", self.shape))
+        checks.fields(self, checks.positive, "mean")
+        checks.fields(self, checks.number, "shape")
         if self.mean < 1:
             raise ArgumentError(f"mean is {self.mean!r}: a search makes at least one run on average. Use 1 or more.")
         if self.shape < 0:

@@ -32,17 +32,17 @@ class AttackRun(Protocol):
 
 
 class Attack(Protocol):
-    """An attacker of a training run."""
+    """An attacker of a training run.
+
+    Attributes:
+        name: Name of the attack, for reports.
+        sees_every_iterate: Whether the attacker observes more than the final model.
+    """
 
     @property
-    def name(self) -> str:
-        """Name of the attack, for reports."""
-        ...
-
+    def name(self) -> str: ...
     @property
-    def sees_every_iterate(self) -> bool:
-        """Whether the attacker observes more than the final model."""
-        ...
+    def sees_every_iterate(self) -> bool: ...
 
     def start(self, model: nn.Module, losses: Losses, canaries: Sequence[Tensor]) -> AttackRun:
         """Start the attack before the first step."""
@@ -92,7 +92,7 @@ class GradientAttack:
     every: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "every", checks.count("every", self.every))
+        checks.fields(self, checks.count, "every")
 
     def start(self, model: nn.Module, losses: Losses, canaries: Sequence[Tensor]) -> GradientAttackRun:
         return GradientAttackRun(model, losses, canaries, self.every)

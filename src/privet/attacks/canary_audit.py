@@ -74,10 +74,9 @@ class CanaryAudit:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("num_canaries", "num_rounds", "physical_batch_size"):
-            object.__setattr__(self, name, checks.count(name, getattr(self, name)))
-        object.__setattr__(self, "confidence", checks.probability("confidence", self.confidence))
-        object.__setattr__(self, "seed", checks.count("seed", self.seed, minimum=0))
+        checks.fields(self, checks.count, "num_canaries", "num_rounds", "physical_batch_size")
+        checks.fields(self, checks.probability, "confidence")
+        checks.fields(self, checks.natural, "seed")
 
     def run(self, model: nn.Module, plan: Plan, *, losses: Losses, record: Sequence[Tensor]) -> AuditFinding:
         """Run the plan's pieces on the model with canaries, and return the finding.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from privet import checks
 from privet.accounting.guarantee import trade_off
 from privet.attacks.intervals import Proportion, clopper_pearson, upper_limit
 from privet.mechanism.events import DpEvent
+from privet.records import Count, Record
 from privet.vocabulary import Adjacency
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class OperatingPoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MembershipReport:
+class MembershipReport(Record):
     """The result of one attack, beside its limit.
 
     Attributes:
@@ -103,45 +104,15 @@ class MembershipReport:
         roc: Pairs of false-positive and true-positive rates, ascending.
     """
 
+    WHAT: ClassVar[str] = "a membership report"
+
     attack: str
-    num_members: int
-    num_non_members: int
+    num_members: Count
+    num_non_members: Count
     area: Area
     area_limit: float
     points: tuple[OperatingPoint, ...]
     roc: tuple[tuple[float, float], ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Self:
-        with checks.reading("a membership report"):
-            area = {name: checks.number(name, data["area"][name]) for name in ("value", "low", "high")}
-            return cls(
-                attack=str(data["attack"]),
-                num_members=checks.count("num_members", data["num_members"]),
-                num_non_members=checks.count("num_non_members", data["num_non_members"]),
-                area=Area(**area),
-                area_limit=checks.number("area_limit", data["area_limit"]),
-                points=tuple(_read_point(row) for row in data["points"]),
-                roc=tuple((checks.number("roc", false), checks.number("roc", true)) for false, true in data["roc"]),
-            )
-
-
-def _read_point(row: Any) -> OperatingPoint:
-    return OperatingPoint(
-        false_positives=_read_proportion(row["false_positives"]),
-        true_positives=_read_proportion(row["true_positives"]),
-        **{name: checks.number(name, row[name]) for name in ("level", "limit", "sure_limit")},
-    )
-
-
-def _read_proportion(row: Any) -> Proportion:
-    return Proportion(
-        num_trials=checks.count("num_trials", row["num_trials"], minimum=0),
-        **{name: checks.number(name, row[name]) for name in ("value", "low", "high", "confidence")},
-    )
 
 
 def membership_report(

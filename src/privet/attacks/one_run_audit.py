@@ -63,9 +63,9 @@ class OneRunAudit:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "confidence", checks.probability("confidence", self.confidence))
-        object.__setattr__(self, "physical_batch_size", checks.count("physical_batch_size", self.physical_batch_size))
-        object.__setattr__(self, "seed", checks.count("seed", self.seed, minimum=0))
+        checks.fields(self, checks.probability, "confidence")
+        checks.fields(self, checks.count, "physical_batch_size")
+        checks.fields(self, checks.natural, "seed")
 
     def run(
         self,

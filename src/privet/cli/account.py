@@ -15,15 +15,13 @@ if TYPE_CHECKING:
     from privet.runs.ledger_check import LedgerCheck
 
 
-# Sub-command to (module, command), accepted in place of RUN. A run of that name is written ./NAME.
-_PARTS = {
-    "event": ("privet.cli.account_parts", "event"),
-    "accept": ("privet.cli.account_parts", "accept"),
-    "total": ("privet.cli.account_parts", "total"),
-    "search": ("privet.cli.account_search", "search"),
-    "waste": ("privet.cli.account_waste", "waste"),
-    "batch": ("privet.cli.account_waste", "batch"),
+# Sub-commands by module, accepted in place of RUN. A run of that name is written ./NAME.
+_MODULES = {
+    "account_parts": ("event", "accept", "total"),
+    "account_search": ("search",),
+    "account_waste": ("waste", "batch"),
 }
+_PARTS = {name: f"privet.cli.{module}" for module, names in _MODULES.items() for name in names}
 
 
 class _WithParts(click.Command):
@@ -33,26 +31,22 @@ class _WithParts(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         if args and args[0] in _PARTS:
-            module, name = _PARTS[args[0]]
-            part: click.Command = getattr(importlib.import_module(module), name)
+            part: click.Command = getattr(importlib.import_module(_PARTS[args[0]]), args[0])
             return part.make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)
         return super().make_context(info_name, args, parent=parent, **extra)
 
 
-@click.command(
+@console.command(
+    "privet account runs/demo",
+    "privet account --rate 0.01 --steps 1000 --noise-multiplier 1 --delta 1e-5",
+    "privet account --rate 0.01 --steps 1000 --epsilon 2 --delta 1e-5",
+    "privet account event --help    any event in the format of ledgers",
+    "privet account total --help    all runs of a project together",
+    "privet account accept --help   resume from a restored run folder",
+    "privet account search --help   a tuning search of random length",
+    "privet account waste --help    waste of samplers in an epoch",
+    "privet account batch --help    the expected batch that costs least",
     cls=_WithParts,
-    context_settings=console.CONTEXT,
-    epilog=console.examples(
-        "privet account runs/demo",
-        "privet account --rate 0.01 --steps 1000 --noise-multiplier 1 --delta 1e-5",
-        "privet account --rate 0.01 --steps 1000 --epsilon 2 --delta 1e-5",
-        "privet account event --help    any event in the format of ledgers",
-        "privet account total --help    all runs of a project together",
-        "privet account accept --help   resume from a restored run folder",
-        "privet account search --help   a tuning search of random length",
-        "privet account waste --help    waste of samplers in an epoch",
-        "privet account batch --help    the expected batch that costs least",
-    ),
 )
 @click.argument("run_or_ledger", metavar="[RUN]", required=False, type=click.Path())
 @click.option("--rate", type=float, help="Sampling rate: probability that a record is in a batch.")

@@ -11,12 +11,9 @@ import click
 from privet.cli import console
 
 
-@click.command(
-    context_settings=console.CONTEXT,
-    epilog=console.examples(
-        "privet account event event.json --delta 1e-5",
-        "privet account event - --delta 1e-5 < event.json",
-    ),
+@console.command(
+    "privet account event event.json --delta 1e-5",
+    "privet account event - --delta 1e-5 < event.json",
 )
 @click.argument("file", type=click.File("r", encoding="utf-8"))
 @click.option("--delta", type=float, required=True, help="Probability with which the bound may fail.")
@@ -50,7 +47,7 @@ def event(file: Any, delta: float, adjacency: str, unit: str, as_json: bool) -> 
     return console.OK
 
 
-@click.command(context_settings=console.CONTEXT, epilog=console.examples("privet account accept runs/restored"))
+@console.command("privet account accept runs/restored")
 @console.run_argument
 def accept(run_folder: str) -> int:
     """Accept RUN although this machine knows of a newer copy of it.
@@ -70,7 +67,7 @@ def accept(run_folder: str) -> int:
     return console.OK
 
 
-@click.command(context_settings=console.CONTEXT, epilog=console.examples("privet account total runs/first runs/second"))
+@console.command("privet account total runs/first runs/second")
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path())
 @click.option("--delta", type=float, help="Delta of the total.  [default: that of the runs, if they agree]")
 @console.json_option

@@ -9,11 +9,8 @@ from privet.cli import console
 _SHAPES = {"geometric": 1.0, "logarithmic": 0.0, "poisson": float("inf")}
 
 
-@click.command(
-    context_settings=console.CONTEXT,
-    epilog=console.examples(
-        "privet account search --mean 10 --rate 0.01 --steps 1000\n    --noise-multiplier 1 --delta 1e-5",
-    ),
+@console.command(
+    "privet account search --mean 10 --rate 0.01 --steps 1000\n    --noise-multiplier 1 --delta 1e-5",
 )
 @click.option("--mean", type=click.FloatRange(min=1), required=True, help="Expected number of runs.")
 @click.option(

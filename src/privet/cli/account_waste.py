@@ -10,10 +10,7 @@ _size_option = click.option("--dataset-size", type=int, required=True, help="Pub
 _physical_option = click.option("--physical", type=int, required=True, help="Slots of a physical batch.")
 
 
-@click.command(
-    context_settings=console.CONTEXT,
-    epilog=console.examples("privet account waste --dataset-size 60000 --batch-size 230 --physical 256"),
-)
+@console.command("privet account waste --dataset-size 60000 --batch-size 230 --physical 256")
 @_size_option
 @click.option("--batch-size", type=int, required=True, help="Logical batch: expected examples per step.")
 @_physical_option
@@ -54,11 +51,8 @@ def waste(dataset_size: int, batch_size: int, physical: int, plot: str | None, a
     return console.OK
 
 
-@click.command(
-    context_settings=console.CONTEXT,
-    epilog=console.examples(
-        "privet account batch --dataset-size 60000 --physical 256 --steps 14063\n    --epsilon 2 --delta 1e-5",
-    ),
+@console.command(
+    "privet account batch --dataset-size 60000 --physical 256 --steps 14063\n    --epsilon 2 --delta 1e-5",
 )
 @_size_option
 @_physical_option

@@ -13,13 +13,10 @@ if TYPE_CHECKING:
     from privet.runs.auditing import AuditReport
 
 
-@click.command(
-    context_settings=console.CONTEXT,
-    epilog=console.examples(
-        "privet audit demo",
-        "privet audit runs/demo --kind canary --kind one-run",
-        "privet audit mine.toml --model mine.py:build --canaries 10000",
-    ),
+@console.command(
+    "privet audit demo",
+    "privet audit runs/demo --kind canary --kind one-run",
+    "privet audit mine.toml --model mine.py:build --canaries 10000",
 )
 @click.argument("recipe_or_run")
 @console.set_option

@@ -7,10 +7,7 @@ import click
 from privet.cli import console
 
 
-@click.command(
-    context_settings=console.CONTEXT,
-    epilog=console.examples("privet certify runs/demo", "python scripts/verify_certificate.py runs/demo"),
-)
+@console.command("privet certify runs/demo", "python scripts/verify_certificate.py runs/demo")
 @console.run_argument
 @click.option("-o", "--output", type=click.Path(file_okay=False), help="Folder to write to.  [default: RUN]")
 @console.json_option

@@ -7,7 +7,7 @@ import shutil
 import sys
 import textwrap
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,11 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 def examples(*lines: str) -> str:
     r"""Return the examples at the end of a help page. ``\b`` keeps click from wrapping the lines."""
     return "\b\n" + "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
+
+
+def command(*lines: str, cls: type[click.Command] = click.Command) -> Callable[[Callable[..., Any]], click.Command]:
+    """Return the decorator of a command whose help page ends with these examples."""
+    return click.command(cls=cls, context_settings=CONTEXT, epilog=examples(*lines))
 
 
 recipe_argument = click.argument("recipe")

@@ -28,14 +28,11 @@ class _Shape(click.ParamType[tuple[int, ...]]):
         return tuple(int(length) for length in re.split("[,x]", value))
 
 
-@click.command(
-    context_settings=console.CONTEXT,
-    epilog=console.examples(
-        "privet doctor dp_cnn",
-        "privet doctor mine.py:build --input-shape 3,32,32",
-        "privet doctor pkg.nets:Tagger --token-shape 128 --vocabulary 30522",
-        "privet doctor mine.py:build --batch mine.py:batch",
-    ),
+@console.command(
+    "privet doctor dp_cnn",
+    "privet doctor mine.py:build --input-shape 3,32,32",
+    "privet doctor pkg.nets:Tagger --token-shape 128 --vocabulary 30522",
+    "privet doctor mine.py:build --batch mine.py:batch",
 )
 @click.argument("model_or_recipe")
 @console.set_option

@@ -17,16 +17,13 @@ if TYPE_CHECKING:
     from privet.runs.measures import Measure
 
 
-@click.command(
-    context_settings=console.CONTEXT,
-    epilog=console.examples(
-        "privet evaluate runs/demo --json",
-        "privet evaluate runs/demo --calibration --membership",
-        "privet evaluate runs/adult --groups sex,race --robustness",
-        "privet evaluate runs/demo --reconstruction",
-        "privet evaluate runs/adult --groups sex --data own.csv",
-        "privet evaluate runs/mnist --pretraining --public-data fashion_mnist",
-    ),
+@console.command(
+    "privet evaluate runs/demo --json",
+    "privet evaluate runs/demo --calibration --membership",
+    "privet evaluate runs/adult --groups sex,race --robustness",
+    "privet evaluate runs/demo --reconstruction",
+    "privet evaluate runs/adult --groups sex --data own.csv",
+    "privet evaluate runs/mnist --pretraining --public-data fashion_mnist",
 )
 @console.run_argument
 @console.device_option

@@ -13,12 +13,9 @@ if TYPE_CHECKING:
     from privet.federated.wire import Traffic
 
 
-@click.command(
-    context_settings=console.CONTEXT,
-    epilog=console.examples(
-        "privet federated fashion_mnist_small -o runs/federated",
-        "privet federated fashion_mnist_small -o runs/wire --network --rounds 3",
-    ),
+@console.command(
+    "privet federated fashion_mnist_small -o runs/federated",
+    "privet federated fashion_mnist_small -o runs/wire --network --rounds 3",
 )
 @click.argument("recipe")
 @click.option("-o", "--output", required=True, metavar="RUN", type=click.Path(), help="A new folder for the run.")

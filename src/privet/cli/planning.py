@@ -17,7 +17,7 @@ _BYTES = 4
 _COPIES = 3
 
 
-@click.command(context_settings=console.CONTEXT, epilog=console.examples("privet plan demo --set privacy.epsilon=1"))
+@console.command("privet plan demo --set privacy.epsilon=1")
 @console.recipe_argument
 @console.set_option
 @console.quick_option

@@ -10,12 +10,9 @@ import click
 from privet.cli import console
 
 
-@click.command(
-    context_settings=console.CONTEXT,
-    epilog=console.examples(
-        "privet predict runs/people new.csv -o decided.csv",
-        "privet predict runs/pets new_images",
-    ),
+@console.command(
+    "privet predict runs/people new.csv -o decided.csv",
+    "privet predict runs/pets new_images",
 )
 @console.run_argument
 @click.argument("data", type=click.Path(exists=True))

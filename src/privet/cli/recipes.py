@@ -77,10 +77,7 @@ def copy(name: str, path: str) -> None:
     click.echo(path)
 
 
-@click.command(
-    context_settings=console.CONTEXT,
-    epilog=console.examples("privet init tabular > recipe.toml", "privet plan recipe.toml"),
-)
+@console.command("privet init tabular > recipe.toml", "privet plan recipe.toml")
 @click.argument("kind", type=click.Choice(TEMPLATES), default="tabular")
 def init(kind: str) -> None:
     """Print a recipe with a comment on every value, as a template.

@@ -15,13 +15,10 @@ if TYPE_CHECKING:
 _COMPARISON_NAME = "comparison.html"
 
 
-@click.command(
-    context_settings=console.CONTEXT,
-    epilog=console.examples(
-        "privet report runs/demo -o demo.html",
-        "privet report runs/demo --baseline runs/demo-open",
-        "privet report runs/epsilon-1 runs/epsilon-3 -o compare.html",
-    ),
+@console.command(
+    "privet report runs/demo -o demo.html",
+    "privet report runs/demo --baseline runs/demo-open",
+    "privet report runs/epsilon-1 runs/epsilon-3 -o compare.html",
 )
 @click.argument("run_folders", metavar="RUN...", nargs=-1, required=True, type=click.Path())
 @click.option(

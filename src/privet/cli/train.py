@@ -22,14 +22,11 @@ if TYPE_CHECKING:
     from privet.runs.runner import RunOutcome
 
 
-@click.command(
-    context_settings=console.CONTEXT,
-    epilog=console.examples(
-        "privet train demo -o runs/demo",
-        "privet train my.csv --target y --epsilon 3 --schema schema.toml",
-        "privet train demo --without-privacy -o runs/demo-open",
-        "privet train images --epsilon 3 --size 20000 --test images_test",
-    ),
+@console.command(
+    "privet train demo -o runs/demo",
+    "privet train my.csv --target y --epsilon 3 --schema schema.toml",
+    "privet train demo --without-privacy -o runs/demo-open",
+    "privet train images --epsilon 3 --size 20000 --test images_test",
 )
 @console.recipe_argument
 @click.option("-o", "--output", metavar="RUN", type=click.Path(), help="The run's folder; for own data, runs/NAME.")

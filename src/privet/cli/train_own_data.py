@@ -160,8 +160,9 @@ class OwnData:
         height, width = _sides(self.image_size or "32x32")
         channels = {None: 3, "grey": 1, "colour": 3}[self.channels]
         test = None if self.test is None else Path(self.test)
+        promise = self._promise(self.size)
         return image_recipe(
-            self._promise(self.size),
+            promise,
             name=_name(path),
             train=path,
             test=test,

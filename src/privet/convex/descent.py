@@ -20,7 +20,6 @@ from privet.mechanism.strong_convexity import StronglyConvexDescent
 from privet.plan import Plan
 from privet.training.batching import MapDataset
 from privet.training.last_iterate import ProvenLoss
-from privet.training.launch.replay import fastest_for
 from privet.training.performance import Performance
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Release, Unit
@@ -43,10 +42,9 @@ class NoisyCGD:
     epochs: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "learning_rate", checks.positive("learning_rate", self.learning_rate))
-        object.__setattr__(self, "ridge", checks.non_negative("ridge", self.ridge))
-        object.__setattr__(self, "batch_size", checks.count("batch_size", self.batch_size))
-        object.__setattr__(self, "epochs", checks.count("epochs", self.epochs))
+        checks.fields(self, checks.positive, "learning_rate")
+        checks.fields(self, checks.non_negative, "ridge")
+        checks.fields(self, checks.count, "batch_size", "epochs")
 
     def plan(
         self,
@@ -99,7 +97,6 @@ class NoisyCGD:
             plan,
             performance=Performance(
                 engine=engine or BookKeeping(),
-                launch=fastest_for(next(model.parameters()).device),
                 physical_batch_size=physical_batch_size or self.batch_size,
             ),
             folder=folder,

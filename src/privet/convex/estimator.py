@@ -94,13 +94,9 @@ class ConvexReluClassifier:
 
     def _plan_for(self, model: ConvexRelu) -> Plan:
         return self._descent.plan(
-            model,
-            dataset_size=self.dataset_size,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            adjacency=self.adjacency,
-            unit=self.unit,
-        )
+            model, dataset_size=self.dataset_size, epsilon=self.epsilon, delta=self.delta,
+            adjacency=self.adjacency, unit=self.unit,
+        )  # fmt: skip
 
     @property
     def model_(self) -> ConvexRelu:

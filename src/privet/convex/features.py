@@ -48,8 +48,7 @@ class ConvexFeatures:
     projected_width: int
 
     def __post_init__(self) -> None:
-        checks.count("num_gates", self.num_gates)
-        checks.count("projected_width", self.projected_width)
+        checks.require(self, checks.count, "num_gates", "projected_width")
 
     def draw(self, width: int, generator: torch.Generator) -> DrawnFeatures:
         gates = _normal((self.num_gates, width), generator)
@@ -92,7 +91,7 @@ class RandomFourier:
 
     def __post_init__(self) -> None:
         checks.count("size", self.size)
-        object.__setattr__(self, "bandwidth", checks.positive("bandwidth", self.bandwidth))
+        checks.fields(self, checks.positive, "bandwidth")
 
     def draw(self, width: int, generator: torch.Generator) -> DrawnFeatures:
         frequencies = _normal((self.size, width), generator) / self.bandwidth

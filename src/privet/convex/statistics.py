@@ -75,10 +75,9 @@ class SufficientStatistics:
     ridge_share: float = 1.0
 
     def __post_init__(self) -> None:
-        checks.count("num_classes", self.num_classes)
-        checks.probability("delta", self.delta)
-        checks.positive("label_weight", self.label_weight)
-        checks.positive("ridge_share", self.ridge_share)
+        checks.require(self, checks.count, "num_classes")
+        checks.require(self, checks.probability, "delta")
+        checks.require(self, checks.positive, "label_weight", "ridge_share")
         if self.noise_multiplier is not None:
             checks.positive("noise_multiplier", self.noise_multiplier)
 

@@ -41,9 +41,7 @@ CALIFORNIA_SCHEMA = CsvSchema(
 
 CALIFORNIA_HOUSING = DatasetInfo(
     name="california_housing",
-    num_classes=None,
     input_shape=(8,),
-    class_names=(),
     train_size=16_512,
     test_size=4_128,
     licence="none stated; derived from the 1990 United States census",
@@ -90,9 +88,7 @@ WINE_SCHEMA = CsvSchema(columns=(*_WINE_COLUMNS, _number("quality", 0.0, 10.0)),
 
 WINE_RED = DatasetInfo(
     name="wine_red",
-    num_classes=None,
     input_shape=(11,),
-    class_names=(),
     train_size=1_279,
     test_size=320,
     licence="CC BY 4.0",

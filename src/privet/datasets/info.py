@@ -81,9 +81,9 @@ class DatasetInfo:
     """
 
     name: str
-    num_classes: int | None
+    num_classes: int | None = None
     input_shape: tuple[int, ...]
-    class_names: tuple[str, ...]
+    class_names: tuple[str, ...] = ()
     train_size: int
     test_size: int
     licence: str
@@ -93,8 +93,7 @@ class DatasetInfo:
     normalisations: tuple[Normalisation, ...] = (AS_STORED,)
 
     def __post_init__(self) -> None:
-        checks.count("train_size", self.train_size, minimum=0)
-        checks.count("test_size", self.test_size, minimum=0)
+        checks.require(self, checks.natural, "train_size", "test_size")
         if len(self.class_names) != (self.num_classes or 0):
             raise ArgumentError(
                 f"Data set {self.name!r} needs one name per class: {self.num_classes or 0} classes, "

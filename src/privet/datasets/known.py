@@ -5,7 +5,6 @@ Facts do not need torch; ``load`` imports the loaders.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +12,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
+from privet import checks
 from privet.datasets.columns import ADULT, CALIFORNIA_HOUSING, WINE_RED
 from privet.datasets.info import AS_STORED, DatasetInfo, Normalisation
 from privet.errors import DataError
@@ -157,9 +157,7 @@ def describe(name: str) -> DatasetInfo:
     """
     info = KNOWN_DATASETS.get(name)
     if info is None:
-        near = difflib.get_close_matches(str(name), KNOWN_DATASETS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise DataError(f"There is no data set {name!r}.{hint} Known data sets: {', '.join(KNOWN_DATASETS)}.")
+        raise DataError(checks.unknown("data set", name, KNOWN_DATASETS))
     return info
 
 

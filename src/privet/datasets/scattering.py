@@ -38,8 +38,7 @@ class Scattering:
     num_angles: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("num_scales", "num_angles"):
-            object.__setattr__(self, name, checks.count(name, getattr(self, name)))
+        checks.fields(self, checks.count, "num_scales", "num_angles")
 
     @property
     def num_channels(self) -> int:

@@ -50,15 +50,10 @@ def striped_images(
     noise_std: float = 0.5,
     seed: int = 0,
 ) -> Split:
-    """Make an image task: the direction of stripes is the class, with Gaussian noise.
+    """Make an image task: the direction of stripes is the class, with Gaussian noise of ``noise_std`` on every pixel.
 
-    Args:
-        num_train: training examples; may be zero.
-        num_test: test examples; may be zero.
-        image_shape: channels, height and width.
-        num_classes: number of directions, spread evenly over half a turn.
-        noise_std: standard deviation of the noise on every pixel; the stripes range from -1 to 1.
-        seed: the same arguments and seed give the same data with one version of torch.
+    The directions are spread evenly over half a turn, and the stripes range from -1 to 1. ``image_shape`` gives
+    channels, height and width; the other arguments are those of :func:`gaussian_blobs`.
     """
     if len(image_shape) != 3:
         raise ArgumentError(f"image_shape must be (channels, height, width), got {tuple(image_shape)}.")

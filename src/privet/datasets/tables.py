@@ -31,17 +31,17 @@ _MAX_PUBLIC_BYTES = 2**28
 
 
 class Column(Protocol):
-    """One declared column: its name, and a map from any cell to a number."""
+    """One declared column: its name, and a map from any cell to a number.
+
+    Attributes:
+        name: The name in the header line.
+        dtype: The type of the resulting array.
+    """
 
     @property
-    def name(self) -> str:
-        """The name in the header line."""
-        ...
-
+    def name(self) -> str: ...
     @property
-    def dtype(self) -> str:
-        """The type of the resulting array."""
-        ...
+    def dtype(self) -> str: ...
 
     def value(self, cell: str | None) -> float:
         """Return the number of a cell; None is a missing cell. Never raises."""

@@ -17,6 +17,11 @@ from privet.training.predictions import Predictions
 
 Array = NDArray[np.float64]
 
+_MEASURES = (
+    "accuracy", "brier_score", "negative_log_likelihood",
+    "expected_error", "largest_error", "over_confidence", "under_confidence",
+)  # fmt: skip
+
 
 def reliability(predictions: Predictions, *, num_bins: int = 15, binning: Binning = Binning.EQUAL_WIDTH) -> Reliability:
     """Group predictions into bins by confidence.
@@ -90,18 +95,8 @@ def calibration_report(
         measured(generator.integers(size, size=size)) for _ in range(checks.count("num_resamples", num_resamples))
     ]
     lows, highs = np.quantile(np.array(resampled), [tail, 1 - tail], axis=0)
-    accuracy, brier, likelihood, expected, largest, over, under = (
-        Interval(value=value, low=float(low), high=float(high))
-        for value, low, high in zip(measured(slice(None)), lows, highs, strict=True)
-    )
-    return CalibrationReport(
-        num_examples=size,
-        accuracy=accuracy,
-        expected_error=expected,
-        largest_error=largest,
-        brier_score=brier,
-        negative_log_likelihood=likelihood,
-        over_confidence=over,
-        under_confidence=under,
-        reliability=_binned(confidences, right, bins, binning),
-    )
+    intervals = {
+        name: Interval(value=value, low=float(low), high=float(high))
+        for name, value, low, high in zip(_MEASURES, measured(slice(None)), lows, highs, strict=True)
+    }
+    return CalibrationReport(num_examples=size, reliability=_binned(confidences, right, bins, binning), **intervals)

@@ -59,17 +59,9 @@ class BoundConstants:
     lower: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("contraction", "generalisation", "upper", "lower"):
-            checks.positive(name, getattr(self, name))
+        checks.require(self, checks.positive, "contraction", "generalisation", "upper", "lower")
         if self.lower > self.upper:
             raise ArgumentError(f"lower ({self.lower:g}) must not exceed upper ({self.upper:g}).")
-
-
-class AttackNorm(Enum):
-    """The norm in which the radius of an attack is measured."""
-
-    EUCLIDEAN = "l2"
-    LARGEST = "l-infinity"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +83,13 @@ class LossParts:
     @property
     def total(self) -> float:
         return self.vanishing + self.generalisation + self.privacy + self.adversarial
+
+
+class AttackNorm(Enum):
+    """The norm in which the radius of an attack is measured."""
+
+    EUCLIDEAN = "l2"
+    LARGEST = "l-infinity"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,13 +120,10 @@ class PatchSetting:
     constants: BoundConstants = field(default_factory=BoundConstants)
 
     def __post_init__(self) -> None:
-        for name in ("dimension", "num_filters", "num_examples"):
-            checks.count(name, getattr(self, name))
+        checks.require(self, checks.count, "dimension", "num_filters", "num_examples")
         checks.count("num_steps", self.num_steps, minimum=0)
-        for name in ("patch_noise_std", "noise_std"):
-            checks.non_negative(name, getattr(self, name))
-        for name in ("clip_norm", "learning_rate"):
-            checks.positive(name, getattr(self, name))
+        checks.require(self, checks.non_negative, "patch_noise_std", "noise_std")
+        checks.require(self, checks.positive, "clip_norm", "learning_rate")
 
     @property
     def patch_noise_length(self) -> float:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from privet import checks
 from privet.effects.reliability import Interval
-
-_MEASURES = ("accuracy", "loss", "calibration_error")
-_DECISION_INTERVALS = ("demographic_parity_interval", "equalized_odds_interval")
-_GAPS = ("accuracy_gap", "loss_gap", "calibration_gap")
+from privet.records import Count, Record, Size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,18 +23,10 @@ class GroupFigures:
     """
 
     name: str
-    num_examples: int
+    num_examples: Count
     accuracy: Interval
     loss: Interval
     calibration_error: Interval
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            name=str(data["name"]),
-            num_examples=checks.count("num_examples", data["num_examples"]),
-            **{name: Interval.from_dict(data[name]) for name in _MEASURES},
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,17 +53,6 @@ class AttributeReport:
     worst_group: str
     worst_share: float
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            attribute=str(data["attribute"]),
-            groups=tuple(GroupFigures.from_dict(row) for row in data["groups"]),
-            empty_groups=tuple(str(name) for name in data["empty_groups"]),
-            worst_group=str(data["worst_group"]),
-            worst_share=checks.number("worst_share", data["worst_share"]),
-            **{name: Interval.from_dict(data[name]) for name in _GAPS},
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionDisparity:
@@ -97,20 +74,6 @@ class DecisionDisparity:
     demographic_parity_interval: Interval | None = None
     equalized_odds_interval: Interval | None = None
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            attribute=str(data["attribute"]),
-            demographic_parity=checks.number("demographic_parity", data["demographic_parity"]),
-            equalized_odds=checks.number("equalized_odds", data["equalized_odds"]),
-            positive_class=str(data["positive_class"]),
-            **{name: _optional_interval(data.get(name)) for name in _DECISION_INTERVALS},
-        )
-
-
-def _optional_interval(data: Any) -> Interval | None:
-    return None if data is None else Interval.from_dict(data)
-
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRow:
@@ -128,24 +91,15 @@ class SourceRow:
 
     attribute: str
     name: str
-    share: float
-    clip_factor: float
-    features: float
-    clipping: float
-    imbalance: float
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        numbers = ("share", "clip_factor", "features", "clipping", "imbalance")
-        return cls(
-            attribute=str(data["attribute"]),
-            name=str(data["name"]),
-            **{name: checks.non_negative(name, data[name]) for name in numbers},
-        )
+    share: Size
+    clip_factor: Size
+    features: Size
+    clipping: Size
+    imbalance: Size
 
 
 @dataclass(frozen=True, kw_only=True)
-class FairnessReport:
+class FairnessReport(Record):
     """Measures of a classifier for every class and every declared group.
 
     Attributes:
@@ -156,22 +110,10 @@ class FairnessReport:
         confidence: Confidence level of the intervals.
     """
 
-    num_examples: int
+    WHAT: ClassVar[str] = "a fairness report"
+
+    num_examples: Count
     attributes: tuple[AttributeReport, ...]
     decisions: tuple[DecisionDisparity, ...] = ()
     sources: tuple[SourceRow, ...] = ()
-    confidence: float = 0.95
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Self:
-        with checks.reading("a fairness report"):
-            return cls(
-                num_examples=checks.count("num_examples", data["num_examples"]),
-                attributes=tuple(AttributeReport.from_dict(row) for row in data["attributes"]),
-                decisions=tuple(DecisionDisparity.from_dict(row) for row in data["decisions"]),
-                sources=tuple(SourceRow.from_dict(row) for row in data["sources"]),
-                confidence=checks.probability("confidence", data["confidence"]),
-            )
+    confidence: Annotated[float, checks.probability] = 0.95

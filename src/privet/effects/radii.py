@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from scipy.special import ndtri
 
 from privet import checks
 from privet.effects.reliability import Interval
 from privet.errors import ArgumentError
+from privet.records import Count, Record, Size
 
 
 def wilson_interval(num_right: int, num_examples: int, *, confidence: float = 0.95) -> Interval:
@@ -35,12 +36,12 @@ def wilson_interval(num_right: int, num_examples: int, *, confidence: float = 0.
 class RadiusPoint:
     """Accuracy under attacks of this radius; radius 0 is the accuracy without an attack."""
 
-    radius: float
+    radius: Size
     accuracy: Interval
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobustnessReport:
+class RobustnessReport(Record):
     """Accuracy by radius of an attack.
 
     The accuracy under one attack is an upper bound: a better attack may succeed on more examples.
@@ -53,32 +54,13 @@ class RobustnessReport:
         points: One per radius, ascending.
     """
 
+    WHAT: ClassVar[str] = "a robustness report"
+
     norm: str
-    num_examples: int
-    num_steps: int
-    num_restarts: int
+    num_examples: Count
+    num_steps: Count
+    num_restarts: Count
     points: tuple[RadiusPoint, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Self:
-        with checks.reading("a robustness report"):
-            return cls(
-                norm=str(data["norm"]),
-                points=tuple(
-                    RadiusPoint(
-                        radius=checks.non_negative("radius", row["radius"]),
-                        accuracy=Interval.from_dict(row["accuracy"]),
-                    )
-                    for row in data["points"]
-                ),
-                **{
-                    name: checks.count(name, data[name], minimum=1)
-                    for name in ("num_examples", "num_steps", "num_restarts")
-                },
-            )
 
 
 def noise_walk_length(

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Self
 
-from privet import checks
-from privet.errors import ArgumentError
+from privet.records import Count, read_record
 
 _INTERVALS = ("accuracy", "expected_error", "largest_error", "brier_score", "negative_log_likelihood")
 # Files of earlier versions do not contain these intervals.
 _OPTIONAL = ("over_confidence", "under_confidence")
-
-
-class Binning(Enum):
-    """The rule that defines the bins of confidence."""
-
-    EQUAL_WIDTH = "equal width"
-    EQUAL_MASS = "equal mass"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +37,12 @@ class ReliabilityBin:
         """Mean confidence minus accuracy; negative for under-confident predictions."""
         return self.confidence - self.accuracy
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            num_examples=checks.count("num_examples", data["num_examples"], minimum=0),
-            **{name: checks.number(name, data[name]) for name in ("low", "high", "confidence", "accuracy")},
-        )
+
+class Binning(Enum):
+    """The rule that defines the bins of confidence."""
+
+    EQUAL_WIDTH = "equal width"
+    EQUAL_MASS = "equal mass"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +54,6 @@ class Reliability:
 
     def to_dict(self) -> dict[str, Any]:
         return {"binning": self.binning.value, "bins": [asdict(entry) for entry in self.bins]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        known = [member.value for member in Binning]
-        if data["binning"] not in known or not isinstance(data["bins"], list):
-            raise ArgumentError(f"Reliability needs a list of bins and a binning among {known}.")
-        return cls(bins=tuple(ReliabilityBin.from_dict(row) for row in data["bins"]), binning=Binning(data["binning"]))
 
     @property
     def num_examples(self) -> int:
@@ -115,10 +99,6 @@ class Interval:
     low: float
     high: float
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{name: checks.number(name, data[name]) for name in ("value", "low", "high")})
-
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationReport:
@@ -136,7 +116,7 @@ class CalibrationReport:
         under_confidence: The part of the expected error from under-confident bins; None in files of earlier versions.
     """
 
-    num_examples: int
+    num_examples: Count
     accuracy: Interval
     expected_error: Interval
     largest_error: Interval
@@ -153,10 +133,4 @@ class CalibrationReport:
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        with checks.reading("a calibration report"):
-            return cls(
-                num_examples=checks.count("num_examples", data["num_examples"]),
-                reliability=Reliability.from_dict(data["reliability"]),
-                **{name: Interval.from_dict(data[name]) for name in _INTERVALS},
-                **{name: Interval.from_dict(data[name]) for name in _OPTIONAL if name in data},
-            )
+        return read_record(cls, data, what="a calibration report")

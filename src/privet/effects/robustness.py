@@ -24,12 +24,14 @@ Logits = Callable[[Tensor], Tensor]
 
 
 class Norm(Protocol):
-    """A norm on changes of one example's input."""
+    """A norm on changes of one example's input.
+
+    Attributes:
+        name: Name of the norm, for reports.
+    """
 
     @property
-    def name(self) -> str:
-        """Name of the norm, for reports."""
-        ...
+    def name(self) -> str: ...
 
     def start(self, inputs: Tensor, radius: float, generator: torch.Generator) -> Tensor:
         """Return a random change of each example within the radius."""

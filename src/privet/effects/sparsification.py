@@ -56,12 +56,12 @@ class ConvergenceTerms:
     clipping_bias: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("clip_norm", "noise_multiplier", "smoothness", "expected_batch_size", "learning_rate"):
-            object.__setattr__(self, name, checks.positive(name, getattr(self, name)))
-        for name in ("num_coordinates", "num_steps"):
-            object.__setattr__(self, name, checks.count(name, getattr(self, name)))
-        object.__setattr__(self, "loss_drop", checks.non_negative("loss_drop", self.loss_drop))
-        object.__setattr__(self, "clipping_bias", checks.number("clipping_bias", self.clipping_bias))
+        checks.fields(
+            self, checks.positive, "clip_norm", "noise_multiplier", "smoothness", "expected_batch_size", "learning_rate"
+        )
+        checks.fields(self, checks.count, "num_coordinates", "num_steps")
+        checks.fields(self, checks.non_negative, "loss_drop")
+        checks.fields(self, checks.number, "clipping_bias")
 
     @property
     def noise_term(self) -> float:

@@ -46,8 +46,8 @@ class Agreement:
     max_records: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "learning_rate", checks.positive("learning_rate", self.learning_rate))
-        object.__setattr__(self, "max_records", checks.count("max_records", self.max_records))
+        checks.fields(self, checks.positive, "learning_rate")
+        checks.fields(self, checks.count, "max_records")
         if isinstance(self.contribution, type) or not isinstance(self.contribution, Contribution):
             raise PlanError(f"contribution must be a Contribution piece, got {self.contribution!r}.")
         name = type(self.contribution).__name__

@@ -184,9 +184,8 @@ class Patience:
     answer_s: float = 120.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "num_parties", checks.count("num_parties", self.num_parties))
-        for name in ("connect_s", "answer_s"):
-            object.__setattr__(self, name, checks.positive(name, getattr(self, name)))
+        checks.fields(self, checks.count, "num_parties")
+        checks.fields(self, checks.positive, "connect_s", "answer_s")
 
 
 def server_app(

@@ -53,27 +53,24 @@ class PartyRound(Protocol):
 
 @runtime_checkable
 class Contribution(Protocol):
-    """A kind of contribution: public constants only."""
+    """A kind of contribution: public constants only.
+
+    Attributes:
+        units: The units of privacy that a plan with this contribution can protect.
+        steps_per_round: Number of steps of the plan in one round of messages.
+        has_central_noise: Whether the coordinator adds the noise, and therefore must be trusted.
+        samples_parties: Whether the coordinator samples parties and clips their updates, instead of parties sampling
+            records.
+        assumptions: Assumptions about the federation that the guarantee depends on.
+    """
+
+    units: ClassVar[tuple[Unit, ...]]
+    has_central_noise: ClassVar[bool]
+    samples_parties: ClassVar[bool]
+    assumptions: ClassVar[tuple[str, ...]]
 
     @property
-    def units(self) -> tuple[Unit, ...]:
-        """The units of privacy that a plan with this contribution can protect."""
-        ...
-
-    @property
-    def steps_per_round(self) -> int:
-        """Number of steps of the plan in one round of messages."""
-        ...
-
-    @property
-    def has_central_noise(self) -> bool:
-        """Whether the coordinator adds the noise, and therefore must be trusted."""
-        ...
-
-    @property
-    def samples_parties(self) -> bool:
-        """Whether the coordinator samples parties and clips their updates, instead of parties sampling records."""
-        ...
+    def steps_per_round(self) -> int: ...
 
     def longest_message(self, *, bound: float, max_records: int, noise_length: float | None, divisor: float) -> float:
         """Return an upper bound on the norm of an honest message, without rounding; infinite if none is known.
@@ -86,11 +83,6 @@ class Contribution(Protocol):
         """
         ...
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Assumptions about the federation that the guarantee depends on."""
-        ...
-
     def contribute(self, party: PartyRound) -> RoundResult:
         """Let a party compute its message of one round."""
         ...
@@ -100,8 +92,15 @@ _TRUST = "the coordinator is trusted: it sees what single parties send, and adds
 _OF_RECORDS = (Unit.RECORD, Unit.PERSON)
 
 
+class _CentralNoise:
+    """The parties send one message per step, and the coordinator adds the noise."""
+
+    steps_per_round: ClassVar[int] = 1
+    has_central_noise: ClassVar[bool] = True
+
+
 @dataclass(frozen=True, kw_only=True)
-class ClippedSums:
+class ClippedSums(_CentralNoise):
     """Each party samples its records, clips their gradients and sends the sum; the coordinator adds noise once.
 
     This is the central algorithm with a distributed sum: independent coins of the parties form one Poisson sample of
@@ -110,8 +109,6 @@ class ClippedSums:
     """
 
     units: ClassVar[tuple[Unit, ...]] = _OF_RECORDS
-    steps_per_round: ClassVar[int] = 1
-    has_central_noise: ClassVar[bool] = True
     samples_parties: ClassVar[bool] = False
     assumptions: ClassVar[tuple[str, ...]] = (
         _TRUST,
@@ -146,8 +143,8 @@ class Sessions:
     local_steps: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "learning_rate", checks.positive("learning_rate", self.learning_rate))
-        object.__setattr__(self, "local_steps", checks.count("local_steps", self.local_steps))
+        checks.fields(self, checks.positive, "learning_rate")
+        checks.fields(self, checks.count, "local_steps")
 
     @property
     def steps_per_round(self) -> int:
@@ -163,7 +160,7 @@ class Sessions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientUpdates:
+class ClientUpdates(_CentralNoise):
     """A sampled party trains on its records and sends its clipped update; the coordinator clips again and adds noise.
 
     This is federated averaging with client-level privacy (McMahan, Ramage, Talwar and Zhang 2018). The plan samples
@@ -177,8 +174,6 @@ class ClientUpdates:
     """
 
     units: ClassVar[tuple[Unit, ...]] = (Unit.CLIENT,)
-    steps_per_round: ClassVar[int] = 1
-    has_central_noise: ClassVar[bool] = True
     samples_parties: ClassVar[bool] = True
     assumptions: ClassVar[tuple[str, ...]] = (
         _TRUST,
@@ -189,9 +184,8 @@ class ClientUpdates:
     local_batch_size: int = 32
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "learning_rate", checks.positive("learning_rate", self.learning_rate))
-        for name in ("local_epochs", "local_batch_size"):
-            object.__setattr__(self, name, checks.count(name, getattr(self, name)))
+        checks.fields(self, checks.positive, "learning_rate")
+        checks.fields(self, checks.count, "local_epochs", "local_batch_size")
 
     def longest_message(self, *, bound: float, max_records: int, noise_length: float | None, divisor: float) -> float:
         return bound

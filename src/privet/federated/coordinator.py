@@ -55,14 +55,14 @@ class NoiseOfParties:
     """One step of the parties' own sessions, to which each party has added its noise.
 
     Attributes:
-        done: The noise and the bounds that the parties report.
+        executed: The noise and the bounds that the parties report.
     """
 
-    done: ExecutedRound
+    executed: ExecutedRound
 
     def add_noise(self) -> Noisy[None]:
         """Add no noise; return the parties' report."""
-        return Noisy(value=None, done=self.done)
+        return Noisy(value=None, executed=self.executed)
 
 
 class Coordinator:
@@ -252,8 +252,8 @@ class Coordinator:
         for place, release in enumerate(self._releases):
             parts = [done[place] for done in reported if place < len(done)]
             if parts:
-                noisy = release.add_noise_and_compare(NoiseOfParties(done=executed_together(parts)))
-                events.append((noisy.done.event, 1))
+                noisy = release.add_noise_and_compare(NoiseOfParties(executed=executed_together(parts)))
+                events.append((noisy.executed.event, 1))
             else:
                 release.give_up(VoidReason.WORKER_LOST)
         return PrivateSum(flat=total, layout=self._layout, event=compose(events))

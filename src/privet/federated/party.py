@@ -60,8 +60,8 @@ class SumForCoordinator:
 
     def add_noise(self) -> Noisy[Tensor]:
         """Add no noise; report the clipping bound and the noise that the coordinator must add."""
-        done = executed_clipping(self.clipped, owed=self.owed_noise_std, sampling=self.sampling)
-        return Noisy(value=self.clipped.flat, done=done)
+        executed = executed_clipping(self.clipped, owed=self.owed_noise_std, sampling=self.sampling)
+        return Noisy(value=self.clipped.flat, executed=executed)
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ class Party:
             for step in session.steps(first=number * contribution.local_steps):
                 step.accumulate(self._records.losses)
                 step.update()
-                done.append(step.done)
+                done.append(step.executed)
                 if len(done) == contribution.local_steps:
                     break
         if not done:

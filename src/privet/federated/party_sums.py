@@ -20,9 +20,10 @@ from privet.mechanism.granularity import Kept
 from privet.mechanism.layout import Layout
 from privet.mechanism.noise import Noise
 from privet.mechanism.sums import ClippedSum
-from privet.training.batching import MapDataset, fetch, split, tensors_held
+from privet.training.batching import MapDataset, split, tensors_held
 from privet.training.evidence import EvidenceRecorder
 from privet.training.launch.replay import EagerLauncher
+from privet.training.loading import fetch, in_process
 from privet.training.loop_events import Events
 from privet.training.preflight.preflight import Preflight
 from privet.training.summing import LogicalBatch, Summation
@@ -102,8 +103,7 @@ class PartySums:
         evidence = EvidenceRecorder(ledger=ledger, watch=self._watch, preflight=self._preflight)
         events = Events.of([guard, evidence])
         summation = Summation(
-            dataset=self._records.dataset,
-            collate=None,
+            loader=in_process(self._records.dataset, None, self._device),
             device=self._device,
             engine=self._engine,
             launcher=EagerLauncher(),

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from privet.isolation.asking import READING
 from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within
 from privet.isolation.place import Cause, Fault, Place, Rows, Verdict
-from privet.isolation.programs import CONSTANT, Known, Log, Programs, Proof
+from privet.isolation.programs import CONSTANT, Known, Log, Mark, Programs, Proof
 from privet.isolation.reads import Read, checks_only, may_read
 from privet.isolation.signs import (
     GIVEN,
@@ -333,12 +333,11 @@ class Follower:
 
     def _constant(self, tensor: Tensor) -> Any:
         """Return which constant a tensor is; one that is new to a program that was not traced may be a result."""
-        number: int = getattr(tensor, CONSTANT, 0)
-        if number:
-            return number
+        mark: Mark | None = getattr(tensor, CONSTANT, None)
+        if mark:
+            return mark.number
         number = next(_CONSTANTS)
-        setattr(tensor, CONSTANT, number)
-        self._programs.mark(tensor)
+        self._programs.mark(tensor, number)
         is_known = self.tracer is not None and not self.tracer.has_made(tensor)
         return number if is_known else Fresh(number)
 
@@ -412,6 +411,7 @@ class Follower:
                 self._errors,
                 Trace(num_examples=self._num_examples),
                 kind_of(self._log.entries[:end]),
+                tuple(self._numbers),
             )
         spec, trace = self.tracer.spec(losses), self.tracer.trace
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory

@@ -15,6 +15,8 @@ import privet
 # Where torch writes methods of tensors in Python, and hands them to modes.
 _METHODS = tuple(str(Path(torch.__file__).parent / name) for name in ("_tensor.py", "overrides.py"))
 _ISOLATION = str(Path(__file__).parent) + os.sep
+# Where a dry run that departs hands the user's calls on to the capture.
+_DRY_RUNS = str(Path(privet.__file__).parent / "training" / "launch") + os.sep
 # Methods of the capture through which every call of the user goes.
 _HANDING_ON = ("__torch_function__", "_run_unusual", "_examine", "_run")
 # The method of a mode that torch shows calls to.
@@ -68,7 +70,7 @@ def is_asked_by_privet() -> bool:
     while frame is not None:
         name = frame.f_code.co_filename
         is_own = name.startswith(_OWN[1])
-        hands_on = name.startswith(_ISOLATION) or (is_own and frame.f_code.co_name in _HANDING_ON)
+        hands_on = name.startswith((_ISOLATION, _DRY_RUNS)) or (is_own and frame.f_code.co_name in _HANDING_ON)
         if not hands_on and not name.startswith((_OWN[0], *_GENERATED)):
             return is_own
         frame = frame.f_back
@@ -100,6 +102,6 @@ def is_inner() -> bool:
     frame: FrameType | None = sys._getframe(1)
     count = 0
     while frame is not None and _is_own(frame.f_code.co_filename):
-        count += frame.f_code.co_name == _SHOWING
+        count += frame.f_code.co_name == _SHOWING and not frame.f_code.co_filename.startswith(_DRY_RUNS)
         frame = frame.f_back
     return count > 1

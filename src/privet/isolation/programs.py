@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -18,9 +18,24 @@ from privet.isolation.reads import Read
 from privet.isolation.signs import Entry, Expected, expected, kind_of
 from privet.isolation.tracer import Trace
 
-CONSTANT = "_privet_constant"  # on a tensor that no call has made: the number it goes by
+CONSTANT = "_privet_constant"  # the attribute of a tensor that no call has made: its mark
 Kind = tuple[Any, ...]
 """The functions that a program calls, and the shapes of one example: the same for batches of other sizes."""
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Mark:
+    """The number of a constant, kept among its attributes; the constant may be a parameter or buffer of the user's.
+
+    No weak reference points to the constant itself: ``torch.utils.swap_tensors`` refuses tensors that have one. It
+    swaps the attributes with the memory, so a mark stays with the memory that it was given to.
+    """
+
+    number: int
+    attributes: dict[str, Any]  # of the constant, this mark among them
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return set, ()  # a copy of the constant is another constant; torch.load accepts an empty set
 
 
 @dataclass(slots=True, eq=False)
@@ -92,24 +107,23 @@ class Programs:
     drawn: set[bytes] = field(default_factory=set)  # states from which generators of the program's own have drawn
     traces_all: bool = False  # whether known programs are traced, too
     most: int = 1024
-    _marked: dict[int, weakref.ref[Tensor]] = field(default_factory=dict)  # constants that carry a number
+    _marks: WeakSet[Mark] = field(default_factory=WeakSet)
 
     def of(self, num_examples: int) -> list[Known]:
         """Return those of one number of examples, the latest used first."""
         return [] if self.traces_all else self.by_size.get(num_examples, [])
 
-    def mark(self, constant: Tensor) -> None:
-        """Remember that a constant carries a number; it may be a parameter or a buffer of the user's model."""
-        key = id(constant)
-        self._marked[key] = weakref.ref(constant, lambda _: self._marked.pop(key, None))
+    def mark(self, constant: Tensor, number: int) -> None:
+        """Give a constant its number."""
+        attributes = vars(constant)
+        mark = attributes[CONSTANT] = Mark(number, attributes)
+        self._marks.add(mark)
 
     def unmark(self) -> None:
         """Take the numbers off all constants, when a session ends."""
-        for found in list(self._marked.values()):
-            constant = found()
-            if constant is not None:
-                vars(constant).pop(CONSTANT, None)
-        self._marked.clear()
+        for mark in list(self._marks):
+            mark.attributes.pop(CONSTANT, None)
+        self._marks.clear()
 
     def has_drawn(self, generator: torch.Generator) -> bool:
         """Whether a generator is in a state that one was in before; remembered if not. Nothing waits for a device."""

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from privet.errors import ArgumentError, LossError, UnsupportedModel
 from privet.isolation.asking import ASKING
 from privet.isolation.backward import followed
 from privet.isolation.follow import Follower
+from privet.isolation.parts import tensors_of, with_tensors
 from privet.isolation.place import Cause, Place, Verdict, single
 from privet.isolation.programs import Programs, Proof
 from privet.isolation.reads import Read
@@ -76,17 +76,17 @@ def prove(loss_function: LossFunction, batch: Any) -> Finding:
     Args:
         loss_function: Takes a batch and returns one loss per example. It runs as it would in training, twice or a few
             times more; no gradients are kept.
-        batch: A tensor, or lists, tuples and dictionaries of them. The first axis of every tensor tells the examples
-            apart.
+        batch: A tensor, or lists, tuples, mappings and dataclasses of them. The first axis of every tensor tells the
+            examples apart.
     """
     if _num_examples(batch) == 1:  # a single example cannot be mixed
-        batch = pytree.tree_map_only(Tensor, _with_first_again, batch)
+        batch = with_tensors(batch, _with_first_again)
     num_examples = _num_examples(batch)
     if num_examples == 2:
-        resized = pytree.tree_map_only(Tensor, _with_first_again, batch)
+        resized = with_tensors(batch, _with_first_again)
     else:  # a few are enough, and an even number is compared with an odd one
         few = 3 if num_examples % 2 == 0 else 2
-        resized = pytree.tree_map_only(Tensor, lambda tensor: tensor[:few].clone(), batch)
+        resized = with_tensors(batch, lambda tensor: tensor[:few].clone())
     for _ in range(_ATTEMPTS):
         found = _compared(loss_function, batch, resized)
         if found.sizes.is_possible or isinstance(found.losses, Cause):
@@ -116,7 +116,7 @@ def _compared(loss_function: LossFunction, batch: Any, resized: Any) -> Finding:
 
 
 def _num_examples(batch: Any) -> int:
-    lengths = {tensor.shape[0] if tensor.dim() else None for tensor in _tensors(batch)}
+    lengths = {tensor.shape[0] if tensor.dim() else None for tensor in tensors_of(batch)}
     if len(lengths) != 1 or None in lengths:
         raise ArgumentError(
             "Every tensor of a batch must have one row per example on its first axis; found first axes of "
@@ -127,17 +127,13 @@ def _num_examples(batch: Any) -> int:
     return found
 
 
-def _tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
-
-
 def _with_first_again(tensor: Tensor) -> Tensor:
     return torch.cat([tensor, tensor[:1]])
 
 
 def _follow(loss_function: LossFunction, batch: Any, num_examples: int) -> tuple[Proof, Sequence[str]]:
     place = single(0) if num_examples == 1 else Place(0, 1, 1, 0, num_examples)
-    given = {id(tensor) for tensor in _tensors(batch)}
+    given = {id(tensor) for tensor in tensors_of(batch)}
     follower = Follower(
         Programs(),
         num_examples,
@@ -192,5 +188,5 @@ class _Calls(TorchFunctionMode):
             return func(*args, **kwargs)
         self._follower.before(func, args, kwargs)
         result = func(*args, **kwargs)
-        self._follower.after(_tensors(result))
+        self._follower.after(tensors_of(result))
         return result

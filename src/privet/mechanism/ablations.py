@@ -37,7 +37,7 @@ class Unclipped(FixedClipping):
     noise_unit: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_unit", checks.positive("noise_unit", self.noise_unit))
+        checks.fields(self, checks.positive, "noise_unit")
 
     not_private_because: ClassVar[str | None] = (
         "gradients are not clipped, so that one example may move the sum by any amount"

@@ -39,12 +39,14 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Learning(Protocol):
-    """The source of learned units."""
+    """The source of learned units.
+
+    Attributes:
+        share: The share of a step's squared signal-to-noise ratio that its release of squares uses; may be zero.
+    """
 
     @property
-    def share(self) -> float:
-        """The share of a step's squared signal-to-noise ratio that its release of squares uses; may be zero."""
-        ...
+    def share(self) -> float: ...
 
     def start(self, layout: Layout, *, power: float, floor: float) -> LearningRun:
         """Start a run with equal units."""
@@ -111,10 +113,9 @@ class PastGradients:
     floor_errors: float = 2.0
 
     def __post_init__(self) -> None:
-        checks.count("first", self.first)
-        checks.count("every", self.every)
-        checks.probability("decay", self.decay)
-        checks.non_negative("floor_errors", self.floor_errors)
+        checks.require(self, checks.count, "first", "every")
+        checks.require(self, checks.probability, "decay")
+        checks.require(self, checks.non_negative, "floor_errors")
 
     @property
     def share(self) -> float:
@@ -150,8 +151,7 @@ class AdaptiveGaussian(GaussianNoise):
             raise ArgumentError(f"learning must be a piece such as ReleasedSquares(...), got {self.learning!r}.")
         if checks.non_negative("preconditioning", self.preconditioning) > 1:
             raise ArgumentError(f"preconditioning must lie between 0 and 1, got {self.preconditioning!r}.")
-        checks.positive("power", self.power)
-        checks.positive("floor", self.floor)
+        checks.require(self, checks.positive, "power", "floor")
         super().__post_init__()
 
     is_fixed: ClassVar[bool] = False

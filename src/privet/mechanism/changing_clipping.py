@@ -14,6 +14,7 @@ from privet.errors import ArgumentError, CheckpointError, LoopError, PlanError
 from privet.mechanism.clipping import (
     BoundRule,
     Clipping,
+    ClippingDefaults,
     ClippingRule,
     FixedRun,
     State,
@@ -60,9 +61,8 @@ class AdaptiveQuantile(Threshold):
 
     def __post_init__(self) -> None:
         check_bounds(self, "norm")
-        for name in ("count_noise_std", "learning_rate"):
-            object.__setattr__(self, name, checks.positive(name, getattr(self, name)))
-        object.__setattr__(self, "quantile", checks.probability("quantile", self.quantile))
+        checks.fields(self, checks.positive, "count_noise_std", "learning_rate")
+        checks.fields(self, checks.probability, "quantile")
 
     is_fixed: ClassVar[bool] = False
 
@@ -168,7 +168,7 @@ def _joined(event: DpEvent, count_multiplier: float) -> DpEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scheduled:
+class Scheduled(ClippingDefaults):
     """A sequence of rules; for instance a threshold, then keep or drop for the last twentieth of the run.
 
     The noise of a step is scaled to the bound of the rule of that step, so every step costs the same and switching is
@@ -209,12 +209,6 @@ class Scheduled:
         return self.parts[0].norm_kind
 
     is_fixed: ClassVar[bool] = False
-
-    @property
-    def threshold(self) -> float | None:
-        return None
-
-    not_private_because: ClassVar[str | None] = None
 
     def for_groups(self, num_groups: int) -> ClippingRule:
         return self.parts[0].for_groups(num_groups)

@@ -28,12 +28,14 @@ State = Mapping[str, tuple[float, ...]]
 
 @runtime_checkable
 class ClippingRule(Protocol):
-    """A clipping piece with the bounds of a model's groups; it runs inside a step."""
+    """A clipping piece with the bounds of a model's groups; it runs inside a step.
+
+    Attributes:
+        sensitivity: The bound that :meth:`factors` holds.
+    """
 
     @property
-    def sensitivity(self) -> Sensitivity:
-        """The bound that :meth:`factors` holds."""
-        ...
+    def sensitivity(self) -> Sensitivity: ...
 
     def factors(self, norms: Tensor) -> Tensor:
         """Map norms ``[batch, group]`` to factors of the same shape.
@@ -76,30 +78,24 @@ class ClippingRun(Protocol):
 
 @runtime_checkable
 class Clipping(Protocol):
-    """A clipping piece of a plan: public constants only."""
+    """A clipping piece of a plan: public constants only.
+
+    Attributes:
+        norm_kind: The norm in which contributions are bounded.
+        is_fixed: Whether one rule holds for the whole run, and a step releases only the sum.
+        threshold: The norm to which longer gradients are scaled down, if the rule changes no others; None for other
+            rules.
+        not_private_because: The reason why no run with this piece is private; None for a private piece.
+            Guarantee: engines hold every contribution to the bound of the rule if and only if this is None.
+    """
+
+    is_fixed: ClassVar[bool]
+    not_private_because: ClassVar[str | None]
 
     @property
-    def norm_kind(self) -> Norm:
-        """The norm in which contributions are bounded."""
-        ...
-
+    def norm_kind(self) -> Norm: ...
     @property
-    def is_fixed(self) -> bool:
-        """Whether one rule holds for the whole run, and a step releases only the sum."""
-        ...
-
-    @property
-    def threshold(self) -> float | None:
-        """The norm to which longer gradients are scaled down, if the rule changes no others; None for other rules."""
-        ...
-
-    @property
-    def not_private_because(self) -> str | None:
-        """The reason why no run with this piece is private; None for a private piece.
-
-        Guarantee: engines hold every contribution to the bound of the rule if and only if this is None.
-        """
-        ...
+    def threshold(self) -> float | None: ...
 
     def for_groups(self, num_groups: int) -> ClippingRule:
         """Return the rule for a model with this many groups; for a changing piece the rule of its first step."""
@@ -147,7 +143,17 @@ class FixedRun:
             raise CheckpointError(f"This clipping keeps no state, but the checkpoint has {sorted(state)} for it.")
 
 
-class FixedClipping(ABC):
+class ClippingDefaults:
+    """A private piece without a threshold."""
+
+    not_private_because: ClassVar[str | None] = None
+
+    @property
+    def threshold(self) -> float | None:
+        return None
+
+
+class FixedClipping(ClippingDefaults, ABC):
     """A piece with one rule for the whole run. A new piece writes its fields and :meth:`factors`."""
 
     norm: float | tuple[float, ...]
@@ -161,12 +167,6 @@ class FixedClipping(ABC):
 
     norm_kind: ClassVar[Norm] = Norm.L2
     is_fixed: ClassVar[bool] = True
-
-    @property
-    def threshold(self) -> float | None:
-        return None
-
-    not_private_because: ClassVar[str | None] = None
 
     def for_groups(self, num_groups: int) -> BoundRule:
         bounds = shared_bounds(self.norm, num_groups, type(self).__name__)
@@ -286,7 +286,7 @@ class Automatic(FixedClipping):
 
     def __post_init__(self) -> None:
         check_bounds(self, "norm")
-        object.__setattr__(self, "stability", checks.positive("stability", self.stability))
+        checks.fields(self, checks.positive, "stability")
 
     def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:
         """Return ``bound / (norm + stability)``, and 0 where the norm is not finite.
@@ -315,7 +315,7 @@ class PerSampleAdaptive(FixedClipping):
 
     def __post_init__(self) -> None:
         check_bounds(self, "norm")
-        object.__setattr__(self, "weakness", checks.positive("weakness", self.weakness))
+        checks.fields(self, checks.positive, "weakness")
 
     def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:
         """Return ``bound / (norm + weakness / (norm + weakness))``, and 0 where the norm is not finite.

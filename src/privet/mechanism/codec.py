@@ -6,10 +6,10 @@ A piece checks its own fields when it is built. A separate schema would repeat t
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from privet import checks
 from privet.errors import PrivetError, RecipeError
 from privet.mechanism import registry
 from privet.mechanism.strong_convexity import StronglyConvexDescent
@@ -40,8 +40,8 @@ NAMES: Mapping[type[Any], str] = {
 
 def suggestion(word: str, known: list[str]) -> str:
     """Return a did-you-mean clause, or the list of known words."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(sorted(known))}."
+    close = checks.near(word, known)
+    return f"Did you mean '{close}'?" if close else f"Known: {', '.join(sorted(known))}."
 
 
 def encode_piece(piece: object, family: Family, *, where: str) -> dict[str, Any]:

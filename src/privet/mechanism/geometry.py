@@ -82,6 +82,11 @@ def positive_units(name: str, values: object) -> tuple[float, ...]:
     return tuple(checks.positive(f"{name}[{index}]", value) for index, value in enumerate(values))
 
 
+def _check_number(piece: str, units: tuple[float, ...], number: int, found: str) -> None:
+    if len(units) != number:
+        raise PlanError(f"{piece} gives {len(units)} units but {found}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Isotropic:
     """The same unit for every coordinate: plain norms and equal noise."""
@@ -101,14 +106,11 @@ class PerGroup:
     group_units: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "group_units", positive_units("group_units", self.group_units))
+        checks.fields(self, positive_units, "group_units")
 
     def units(self, layout: Layout) -> tuple[Units, ...]:
-        if len(self.group_units) != layout.num_groups:
-            raise PlanError(
-                f"PerGroup gives {len(self.group_units)} units but the grouping makes {layout.num_groups} groups. Give "
-                "one unit per group."
-            )
+        found = f"the grouping makes {layout.num_groups} groups. Give one unit per group."
+        _check_number("PerGroup", self.group_units, layout.num_groups, found)
         return tuple(Units(rows=(self.group_units[group],)) for group in layout.groups)
 
 
@@ -166,14 +168,11 @@ class Diagonal:
     coordinate_units: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "coordinate_units", positive_units("coordinate_units", self.coordinate_units))
+        checks.fields(self, positive_units, "coordinate_units")
 
     def units(self, layout: Layout) -> tuple[Units, ...]:
-        if len(self.coordinate_units) != layout.num_coordinates:
-            raise PlanError(
-                f"Diagonal gives {len(self.coordinate_units)} units but the model has {layout.num_coordinates} "
-                "trainable coordinates. Build the geometry from the same model."
-            )
+        found = f"the model has {layout.num_coordinates} trainable coordinates. Build the geometry from the same model."
+        _check_number("Diagonal", self.coordinate_units, layout.num_coordinates, found)
         return tuple(Units(entries=self.coordinate_units[where]) for where in layout.slices)
 
 

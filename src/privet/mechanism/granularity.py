@@ -184,7 +184,7 @@ class Blocks:
     num_rows: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "num_rows", checks.count("num_rows", self.num_rows))
+        checks.fields(self, checks.count, "num_rows")
 
     def units(self, layout: Layout) -> MaskUnits:
         return _rows_of(layout, block=self.num_rows)

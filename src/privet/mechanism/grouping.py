@@ -11,12 +11,14 @@ from privet.errors import ArgumentError, PlanError
 
 @runtime_checkable
 class Grouping(Protocol):
-    """Assigns every trainable parameter to exactly one group."""
+    """Assigns every trainable parameter to exactly one group.
+
+    Attributes:
+        is_flat: Whether all parameters share one norm (flat clipping).
+    """
 
     @property
-    def is_flat(self) -> bool:
-        """Whether all parameters share one norm (flat clipping)."""
-        ...
+    def is_flat(self) -> bool: ...
 
     def groups_of(self, names: Sequence[str]) -> tuple[int, ...]:
         """Return the group index of each parameter; indices run from 0 without gaps."""

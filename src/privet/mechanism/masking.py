@@ -43,27 +43,22 @@ class MaskRun(Protocol):
 
 @runtime_checkable
 class Mask(Protocol):
-    """A mask piece of a plan: public constants only."""
+    """A mask piece of a plan: public constants only.
+
+    Attributes:
+        is_whole: Whether every coordinate takes part in every step.
+        is_public: Whether the plan alone determines the mask of every step.
+        public_seed: The seed of a public mask; 0 if none is needed.
+        final_rate: The share of masked coordinates at the end of a run.
+    """
+
+    is_whole: ClassVar[bool]
+    is_public: ClassVar[bool]
 
     @property
-    def is_whole(self) -> bool:
-        """Whether every coordinate takes part in every step."""
-        ...
-
+    def public_seed(self) -> int: ...
     @property
-    def is_public(self) -> bool:
-        """Whether the plan alone determines the mask of every step."""
-        ...
-
-    @property
-    def public_seed(self) -> int:
-        """The seed of a public mask; 0 if none is needed."""
-        ...
-
-    @property
-    def final_rate(self) -> float:
-        """The share of masked coordinates at the end of a run."""
-        ...
+    def final_rate(self) -> float: ...
 
     def steps_per_draw(self, steps_per_epoch: int) -> int | None:
         """Return the number of steps between changes of the mask; None for a constant mask."""
@@ -149,7 +144,7 @@ class RedrawnMask:
         _check_piece("schedule", self.schedule, RateSchedule)
         _check_piece("granularity", self.granularity, Granularity)
         if self.refresh_every is not None:
-            object.__setattr__(self, "refresh_every", checks.count("refresh_every", self.refresh_every))
+            checks.fields(self, checks.count, "refresh_every")
 
     is_whole: ClassVar[bool] = False
     is_public: ClassVar[bool] = False
@@ -215,7 +210,7 @@ class SharedRandomMask(RedrawnMask):
     seed: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", checks.count("seed", self.seed, minimum=0))
+        checks.fields(self, checks.natural, "seed")
         super().__post_init__()
 
     is_public: ClassVar[bool] = True
@@ -257,7 +252,7 @@ class FrozenMask(ConstantMask):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rate", checks.probability("rate", self.rate, allow_zero=True))
-        object.__setattr__(self, "seed", checks.count("seed", self.seed, minimum=0))
+        checks.fields(self, checks.natural, "seed")
         _check_piece("granularity", self.granularity, Granularity)
 
     @property

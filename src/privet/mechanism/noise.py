@@ -54,12 +54,14 @@ class StepUnits(NamedTuple):
 
 
 class NoiseRun(Protocol):
-    """The state of a noise piece in one run."""
+    """The state of a noise piece in one run.
+
+    Attributes:
+        noise: The piece of the plan.
+    """
 
     @property
-    def noise(self) -> Noise:
-        """The piece of the plan."""
-        ...
+    def noise(self) -> Noise: ...
 
     def add(self, clipped: ClippedSum, source: NormalSource) -> PrivateSum:
         """Add the noise of the current step; see :meth:`Noise.add`."""
@@ -80,42 +82,31 @@ class NoiseRun(Protocol):
 
 @runtime_checkable
 class Noise(Protocol):
-    """A noise piece of a plan."""
+    """A noise piece of a plan.
+
+    Attributes:
+        norm_kind: The norm in which the clipped sum must be bounded.
+        noise_multiplier: The ratio of noise to sensitivity; None before calibration, and for a piece without noise.
+        family: The family of the distribution; None if no noise is added.
+        is_spherical: Whether the density depends on the l2 norm only: equal noise on every kept coordinate, in plain
+            units.
+        is_recordable: Whether every call of :meth:`add` is a single normal draw whose size depends on the bound only.
+        is_fixed: Whether all steps have the same units, and a step releases only the sum.
+        not_private_because: The reason why no run with this piece is private; None for a private piece.
+    """
+
+    norm_kind: ClassVar[Norm]
+    is_fixed: ClassVar[bool]
+    not_private_because: ClassVar[str | None]
 
     @property
-    def norm_kind(self) -> Norm:
-        """The norm in which the clipped sum must be bounded."""
-        ...
-
+    def noise_multiplier(self) -> float | None: ...
     @property
-    def noise_multiplier(self) -> float | None:
-        """The ratio of noise to sensitivity; None before calibration, and for a piece without noise."""
-        ...
-
+    def family(self) -> NoiseFamily | None: ...
     @property
-    def family(self) -> NoiseFamily | None:
-        """The family of the distribution; None if no noise is added."""
-        ...
-
+    def is_spherical(self) -> bool: ...
     @property
-    def is_spherical(self) -> bool:
-        """Whether the density depends on the l2 norm only: equal noise on every kept coordinate, in plain units."""
-        ...
-
-    @property
-    def is_recordable(self) -> bool:
-        """Whether every call of :meth:`add` is a single normal draw whose size depends on the bound only."""
-        ...
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether all steps have the same units, and a step releases only the sum."""
-        ...
-
-    @property
-    def not_private_because(self) -> str | None:
-        """The reason why no run with this piece is private; None for a private piece."""
-        ...
+    def is_recordable(self) -> bool: ...
 
     def event(self) -> DpEvent:
         """Return the cost of one release of a clipped sum, before amplification by sampling."""
@@ -171,7 +162,7 @@ class MultipliedNoise(ABC):
 
     def __post_init__(self) -> None:
         if self.noise_multiplier is not None:
-            object.__setattr__(self, "noise_multiplier", checks.positive("noise_multiplier", self.noise_multiplier))
+            checks.fields(self, checks.positive, "noise_multiplier")
 
     @property
     @abstractmethod

@@ -29,67 +29,47 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Sampling(Protocol):
-    """A sampling piece of a plan. ``Plan`` refuses a piece that lacks a member and names the member."""
+    """A sampling piece of a plan. ``Plan`` refuses a piece that lacks a member and names the member.
+
+    Attributes:
+        num_rounds: Number of rounds of the run; each is charged as one event.
+        steps_per_round: Number of logical steps of one round.
+        steps_per_epoch: Number of steps in which every example is used once, exactly or on average; from public
+            constants.
+        inclusion: Probability that a given record is in the batch of a given step, before truncation.
+        expected_batch_size: The public constant by which every noisy sum is divided.
+        batch_limit: The largest number of examples of a step; None without a limit.
+        declared_size: The declared public bound on the number of records; None if the piece declares none.
+        has_exact_size: Whether the data must hold exactly ``declared_size`` records.
+        has_independent_coins: Whether records join a step independently, so that parties can sample their own records.
+        fixed_batches: The number of disjoint batches, used in the same order in every epoch; None for random batches.
+        same_batches_after_restart: Whether a run that is resumed by another process has the same batches.
+        assumptions: The assumptions about the run under which the charge is correct, in words.
+    """
+
+    has_exact_size: ClassVar[bool]
+    has_independent_coins: ClassVar[bool]
 
     @property
-    def num_rounds(self) -> int:
-        """Number of rounds of the run; each is charged as one event."""
-        ...
-
+    def num_rounds(self) -> int: ...
     @property
-    def steps_per_round(self) -> int:
-        """Number of logical steps of one round."""
-        ...
-
+    def steps_per_round(self) -> int: ...
     @property
-    def steps_per_epoch(self) -> int:
-        """Number of steps in which every example is used once, exactly or on average; from public constants."""
-        ...
-
+    def steps_per_epoch(self) -> int: ...
     @property
-    def inclusion(self) -> float:
-        """Probability that a given record is in the batch of a given step, before truncation."""
-        ...
-
+    def inclusion(self) -> float: ...
     @property
-    def expected_batch_size(self) -> float:
-        """The public constant by which every noisy sum is divided."""
-        ...
-
+    def expected_batch_size(self) -> float: ...
     @property
-    def batch_limit(self) -> int | None:
-        """The largest number of examples of a step; None without a limit."""
-        ...
-
+    def batch_limit(self) -> int | None: ...
     @property
-    def declared_size(self) -> int | None:
-        """The declared public bound on the number of records; None if the piece declares none."""
-        ...
-
+    def declared_size(self) -> int | None: ...
     @property
-    def has_exact_size(self) -> bool:
-        """Whether the data must hold exactly ``declared_size`` records."""
-        ...
-
+    def fixed_batches(self) -> int | None: ...
     @property
-    def has_independent_coins(self) -> bool:
-        """Whether records join a step independently, so that parties can sample their own records."""
-        ...
-
+    def same_batches_after_restart(self) -> bool: ...
     @property
-    def fixed_batches(self) -> int | None:
-        """The number of disjoint batches, used in the same order in every epoch; None for random batches."""
-        ...
-
-    @property
-    def same_batches_after_restart(self) -> bool:
-        """Whether a run that is resumed by another process has the same batches."""
-        ...
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """The assumptions about the run under which the charge is correct, in words."""
-        ...
+    def assumptions(self) -> tuple[str, ...]: ...
 
     def described(self, num_steps: int) -> str:
         """Return a sentence about the sampling of this many steps."""

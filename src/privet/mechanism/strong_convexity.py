@@ -40,9 +40,8 @@ class StronglyConvexDescent:
     smoothness: float
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "gradient_bound", "smoothness"):
-            object.__setattr__(self, name, checks.positive(name, getattr(self, name)))
-        object.__setattr__(self, "ridge", checks.non_negative("ridge", self.ridge))
+        checks.fields(self, checks.positive, "learning_rate", "gradient_bound", "smoothness")
+        checks.fields(self, checks.non_negative, "ridge")
         if self.learning_rate > self.longest_step * (1 + _ROUNDING):
             raise ArgumentError(
                 f"learning_rate {self.learning_rate:g} is above 2 / (2 * ridge + smoothness) = {self.longest_step:g}: "

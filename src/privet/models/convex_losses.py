@@ -26,12 +26,14 @@ from privet.errors import ArgumentError
 
 @runtime_checkable
 class ConvexLoss(Protocol):
-    """A loss per example that is convex and smooth in the outputs."""
+    """A loss per example that is convex and smooth in the outputs.
+
+    Attributes:
+        curvature: Lipschitz constant of the gradient in the outputs.
+    """
 
     @property
-    def curvature(self) -> float:
-        """Lipschitz constant of the gradient in the outputs."""
-        ...
+    def curvature(self) -> float: ...
 
     def residual_bound(self, num_outputs: int) -> float:
         """Return the bound on the l2 norm of the gradient in the outputs, by the number of outputs."""
@@ -119,7 +121,7 @@ class RadialSquared:
     largest_residual: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "largest_residual", checks.positive("largest_residual", self.largest_residual))
+        checks.fields(self, checks.positive, "largest_residual")
 
     @property
     def curvature(self) -> float:

@@ -25,12 +25,14 @@ _TINY = 1e-30
 
 @runtime_checkable
 class FeatureBound(Protocol):
-    """A bound on the norm of features, applied to each record separately."""
+    """A bound on the norm of features, applied to each record separately.
+
+    Attributes:
+        radius: The largest norm of a record's features.
+    """
 
     @property
-    def radius(self) -> float:
-        """The largest norm of a record's features."""
-        ...
+    def radius(self) -> float: ...
 
     def scales(self, lengths: Tensor, active: Tensor, num_gates: int) -> Tensor:
         """Return the factor of each record, from the norm of its input and the number of its open gates."""
@@ -42,7 +44,7 @@ class _Ball:
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", checks.positive("radius", self.radius))
+        checks.fields(self, checks.positive, "radius")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,6 +9,7 @@ from typing import Protocol
 
 from torch import nn
 
+from privet import checks
 from privet.errors import ArgumentError
 from privet.models.convex_relu import convex_relu
 from privet.models.convolutional import (
@@ -88,9 +88,7 @@ def find_model(name: str) -> ModelSpec:
     """
     spec = MODELS.get(name)
     if spec is None:
-        near = difflib.get_close_matches(str(name), MODELS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ArgumentError(f"There is no model {name!r}.{hint} Known models: {', '.join(MODELS)}.")
+        raise ArgumentError(checks.unknown("model", name, MODELS))
     return spec
 
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
-from torch.utils import _pytree as pytree
 
 from privet.datasets import load
 from privet.datasets.arrays import ArrayDataset, Split
@@ -19,6 +18,7 @@ from privet.datasets.info import DatasetInfo
 from privet.datasets.own.own_images import load_declared_images
 from privet.datasets.own.own_table import load_declared_table
 from privet.errors import DataError, RecipeError
+from privet.isolation.parts import with_tensors
 from privet.models import find_model
 from privet.plan import Plan
 from privet.runs.recipes.recipe import Recipe
@@ -38,8 +38,9 @@ from privet.runs.recipes.training_settings import (
     TrainingSettings,
 )
 from privet.training.augmentation import ShiftAndFlip, Views
-from privet.training.batching import MapDataset, fetch
+from privet.training.batching import MapDataset
 from privet.training.last_iterate import ProvenLoss
+from privet.training.loading import fetch
 from privet.training.optimizers import DPAdam, DPAdamW
 from privet.training.physical_batch import suggest_physical_batch
 from privet.training.schedules import CosineDecay, LinearDecay, Schedule, StepDecay
@@ -202,7 +203,7 @@ def find_physical_batch_size(
     was_training = model.training
     model.train()
     try:
-        return suggest_physical_batch(model, losses, pytree.tree_map_only(Tensor, _made_up, shape_of), limit=limit)
+        return suggest_physical_batch(model, losses, with_tensors(shape_of, _made_up), limit=limit)
     finally:
         model.train(was_training)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from scipy.special import betaincinv, ndtri
 
 from privet import checks
 from privet.errors import ArgumentError
+from privet.records import Record
 
 CONFIDENCE = 0.95
 # The epsilon of a run without privacy; JSON has no infinite number.
@@ -18,7 +19,7 @@ _INFINITY = "infinity"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measure:
+class Measure(Record):
     """One measured number.
 
     Attributes:
@@ -30,27 +31,14 @@ class Measure:
         interval: Level and method of the interval.
     """
 
+    WHAT: ClassVar[str] = "a measure"
+
     name: str
     value: float
     low: float
     high: float
     num_examples: int
     interval: str
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        with checks.reading("a measure"):
-            return cls(
-                name=str(data["name"]),
-                value=checks.number("value", data["value"]),
-                low=checks.number("low", data["low"]),
-                high=checks.number("high", data["high"]),
-                num_examples=checks.count("num_examples", data["num_examples"], minimum=0),
-                interval=str(data["interval"]),
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,12 @@ from privet.gradients.capture.capture import Capture
 from privet.gradients.capture.recorded import mark_batch, sources_of
 from privet.gradients.engines.support import check_model, find_problems
 from privet.gradients.rules.layer_rules import RULES
+from privet.isolation.parts import tensors_of
 from privet.models import MODELS, count_parameters
 from privet.runs.building import choose_device
 from privet.runs.model_cost import Inputs, ModelCost, RandomNumbers, losses_for, measure_cost, outputs_of
 from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.user_models import build_referenced
-from privet.training.batching import tensors_of
 from privet.training.preflight.preflight import preflight
 
 # A prime: other axes of a network rarely have this length, so none of them is mistaken for the batch.
@@ -34,13 +34,7 @@ _POOLED = "written out"
 
 @dataclass(frozen=True, kw_only=True)
 class TriedStrategy:
-    """One strategy for a layer's norms, with its measured cost.
-
-    Attributes:
-        name: Name of the strategy.
-        seconds: Norms and weighted sum; None if it failed.
-        kept_bytes: Memory it keeps until the clipping factors are known; None if it failed.
-    """
+    """A strategy for a layer's norms, with its time and the memory that it keeps; None if it failed."""
 
     name: str
     seconds: float | None

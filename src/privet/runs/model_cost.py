@@ -17,11 +17,12 @@ from privet.gradients.capture.reaching import reach_of
 from privet.gradients.capture.recorded import Reach, mark_batch, send_back, sources_of, tensors_in
 from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
 from privet.gradients.norms.planner import Choice
+from privet.isolation.parts import tensors_of
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
-from privet.training.batching import tensors_of, with_gradients
+from privet.training.batching import with_gradients
 
 _MIN_REPEATS, _MAX_REPEATS = 3, 15
 _ENOUGH_SECONDS = 2.0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from privet.accounting.ledger.rows import no_constant, unique_keys
 from privet.durable import write_durably
 from privet.errors import CheckpointError, PrivetError
 
@@ -128,7 +129,7 @@ def read_text(path: Path) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object of a run folder; refuses duplicate keys, NaN and anything but an object."""
     try:
-        data = json.loads(read_text(path), object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
+        data = json.loads(read_text(path), object_pairs_hook=unique_keys, parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         if isinstance(error, CheckpointError):
             raise
@@ -142,22 +143,11 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of a file of lines; an unfinished last line is left out."""
     for line in read_text(path).split("\n")[:-1]:
         try:
-            row = json.loads(line, parse_constant=_no_constant)
+            row = json.loads(line, parse_constant=no_constant)
         except (ValueError, RecursionError):
             raise CheckpointError(f"{path} holds a line that is not JSON. Restore it from a copy.") from None
         if isinstance(row, dict):
             yield row
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("a key appears twice")
-    return result
-
-
-def _no_constant(word: str) -> float:
-    raise ValueError(f"{word} is not a number")
 
 
 def read_result(path: Path, parse: Callable[[dict[str, Any]], _Result]) -> _Result | None:

@@ -47,7 +47,6 @@ from privet.training.averaging import ExponentialAverage
 from privet.training.batching import MapDataset
 from privet.training.checkpoint import load_checkpoint
 from privet.training.data_seal import DataSeal
-from privet.training.launch.replay import fastest_for
 from privet.training.performance import Performance
 from privet.training.schedules import LearningRate
 from privet.training.session import Session
@@ -129,16 +128,9 @@ def train(
         files.prepare()
         write_plan_and_recipe(recipe, plan, promised, files)
     run = _Run(
-        recipe=recipe,
-        plan=plan,
-        promised=promised,
-        files=files,
-        device=device,
-        split=split,
-        progress=progress or Silent(),
-        shows_unprotected=unprotected or recipe.is_public,
-        was_resumed=was_resumed,
-    )
+        recipe=recipe, plan=plan, promised=promised, files=files, device=device, split=split, was_resumed=was_resumed,
+        progress=progress or Silent(), shows_unprotected=unprotected or recipe.is_public,
+    )  # fmt: skip
     return run.run_to_end(should_stop)
 
 
@@ -259,9 +251,7 @@ class _Run:
             build_optimizer(settings, self._model),
             dataset,
             self._plan,
-            performance=Performance(
-                physical_batch_size=self._physical_batch_size(dataset), launch=fastest_for(self._device)
-            ),
+            performance=Performance(physical_batch_size=self._physical_batch_size(dataset), workers=settings.workers),
             folder=self._files.folder,
             checkpoint_every=settings.checkpoint_every,
             telemetry=self._unprotected,

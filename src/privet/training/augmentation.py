@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.data import default_collate
 
 from privet import checks
 from privet.errors import ArgumentError, DataError
-from privet.training.batching import BatchedDataset, MapDataset
+from privet.training.batching import MapDataset
+from privet.training.reading import reader_of
 from privet.vocabulary import OneItem, one_item_of
 
 Transform = Callable[[Tensor], Tensor]
@@ -64,10 +64,7 @@ class Views:
 
     def take(self, indices: Tensor) -> tuple[Any, ...]:
         """Return the records at these positions, views on the second axis of the inputs."""
-        if isinstance(self.dataset, BatchedDataset):
-            batch = self.dataset.take(indices)
-        else:
-            batch = default_collate([self.dataset[int(index)] for index in indices])
+        batch = reader_of(self.dataset, None).read(indices.numpy())
         if not isinstance(batch, tuple | list) or not batch or not isinstance(batch[0], Tensor):
             raise DataError("Views needs records that are tuples whose first entry is a tensor of inputs.")
         inputs = batch[0]

@@ -1,22 +1,22 @@
-"""From the indices of a logical batch to physical batches of tensors on a device, which can be run again."""
+"""Data sets, and the parts of a logical batch: how it is split, cut and repeated, and can be run again."""
 
 from __future__ import annotations
 
 import functools
 import operator
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset
 
 from privet.errors import DataError
+from privet.isolation.parts import leaves_of, with_tensors
 
 Collate = Callable[[list[Any]], Any]
 
@@ -36,7 +36,10 @@ class MapDataset(Protocol):
 
 @runtime_checkable
 class BatchedDataset(Protocol):
-    """A data set that can hand out many items at once, already collated."""
+    """A data set that can hand out many items at once, already collated.
+
+    The argument is named ``indices``: other classes have a ``take`` that means something else.
+    """
 
     def take(self, indices: torch.Tensor) -> Any:
         """Return the items at ``indices`` as one batch."""
@@ -48,12 +51,14 @@ def check_dataset(dataset: object) -> MapDataset:
     if isinstance(dataset, DataLoader):
         raise DataError(
             "A DataLoader brings its own sampler, whose batches the plan does not describe. Pass the data set itself; "
-            "the plan's sampling piece draws the batches."
+            "the plan's sampling piece draws the batches. Its collate_fn goes to privatize(collate_fn=...), its "
+            "num_workers to Performance(workers=...)."
         )
     if isinstance(dataset, tuple) and dataset and all(isinstance(part, torch.Tensor | np.ndarray) for part in dataset):
         raise DataError(
             "A tuple of arrays would be read as a data set of that many items. Pass "
-            "torch.utils.data.TensorDataset(*arrays), whose items are examples."
+            "torch.utils.data.TensorDataset(*tensors) or torch.utils.data.StackDataset(*arrays), whose items are "
+            "examples."
         )
     if isinstance(dataset, IterableDataset) or not isinstance(dataset, MapDataset):
         raise DataError(
@@ -62,26 +67,9 @@ def check_dataset(dataset: object) -> MapDataset:
     return dataset
 
 
-def fetch(dataset: MapDataset, indices: NDArray[np.int64], collate: Collate | None, device: torch.device) -> Any:
-    """Return the examples at ``indices`` as one batch on ``device``."""
-    if collate is None and isinstance(dataset, BatchedDataset):
-        batch = dataset.take(torch.from_numpy(indices))
-    elif collate is None and type(dataset) is TensorDataset:
-        # the same batch as collating one item after another, without a call for every example
-        chosen, parts = torch.from_numpy(indices), list[torch.Tensor]()
-        for tensor in dataset.tensors:
-            parts.append(tensor[chosen.to(tensor.device)].to(device, non_blocking=True))
-        return parts
-    else:
-        batch = (collate or default_collate)([dataset[int(index)] for index in indices])
-    leaves = pytree.tree_leaves(batch)
-    closed = {type(leaf).__name__ for leaf in leaves if isinstance(leaf, Mapping) or is_dataclass(leaf)}
-    if closed:
-        raise DataError(
-            f"A batch holds {sorted(closed)}, which is not looked into, so its tensors would not be known as examples. "
-            "Let the data set or the collate function return tensors in tuples, lists or plain dictionaries."
-        )
-    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device, non_blocking=True), batch)
+def placed(indices: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return indices on a device; a copy from memory that is not pinned would wait until the device is idle."""
+    return indices.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else indices
 
 
 def with_gradients(batch: Any, size: int) -> tuple[Any, list[torch.Tensor]]:
@@ -97,7 +85,7 @@ def with_gradients(batch: Any, size: int) -> tuple[Any, list[torch.Tensor]]:
         leaves.append(tensor.detach().requires_grad_())
         return leaves[-1].clone()
 
-    return pytree.tree_map_only(torch.Tensor, copied, batch), leaves
+    return with_tensors(batch, copied), leaves
 
 
 def split(indices: NDArray[np.int64], physical_batch_size: int) -> Iterator[NDArray[np.int64]]:
@@ -114,8 +102,7 @@ SMALLEST_CUT = 5
 
 def has_rows(batch: Any, size: int) -> bool:
     """Whether every part of a batch has one row per example, so that rows can be taken and left."""
-    leaves = pytree.tree_leaves(batch)
-    return all(isinstance(leaf, torch.Tensor) and leaf.shape[:1] == (size,) for leaf in leaves)
+    return all(isinstance(leaf, torch.Tensor) and leaf.shape[:1] == (size,) for leaf in leaves_of(batch))
 
 
 def resized(batch: Any, size: int, *, limit: int) -> Iterator[tuple[Any, int]]:
@@ -126,7 +113,7 @@ def resized(batch: Any, size: int, *, limit: int) -> Iterator[tuple[Any, int]]:
     """
     for wanted in {1: (2, 3), 2: (3, 2)}.get(size, (size - 1, size)) if limit > 2 else ():
         rows = torch.arange(wanted) % size
-        yield pytree.tree_map_only(torch.Tensor, functools.partial(_rows_of, rows=rows), batch), wanted
+        yield with_tensors(batch, functools.partial(_rows_of, rows=rows)), wanted
 
 
 def _rows_of(tensor: torch.Tensor, *, rows: torch.Tensor) -> torch.Tensor:
@@ -137,22 +124,14 @@ def cut_in_two(batch: Any, size: int) -> Iterator[tuple[Any, int]]:
     """Yield two unequal parts of a batch, with their sizes."""
     first = size // 2 + 1 if size % 2 == 0 else (size + 1) // 2
     for rows in (slice(0, first), slice(first, size)):
-        yield pytree.tree_map_only(torch.Tensor, operator.itemgetter(rows), batch), rows.stop - rows.start
+        yield with_tensors(batch, operator.itemgetter(rows)), rows.stop - rows.start
 
 
-def tensors_held(dataset: MapDataset) -> Sequence[torch.Tensor]:
+def tensors_held(dataset: object) -> Sequence[torch.Tensor]:
     """Return the tensors that a data set holds itself, such as those of a ``TensorDataset``."""
     held = list(vars(dataset).values()) if hasattr(dataset, "__dict__") else []
     inner = [item for value in held if isinstance(value, list | tuple) for item in value[:_FEW]]
     return [value for value in (*held, *inner) if isinstance(value, torch.Tensor)]
-
-
-def tensors_of(batch: Any) -> Sequence[torch.Tensor]:
-    """Return the tensors of a batch, whatever containers they are in."""
-    leaves = batch if type(batch) is list else pytree.tree_leaves(batch)
-    if all(map(torch.is_tensor, leaves)):
-        return leaves
-    return [leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,3 +176,14 @@ class Draws:
             yield
         finally:
             after.restore()
+
+
+@contextmanager
+def without_search() -> Iterator[None]:
+    """Run shapes that will not come again without cuDNN's search for its fastest algorithm, which takes longer."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

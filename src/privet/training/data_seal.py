@@ -12,10 +12,9 @@ import hmac
 import json
 import logging
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,21 +24,13 @@ from torch.utils.data import Subset, TensorDataset
 from privet.durable import STATE_VARIABLE, state_folder, write_durably
 from privet.errors import DataError
 from privet.training.augmentation import Views
+from privet.training.reading import HeldInMemory
 from privet.training.units import OneItemPerPerson
 
 _LOG = logging.getLogger("privet")
 _MAX_BYTES = 4096
 # Numbers digested at once: data on a device come over piece by piece.
 _CHUNK = 1 << 24
-
-
-@runtime_checkable
-class HeldInMemory(Protocol):
-    """A data set that can show all it holds."""
-
-    def held_tensors(self) -> Iterator[Tensor]:
-        """Yield every tensor that its items are taken from, in a fixed order."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

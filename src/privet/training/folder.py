@@ -150,17 +150,11 @@ class RunFolder:
     def checkpoint(self, state: RunState, ledger: Ledger) -> None:
         """Write a checkpoint of the run as it stands."""
         save_checkpoint(
-            self.checkpoint_path,
-            model=state.model,
-            optimizer=state.optimizer,
-            step=state.position,
-            steps_taken=state.steps_taken,
-            head=ledger.head,
-            plan_hash=ledger.plan_hash,
-            clipping=state.clipping.state(),
-            noise=state.noise.state(),
+            self.checkpoint_path, model=state.model, optimizer=state.optimizer,
+            step=state.position, steps_taken=state.steps_taken, head=ledger.head, plan_hash=ledger.plan_hash,
+            clipping=state.clipping.state(), noise=state.noise.state(),
             average={} if state.average is None else state.average.tensors(),
-        )
+        )  # fmt: skip
 
 
 @dataclass(kw_only=True, eq=False)

@@ -13,7 +13,7 @@ from privet import checks
 from privet.errors import ArgumentError
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
-from privet.training.launch.replay import Eager, Launch
+from privet.training.launch.replay import Automatic, Launch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +22,13 @@ class Performance:
 
     Attributes:
         engine: How per-example gradients are computed.
-        launch: How operations are launched: ``CudaGraph`` speeds up small models on a device, for loops that use
-            ``step.accumulate``. One by one by default.
+        launch: How operations are launched. By default recorded and replayed on a device wherever that gives the same,
+            in loops that use ``step.accumulate``.
         physical_batch_size: How many examples go through the model at once.
+        workers: How many processes read the data set, each of them whole physical batches, while the model computes;
+            0 reads in the training process. Data that lie in memory are read there in any case.
+        prefetch: How many physical batches each worker reads ahead.
+        pin_memory: Whether what workers read goes through pinned memory to a CUDA device; without effect elsewhere.
 
     Example:
         >>> import privet as pv
@@ -33,12 +37,18 @@ class Performance:
     """
 
     engine: Engine = field(default_factory=BookKeeping)
-    launch: Launch = field(default_factory=Eager)
+    launch: Launch = field(default_factory=Automatic)
     physical_batch_size: int = 256
+    workers: int = 0
+    prefetch: int = 2
+    pin_memory: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse a batch size below one."""
-        object.__setattr__(self, "physical_batch_size", checks.count("physical_batch_size", self.physical_batch_size))
+        """Refuse sizes below one and numbers of workers below zero."""
+        for name, minimum in (("physical_batch_size", 1), ("workers", 0), ("prefetch", 1)):
+            object.__setattr__(self, name, checks.count(name, getattr(self, name), minimum=minimum))
+        if not isinstance(self.pin_memory, bool):
+            raise ArgumentError(f"pin_memory must be True or False, got {self.pin_memory!r}.")
 
 
 def chosen_performance(

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from privet import checks
 from privet.errors import DataError
@@ -17,11 +16,12 @@ from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.bookkeeping import BookKeeping
 from privet.gradients.engines.engine import Engine
 from privet.gradients.engines.support import check_model
+from privet.isolation.parts import tensors_of, with_tensors
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
 from privet.mechanism.sums import ClippedSum
-from privet.training.batching import tensors_of, with_gradients
+from privet.training.batching import with_gradients
 from privet.training.launch.recording import LossFunction
 from privet.training.trained import trainable_parameters
 
@@ -110,7 +110,7 @@ def _repeated(examples: Any, size: int, available: int) -> Any:
             return tensor
         return tensor[torch.arange(size, device=tensor.device) % available]
 
-    return pytree.tree_map_only(Tensor, chosen, examples)
+    return with_tensors(examples, chosen)
 
 
 @contextmanager

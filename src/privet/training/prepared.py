@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
 import torch
@@ -22,14 +23,17 @@ from privet.mechanism.sums import ClippedSum
 from privet.plan import Plan
 from privet.training.averaging import ExponentialAverage, RunningAverage
 from privet.training.batching import Collate, MapDataset, tensors_held
+from privet.training.drawing import DrawsAhead
 from privet.training.evidence import EvidenceRecorder
 from privet.training.folder import Checkpoints, RunFolder, RunState
 from privet.training.last_iterate import chain_of
 from privet.training.launch.replay import Launcher
+from privet.training.loading import Loader, open_loader
 from privet.training.loop_events import Events, Observer
 from privet.training.performance import Performance
 from privet.training.preflight.preflight import Preflight
 from privet.training.randomness import Streams
+from privet.training.reading import Indices
 from privet.training.summing import Summation
 from privet.training.telemetry import Receiver, Telemetry
 from privet.training.trained import check_optimizer, trainable_parameters
@@ -41,7 +45,9 @@ class PreparedRun:
     """The parts of one run.
 
     Attributes:
-        events, guard, engine, launcher, streams, flat, updates, summation, checkpoints: Exist after ``open``.
+        events, guard, engine, launcher, loader, streams, flat, updates, summation, checkpoints: Exist after ``open``.
+        draw: Draws the batches of the round that begins. Exists after ``open``.
+        rounds_at_hand: How many charged rounds a step begins with, its own among them: those after it are read ahead.
         fixed_rule: The clipping rule of all steps; None if it changes from step to step.
         fixed_units: The units of all steps; None if they change.
     """
@@ -50,7 +56,9 @@ class PreparedRun:
     guard: LoopGuard
     engine: RunningEngine
     launcher: Launcher
+    loader: Loader
     streams: Streams
+    draw: Callable[[], Iterable[Indices]]
     flat: torch.Tensor
     updates: Updates
     summation: Summation
@@ -88,7 +96,7 @@ class PreparedRun:
                 layout=self.layout, num_steps=plan.num_steps, steps_per_epoch=plan.sampling.steps_per_epoch
             )
         noise = plan.noise.start(self.layout, has_mask=not plan.mask.is_whole)
-        if not plan.noise.is_fixed and performance.launch.replays:
+        if not plan.noise.is_fixed and performance.launch.must_replay:
             launch = type(performance.launch).__name__
             raise PlanError(f"{launch} replays fixed units; learned units need Performance(launch=pv.launch.Eager()).")
         self.state = RunState(
@@ -105,7 +113,7 @@ class PreparedRun:
         self.num_steps = plan.num_steps
         ahead = 1 if folder is None else folder.reserve_ahead // plan.sampling.steps_per_round
         # a ledger in memory needs no rounds in advance
-        self.rounds_per_charge = max(1, ahead)
+        self.rounds_per_charge, self.rounds_at_hand = max(1, ahead), 1
         # the plan's own piece decides, since it also takes every guarantee of the plan away
         self.holds_bounds = plan.holds_bounds
         self.round_event = plan.round_event  # raises for a plan without noise, before a ledger exists
@@ -146,13 +154,19 @@ class PreparedRun:
             preflight = Preflight(model, watch)
             self.engine = self._performance.engine.start(model, self.parameters, self.layout, watch)
             self.launcher = self._performance.launch.start(self.engine, self.device)
+            # Workers are started before the run has keys.
+            self.loader = open_loader(self.dataset, self._collate, self.device, self._performance)
             undo.pop_all()
         self.streams = Streams.new(self.device, seed=self._seed)
+        self.draw = functools.partial(self.plan.sampling.round_batches, len(self.dataset), self.streams.sampling)
+        if self.loader.reads_ahead:
+            draws = DrawsAhead(self.draw, self.ledger)
+            self.draw, self.rounds_at_hand = draws.round, 2
+            self.loader.read_also(draws.upcoming)
         self._attach()
         self.events = Events.of(self._observers(watch, preflight))
         self.summation = Summation(
-            dataset=self.dataset,
-            collate=self._collate,
+            loader=self.loader,
             device=self.device,
             engine=self.engine,
             launcher=self.launcher,
@@ -164,6 +178,12 @@ class PreparedRun:
             physical_batch_size=self._performance.physical_batch_size,
         )
         self._is_open = True
+
+    def close(self) -> None:
+        """Leave the model and its optimizer, and end the workers."""
+        self.engine.close()
+        self.guard.close()
+        self.loader.close()
 
     def _attach(self) -> None:
         """Make room for the sum and the gradients."""

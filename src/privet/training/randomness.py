@@ -12,7 +12,7 @@ import secrets
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -235,6 +235,13 @@ class Streams:
             noise=source,
             seed=seed,
             process=os.getpid(),
+        )
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be sent to another process or written anywhere: keys exist in one memory only."""
+        raise LoopError(
+            "The random streams of a session do not leave for another process. Keep the session out of the data set "
+            "and the collate function."
         )
 
     def check_process(self) -> None:

@@ -36,12 +36,12 @@ class Noisy(Generic[Covariant]):
     """A value after its noise.
 
     Attributes:
-        value: The value that may leave, once ``done`` has been compared with the charge.
-        done: The noise and the bound that were really used.
+        value: The value that may leave, once ``executed`` has been compared with the charge.
+        executed: The noise and the bound that were really used.
     """
 
     value: Covariant
-    done: ExecutedRound
+    executed: ExecutedRound
 
 
 class Summed(Protocol[Covariant]):
@@ -72,9 +72,9 @@ def _in_order(ledger: Ledger, event: DpEvent, *, charge: int, uses: int) -> Gene
             ledger.void(_reason(error))
         raise
     for _ in range(uses):
-        ledger.check(noisy.done)
+        ledger.check(noisy.executed)
     if not uses:
-        ledger.check_within(noisy.done)
+        ledger.check_within(noisy.executed)
     return noisy
 
 
@@ -167,8 +167,8 @@ class GradientSum:
 
     def add_noise(self) -> Noisy[PrivateSum]:
         private = self.noise.add(self.clipped, self.source)
-        done = executed_step(private, clipping=self.clipping, sampling=self.sampling, source=self.source)
-        return Noisy(value=private, done=done)
+        executed = executed_step(private, clipping=self.clipping, sampling=self.sampling, source=self.source)
+        return Noisy(value=private, executed=executed)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -209,4 +209,4 @@ class BoundedTensors:
         ]
         weighted = [(draw, part.weight) for draw, part in zip(drawn, self.parts, strict=True)]
         values = tuple(part.values for part in self.parts)
-        return Noisy(value=values, done=executed_gaussian(weighted, bound=self.bound))
+        return Noisy(value=values, executed=executed_gaussian(weighted, bound=self.bound))

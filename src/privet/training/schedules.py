@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from torch.optim import Optimizer
@@ -34,35 +35,29 @@ class LinearDecay:
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse shares out of range."""
-        _check(self)
+        checks.fields(self, partial(checks.probability, allow_zero=True), "warm_up")
+        checks.fields(self, partial(checks.probability, allow_zero=True, allow_one=True), "final")
 
     def factor(self, progress: float) -> float:
-        """Return the factor."""
-        rising, left = _course(progress, self.warm_up)
-        return rising * (self.final + (1 - self.final) * left)
+        is_rising = progress < self.warm_up
+        rising = progress / self.warm_up if is_rising else 1.0
+        left = 1.0 if is_rising else (1 - progress) / (1 - self.warm_up)
+        return rising * (self.final + (1 - self.final) * self._height(left))
+
+    def _height(self, left: float) -> float:
+        """Return the height of the curve from 1 to 0 when this share of the fall is left."""
+        return left
 
 
 @dataclass(frozen=True, kw_only=True)
-class CosineDecay:
+class CosineDecay(LinearDecay):
     """Rise from zero during the warm-up, then fall along half a cosine to ``final`` (Loshchilov and Hutter 2017).
 
-    Attributes:
-        warm_up: Share of the run that is spent rising.
-        final: Factor at the end of the run.
+    The attributes are those of :class:`LinearDecay`.
     """
 
-    warm_up: float = 0.0
-    final: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse shares out of range."""
-        _check(self)
-
-    def factor(self, progress: float) -> float:
-        """Return the factor."""
-        rising, left = _course(progress, self.warm_up)
-        return rising * (self.final + (1 - self.final) * (1 - math.cos(math.pi * left)) / 2)
+    def _height(self, left: float) -> float:
+        return (1 - math.cos(math.pi * left)) / 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,25 +73,11 @@ class StepDecay:
     factor_per_drop: float = 0.1
 
     def __post_init__(self) -> None:
-        """Refuse shares and factors out of range."""
         object.__setattr__(self, "drops", tuple(checks.probability("drops", share) for share in self.drops))
-        object.__setattr__(self, "factor_per_drop", checks.positive("factor_per_drop", self.factor_per_drop))
+        checks.fields(self, checks.positive, "factor_per_drop")
 
     def factor(self, progress: float) -> float:
-        """Return the factor."""
         return self.factor_per_drop ** sum(progress >= share for share in self.drops)
-
-
-def _check(schedule: LinearDecay | CosineDecay) -> None:
-    object.__setattr__(schedule, "warm_up", checks.probability("warm_up", schedule.warm_up, allow_zero=True))
-    object.__setattr__(schedule, "final", checks.probability("final", schedule.final, allow_zero=True, allow_one=True))
-
-
-def _course(progress: float, warm_up: float) -> tuple[float, float]:
-    """Return how far the warm-up is, and which share of the rest is left; both in [0, 1]."""
-    if progress < warm_up:
-        return progress / warm_up, 1.0
-    return 1.0, (1 - progress) / (1 - warm_up)
 
 
 class LearningRate:

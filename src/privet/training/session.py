@@ -77,24 +77,24 @@ class Session:
                 f"Step {self._open_step.index} is still open. Finish it with step.update() before asking for more "
                 "steps; one walk over session.steps() at a time."
             )
-        run, events, sampling, num_rounds = self._run, self._events, self.plan.sampling, self.plan.num_rounds
-        per_round = sampling.steps_per_round
+        run, events, num_rounds = self._run, self._events, self.plan.num_rounds
+        per_round = self.plan.sampling.steps_per_round
         for notify in events.walk_begins:
             notify()
-        done = self.ledger.charged_rounds - self.ledger.available
-        ahead = 0 if first is None else checks.count("first", first, minimum=0) - done * per_round
-        while done < num_rounds:
-            # Charge the round, unless one charged in advance is left; its row is durable before any example is read.
-            charge = 0 if self.ledger.available else min(run.rounds_per_charge, num_rounds - done)
-            release: ChargedRelease[Update] = ChargedRelease(self.ledger, run.round_event, charge=charge)
-            # Draw the round's batches.
-            batches = sampling.round_batches(len(run.dataset), run.streams.sampling)
+        rounds_used = self.ledger.charged_rounds - self.ledger.available
+        ahead = 0 if first is None else checks.count("first", first, minimum=0) - rounds_used * per_round
+        while rounds_used < num_rounds:
+            # If too few charged rounds are left, charge more. The row is durable before any example is read.
+            at_hand, left = self.ledger.available, num_rounds - rounds_used
+            wanted = min(run.rounds_at_hand, left) - at_hand
+            unpaid = min(max(run.rounds_per_charge, wanted), left - at_hand) if wanted > 0 else 0
+            release: ChargedRelease[Update] = ChargedRelease(self.ledger, run.round_event, charge=unpaid)
             for notify in events.round_begins:
                 notify()
-            for place, indices in enumerate(batches):
-                if place:  # a further step of the round that was charged
+            for place, indices in enumerate(run.draw()):  # draw the round's batches
+                if place:  # a further step of the same round, which is charged already
                     release = ChargedRelease(self.ledger, run.round_event, charge=0, uses=0)
-                index = ahead + done * per_round + place
+                index = ahead + rounds_used * per_round + place
                 self._open_step = step = Step(run, indices, index=index, release=release)
                 yield step  # the user's loop clips, sums and updates
                 if not step.is_done:
@@ -109,7 +109,7 @@ class Session:
                         notify()
                 for notify_of in events.step_ends:
                     notify_of(step.index + 1)
-            done += 1
+            rounds_used += 1
         for notify in events.walk_ends:
             notify()
 
@@ -118,8 +118,7 @@ class Session:
     ) -> None:
         """Give everything back, verify what ran against the plan, and close the ledger."""
         run, unfinished = self._run, self._open_step
-        run.engine.close()
-        run.guard.close()
+        run.close()
         self._is_open, self._open_step = False, None
         try:
             changed = run.guard.last_look()
@@ -268,7 +267,7 @@ class Step:
             notify(self._clipped, run.plan.noise)
         # Add the noise to the clipped sum, once, and compare noise and bound with what was charged.
         noisy = self._release.add_noise_and_compare(run.awaiting_noise(self._clipped))
-        self.is_done, self._executed = True, noisy.done
+        self.is_done, self._executed = True, noisy.executed
         # Update the model: p.grad = noisy sum / expected batch size, then optimizer.step().
         is_saved = run.checkpoints is not None and run.checkpoints.is_due(self.index + 1)
         with run.guard.updating(is_kept=is_saved or self.index + 1 >= run.num_steps):
@@ -284,9 +283,9 @@ class Step:
         return self.is_done or not self._batch.is_begun
 
     @property
-    def done(self) -> ExecutedRound:
+    def executed(self) -> ExecutedRound:
         if self._executed is None:
-            raise LoopError("A step can tell what it did after step.update().")
+            raise LoopError("step.executed exists after step.update().")
         return self._executed
 
     def close(self, reason: VoidReason | None = None) -> None:

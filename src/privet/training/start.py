@@ -34,6 +34,7 @@ def privatize(
     folder: str | Path | RunFolder | None = None,
     checkpoint_every: int | None = None,
     collate: Collate | None = None,
+    collate_fn: Collate | None = None,
     telemetry: Receiver | None = None,
     averaging: ExponentialAverage | None = None,
     waive: Sequence[Waiver] = (),
@@ -53,12 +54,13 @@ def privatize(
         dataset: A map-style data set; one item is one unit of privacy: one record, or what the data set states, for
             instance :class:`~privet.training.units.OneItemPerPerson`. Its length changes no constant of the plan.
         plan: The accounted plan.
-        performance: How a step is computed: engine, launch, physical batch size.
+        performance: How a step is computed: engine, launch, physical batch size, workers that read the data.
         folder: Where to keep the ledger and checkpoints; a folder that has them is resumed. None keeps the ledger in
             memory and writes nothing.
         checkpoint_every: Steps between checkpoints, when there is a folder; a tenth of the run, at most 100, by
             default. Steps after the last checkpoint are lost to a crash, and paid for.
         collate: Turns a list of items into a batch; torch's default otherwise.
+        collate_fn: The same, by the name that torch's ``DataLoader`` has for it.
         telemetry: Receives exact losses, clipped shares and batch sizes. They are not private.
         averaging: Keeps a moving average of the weights beside them, for ``session.averaged()``.
         waive: Checks that you answer for where they cannot be held; they stand in the guarantee.
@@ -76,6 +78,8 @@ def privatize(
             f"telemetry must be a function that takes the figures of each step, got {telemetry!r}. For instance "
             "telemetry=print; what it receives is not private."
         )
+    if collate is not None and collate_fn is not None:
+        raise ArgumentError("privatize() got collate= and collate_fn=, which are two names of one argument. Give one.")
     run = PreparedRun(
         model=model,
         optimizer=optimizer,
@@ -83,7 +87,7 @@ def privatize(
         plan=plan,
         performance=chosen_performance("privatize", performance, former, stacklevel=3),
         folder=_run_folder(folder, checkpoint_every, plan),
-        collate=collate,
+        collate=collate or collate_fn,
         telemetry=telemetry,
         averaging=averaging,
         waive=waive,

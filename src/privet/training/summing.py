@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -16,26 +17,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privet.errors import LoopError
+from privet.errors import LoopError, UnsupportedModel
 from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.engines.engine import NewProgram, RunningEngine, Spoiled
+from privet.isolation.parts import tensors_of
 from privet.isolation.watch import Family, Watch
 from privet.mechanism.clipping import ClippingRule, ClippingRun
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import (
     SMALLEST_CUT,
-    Collate,
     Draws,
-    MapDataset,
     cut_in_two,
-    fetch,
     has_rows,
     resized,
     split,
-    tensors_of,
     with_gradients,
+    without_search,
 )
-from privet.training.launch.replay import Launcher, NotFinite
+from privet.training.launch.memory import NotFinite
+from privet.training.launch.replay import Launcher
+from privet.training.loading import Loader
 from privet.training.loop_events import Events, LossFunction
 from privet.training.preflight.preflight import Preflight
 
@@ -45,8 +46,7 @@ class Summation:
     """How the sums of one run are formed.
 
     Attributes:
-        dataset: The examples.
-        collate: Turns a list of items into a batch; torch's default if None.
+        loader: Brings the examples to the device.
         device: Where the model is.
         engine: Computes, clips and adds per-example gradients.
         launcher: Replays physical batches that were recorded.
@@ -60,8 +60,7 @@ class Summation:
             Otherwise it is run once more on a probe, and the sum does not depend on which programs are new.
     """
 
-    dataset: MapDataset
-    collate: Collate | None
+    loader: Loader
     device: torch.device
     engine: RunningEngine
     launcher: Launcher
@@ -113,6 +112,8 @@ class LogicalBatch:
         self._how, self._indices, self._rule, self._clipped, self._index = how, indices, rule, clipped, index
         self._steps_taken = steps_taken
         self._stage, self._awaits_losses, self._is_probe = _Stage.FRESH, False, False
+        self._can_repeat = False  # whether the sum may start over, because the loss function is known
+        self._is_cut = False  # whether physical batches are cut in two, to be compared
         how.watch.step = index
 
     def __len__(self) -> int:
@@ -164,7 +165,8 @@ class LogicalBatch:
                 if loss_function is not None and not is_probe:
                     limit = how.physical_batch_size
                     how.preflight.before(batch, loss_function, step=self._steps_taken, size=size, limit=limit)
-                    if how.launcher.replays and self._was_replayed(batch, size, loss_function):
+                    may_replay = how.launcher.replays and not self._is_cut
+                    if may_replay and self._was_replayed(batch, size, loss_function):
                         continue
                 leaves: Sequence[Tensor] = ()
                 if how.engine.wants_input_gradients:
@@ -196,29 +198,32 @@ class LogicalBatch:
         """
         how, watch = self._how, self._how.watch
         limit = how.physical_batch_size
+        if how.loader.reads_ahead:
+            how.loader.begin(self._indices, limit)
         for part in split(self._indices, limit):
-            batch = fetch(how.dataset, part, how.collate, how.device)
+            batch = how.loader.fetch(part)
             is_first = len(part) == 1 and watch.has_met_none
             pieces: Iterable[tuple[Any, int]] = [(batch, len(part))]
             is_cut = watch.wants_two_sizes and how.cuts and len(part) >= SMALLEST_CUT
-            if is_cut and has_rows(batch, len(part)):
+            self._is_cut = is_cut and has_rows(batch, len(part))
+            if self._is_cut:
                 pieces = cut_in_two(batch, len(part))
             waiting: dict[Family, tuple[Any, int, Draws]] = {}
             for rows, size in pieces:
                 draws = Draws.now(how.device)
-                with watch.running():
+                with watch.running(), without_search() if self._is_cut else nullcontext():
                     yield rows, size, False
                 if watch.latest is not None and not watch.latest.is_compared and has_rows(rows, size):
                     waiting[watch.latest] = (rows, size, draws)
             for family, (rows, size, draws) in waiting.items():
                 for repeated, wanted in resized(rows, size, limit=limit):
                     if not family.is_compared:
-                        with watch.probing(family), draws.again():
+                        with watch.probing(family), draws.again(), without_search():
                             yield repeated, wanted, True
             # the program for one example says nothing of those for several
             if is_first and has_rows(batch, 1):
                 for repeated, wanted in resized(batch, 1, limit=limit):
-                    with draws.again():
+                    with draws.again(), without_search():
                         yield repeated, wanted, True
 
     def add_clipped(self, losses: Tensor) -> None:
@@ -236,8 +241,20 @@ class LogicalBatch:
             aside = replace(self._clipped, flat=torch.zeros_like(self._clipped.flat), squares=None)
             how.engine.add_clipped(losses, self._rule, aside)
         else:
-            self._note(losses, how.engine.add_clipped(losses, self._rule, self._clipped))
+            self._note(losses, self._added(losses))
         self._awaits_losses = False
+
+    def _added(self, losses: Tensor) -> Tensor:
+        try:
+            return self._how.engine.add_clipped(losses, self._rule, self._clipped)
+        except Spoiled as error:
+            if self._can_repeat:
+                raise
+            raise UnsupportedModel(
+                "A gradient of this physical batch is not finite. The program's gradients need a backward pass for each "
+                "example, in which such an example would spoil the others. Write step.accumulate(losses) instead of a "
+                "loop over step.microbatches(): it takes examples one at a time where that is needed."
+            ) from error
 
     def _note(self, losses: Tensor, norms: Tensor) -> None:
         if self._how.learns:
@@ -254,7 +271,7 @@ class LogicalBatch:
         how = self._how
         self._begin(loss_function, "step.accumulate() must be the only pass over the step's examples.")
         replayed: LossFunction | None = loss_function
-        usual, is_spoiled = how.physical_batch_size, False
+        usual, is_spoiled, self._can_repeat = how.physical_batch_size, False, True
         while True:
             try:
                 for batch in self._physical_batches(replayed, can_repeat=True):

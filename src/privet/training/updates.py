@@ -150,8 +150,10 @@ class StepSum:
 
     def add_noise(self) -> Noisy[Update]:
         update = self.updates.add_noise(self.noise, self.clipped)
-        done = executed_step(update.private, clipping=self.clipping, sampling=self.sampling, source=self.updates.source)
-        return Noisy(value=update, done=done)
+        executed = executed_step(
+            update.private, clipping=self.clipping, sampling=self.sampling, source=self.updates.source
+        )
+        return Noisy(value=update, executed=executed)
 
 
 @dataclass(kw_only=True, eq=False)

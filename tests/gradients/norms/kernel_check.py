@@ -65,6 +65,7 @@ def main() -> None:
             close(into, torch.tensordot(weights.double(), truth, dims=1))
     check_affine()
     check_scaling()
+    check_clearing()
     print("all kernels agree")
 
 
@@ -98,6 +99,18 @@ def check_scaling() -> None:
                 # the interpreter cuts where devices round
                 allowed = product.abs() * torch.finfo(into).eps + torch.finfo(into).tiny
                 assert bool(((found.double() - product).abs() <= allowed).all()), f"{shape}, {dtype} to {into}"
+
+
+def check_clearing() -> None:
+    """Marked rows become zero, whatever is in them; the others stay as they are."""
+    for shape in ((3, 5), (4, 7, 300), (5, 3, 50, 50)):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            rows = torch.randn(shape, device=DEVICE).to(dtype)
+            marked = torch.arange(shape[0], device=DEVICE) % 2 == 0
+            rows[0] = torch.nan
+            wanted = torch.where(marked.view(-1, *[1] * (rows.dim() - 1)), 0.0, rows)
+            kernels.clear_rows(rows, marked)
+            assert torch.equal(rows, wanted), f"{shape}, {dtype}"
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ MIXING_PROGRAMS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], 
     "losses divided by their number": (
         lambda: nn.Linear(6, 3),
         lambda model: lambda inputs, labels: cross_entropy(model)(inputs, labels) / len(inputs),
-        "how many examples",
+        "number of examples in its batch",
     ),
     "routing by rank within the batch": (
         lambda: named(lambda x: x * (x[:, :1] > x[:, :1].median()).float()),

@@ -153,8 +153,13 @@ def by_a_buffer(model: Net) -> None:
 
 
 def by_swapped_tensors(model: Net) -> None:
-    # not a frozen parameter: torch refuses to swap a tensor that something refers to weakly
     torch.utils.swap_tensors(model.last.bias, nn.Parameter(torch.ones_like(model.last.bias)))
+
+
+def by_swapped_frozen_tensors(model: Net) -> None:
+    weight = nn.Parameter(torch.ones_like(model.frozen.weight), requires_grad=False)
+    torch.utils.swap_tensors(model.frozen.weight, weight)
+    torch.utils.swap_tensors(model.scale, torch.full_like(model.scale, 2.0))
 
 
 WAYS = [
@@ -178,6 +183,7 @@ WAYS = [
     by_a_frozen_weight,
     by_a_buffer,
     by_swapped_tensors,
+    by_swapped_frozen_tensors,
 ]
 each_way = pytest.mark.parametrize("change", WAYS, ids=lambda way: way.__name__)
 

@@ -32,7 +32,6 @@ from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
 from privet.runs.building import on_device
 from privet.training.classifier import fit_privately
-from privet.training.launch.replay import fastest_for
 from privet.training.performance import Performance
 from privet.training.predictions import Predictions, predict
 from privet.vocabulary import Adjacency, Unit
@@ -156,7 +155,7 @@ def _trained(
         settings.plan(clipping, size),
         _losses,
         # Poisson batches rarely exceed their mean by a quarter, so that a step is one pass
-        performance=Performance(physical_batch_size=settings.batch_size * 5 // 4, launch=fastest_for(device)),
+        performance=Performance(physical_batch_size=settings.batch_size * 5 // 4),
         seed=seed,
     )
     return model, found.epsilon

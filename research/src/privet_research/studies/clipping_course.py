@@ -23,7 +23,6 @@ from privet.effects.confidence import reliability
 from privet.mechanism.clipping import Clipping, KeepOrDrop, Threshold
 from privet.mechanism.grouping import Grouping, OneGroup, PerParameter
 from privet.runs.building import on_device
-from privet.training.launch.replay import fastest_for
 from privet.training.performance import Performance
 from privet.training.predictions import predict
 from privet.training.start import privatize
@@ -211,7 +210,7 @@ def _private_course(
         train,
         plan,
         # Poisson batches rarely exceed their mean by a quarter, so that a step is one pass
-        performance=Performance(physical_batch_size=settings.clipping.batch_size * 5 // 4, launch=fastest_for(device)),
+        performance=Performance(physical_batch_size=settings.clipping.batch_size * 5 // 4),
         seed=seed,
     )
     with session:

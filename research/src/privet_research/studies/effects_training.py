@@ -18,7 +18,6 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
 from privet.training.classifier import fit_privately
-from privet.training.launch.replay import fastest_for
 from privet.training.performance import Performance
 from privet.training.predictions import predict
 from privet.training.schedules import LinearDecay
@@ -89,7 +88,7 @@ def train_arm(
         plan,
         _losses,
         # Poisson batches rarely exceed their mean by this much, so that a step is one pass
-        performance=Performance(physical_batch_size=math.ceil(1.25 * training.batch_size), launch=fastest_for(device)),
+        performance=Performance(physical_batch_size=math.ceil(1.25 * training.batch_size)),
         schedule=LinearDecay(final=training.final_rate),
         seed=seed,
     )

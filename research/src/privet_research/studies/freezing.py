@@ -32,7 +32,6 @@ from privet.models.convolutional import lenet5
 from privet.plan import Plan
 from privet.runs.building import on_device
 from privet.training.classifier import fit_privately
-from privet.training.launch.replay import fastest_for
 from privet.training.performance import Performance
 from privet.training.predictions import predict
 from privet_research.studies.effects_training import ArmTraining, with_best_rate
@@ -117,7 +116,6 @@ def train_in_stages(
             _losses,
             performance=Performance(
                 physical_batch_size=math.ceil(1.25 * sampling.expected_batch_size),
-                launch=fastest_for(next(model.parameters()).device),
             ),
             seed=seed * stages.num_stages + stage,
         )

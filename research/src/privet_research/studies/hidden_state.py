@@ -38,7 +38,6 @@ from privet.plan import Plan
 from privet.runs.building import losses_of, on_device
 from privet.runs.model_measures import measure_model
 from privet.training.last_iterate import ProvenLoss
-from privet.training.launch.replay import fastest_for
 from privet.training.performance import Performance
 from privet.training.start import privatize
 from privet.vocabulary import Adjacency, Unit
@@ -232,7 +231,6 @@ def _descend(model: nn.Module, plan: Plan, split: Split, *, rate: float, ridge: 
         # Poisson batches rarely exceed their mean by this much, so that a step is one pass
         performance=Performance(
             physical_batch_size=math.ceil(1.25 * plan.sampling.expected_batch_size),
-            launch=fastest_for(next(model.parameters()).device),
         ),
         seed=seed,
     )

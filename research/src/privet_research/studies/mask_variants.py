@@ -27,7 +27,6 @@ from privet.mechanism.masking import Mask, NoMask, RandomMask
 from privet.mechanism.sampling import Sampling
 from privet.plan import Plan
 from privet.training.classifier import fit_privately
-from privet.training.launch.replay import fastest_for
 from privet.training.performance import Performance
 from privet.training.predictions import predict
 from privet.vocabulary import Adjacency
@@ -106,7 +105,7 @@ def _trained(
         torch.manual_seed(seed)
         model = setting.build().to(device)
     optimizer = SGD(model.parameters(), lr=learning_rate)
-    performance = Performance(physical_batch_size=setting.physical_batch_size, launch=fastest_for(device))
+    performance = Performance(physical_batch_size=setting.physical_batch_size)
     spent = fit_privately(model, optimizer, train, plan, _losses, performance=performance, seed=seed)
     found = predict(model, test.features, test.labels)
     return {

@@ -38,7 +38,6 @@ from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
 from privet.runs.building import on_device
 from privet.training.classifier import fit_privately
-from privet.training.launch.replay import fastest_for
 from privet.training.performance import Performance
 from privet.training.private_statistics.normalisation import PrivateNormalisation
 from privet.training.schedules import LinearDecay, Schedule
@@ -289,7 +288,7 @@ def _trained(
         train,
         plan,
         _losses,
-        performance=Performance(physical_batch_size=settings.physical_batch_size, launch=fastest_for(device)),
+        performance=Performance(physical_batch_size=settings.physical_batch_size),
         schedule=arm.schedule,
         seed=seed,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Self
 
 from privet.accounting.ledger.changes import MAX_REASON
@@ -15,26 +15,32 @@ def _checked(words: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Reasoned:
-    """A row about one thing that has no rule.
-
-    Attributes:
-        reason: An operation and the line that asked for it. It names the program, not the data.
-    """
+class _Worded:
+    """A row that holds words only."""
 
     kind: ClassVar[str]
-    reason: str
 
     def __post_init__(self) -> None:
-        """Refuse words that are not there, too long, or not printable."""
-        _checked(self.reason)
+        for words in vars(self).values():
+            _checked(words)
 
     def body(self) -> dict[str, Any]:
-        return {"reason": self.reason}
+        return asdict(self)
 
     @classmethod
     def read(cls, body: dict[str, Any]) -> Self:
-        return cls(reason=body["reason"])
+        return cls(**{field.name: body[field.name] for field in fields(cls)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reasoned(_Worded):
+    """A row about an operation without a rule.
+
+    Attributes:
+        reason: The operation, and the line of the program that called it. It contains no data.
+    """
+
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,29 +52,18 @@ class Tried(_Reasoned):
 
 @dataclass(frozen=True, kw_only=True)
 class Settled(_Reasoned):
-    """What was tried only was proven later."""
+    """A program that was only tried before has been proven."""
 
     kind: ClassVar[str] = "settled"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vouched:
-    """A check could not be held, and the user answers for it.
+class Vouched(_Worded):
+    """A check could not be made, and the user vouches for its result.
 
     Attributes:
-        assumption: Which check, and the user's own words.
+        assumption: The check, and the user's own words.
     """
 
     kind: ClassVar[str] = "vouched"
     assumption: str
-
-    def __post_init__(self) -> None:
-        """Refuse words that are not there, too long, or not printable."""
-        _checked(self.assumption)
-
-    def body(self) -> dict[str, Any]:
-        return {"assumption": self.assumption}
-
-    @classmethod
-    def read(cls, body: dict[str, Any]) -> Vouched:
-        return cls(assumption=body["assumption"])

@@ -67,8 +67,8 @@ def parse_strict(text: bytes) -> Any:
     try:
         return json.loads(
             text.decode("ascii"),
-            object_pairs_hook=_unique_keys,
-            parse_constant=_no_constant,
+            object_pairs_hook=unique_keys,
+            parse_constant=no_constant,
             parse_int=_small_int,
             parse_float=_finite_float,
         )
@@ -76,14 +76,16 @@ def parse_strict(text: bytes) -> Any:
         raise ValueError("the JSON is nested too deeply") from None
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> Json:
+def unique_keys(pairs: list[tuple[str, Any]]) -> Json:
+    """Return a JSON object; refuse one that gives a key twice."""
     result = dict(pairs)
     if len(result) != len(pairs):
         raise ValueError("a key occurs twice in one JSON object")
     return result
 
 
-def _no_constant(word: str) -> Any:
+def no_constant(word: str) -> Any:
+    """Refuse NaN and infinities."""
     raise ValueError(f"{word} is not JSON")
 
 
@@ -149,12 +151,14 @@ class CodedEvent:
 
 
 class Entry(Protocol):
-    """What one row says."""
+    """What one row says.
+
+    Attributes:
+        kind: The word for this kind of row.
+    """
 
     @property
-    def kind(self) -> str:
-        """The word for this kind of row."""
-        ...
+    def kind(self) -> str: ...
 
     def body(self) -> Json:
         """Return the JSON form."""

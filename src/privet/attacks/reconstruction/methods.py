@@ -123,16 +123,15 @@ class InvertingGradients:
     chunk_size: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("num_steps", "num_restarts"):
-            object.__setattr__(self, name, checks.count(name, getattr(self, name)))
-        object.__setattr__(self, "learning_rate", checks.positive("learning_rate", self.learning_rate))
-        object.__setattr__(self, "total_variation", checks.non_negative("total_variation", self.total_variation))
+        checks.fields(self, checks.count, "num_steps", "num_restarts")
+        checks.fields(self, checks.positive, "learning_rate")
+        checks.fields(self, checks.non_negative, "total_variation")
         if not checks.number("low", self.low) < checks.number("high", self.high):
             raise ArgumentError(
                 f"Pixels lie between low and high, so low must be below high; got {self.low!r} and {self.high!r}."
             )
         if self.chunk_size is not None:
-            object.__setattr__(self, "chunk_size", checks.count("chunk_size", self.chunk_size))
+            checks.fields(self, checks.count, "chunk_size")
 
     def attack(
         self,

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from functools import partial
+from typing import Annotated, Any, Self
 
 from scipy.special import stdtrit
 
 from privet import checks
 from privet.errors import ArgumentError
-
-_MEASURES = ("mse", "psnr", "ssim")
+from privet.records import Count, read_record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +33,6 @@ class Mean:
         half = float(stdtrit(len(values) - 1, 0.975)) * statistics.stdev(values) / math.sqrt(len(values))
         return cls(value=mean, low=mean - half, high=mean + half)
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{name: checks.number(name, data[name]) for name in ("value", "low", "high")})
-
 
 @dataclass(frozen=True, kw_only=True)
 class RebuiltFigures:
@@ -54,10 +50,6 @@ class RebuiltFigures:
     psnr: Mean
     ssim: Mean
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        return cls(name=str(data["name"]), **{name: Mean.from_dict(data[name]) for name in _MEASURES})
-
 
 @dataclass(frozen=True, kw_only=True)
 class RebuiltReport:
@@ -71,10 +63,10 @@ class RebuiltReport:
         rows: The control first, the released gradients last.
     """
 
-    num_images: int
-    num_steps: int
-    mask_rate: float
-    noise_std: float | None
+    num_images: Count
+    num_steps: Count
+    mask_rate: Annotated[float, partial(checks.probability, allow_zero=True)]
+    noise_std: Annotated[float, checks.positive] | None
     rows: tuple[RebuiltFigures, ...]
 
     @property
@@ -87,16 +79,7 @@ class RebuiltReport:
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        with checks.reading("a report of rebuilt pictures"):
-            noise_std = data["noise_std"]
-            rows = tuple(RebuiltFigures.from_dict(row) for row in data["rows"])
-            found = cls(
-                num_images=checks.count("num_images", data["num_images"]),
-                num_steps=checks.count("num_steps", data["num_steps"]),
-                mask_rate=checks.probability("mask_rate", data["mask_rate"], allow_zero=True),
-                noise_std=None if noise_std is None else checks.positive("noise_std", noise_std),
-                rows=rows,
-            )
+        found = read_record(cls, data, what="a report of rebuilt pictures")
         if not found.rows:
             raise ArgumentError("A report of rebuilt pictures needs at least one row.")
         return found

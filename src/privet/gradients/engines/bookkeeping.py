@@ -203,7 +203,8 @@ class RunningBookKeeping:
         else:
             take_one_by_one(losses, self.parameters, clipper, asks=present is None)
         with torch.no_grad():
-            return Present(clipper.finish(rule), clipper.needs_check or not prepared.is_by_rules)
+            norms = clipper.finish(rule)
+            return Present(norms, clipper.needs_check or not prepared.is_by_rules, is_known=True)
 
     def _add_examined(
         self, losses: Tensor, recording: Recording, proof: Proof, rule: ClippingRule, into: ClippedSum,
@@ -267,12 +268,13 @@ class RunningBookKeeping:
             norms = clipper.finish(rule)
             if trial is not None:
                 runs_user_code = bool(recording.follower.has_hooks or recording.follower.nodes)
-                self._check_sums(trial, norms, clipper, into, is_linear=not runs_user_code)
+                self._check_sums(trial, norms, clipper, into, present, is_linear=not runs_user_code)
                 self._remember(trial, recording, remembered)
             elif proof.known is not None and recording.follower.tracer is None:
                 prepared.measured, prepared.revision = clipper.measured, self.planner.revision
                 proof.known.prepared = prepared
-            return Present(norms, clipper.needs_check or not prepared.is_by_rules)
+            needs_check = clipper.needs_check or not prepared.is_by_rules
+            return Present(norms, needs_check, is_known=proof.known is not None)
 
     def _collect(
         self, losses: Tensor, recording: Recording, prepared: Prepared, clipper: Clipper, *, keep_graph: bool = False
@@ -346,13 +348,17 @@ class RunningBookKeeping:
             self._axes[signature] = trial.axes
             self._programs.add(signature[0])
 
-    def _check_sums(self, trial: Trial, norms: Tensor, clipper: Clipper, into: ClippedSum, *, is_linear: bool) -> None:
+    def _check_sums(
+        self, trial: Trial, norms: Tensor, clipper: Clipper, into: ClippedSum, present: Tensor | None, *,
+        is_linear: bool,
+    ) -> None:  # fmt: skip
         """Compare with autograd, with all examples clipped: rounding of a huge one would hide the others.
 
         User code in the backward pass may treat a scaled gradient differently (clamp it, say), so such programs are
         compared on the unscaled losses.
         """
         sound = norms.isfinite().all(1) & trial.losses.detach().isfinite()
+        sound = sound if present is None else sound & present  # the clipper has taken out the padding
         factors = clipper.factors.amin(1)
         weights = (factors if is_linear else torch.ones_like(factors)).masked_fill(~sound, 0)
         lengths = torch.linalg.vector_norm(norms, dim=1).masked_fill(~sound, 0)

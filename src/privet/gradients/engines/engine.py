@@ -22,7 +22,7 @@ from privet.gradients.capture.recorded import is_batch
 from privet.gradients.engines.holding import held_factors
 from privet.gradients.forms.axis_squares import add_axis_squares
 from privet.gradients.forms.masked import SomeRows, keep_coordinates, keep_rows
-from privet.gradients.forms.per_example import Explicit, PerExample, num_elements, zero_rows
+from privet.gradients.forms.per_example import Explicit, PerExample, clears_in_place, num_elements, zero_rows
 from privet.gradients.forms.rescaling import rescaled
 from privet.gradients.norms.planner import Choice, Planner
 from privet.gradients.norms.strategies import Squares, square_sums, total_of
@@ -87,10 +87,15 @@ class NotTried(LoopError):
 
 
 class Present(NamedTuple):
-    """What :meth:`ReplayableEngine.add_present` returns. The norms are private."""
+    """What :meth:`ReplayableEngine.add_present` returns. The norms are private.
+
+    Attributes:
+        is_known: Whether the program was recognised: its calls of torch show everything that it does.
+    """
 
     norms: Tensor
     needs_check: bool
+    is_known: bool = False
 
 
 @runtime_checkable
@@ -282,7 +287,8 @@ class Clipper:
             factors = rule.factors(norms)
         self.factors = factors
         if self._present is not None:
-            self.needs_check = sum(map(num_elements, self._kept.values())) > self._SELECTED
+            is_cheap = clears_in_place(norms)
+            self.needs_check = not is_cheap and sum(map(num_elements, self._kept.values())) > self._SELECTED
         bad = self._bad(norms)
         if bad is not None:
             factors = factors.masked_fill(bad.unsqueeze(1), 0)

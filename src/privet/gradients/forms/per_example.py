@@ -56,9 +56,31 @@ class PerExample(Protocol):
         ...
 
 
-def zero_rows(tensor: Tensor, bad: Tensor) -> Tensor:
-    """Return the tensor with marked rows replaced by zero, in one pass: ``masked_fill`` would copy first."""
+def zero_rows(tensor: Tensor, bad: Tensor, *, is_gradient: bool = True) -> Tensor:
+    """Return the tensor with marked rows replaced by zero, in one pass: ``masked_fill`` would copy first.
+
+    Inside a recording nobody else reads gradients and results of the program, so large ones are changed in place.
+    """
+    is_own = is_gradient or _is_made_by_program(tensor)
+    if tensor.numel() >= _MANY and clears_in_place(tensor) and is_own and _has_dense_rows(tensor):
+        kernels.clear_rows(tensor, bad)
+        return tensor
     return torch.where(bad.view(-1, *[1] * (tensor.dim() - 1)), tensor.new_zeros(()), tensor)
+
+
+def clears_in_place(tensor: Tensor) -> bool:
+    """Whether rows of results on this device can be cleared where they lie: inside a CUDA graph that is captured."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing() and kernels.available(tensor)
+
+
+def _is_made_by_program(tensor: Tensor) -> bool:
+    """Whether the memory of a tensor belongs to a result: not to a weight, a constant or a batch."""
+    base = tensor if tensor._base is None else tensor._base
+    return base.grad_fn is not None
+
+
+def _has_dense_rows(tensor: Tensor) -> bool:
+    return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
 
 
 def _scale(tensor: Tensor, weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -224,7 +246,9 @@ class Outer:
             torch.addmm(matrix, left, right, out_dtype=torch.float32, out=matrix)
 
     def without(self, bad: Tensor) -> Outer:
-        return replace(self, inputs=zero_rows(self.inputs, bad), out_grads=zero_rows(self.out_grads, bad))
+        return replace(
+            self, inputs=zero_rows(self.inputs, bad, is_gradient=False), out_grads=zero_rows(self.out_grads, bad)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -357,7 +381,9 @@ class Convolution:
         into += self._weight_gradient(self.inputs, scaled, self.geometry.groups, copies=1)
 
     def without(self, bad: Tensor) -> Convolution:
-        return replace(self, inputs=zero_rows(self.inputs, bad), out_grads=zero_rows(self.out_grads, bad))
+        return replace(
+            self, inputs=zero_rows(self.inputs, bad, is_gradient=False), out_grads=zero_rows(self.out_grads, bad)
+        )
 
     def patches(self) -> Tensor:
         """Return what each position sees, ``[taps, batch, positions]``, by one strided copy."""

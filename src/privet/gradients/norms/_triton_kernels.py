@@ -73,6 +73,16 @@ def scale_kernel(tensor, weights, scaled, width, step, BLOCK: tl.constexpr):
     tl.store(scaled + row * width + column, value.to(scaled.dtype.element_ty), mask=column < width)
 
 
+@triton.jit
+def clear_kernel(tensor, marked, width, BLOCK: tl.constexpr):
+    """One program per row and block of columns; it reads and writes nothing unless the row is marked."""
+    row = tl.program_id(0).to(tl.int64)
+    if tl.load(marked + row) != 0:
+        column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        zero = tl.zeros((BLOCK,), tl.float32).to(tensor.dtype.element_ty)
+        tl.store(tensor + row * width + column, zero, mask=column < width)
+
+
 @triton.jit(do_not_specialize=[
     "height", "width", "out_w", "tiles_o", "tiles_n", "num_tiles", "store",
     "stride_h", "stride_w", "pad_h", "pad_w", "dil_h", "dil_w",

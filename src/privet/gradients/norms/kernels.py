@@ -173,6 +173,14 @@ def scaled_rows(tensor: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
     return scaled
 
 
+def clear_rows(tensor: Tensor, marked: Tensor) -> None:
+    """Write zeros into the marked rows of a tensor whose rows are dense; others are not touched, and cost nothing."""
+    width = tensor[0].numel()
+    block = min(4096, max(16, 1 << (width - 1).bit_length()))
+    arguments = tensor, marked.view(torch.uint8), width
+    launch(_module().clear_kernel, (len(tensor), _tiles(width, block)), arguments, {"BLOCK": block, "num_warps": 4})
+
+
 def conv_square_norms(
     inputs: Tensor,
     out_grads: Tensor,

@@ -144,9 +144,7 @@ def _sources(
                     name=found.name,
                     share=found.share,
                     clip_factor=found.clip_factor,
-                    features=found.sources.features,
-                    clipping=found.sources.clipping,
-                    imbalance=found.sources.imbalance,
+                    **asdict(found.sources),
                 )
                 for found in explain_groups(features, labels, attribute, norms, clip_norm=clip_norm)
             ]

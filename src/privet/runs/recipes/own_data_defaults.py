@@ -100,9 +100,7 @@ def table_recipe(
     # Few records mean small batches and much noise in their mean, which a large step would only amplify.
     learning_rate = round(min(0.2, max(0.02, promise.train_size / 40_000)), 3)
     return {
-        "dataset": name,
-        "model": "mlp_64_64",
-        "table": table if test is None else {**table, "test": str(test)},
+        **_named(name, "mlp_64_64", "table", table, test),
         "privacy": promise.settings(batch_size=batch_size, epochs=20, norm=1.0),
         "training": _training(learning_rate, physical_batch_size=1_024),
     }
@@ -140,12 +138,15 @@ def image_recipe(
     # The noise in the mean of a step falls with the batch, and the batch grows with the number of images.
     learning_rate = round(min(4.0, max(0.1, promise.train_size / 2_500)), 3)
     return {
-        "dataset": name,
-        "model": "oriented_edges",
-        "images": images if test is None else {**images, "test": str(test)},
+        **_named(name, "oriented_edges", "images", images, test),
         "privacy": promise.settings(batch_size=batch_size, epochs=60, norm=0.1),
         "training": _training(learning_rate, physical_batch_size=512),
     }
+
+
+def _named(name: str, model: str, kind: str, data: dict[str, Any], test: Path | None) -> dict[str, Any]:
+    tested = {} if test is None else {"test": str(test)}
+    return {"dataset": name, "model": model, kind: {**data, **tested}}
 
 
 def _training(learning_rate: float, *, physical_batch_size: int) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from privet.vocabulary import Release, Unit
 # These change neither the trained model nor its guarantee, so a run may be resumed with other values.
 FREE_ON_RESUME = (
     "training.physical_batch_size",
+    "training.workers",
     "training.device",
     "training.checkpoint_every",
     "training.evaluate_every",

@@ -147,6 +147,8 @@ class TrainingSettings(Table):
         averaging: The moving average of the weights, if any.
         augmentation: The views of every image, if any.
         physical_batch_size: Examples in the network at once; ``auto`` determines it before the first step.
+        workers: Processes that make the views of images ahead of the step, where the device is the processor; data that
+            lie in memory as they are need none.
         device: ``auto`` is a GPU where one exists.
         checkpoint_every: Steps between checkpoints.
         evaluate_every: Steps between measures on test data, for public data only. None measures once, at the end.
@@ -159,6 +161,7 @@ class TrainingSettings(Table):
     averaging: AveragingSettings | None = None
     augmentation: AugmentationSettings | None = None
     physical_batch_size: Count | Literal["auto"] = 256
+    workers: Annotated[int, Field(ge=0)] = 0
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,3})?)$")] = "auto"
     checkpoint_every: Count = 100
     evaluate_every: Count | None = None

@@ -1,4 +1,4 @@
-"""Whether two results of one program are the same up to rounding."""
+"""Comparison of two results of one program, up to rounding."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# Rows of a batch do not know each other's values, so nothing but rounding may differ; another batch size may be
-# computed by another kernel. A device adds gradients up in no fixed order, which shows where one is the small
-# difference of large numbers, as that of a trained network is; and some of its kernels round factors to tf32.
+# If the rows of a batch are independent, results differ by rounding only. Another batch size may select another
+# kernel. A device sums gradients in no fixed order; the error is large relative to a gradient that is a small
+# difference of large numbers, as in a trained network. Some device kernels round factors to tf32.
 _SAME_SHAPE = {torch.float64: 1e-9, torch.float32: 1e-6}
 _OTHER_SHAPE = {torch.float64: 1e-8, torch.float32: 1e-4}
 _ADDED_UP_ON_DEVICE = {torch.float64: 1e-9, torch.float32: 1e-3}
@@ -18,7 +18,7 @@ _HALF_PRECISION = 2e-2
 
 
 def _tolerances(device: torch.device, *, same_shape: bool, added_up: bool) -> dict[torch.dtype, float]:
-    """How far two results may lie apart, as a share of the largest number, by their precision."""
+    """Return the largest accepted difference relative to the largest number, by dtype."""
     if device.type == "cpu":
         return _SAME_SHAPE if same_shape else _OTHER_SHAPE
     if not same_shape:
@@ -27,13 +27,13 @@ def _tolerances(device: torch.device, *, same_shape: bool, added_up: bool) -> di
 
 
 def agree(one: Tensor, other: Tensor, *, same_shape: bool = True, added_up: bool = False) -> bool:
-    """Whether two results are the same up to rounding; what is not finite must be so in both.
+    """Return whether two results are equal up to rounding; their non-finite entries must coincide.
 
     Args:
         one: Losses, or a gradient.
-        other: The same, found in another way.
-        same_shape: Whether both come from batches of one size.
-        added_up: Whether they are gradients, which are sums over examples and places.
+        other: The same quantity, computed in another way.
+        same_shape: Whether both batches have the same size.
+        added_up: Whether the results are gradients, which are sums over examples and positions.
     """
     tolerances = _tolerances(one.device, same_shape=same_shape, added_up=added_up)
     tolerance = tolerances.get(one.dtype, _HALF_PRECISION)
@@ -44,8 +44,13 @@ def agree(one: Tensor, other: Tensor, *, same_shape: bool = True, added_up: bool
     return one.numel() == 0 or bool((one - other).abs().max() <= tolerance * one.abs().max())
 
 
-def gradients_agree(one: Sequence[Tensor | None], other: Sequence[Tensor | None], *, same_shape: bool = True) -> bool:
-    """Whether two gradients are the same up to rounding, as a share of the largest number of all parameters."""
+def gradients_agree(
+    one: Sequence[Tensor | None], other: Sequence[Tensor | None], *, is_half: bool, same_shape: bool = True
+) -> bool:
+    """Return whether two gradients are equal up to rounding, relative to the largest entry of all parameters.
+
+    With ``is_half`` parts of the program ran in half precision, whatever the precision of the gradients.
+    """
     pairs = [
         (torch.zeros_like(right) if left is None else left, torch.zeros_like(left) if right is None else right)  # type: ignore[arg-type]
         for left, right in zip(one, other, strict=True)
@@ -59,12 +64,13 @@ def gradients_agree(one: Sequence[Tensor | None], other: Sequence[Tensor | None]
         lefts, rights = (list(side) for side in zip(*found, strict=True))
         sizes = torch.stack(torch._foreach_norm(lefts, torch.inf)).max()
         moved = torch.stack(torch._foreach_norm(torch._foreach_sub(lefts, rights), torch.inf)).max()
-        if not bool(moved.isfinite() & sizes.isfinite()):  # what is not finite must be so in both
+        if not bool(moved.isfinite() & sizes.isfinite()):  # non-finite entries must coincide
             whole = (torch.cat([part.reshape(-1) for part in side]) for side in (lefts, rights))
             if not agree(*whole, same_shape=same_shape, added_up=True):
                 return False
             continue
         tolerances = _tolerances(device, same_shape=same_shape, added_up=True)
-        apart.append((float(moved), tolerances.get(dtype, _HALF_PRECISION)))
+        tolerance = tolerances.get(dtype, _HALF_PRECISION)
+        apart.append((float(moved), max(tolerance, _HALF_PRECISION) if is_half else tolerance))
         largest = max(largest, float(sizes))
     return all(moved <= tolerance * largest for moved, tolerance in apart)

@@ -1,4 +1,4 @@
-"""Random numbers that do not depend on how many examples there are, so that batches of two sizes can be compared."""
+"""Random numbers that do not depend on the batch size, so that batches of two sizes can be compared."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ _LONGEST = 1 << 12
 
 
 class EqualDraws(TorchDispatchMode):
-    """Draws that depend on the place along the last axis alone: what an example gets is the same beside any others.
+    """Draws that depend on the index along the last axis only: an example gets the same numbers in every batch.
 
     For experiments: the numbers are neither independent nor secret.
     """
 
     def __init__(self) -> None:
-        """Prepare one list of numbers for all draws."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._numbers = torch.rand(_LONGEST, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Carry out the operation; replace what is random about its result."""
+        """Run the operation; replace the random numbers in its result."""
         kwargs = kwargs or {}
         name = name_of(func)
         names = argument_names(func)
@@ -46,7 +45,7 @@ class EqualDraws(TorchDispatchMode):
         return result
 
     def _shaped(self, like: Tensor) -> Tensor:
-        """Return numbers between zero and one, the same along all axes but the last."""
+        """Return numbers between 0 and 1 that vary along the last axis only."""
         size = like.shape[-1] if like.dim() else 1
         numbers = self._numbers.repeat(size // _LONGEST + 1)[:size].to(like.device)
         return numbers.expand(like.shape) if like.dim() else numbers[0]

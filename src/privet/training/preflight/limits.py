@@ -1,6 +1,6 @@
-"""Which whole numbers a program takes: token ids within the tables they index, labels within their classes.
+"""The integers that a program accepts: token ids below the size of their table, labels below the number of classes.
 
-Found by running the program on zeros, which every table has. Nothing of a real batch enters.
+A run on zeros, which are valid for every table, finds them. No value of a real batch is used.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from privet.isolation.call import argument_names, name_of
 
 _LEAF = "_privet_leaf"
-_CLEANED = "_privet_cleaned"  # set on whole numbers some of which were replaced, as labels that mean none are
+_CLEANED = "_privet_cleaned"  # on integers of which some were replaced, such as labels to ignore
 _REPLACING = frozenset(["where", "masked_fill"])
-# Operations that hand on whole numbers as they are.
+# Operations that do not change integers.
 _SAME = frozenset(
     [
         "_to_copy",
@@ -49,12 +49,12 @@ _SAME = frozenset(
 
 @dataclass(slots=True)
 class Limit:
-    """What is legal for the whole numbers of one tensor of a batch.
+    """The accepted integers of one tensor of a batch.
 
     Attributes:
-        high: They are below it; None if nothing is known.
-        ignored: A label that means none, if the program knows one.
-        is_index: Whether they index a table as they are: a label that means none has no place in it.
+        high: Upper limit, not included; None if unknown.
+        ignored: The label that the loss ignores, if it has one.
+        is_index: Whether the integers index a table without replacement; then the ignored label is not accepted.
     """
 
     high: int | None = None
@@ -62,29 +62,27 @@ class Limit:
     is_index: bool = False
 
     def below(self, high: int) -> None:
-        """Note a limit; the lowest counts."""
+        """Apply a further limit; the lowest counts."""
         self.high = high if self.high is None else min(self.high, high)
 
 
 @dataclass(eq=False)
 class Limits(TorchDispatchMode):
-    """Watches a program and notes what the whole numbers of its batch index."""
+    """Watches a program and records the tables that the integers of its batch index."""
 
     found: dict[int, Limit] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Set torch's part up."""
         super().__init__()  # type: ignore[no-untyped-call]
 
     def follow(self, leaf: int, tensor: Tensor) -> None:
-        """Follow a tensor of the batch."""
         self.found[leaf] = Limit()
         setattr(tensor, _LEAF, leaf)
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Carry out the operation and look at what it does with whole numbers."""
+        """Run the operation, and record its use of integers."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         name = name_of(func)

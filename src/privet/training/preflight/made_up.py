@@ -1,4 +1,4 @@
-"""Made-up batches: the shapes and types of real ones, and none of their values."""
+"""Made-up batches: they have the shapes and types of real ones, but other values."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from privet.errors import DataError
-from privet.training.batching import tensors_of
+from privet.isolation.parts import flattened, leaves_of, tensors_of, with_tensors
 from privet.training.preflight.limits import Limit
 
 _IGNORED_SHARE = 0.3
@@ -19,16 +18,18 @@ _IGNORED_SHARE = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class MadeUpBatches:
-    """Draws batches that look like a given one.
+    """Draws batches with the shapes and types of a given one.
 
     Guarantee:
-        Of the given batch only the shapes and types enter, and for whole numbers whether any of them is above zero:
-        if so, zeros and ones are drawn, which are legal labels and token ids almost everywhere, else zeros alone. Where
-        the program says which numbers it takes (``limits``), those are drawn, and labels that it ignores among them.
+        Only the shapes and types of the given batch are used, and one bit of every integer tensor: whether any entry
+        is above zero. If so, zeros and ones are drawn, which are valid labels and token ids in almost every program,
+        otherwise zeros only. If ``limits`` gives the integers that the program accepts, these are drawn, including
+        labels that it ignores.
 
     Attributes:
-        like: A batch as the data set gives it, examples along the first axis of every tensor.
-        num_examples: Rows of the batches to draw.
+        like: A batch of the data set, with the examples along the first axis of every tensor.
+        num_examples: Number of examples of the drawn batches.
+        limits: Accepted integers by the number of the tensor in the batch.
     """
 
     like: Any
@@ -37,33 +38,32 @@ class MadeUpBatches:
 
     @classmethod
     def of(cls, batch: Any, *, num_examples: int, size: int | None = None) -> MadeUpBatches:
-        """Look at a batch, of ``size`` examples if that is known.
+        """Return the batches like a given one; ``size`` is its number of examples, if known.
 
         Raises:
-            DataError: it holds something else than tensors with one row per example, so no other can be made up.
+            DataError: the batch holds something other than tensors with one row per example.
         """
-        leaves = pytree.tree_leaves(batch)
+        leaves = leaves_of(batch)
         sizes = {len(leaf) if isinstance(leaf, Tensor) and leaf.dim() else None for leaf in leaves}
         if len(sizes) != 1 or None in sizes or size not in (None, *sizes):
             raise DataError(
                 "Batches like this one cannot be made up: every part of it must be a tensor with one row per example. "
                 "Pass such a batch, or let the collate function return one."
             )
-        return cls(like=pytree.tree_map_only(Tensor, _outline, batch), num_examples=num_examples)
+        return cls(like=with_tensors(batch, _outline), num_examples=num_examples)
 
     def of_at_most(self, num_examples: int) -> MadeUpBatches:
-        """Return the same with no more examples than these."""
+        """Return the same batches with at most this number of examples."""
         return replace(self, num_examples=min(num_examples, self.num_examples))
 
     @property
     def has_real_numbers(self) -> bool:
-        """Whether any part of an example is a real number."""
         return any(tensor.is_floating_point() for tensor in tensors_of(self.like))
 
     def draw(self, low: float, high: float, *, seed: int, ignores: bool = False) -> Any:
-        """Return a batch whose real numbers are uniform between two bounds; the same at every call.
+        """Return a batch whose real numbers are uniform between two bounds; it depends on the arguments only.
 
-        With ``ignores`` some labels are those that the program ignores: they have no loss, but counts of them differ.
+        With ``ignores``, some labels are the one that the program ignores: it has no loss, but it changes counts.
         """
         generator = torch.Generator().manual_seed(seed)
 
@@ -76,8 +76,8 @@ class MadeUpBatches:
                 values = self._whole(leaf, outline, shape, generator, ignores=ignores)
             return values.to(outline.device, outline.dtype)
 
-        leaves, spec = pytree.tree_flatten(self.like)
-        return pytree.tree_unflatten([drawn(number, leaf) for number, leaf in enumerate(leaves)], spec)
+        leaves, structure = flattened(self.like)
+        return structure.filled([drawn(number, leaf) for number, leaf in enumerate(leaves)])
 
     def _whole(
         self, leaf: int, outline: Tensor, shape: tuple[int, ...], generator: torch.Generator, *, ignores: bool
@@ -90,14 +90,12 @@ class MadeUpBatches:
         return values
 
     def zeros(self) -> Any:
-        """Return a batch of zeros, which every table and every set of classes has."""
-        return pytree.tree_map_only(
-            Tensor, lambda outline: outline.new_zeros((self.num_examples, *outline.shape[1:])), self.like
-        )
+        """Return a batch of zeros, which are valid for every table and every set of classes."""
+        return with_tensors(self.like, lambda outline: outline.new_zeros((self.num_examples, *outline.shape[1:])))
 
 
 def _outline(tensor: Tensor) -> Tensor:
-    """Return a tensor of the same shape and type without its values; whole numbers keep whether one is above zero."""
+    """Return a tensor of the same shape and type; of its values only whether an integer is above zero."""
     top = tensor.new_zeros(())
     if not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel():
         top = (tensor > 0).any().to(tensor.dtype)
@@ -105,22 +103,23 @@ def _outline(tensor: Tensor) -> Tensor:
 
 
 def joined(first: Any, second: Any, chosen: Tensor) -> Any:
-    """Return the batch that has the first one's examples where ``chosen`` is true, and the second one's elsewhere."""
+    """Return a batch with the examples of ``first`` where ``chosen`` is true, and those of ``second`` elsewhere."""
 
     def pick(one: Tensor, other: Tensor) -> Tensor:
         return torch.where(chosen.to(one.device).view(-1, *[1] * (one.dim() - 1)), one, other)
 
-    return pytree.tree_map(pick, first, second)
+    leaves, structure = flattened(first)
+    return structure.filled([pick(one, other) for one, other in zip(leaves, leaves_of(second), strict=True)])
 
 
 def part_of(batch: Any, num_examples: int) -> Any:
     """Return the first examples of a batch."""
-    return pytree.tree_map_only(Tensor, lambda tensor: tensor[:num_examples], batch)
+    return with_tensors(batch, lambda tensor: tensor[:num_examples])
 
 
 def spoiled(batch: Any) -> Any:
-    """Return the batch with every real number replaced by one that is not a number."""
-    return pytree.tree_map_only(Tensor, _not_a_number, batch)
+    """Return the batch with every real number replaced by NaN."""
+    return with_tensors(batch, _not_a_number)
 
 
 def _not_a_number(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a model remembers between two forward passes: buffers, numbers and containers in its modules."""
+"""The state of a model between two forward passes: buffers, numbers and containers of its modules."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _OWN_TO_TORCH = frozenset(vars(nn.Module()))
 
 
 class ModelState:
-    """A copy of everything a forward pass must not change, to compare with and to go back to."""
+    """A copy of the state that a forward pass must not change, for comparison and restoration."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Copy the model's buffers and weights, and note the numbers and containers its modules hold."""
+        """Copy the buffers and weights of the model, and record the numbers and containers of its modules."""
         self._model = model
         self._kinds = {name: type(module).__name__ for name, module in model.named_modules()}
         self._tensors = {name: value.detach().clone() for name, value in _tensors(model)}
@@ -28,7 +28,7 @@ class ModelState:
         """Refuse a model that a forward pass has changed.
 
         Raises:
-            UnsupportedModel: naming the module and what changed in it.
+            UnsupportedModel: the message names the module and the changed attribute.
         """
         if self._changed():
             raise UnsupportedModel(
@@ -47,7 +47,7 @@ class ModelState:
                 self._notes[name] = value
 
     def describe_changes(self) -> str:
-        """Name what changed; the program as a whole if nothing that can be seen did."""
+        """Return the names of the changed values; the program as a whole if no visible value changed."""
         return ", ".join(self._changed()) or "The model or its loss function"
 
     def _changed(self) -> list[str]:
@@ -66,7 +66,7 @@ class ModelState:
         return f"The {what} '{key}' of module '{module}' ({self._kinds.get(module, 'unknown')})"
 
     def restore(self) -> None:
-        """Put buffers and weights back where a forward pass changed them."""
+        """Restore buffers and weights that a forward pass changed."""
         for name, value in _tensors(self._model):
             before = self._tensors.get(name)
             if before is not None and before.shape == value.shape and not _same(value, before):
@@ -82,12 +82,12 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def _same(one: Tensor | None, other: Tensor | None) -> bool:
     if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
         return one is other
-    # what is not a number equals nothing, itself included, so it is replaced; rarely there is any
+    # NaN is not equal to itself, so it is replaced; most tensors have none
     return torch.equal(one, other) or torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
 
 
 def _notes(model: nn.Module) -> dict[str, Any]:
-    """Numbers by value, containers by length: a counter counts, a cache grows. Tensors show by their effect alone."""
+    """Return numbers by value and containers by length. A change of other tensors shows in the losses only."""
     found: dict[str, Any] = {}
     for name, module in model.named_modules():
         for key, value in vars(module).items():

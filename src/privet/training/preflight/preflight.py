@@ -1,9 +1,9 @@
 """Pre-flight: experiments on a model and its loss with made-up examples, before real ones are used.
 
-The trial of a program looks at gradients on its first real batch. It cannot see mixing through values that carry no
-gradient (statistics under ``detach()``, counts of labels), mixing that those numbers do not wake, or what a module
-remembers. Here the same program is run on several made-up batches, and what one example does to another, to the
-model's state and to the next batch is measured.
+The trial of a program looks at gradients on its first real batch. It misses mixing through values without a gradient
+(statistics under ``detach()``, counts of labels), mixing that those inputs do not trigger, and state of a module. Here
+the same program runs on several made-up batches. The experiments measure the effect of one example on the others, on
+the state of the model and on the next batch.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from torch.overrides import TorchFunctionMode
 
 from privet import checks
 from privet.errors import DataError, LossError, PrivetError, UnsupportedModel
 from privet.gradients.engines.support import check_model, took_no_part
 from privet.gradients.engines.trial import trials
+from privet.isolation.parts import leaves_of, tensors_of
 from privet.isolation.place import Cause, Fault
 from privet.isolation.prove import Finding, prove
 from privet.isolation.watch import Check, Evidence, Watch, mixes
-from privet.training.batching import tensors_of
+from privet.training.batching import without_search
 from privet.training.launch.recording import LossFunction
 from privet.training.preflight.agreeing import agree, gradients_agree
 from privet.training.preflight.equal_draws import EqualDraws
@@ -35,16 +36,17 @@ from privet.training.preflight.made_up import MadeUpBatches, joined, part_of, sp
 from privet.training.preflight.model_state import ModelState
 from privet.training.preflight.suspects import find_suspect
 
-# Losses that need probabilities, ordinary inputs, and inputs wild enough to wake what sleeps on ordinary ones.
+# For losses of probabilities, for usual inputs, and for branches that only extreme inputs trigger.
 _RANGES = ((0.0, 1.0), (-2.0, 2.0), (-40.0, 40.0))
-# So many kinds of programs are all tried.
+_HALF = (torch.float16, torch.bfloat16)
+# All kinds of programs are tried up to this number.
 _FEW_KINDS = 4
-# Made-up examples of the experiments on any program, on one that rules have proven, and of the proof itself.
+# Numbers of made-up examples: for programs without a proof, for proven programs, and for the proof.
 _EXAMPLES, _EXAMPLES_OF_PROVEN, _EXAMPLES_OF_PROOF = 6, 3, 3
 FAILS_ON_MADE_UP = "The loss function fails on made-up examples"
-"""How the error begins that says that a program ran on no made-up batch."""
+"""The beginning of the error of a program that fails on every made-up batch."""
 SHAPES_REMEDY = "Pass a batch of the shapes and types that the data set gives."
-"""How it ends; a caller who made the batch up on somebody's behalf says what that person can change instead."""
+"""The end of that error; a caller that made up the batch for its user replaces it by other advice."""
 _CAUSES = (
     "Usual causes: batch normalisation in any form, centring or scaling by statistics of the batch (also under "
     "detach()), counts of labels, in-batch negatives, a loss divided by the number of examples. Make each example's "
@@ -53,27 +55,26 @@ _CAUSES = (
 
 
 def preflight(model: nn.Module, loss_function: LossFunction, batch: Any, *, num_examples: int = 6) -> None:
-    """Try a model and its loss on made-up examples, and refuse what would break the bound on one example's influence.
+    """Run a model and its loss on made-up examples; refuse a program that breaks the bound on one example's influence.
 
-    A session does this by itself before its first step where the loop uses ``step.accumulate``. Call it for loops over
-    ``step.microbatches()``, whose losses a session cannot compute by itself. Weights, buffers and random states are
-    left as they were.
+    A session does this before its first step if the loop uses ``step.accumulate``. Call it for loops over
+    ``step.microbatches()``, whose losses a session cannot compute. Weights, buffers and random states do not change.
 
     Args:
-        model: The model, in the mode and on the device it will be trained in.
+        model: The model, in the mode and on the device of the training.
         loss_function: From a batch's items to one loss per example, as for ``step.accumulate``.
-        batch: A batch such as the data set would give. Only its shapes and types are used: random ones do.
-        num_examples: How many examples to make up.
+        batch: A batch with the shapes and types of the data set's batches; the values may be random.
+        num_examples: Number of examples to make up.
 
     Guarantee:
-        On return, on every made-up batch: exchanging or spoiling examples changed neither the losses nor the gradients
-        of the others, for every two places in the batch and in both directions; taking one away changed neither; a
-        batch had the same losses after another one; no buffer changed. These are necessary conditions, found by
-        experiment: a program may still misbehave on other numbers.
+        On return, these conditions held on every made-up batch. Examples that were exchanged or set to NaN changed
+        neither the losses nor the gradients of the others, for every two positions and in both directions. The removal
+        of an example changed neither. A batch had the same losses after another batch. No buffer changed. The
+        conditions are necessary, not sufficient: a program may behave otherwise on other inputs.
 
     Raises:
-        UnsupportedModel: naming the module, where there is one, and what it did.
-        LossError: the losses are not one number per example.
+        UnsupportedModel: the program violates a condition. The message names the module, if it is one module.
+        LossError: the loss function does not return one loss per example.
         DataError: the batch is not made of tensors with one row per example.
 
     Parameters that have no part in the losses are named, with the line that freezes them: a session would only notice
@@ -118,27 +119,27 @@ def _stop_if_none_was_held(failures: Sequence[Exception | None]) -> None:
     last = failures[-1]
     if last is None or any(error is None for error in failures):
         return
-    # On one line, because some readers of this message show its first line alone.
+    # On one line, because some readers of the message show its first line only.
     reason = " ".join(str(last).split())[:200]
     raise UnsupportedModel(f"{FAILS_ON_MADE_UP} ({type(last).__name__}: {reason}). {SHAPES_REMEDY}") from last
 
 
 def _refuse(finding: Finding) -> None:
-    """Raise what the rules found against a program on made-up examples, if they found something for certain."""
+    """Raise an error if the rules prove that the program mixes examples."""
     cause = finding.losses if isinstance(finding.losses, Cause) else finding.sizes.fault
     if cause is not None and cause.fault is Fault.MIXES:
         raise mixes(cause)
 
 
 def _proven(program: _Program, made_up: MadeUpBatches, state: ModelState) -> Finding | None:
-    """Return what the rules say of the program on made-up examples; None if it fails on them."""
+    """Return the finding of the rules on made-up examples; None if the program fails on them."""
     batch = made_up.draw(*_RANGES[0], seed=1)
     try:
         with _repeatable(tensors_of(batch)[0].device, 0), torch.enable_grad():
             return prove(lambda parts: _called(program.loss_function, parts), batch)
     except PrivetError:
         raise
-    except Exception:  # noqa: BLE001 (a user's program may raise anything on numbers it never meets)
+    except Exception:  # noqa: BLE001 (a user's program may raise any error on unusual inputs)
         return None
     finally:
         state.restore()
@@ -149,43 +150,42 @@ def _called(loss_function: LossFunction, batch: Any) -> Tensor:
 
 
 class Preflight:
-    """The pre-flights of one session: for every new kind of program, and at the first, second, fourth step and so on.
+    """The pre-flights of one session: one for every new kind of program, and one at steps 0, 1, 2, 4, 8 and so on.
 
-    Programs that are proven by rule get a short one, a second line behind the rules: three passes of three examples,
-    and one more where the program is new and takes whole numbers. All others get every experiment.
+    Programs that rules have proven get a short one, as a second line of defence: three passes of three examples, and
+    one more if the program is new and takes integers. All other programs get every experiment.
     """
 
     def __init__(self, model: nn.Module, watch: Watch) -> None:
-        """Wait for the first batch."""
         self._model, self._watch = model, watch
         self._last_step, self._num_kinds = -1, -1
-        self._evidence: Evidence | None = None  # of the watch when its kinds of programs were counted
+        self._evidence: Evidence | None = None  # of the watch at the last count of kinds
         self._is_proven = False
-        self._first_kind: tuple[Callable[..., Any], ...] = ()  # of the program that ran on the first made-up batch
+        self._first_kind: tuple[Callable[..., Any], ...] = ()  # that of the first made-up batch
         self._limits: Mapping[int, Limit] | None = None
         self.failures: Sequence[Exception | None] = ()
 
     def before(self, batch: Any, loss_function: LossFunction, *, step: int, size: int, limit: int) -> None:
-        """Try the program on batches like this one of ``size`` examples, if it is time to.
+        """Run the experiments on batches like this one, if they are due.
 
         Args:
-            batch: The batch that comes next; its shapes and types are used.
-            loss_function: The user's.
-            step: How many steps this process has taken.
-            size: How many examples the batch has.
-            limit: How many examples fit into memory.
+            batch: The next batch; only its shapes and types are used.
+            loss_function: The loss function of the user.
+            step: Number of steps that this process has taken.
+            size: Number of examples of the batch.
+            limit: Number of examples that fit into memory.
 
         Raises:
             UnsupportedModel: the program mixes examples.
-            OutOfMemoryError: so many examples do not fit into memory.
+            OutOfMemoryError: the made-up examples do not fit into memory.
         """
-        if limit == 1:  # nobody to mix with
+        if limit == 1:  # a single example has no others to mix with
             return
         is_turn = step != self._last_step and step & (step - 1) == 0
         if not is_turn and self._watch.evidence is self._evidence:
             return
         self._evidence = self._watch.evidence
-        # a model that skips layers at random is of a new kind at every step: then fewer and fewer of them are tried
+        # a model that skips layers at random has a new kind at every step: then ever fewer kinds are tried
         kinds = self._watch.num_kinds_besides(self._first_kind)
         is_new = kinds > self._num_kinds and (kinds <= _FEW_KINDS or kinds & (kinds - 1) == 0)
         if not (is_new or is_turn) or self._watch.has_waived(Check.EXPERIMENTS):
@@ -194,7 +194,7 @@ class Preflight:
         try:
             made_up = MadeUpBatches.of(batch, num_examples=max(2, min(_EXAMPLES, limit)), size=size)
             program, state = _Program(model=self._model, loss_function=loss_function), ModelState(self._model)
-            if self._num_kinds < 0:  # nothing of this session has run yet
+            if self._num_kinds < 0:  # the first program of this session
                 self._prove(program, made_up.of_at_most(_EXAMPLES_OF_PROOF), state)
             if is_new:
                 self._limits = None
@@ -207,7 +207,7 @@ class Preflight:
             state.accept_flags()
             failures = _experiment(program, replace(made_up, limits=self._limits), state, is_short=self._is_proven)
         except LossError:
-            return  # refused on the real batch as well, in the words of that place
+            return  # the real batch raises the same error with a better message
         except DataError as error:
             failures = [error]
         self.failures = failures
@@ -218,7 +218,7 @@ class Preflight:
         self._first_kind = () if finding is None else finding.calls
 
     def check_held(self) -> None:
-        """Refuse to go on if no experiment could be held, once the program has run on real examples.
+        """Refuse the program if every experiment failed, although the program has run on real examples.
 
         Raises:
             UnsupportedModel: the user did not waive the experiments.
@@ -228,13 +228,13 @@ class Preflight:
             _stop_if_none_was_held(failures)
         except UnsupportedModel as error:
             raise UnsupportedModel(
-                f"{error} No experiment on made-up examples could be held, and they are the second line behind the "
-                "rules. If the program is right all the same, say so: privatize(..., waive=[pv.Waiver("
+                f"{error} Every experiment on made-up examples failed; they are the second line of defence behind the "
+                "rules. If the program is correct, waive them: privatize(..., waive=[pv.Waiver("
                 "check=pv.Check.EXPERIMENTS, because='...')])."
             ) from error
 
     def check_walked(self) -> None:
-        """Refuse a loop of the user's own whose program only experiments could judge: it gives no function to run.
+        """Refuse a loop over ``step.microbatches()`` whose program needs experiments: they call a loss function.
 
         Raises:
             UnsupportedModel: the user did not waive the experiments.
@@ -242,9 +242,9 @@ class Preflight:
         if not self._watch.has_tried or self._watch.has_waived(Check.EXPERIMENTS):
             return
         raise UnsupportedModel(
-            f"No rule says whether the program keeps its examples apart: {self._watch.evidence.tried[0]}. Only "
-            "experiments can tell, and a loop over step.microbatches() gives the session no function to run them with. "
-            "Write step.accumulate(losses) instead of the loop, or, if the program is right all the same, say so: "
+            f"No rule proves that the program keeps its examples apart: {self._watch.evidence.tried[0]}. Experiments "
+            "are needed, and a loop over step.microbatches() gives the session no loss function to run them with. "
+            "Write step.accumulate(losses) instead of the loop, or, if the program is correct, waive the experiments: "
             "privatize(..., waive=[pv.Waiver(check=pv.Check.EXPERIMENTS, because='...')])."
         )
 
@@ -252,7 +252,7 @@ class Preflight:
 def _experiment(
     program: _Program, made_up: MadeUpBatches, state: ModelState, *, is_short: bool
 ) -> Sequence[Exception | None]:
-    """Return for each range what the user's own code raised there, if anything."""
+    """Return for each range the error of the user's code; None if it ran."""
     failures: list[Exception | None] = []
     try:
         for low, high in _RANGES:
@@ -268,9 +268,9 @@ def _experiment(
 
 
 def _limits_of(program: _Program, made_up: MadeUpBatches, state: ModelState) -> Mapping[int, Limit]:
-    """Return which whole numbers the program takes; nothing where it fails on zeros."""
+    """Return the integers that the program accepts; empty if it fails on zeros."""
     batch, limits = made_up.zeros(), Limits()
-    for number, leaf in enumerate(pytree.tree_leaves(batch)):
+    for number, leaf in enumerate(leaves_of(batch)):
         if not leaf.is_floating_point() and not leaf.is_complex():
             limits.follow(number, leaf)
     if limits.found:
@@ -287,24 +287,42 @@ def _failure_of(experiment: Callable[[], object]) -> Exception | None:
         experiment()
     except (PrivetError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 (a user's program may raise anything on numbers it never meets)
+    except Exception as error:  # noqa: BLE001 (a user's program may raise any error on unusual inputs)
         return error
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
+class _HalfPrecision(TorchFunctionMode):
+    """Notes whether anything was computed in half precision."""
+
+    def __init__(self) -> None:
+        """Nothing was, so far."""
+        super().__init__()
+        self.is_met = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Look at the result of a call."""
+        result = func(*args, **(kwargs or {}))
+        self.is_met = self.is_met or (isinstance(result, Tensor) and result.dtype in _HALF)
+        return result
+
+
+@dataclass(kw_only=True)
 class _Program:
-    """A model and its loss, run under the same random state every time."""
+    """A model and its loss; every run starts from the same random state."""
 
     model: nn.Module
     loss_function: LossFunction
+    is_half: bool = False  # whether parts of it were seen to run in half precision
 
     def losses(self, batch: Any, *, seed: int = 0) -> Tensor:
-        """Return one loss per example."""
-        tensors = tensors_of(batch)
-        with _repeatable(tensors[0].device, seed), torch.enable_grad():
+        tensors, precision = tensors_of(batch), _HalfPrecision()
+        with _repeatable(tensors[0].device, seed), torch.enable_grad(), without_search(), precision:
             parts = batch if isinstance(batch, tuple | list) else (batch,)
             losses: object = self.loss_function(*parts)
+        self.is_half = self.is_half or precision.is_met
         if not isinstance(losses, Tensor) or losses.shape != (len(tensors[0]),) or not losses.requires_grad:
             raise LossError(
                 f"The loss function must return one loss per example, a tensor of shape [{len(tensors[0])}] that "
@@ -321,10 +339,11 @@ class _Program:
         return {name for (name, _), gradient in zip(named, found, strict=True) if gradient is None}
 
     def gradient(self, losses: Tensor, chosen: Tensor) -> Sequence[Tensor | None]:
-        """Return the gradient of the chosen examples' losses, parameter after parameter."""
+        """Return the gradient of the chosen examples' losses, one tensor per parameter."""
         parameters = [value for value in self.model.parameters() if value.requires_grad]
         total = losses[chosen.to(losses.device)].sum()
-        return torch.autograd.grad(total, parameters, allow_unused=True, retain_graph=True)
+        with without_search():
+            return torch.autograd.grad(total, parameters, allow_unused=True, retain_graph=True)
 
 
 def _described(losses: object) -> str:
@@ -333,7 +352,7 @@ def _described(losses: object) -> str:
 
 @contextmanager
 def _repeatable(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed every global generator for the length of the block, and give each its state back."""
+    """Seed every global generator for the block, and restore their states after it."""
     outer, global_numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
@@ -357,7 +376,7 @@ class _Experiment:
     state: ModelState
 
     def run(self) -> None:
-        """Raise ``UnsupportedModel`` at the first thing that should not happen."""
+        """Raise ``UnsupportedModel`` at the first violation."""
         first, second = (self.made_up.draw(self.low, self.high, seed=seed) for seed in (1, 2))
         third = self.made_up.draw(self.low, self.high, seed=3, ignores=True)
         losses = self.program.losses(first)
@@ -371,7 +390,7 @@ class _Experiment:
         self.state.check_unchanged()
 
     def run_short(self) -> None:
-        """Exchange every other example, both ways: for programs that rules have proven already."""
+        """Exchange every second example, then the others; for programs that rules have proven."""
         first = self.made_up.draw(self.low, self.high, seed=1)
         second = self.made_up.draw(self.low, self.high, seed=2, ignores=True)
         losses = self.program.losses(first)
@@ -389,15 +408,15 @@ class _Experiment:
 
     def _gradients_agree(self, losses: Tensor, found: Tensor, mine: Tensor) -> None:
         one, other = (self.program.gradient(values, mine) for values in (losses, found))
-        if not gradients_agree(one, other):
+        if not gradients_agree(one, other, is_half=self.program.is_half):
             raise UnsupportedModel(
-                "The backward pass mixes the examples of a batch: other examples beside them changed the gradient "
-                "of those that stayed the same, though not their losses. Look for custom autograd functions and "
-                "hooks on tensors that compute with the whole batch."
+                "The backward pass mixes the examples of a batch: an exchange of some examples changed the gradient of "
+                "the others, but not their losses. Look for custom autograd functions and tensor hooks that compute "
+                "with the whole batch."
             )
 
     def spoil(self) -> None:
-        """Put examples that are not numbers beside sound ones: a zero does not hide them if they are multiplied."""
+        """Exchange examples for NaN, which a product with zero does not hide."""
         if self.made_up.has_real_numbers:
             first = self.made_up.draw(self.low, self.high, seed=1)
             losses = self.program.losses(first).detach()
@@ -405,19 +424,19 @@ class _Experiment:
                 self._losses_beside(first, spoiled(first), losses, mine)
 
     def _stayers(self) -> Iterator[Tensor]:
-        """Yield sets of examples that stay, such that of every two each stays once while the other is exchanged."""
+        """Yield sets of unchanged examples; every ordered pair of examples is separated by one of them."""
         for exchanged in trials(self.made_up.num_examples, torch.device("cpu")):
             yield exchanged.logical_not()
 
     def _losses_beside(self, first: Any, strangers: Any, losses: Tensor, mine: Tensor) -> Tensor:
-        """Exchange all examples but mine for strangers; return the losses if those of mine stayed the same."""
+        """Exchange all examples other than ``mine``; return the losses, and refuse a change of those of ``mine``."""
         mixed, where = joined(first, strangers, mine), mine.to(losses.device)
         found = self.program.losses(mixed)
         if not agree(losses[where], found.detach()[where]):
             suspect = find_suspect(self.program.model, self.program.losses, first, mixed, mine)
             raise UnsupportedModel(
-                f"{suspect} mixes the examples of a batch: other examples beside them changed the losses of those "
-                f"that stayed the same. {_CAUSES}"
+                f"{suspect} mixes the examples of a batch: an exchange of some examples changed the losses of the "
+                f"others. {_CAUSES}"
             )
         return found
 
@@ -426,8 +445,8 @@ class _Experiment:
         if not agree(losses, self.program.losses(first).detach()):
             raise UnsupportedModel(
                 f"{self.state.describe_changes()} remembers earlier batches: the same examples had other losses after "
-                "another batch. Remove caches, running averages, queues and states that are kept between forward "
-                "passes; draw random numbers from torch's global generator."
+                "another batch. Remove caches, running averages, queues and other state between forward passes; draw "
+                "random numbers from torch's global generator."
             )
 
     def _number_does_not_matter(self, first: Any) -> None:
@@ -438,13 +457,13 @@ class _Experiment:
             part = self.program.losses(part_of(first, fewer))
             if not agree(whole.detach()[:fewer], part.detach(), same_shape=False):
                 raise UnsupportedModel(
-                    "An example's loss depends on how many examples are in its batch: taking one away changed the "
-                    f"losses of the others. {_CAUSES}"
+                    "The loss of an example depends on the number of examples in its batch: the removal of one example "
+                    f"changed the losses of the others. {_CAUSES}"
                 )
             everyone = torch.ones(fewer, dtype=torch.bool)
             before, after = self.program.gradient(whole, staying), self.program.gradient(part, everyone)
-        if not gradients_agree(before, after, same_shape=False):
+        if not gradients_agree(before, after, is_half=self.program.is_half, same_shape=False):
             raise UnsupportedModel(
-                "An example's gradient depends on how many examples are in its batch: taking one away changed the "
-                f"gradient of the others. {_CAUSES}"
+                "The gradient of an example depends on the number of examples in its batch: the removal of one example "
+                f"changed the gradient of the others. {_CAUSES}"
             )

@@ -1,4 +1,4 @@
-"""Which module lets examples meet: the first one that answers differently to the same inputs."""
+"""The module that mixes examples: the first one with different outputs for equal inputs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privet.training.batching import tensors_of
+from privet.isolation.parts import tensors_of
 
 _Seen = dict[str, tuple[list[Tensor], list[Tensor]]]
 
 
 def find_suspect(model: nn.Module, run: Callable[[Any], object], first: Any, second: Any, same: Tensor) -> str:
-    """Name the innermost module in which examples that stayed the same met those that did not.
+    """Return the name of the innermost module that mixes unchanged examples with changed ones.
 
     Args:
         model: The model.
-        run: Runs it on a batch.
+        run: Runs the model on a batch.
         first: A batch.
-        second: The same batch with other examples in some places.
-        same: The examples that stayed the same.
+        second: The same batch with some examples exchanged.
+        same: The unchanged examples.
     """
     one, other = _watch(model, run, first, same), _watch(model, run, second, same)
     for name, (inputs, outputs) in one.items():  # in the order in which modules finished: inner ones first

@@ -1,9 +1,9 @@
-"""Normalisation by the channels' means and variances, released once with noise and paid for (Tramer and Boneh 2021).
+"""Normalisation by channel means and variances, which are released once with noise and charged (Tramer and Boneh 2021).
 
-Normalising by the mean over all examples lets every example into every other one's features. It is allowed if the means
-are private themselves: each example's channels are summed up in two numbers, both are cut at a public bound, and
-Gaussian noise is added to the sums over all examples. This is one more release of the same data, beside the training
-that reads the normalised features; the guarantee of the model is that of both together.
+A mean over all examples makes the features of every example depend on all others. This is private if the means are
+private: the mean and the mean square of every channel of an example are clipped to public bounds, and Gaussian noise is
+added to their sums over all examples. The training reads the same data through the normalised features, so the
+guarantee of the model is that of the composition of both releases.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _CHUNK = 1024
 
 
 class ChannelNorm(nn.Module):
-    """Subtracts a mean from every channel and divides by a standard deviation. Nothing in it is learned.
+    """Subtracts a mean from every channel and divides by a standard deviation. It has no trainable parameters.
 
-    Both belong to the model's state, so that what is saved normalises new examples as it did the old ones.
+    Both are buffers, so a saved model normalises new examples in the same way.
     """
 
     def __init__(self, means: Tensor, stds: Tensor) -> None:
-        """Hold one mean and one positive standard deviation per channel."""
+        """Take one mean and one positive standard deviation per channel."""
         super().__init__()
         self.means: Tensor
         self.stds: Tensor
@@ -52,13 +52,13 @@ class ChannelNorm(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateNormalisation:
-    """A release of channel means and variances. Public constants only: no data is needed to know what it costs.
+    """A release of channel means and variances; the constants are public, so the cost is known without data.
 
     Attributes:
-        bounds: One positive number per channel: the largest root mean square that an example's channel counts with.
-            Choose them without looking at the private data. Too small ones cut, too large ones drown in noise.
-        dataset_size: Declared number of examples, by which sums are divided.
-        noise_multiplier: Noise over the sensitivity of all sums together.
+        bounds: One positive number per channel: the bound on the root mean square of the channel in an example. Choose
+            them without looking at the private data. A small bound clips much; a large bound needs more noise.
+        dataset_size: Declared number of examples; the divisor of the sums.
+        noise_multiplier: Ratio of the noise to the joint sensitivity of all sums.
     """
 
     bounds: tuple[float, ...]
@@ -66,27 +66,26 @@ class PrivateNormalisation:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        """Refuse numbers that bound or hide nothing."""
-        object.__setattr__(self, "bounds", positive_units("bounds", self.bounds))
-        object.__setattr__(self, "dataset_size", checks.count("dataset_size", self.dataset_size))
-        object.__setattr__(self, "noise_multiplier", checks.positive("noise_multiplier", self.noise_multiplier))
+        checks.fields(self, positive_units, "bounds")
+        checks.fields(self, checks.count, "dataset_size")
+        checks.fields(self, checks.positive, "noise_multiplier")
 
     @property
     def event(self) -> DpEvent:
-        """What the release costs."""
+        """The cost of the release."""
         return gaussian_event(bounds=(1.0,), stds=(self.noise_multiplier,))
 
     @property
     def sensitivity(self) -> float:
-        """How far one example moves the sums: two numbers per channel, in units of the bounds at most one each."""
+        """Joint l2 sensitivity of the sums: two numbers per channel, each at most 1 in units of the bounds."""
         return math.sqrt(2 * len(self.bounds))
 
     def calibrated(self, plan: Plan, *, epsilon: float) -> Plan:
-        """Return the plan with the least noise at which release and training together keep epsilon.
+        """Return the plan with the least noise at which the composition of release and training spends at most epsilon.
 
         Raises:
-            PlanError: the plan has no guarantee that can be added to another.
-            CalibrationError: the release alone spends epsilon.
+            PlanError: the guarantee of the plan cannot be composed with another.
+            CalibrationError: the release alone exceeds epsilon.
         """
         _check_addable(plan)
         if plan.not_private_because:
@@ -100,10 +99,10 @@ class PrivateNormalisation:
         return replace(plan, noise=plan.noise.with_multiplier(multiplier))
 
     def guarantee(self, plan: Plan) -> Guarantee:
-        """Account release and training together: the guarantee of a model trained on the normalised features.
+        """Return the guarantee of a model that is trained on the normalised features: that of release and training.
 
         Raises:
-            PlanError: the plan has no guarantee that can be added to another.
+            PlanError: the guarantee of the plan cannot be composed with another.
         """
         _check_addable(plan)
         return guarantee(
@@ -124,19 +123,19 @@ class PrivateNormalisation:
     def release(
         self, features: Tensor, *, ledger: Ledger | None = None, seed: int | None = None
     ) -> tuple[ChannelNorm, Ledger]:
-        """Release the normalisation of private features, once, and charge it.
+        """Charge and release the normalisation of private features.
 
         Args:
-            features: ``[example, channel, ...]``, one row per unit of privacy; those that the plan will train on.
-            ledger: Where to charge; a new one in memory otherwise.
+            features: The training features ``[example, channel, ...]``, one row per unit of privacy.
+            ledger: The ledger to charge; a new one in memory by default.
             seed: Makes the release repeatable and NOT PRIVATE; for tests and studies on public data.
 
         Guarantee:
-            Of each example and channel the mean counts within plus and minus the bound, and the mean square up to the
-            bound's square. Over the bounds, adding or removing one example moves all sums together by at most
-            ``sqrt(2 * channels)`` in length; noise of ``noise_multiplier`` times that is added to every sum. The round
-            is charged before any example is read. An example with a NaN counts as zero; none at all releases noise
-            alone. Everything after is post-processing.
+            The mean of every channel of an example is clipped to plus and minus the bound, and its mean square to the
+            square of the bound. In units of the bounds, one added or removed example changes the vector of all sums by
+            at most ``sqrt(2 * channels)`` in l2 norm; every sum gets noise of ``noise_multiplier`` times that. The
+            round is charged before any example is read. An example with a NaN counts as zero. Without examples, noise
+            alone is released. All later computation is post-processing.
         """
         if features.dim() < 2 or features.shape[1] != len(self.bounds):
             raise DataError(
@@ -153,7 +152,7 @@ class PrivateNormalisation:
                 BoundedTensors(parts=[Part(values=sums, std=std)], bound=self.sensitivity, source=source)
             )
         means, squares = (sums / self.dataset_size).view(2, -1)
-        # a variance below the noise cannot be told from zero
+        # a variance below the noise cannot be distinguished from zero
         variances = (squares - means.square()).clamp(min=min(1.0, std / self.dataset_size))
         dtype = features.dtype
         return ChannelNorm((means * bounds).to(dtype), (variances.sqrt() * bounds).to(dtype)), book
@@ -173,6 +172,6 @@ def _sums(features: Tensor, bounds: Tensor) -> Tensor:
 def _check_addable(plan: Plan) -> None:
     if plan.release is not Release.EVERY_ITERATE:
         raise PlanError(
-            "The bound on the last iterate holds for fixed features, not for ones that were normalised by a release of "
-            "their own. Set release=Release.EVERY_ITERATE."
+            "The bound on the last iterate holds for fixed features, not for features that depend on a release from "
+            "the same data. Set release=Release.EVERY_ITERATE."
         )

@@ -1,8 +1,8 @@
-"""Units for shaped clipping and noise, from public examples or from a private release of their own.
+"""Units for shaped clipping and noise, from public examples or from a separate private release.
 
-Both measure how large the gradients of single examples are in every row and column of the parameters. The release
-clips every example, adds Gaussian noise to the sums of squares, and is charged to a ledger of its own; the guarantee of
-everything is that of both ledgers together.
+Both measure the size of per-example gradients in every row and column of the parameters. The release clips every
+example, adds Gaussian noise to the sums of squares, and charges a separate ledger; the total guarantee is that of the
+composition of both ledgers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privet import checks
@@ -24,7 +23,7 @@ from privet.mechanism.events import DpEvent, gaussian_event
 from privet.mechanism.geometry import Factored
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
-from privet.mechanism.second_moments import DEFAULT_FLOOR, AxisMoments, axis_sizes, factored_geometry
+from privet.mechanism.second_moments import DEFAULT_FLOOR, axis_sizes, factored_geometry, split_axis_sums
 from privet.training.randomness import Streams
 from privet.training.release import BoundedTensors, ChargedRelease, Part
 from privet.training.trained import trainable_parameters
@@ -42,25 +41,25 @@ def public_geometry(
     power: float,
     floor: float = DEFAULT_FLOOR,
 ) -> Factored:
-    """Return units from public examples; nothing is charged, so none of the private ones may be among them.
+    """Return units from public examples. Nothing is charged, so no private example may be among them.
 
     Args:
-        model: As it stands before training.
-        losses: From outputs and labels to one loss per example.
-        features: Of the public examples.
-        labels: Of the public examples.
+        model: The model before training.
+        losses: A function from outputs and labels to one loss per example.
+        features: Features of the public examples.
+        labels: Labels of the public examples.
         power: 1/4 for plain steps, 1/2 for steps preconditioned with power 1.
-        floor: The smallest share of the mean that a row or column may have.
+        floor: Lower limit of the second moment of a row or column, relative to the mean.
     """
     layout = _layout(model)
     total = sum(_axis_sums(layout, rows) for rows in _gradients(model, losses, features, labels))
     if isinstance(total, int):
         raise DataError("public_geometry() needs at least one public example.")
-    return factored_geometry(layout, _moments(layout, total.cpu().numpy()), power=power, floor=floor)
+    return factored_geometry(layout, split_axis_sums(layout, total.cpu().numpy()), power=power, floor=floor)
 
 
 def geometry_event(noise_multiplier: float) -> DpEvent:
-    """Return what :func:`release_geometry` costs, for calibration beside the plan it serves."""
+    """Return the cost of :func:`release_geometry`, for calibration together with a plan."""
     return gaussian_event(bounds=(1.0,), stds=(checks.positive("noise_multiplier", noise_multiplier),))
 
 
@@ -77,25 +76,25 @@ def release_geometry(
     ledger: Ledger | None = None,
     seed: int | None = None,
 ) -> tuple[Factored, Ledger]:
-    """Release units from the private examples, once, with noise, and charge it.
+    """Charge a round, and release units from the private examples with noise.
 
     Args:
-        model: As it stands before training.
-        losses: From outputs and labels to one loss per example.
-        features: Of all private examples, one row per unit of privacy.
-        labels: Of the same.
-        norm: Bound on the length of one example's gradient.
-        noise_multiplier: Noise over the sensitivity of the sums of squares.
+        model: The model before training.
+        losses: A function from outputs and labels to one loss per example.
+        features: Features of all private examples, one row per unit of privacy.
+        labels: Labels of the same examples.
+        norm: Bound on the norm of a per-example gradient.
+        noise_multiplier: Ratio of the noise to the sensitivity of the sums of squares.
         power: 1/4 for plain steps, 1/2 for steps preconditioned with power 1.
-        floor: The smallest share of the mean that a row or column may have.
-        ledger: Where to charge; a new one in memory otherwise.
+        floor: Lower limit of the second moment of a row or column, relative to the mean.
+        ledger: The ledger to charge; a new one in memory by default.
         seed: Makes the release repeatable and NOT PRIVATE; for tests and studies on public data.
 
     Guarantee:
-        The squares of a gradient of length at most ``norm`` add up to at most ``norm^2`` over rows, and again over
-        columns, so adding or removing one example moves both lists together by at most ``sqrt(2) * norm^2`` in length.
-        Gaussian noise of ``noise_multiplier`` times that is added to every sum, and the round is charged before any
-        example is read. An example with a gradient that is not finite counts as zero. Everything after is
+        The sums of squares of a gradient of norm at most ``norm`` total at most ``norm^2`` over the rows, and the same
+        over the columns, so one added or removed example changes the vector of all sums by at most ``sqrt(2) * norm^2``
+        in l2 norm. Every sum gets Gaussian noise of ``noise_multiplier`` times that. The round is charged before any
+        example is read. An example whose gradient is not finite counts as zero. All later computation is
         post-processing.
     """
     layout = _layout(model)
@@ -108,15 +107,15 @@ def release_geometry(
         total = _clipped_axis_sums(model, losses, features, labels, layout=layout, norm=norm)
         source = Streams.new(total.device, seed=seed).noise
         release.add_noise_and_compare(BoundedTensors(parts=[Part(values=total, std=std)], bound=bound, source=source))
-    # rows that noise alone could explain count as the noise's size, whatever their order
+    # a sum below the noise is raised to the noise's standard deviation
     released = np.maximum(total.cpu().numpy(), std)
-    return factored_geometry(layout, _moments(layout, released), power=power, floor=floor), book
+    return factored_geometry(layout, split_axis_sums(layout, released), power=power, floor=floor), book
 
 
 def _clipped_axis_sums(
     model: nn.Module, losses: Losses, features: Tensor, labels: Tensor, *, layout: Layout, norm: float
 ) -> Tensor:
-    """Return the sums of squares of gradients that were clipped to ``norm``. Secret."""
+    """Return the sums of squares of gradients clipped to ``norm``. Secret."""
     size = sum(rows + columns for rows, columns in axis_sizes(layout))
     total = torch.zeros(size, dtype=torch.float64, device=next(model.parameters()).device)
     for rows in _gradients(model, losses, features, labels):
@@ -132,7 +131,7 @@ def _layout(model: nn.Module) -> Layout:
 
 
 def _gradients(model: nn.Module, losses: Losses, features: Tensor, labels: Tensor) -> Iterator[Tensor]:
-    """Yield flat per-example gradients, some examples at a time."""
+    """Yield flat per-example gradients, a chunk of examples at a time."""
     named = {name: value.detach() for name, value in trainable_parameters(model)}
     rest = {name: value.detach() for name, value in model.named_parameters() if name not in named}
     rest |= dict(model.named_buffers())
@@ -151,14 +150,14 @@ def _gradients(model: nn.Module, losses: Losses, features: Tensor, labels: Tenso
             raise
         except (RuntimeError, ValueError) as error:
             raise UnsupportedModel(
-                f"The model does not run one example at a time under vmap: {str(error).splitlines()[0]} Measure units "
+                f"The model does not run under vmap, one example at a time: {str(error).splitlines()[0]} Measure units "
                 "on a model that does, or use units from released gradients."
             ) from error
         yield torch.cat([found[name].flatten(1) for name in named], 1).double()
 
 
 def _axis_sums(layout: Layout, rows: Tensor) -> Tensor:
-    """Return the sums of squares over rows and over columns of all parameters, one after another, over all examples."""
+    """Return the sums of squares over all examples, by row and by column of every parameter, in one vector."""
     squares = rows.square().sum(0)
     parts = []
     for where, shape in zip(layout.slices, layout.shapes, strict=True):
@@ -167,12 +166,3 @@ def _axis_sums(layout: Layout, rows: Tensor) -> Tensor:
         if len(shape) > 1:
             parts.append(values.reshape(shape[0], shape[1], -1).sum((0, 2)))
     return torch.cat(parts)
-
-
-def _moments(layout: Layout, sums: NDArray[np.float64]) -> list[AxisMoments]:
-    found, at = [], 0
-    for num_rows, num_columns in axis_sizes(layout):
-        middle, end = at + num_rows, at + num_rows + num_columns
-        found.append(AxisMoments(rows=sums[at:middle], columns=sums[middle:end]))
-        at = end
-    return found

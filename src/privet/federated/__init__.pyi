@@ -1,0 +1,10 @@
+from privet.federated.agreement import Agreement as Agreement
+from privet.federated.apps import Patience as Patience
+from privet.federated.apps import client_app as client_app
+from privet.federated.apps import server_app as server_app
+from privet.federated.contributions import ClientUpdates as ClientUpdates
+from privet.federated.contributions import ClippedSums as ClippedSums
+from privet.federated.contributions import Sessions as Sessions
+from privet.federated.coordinator import Coordinator as Coordinator
+from privet.federated.loopback import run_in_process as run_in_process
+from privet.federated.party import Party as Party

@@ -1,0 +1,10 @@
+from privet.mechanism.clipping import Clipping as Clipping
+from privet.mechanism.events import compose as compose
+from privet.mechanism.grouping import Grouping as Grouping
+from privet.mechanism.layout import Layout as Layout
+from privet.mechanism.masking import Mask as Mask
+from privet.mechanism.noise import Noise as Noise
+from privet.mechanism.sampling import Sampling as Sampling
+from privet.mechanism.sensitivity import Sensitivity as Sensitivity
+from privet.mechanism.sums import ClippedSum as ClippedSum
+from privet.mechanism.sums import PrivateSum as PrivateSum

@@ -1,0 +1,9 @@
+from privet.runs.model_measures import measure_model as measure_model
+from privet.runs.prediction import model_of as model_of
+from privet.runs.prediction import predict_new as predict_new
+from privet.runs.project import total_of_runs as total_of_runs
+from privet.runs.recipes.recipe import Recipe as Recipe
+from privet.runs.recipes.recipe_files import load_recipe as load_recipe
+from privet.runs.recipes.recipe_files import packaged_recipes as packaged_recipes
+from privet.runs.runner import evaluate as evaluate
+from privet.runs.runner import train as train
