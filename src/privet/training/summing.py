@@ -251,9 +251,9 @@ class LogicalBatch:
             if self._can_repeat:
                 raise
             raise UnsupportedModel(
-                "A gradient of this physical batch is not finite. The program's gradients need a backward pass for each "
-                "example, in which such an example would spoil the others. Write step.accumulate(losses) instead of a "
-                "loop over step.microbatches(): it takes examples one at a time where that is needed."
+                "A gradient of this physical batch is not finite. The program's gradients need a backward pass for "
+                "each example, in which such an example would spoil the others. Write step.accumulate(losses) instead "
+                "of a loop over step.microbatches(): it takes examples one at a time where that is needed."
             ) from error
 
     def _note(self, losses: Tensor, norms: Tensor) -> None:
