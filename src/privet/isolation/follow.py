@@ -386,10 +386,9 @@ class Follower:
             self._log = self._candidate.beginning(self._num_calls, self._num_made, self._num_uses)
         end = len(self._log.entries) if self._losses is None else self._log.made_after[self._losses]
         candidate, kind = self._finished or self._candidate, kind_of(self._log.entries[:end])
-        node: object = losses.grad_fn
         self._node = _user_node(losses)
-        if isinstance(node, BackwardCFunction):
-            self._note_node(node, losses)
+        if isinstance(losses.grad_fn, BackwardCFunction):
+            self._note_node(losses.grad_fn, losses)
         late = self._suspicions.write_after(self._log.entries[end:], end, self._losses, self._log.made_after)
         if late is not None:
             reads = [*self._errors, *(() if self.tracer is None else self.tracer.trace.reads)]
@@ -448,5 +447,4 @@ class Follower:
 
 def _user_node(losses: Tensor) -> type:
     """Return the kind of node behind the losses if it is the user's own; torch chooses among its own as it likes."""
-    node: object = losses.grad_fn
-    return type(node) if isinstance(node, BackwardCFunction) else type(None)
+    return type(losses.grad_fn) if isinstance(losses.grad_fn, BackwardCFunction) else type(None)

@@ -23,6 +23,7 @@ from privet.isolation.call import Call, name_of, specs_in
 from privet.isolation.constants import OnDevice, constant_of, is_range, numbers_of
 from privet.isolation.lines import asked, is_asked_by_privet, user_line
 from privet.isolation.memory import Written
+from privet.isolation.numbering import count, keep_counting, limit
 from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Rows, Shape, Spec, Verdict
 from privet.isolation.reads import Read, may_read
 from privet.isolation.rules_elements import elements
@@ -261,7 +262,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note_read(call, result)
             return
         verdicts = verdicts_of(call)
-        _limit(call)
+        limit(call)
         is_long = _has_own_length(call)
         mutated = self._write(writes, args, kwargs, call, verdicts) if writes else ()
         for out, spec, verdict in zip(outs, call.out_specs, verdicts, strict=True):
@@ -377,9 +378,9 @@ def verdicts_of(call: Call) -> Sequence[Verdict]:
             else _asked(call, partial(travelling, rule=rule_of(call.operation)))
         )
     if name == "arange":
-        _count(call)
+        count(call)
     if not known:
-        _keep_counting(call, name)
+        keep_counting(call, name)
         return call.everywhere(None)
     first = known[0]
     is_one = isinstance(first, Place) and first.is_single and all(place == first for place in known)
@@ -402,55 +403,6 @@ def _asked(call: Call, rule: Callable[[Call], Sequence[Verdict]]) -> Sequence[Ve
 
 def _cause(fault: Fault, call: Call, reason: str) -> Cause:
     return Cause(fault, name_of(call.operation), reason, user_line())
-
-
-def _count(call: Call) -> None:
-    """Remember of a fresh vector that it counts its own places."""
-    start = call.arg("start") if call.has("start") else 0
-    step = call.arg("step") if call.has("step") else 1
-    if start == 0 and isinstance(step, int):
-        call.out_specs[0].iota = (0, step)
-
-
-_NUMBERING = {"topk": 1, "sort": 1, "argmax": 0, "argmin": 0}  # which result numbers places along an axis
-_KEEPING = frozenset(
-    [
-        "view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "transpose", "t", "permute", "slice", "select",
-        "expand", "clone", "detach", "alias", "_to_copy", "unbind", "split", "index", "index_select",
-    ]
-)  # fmt: skip
-
-
-def _limit(call: Call) -> None:
-    """Remember of results that their numbers are whole, not negative and below a bound: they number places."""
-    first = call.args[0] if call.args else None
-    if not isinstance(first, Spec):
-        return
-    number = _NUMBERING.get(call.name)
-    if number is not None and first.ndim and len(call.out_specs) > number:
-        axis = call.arg("dim")
-        if isinstance(axis, int):
-            call.out_specs[number].below = first.shape[axis]
-    elif call.name in _KEEPING and first.below is not None and not first.was_written:
-        for out in call.out_specs:
-            out.below = first.below
-
-
-def _keep_counting(call: Call, name: str) -> None:
-    """A vector that counts its places still does after it was reshaped, copied or moved."""
-    specs = call.specs
-    if len(specs) != 1 or specs[0].iota is None or len(call.out_specs) != 1:
-        return
-    (spec,), (out,) = specs, call.out_specs
-    assert spec.iota is not None
-    axis, step = spec.iota
-    if name in ("_to_copy", "clone", "detach", "alias", "lift_fresh"):
-        out.iota = (axis, step)
-    elif name in ("view", "unsqueeze", "_unsafe_view", "reshape", "squeeze", "expand"):
-        long = [number for number, size in enumerate(out.shape) if size == spec.shape[axis]]
-        others = [size for number, size in enumerate(out.shape) if number not in long[:1]]
-        if long and all(size == 1 for size in others):
-            out.iota = (long[0], step)
 
 
 @lru_cache(maxsize=4096)

@@ -8,13 +8,10 @@ the state of the model and on the next batch.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -34,6 +31,7 @@ from privet.training.preflight.equal_draws import EqualDraws
 from privet.training.preflight.limits import Limit, Limits
 from privet.training.preflight.made_up import MadeUpBatches, joined, part_of, spoiled
 from privet.training.preflight.model_state import ModelState
+from privet.training.preflight.repeatable import repeatable
 from privet.training.preflight.suspects import find_suspect
 
 # For losses of probabilities, for usual inputs, and for branches that only extreme inputs trigger.
@@ -77,8 +75,7 @@ def preflight(model: nn.Module, loss_function: LossFunction, batch: Any, *, num_
         LossError: the loss function does not return one loss per example.
         DataError: the batch is not made of tensors with one row per example.
 
-    Parameters that have no part in the losses are named, with the line that freezes them: a session would only notice
-    once a round is charged.
+    Parameters without a part in the losses are named, before a session would charge a round for them.
     """
     check_model(model)
     made_up = MadeUpBatches.of(batch, num_examples=checks.count("num_examples", num_examples, minimum=2))
@@ -95,14 +92,11 @@ def preflight(model: nn.Module, loss_function: LossFunction, batch: Any, *, num_
 
 def _refuse_idle(program: _Program, made_up: MadeUpBatches, state: ModelState) -> None:
     """Refuse parameters that had no part in the losses of any made-up batch, before a round is charged for them."""
-    idle: set[str] | None = None
     try:
-        for low, high in _RANGES:
-            found = program.idle(made_up.draw(low, high, seed=1))
-            idle = found if idle is None else idle & found
-    except PrivetError:
-        raise
-    except Exception:  # noqa: BLE001 (a user's program may raise anything on numbers it never meets)
+        idle = set.intersection(*(program.idle(made_up.draw(low, high, seed=1)) for low, high in _RANGES))
+    except Exception as error:
+        if isinstance(error, PrivetError):
+            raise
         return
     finally:
         state.restore()
@@ -135,7 +129,7 @@ def _proven(program: _Program, made_up: MadeUpBatches, state: ModelState) -> Fin
     """Return the finding of the rules on made-up examples; None if the program fails on them."""
     batch = made_up.draw(*_RANGES[0], seed=1)
     try:
-        with _repeatable(tensors_of(batch)[0].device, 0), torch.enable_grad():
+        with repeatable(tensors_of(batch)[0].device, 0), torch.enable_grad():
             return prove(lambda parts: _called(program.loss_function, parts), batch)
     except PrivetError:
         raise
@@ -319,7 +313,7 @@ class _Program:
 
     def losses(self, batch: Any, *, seed: int = 0) -> Tensor:
         tensors, precision = tensors_of(batch), _HalfPrecision()
-        with _repeatable(tensors[0].device, seed), torch.enable_grad(), without_search(), precision:
+        with repeatable(tensors[0].device, seed), torch.enable_grad(), without_search(), precision:
             parts = batch if isinstance(batch, tuple | list) else (batch,)
             losses: object = self.loss_function(*parts)
         self.is_half = self.is_half or precision.is_met
@@ -348,21 +342,6 @@ class _Program:
 
 def _described(losses: object) -> str:
     return f"shape {list(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-
-
-@contextmanager
-def _repeatable(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed every global generator for the block, and restore their states after it."""
-    outer, global_numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(outer)
-            np.random.set_state(global_numpy)
 
 
 @dataclass(frozen=True, kw_only=True)
