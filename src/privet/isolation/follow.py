@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from privet.isolation.asking import READING
 from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within
-from privet.isolation.place import Cause, Fault, Place, Rows, Verdict
+from privet.isolation.place import Cause, Fault, Place, Rows, Verdict, single
 from privet.isolation.programs import CONSTANT, Known, Log, Mark, Programs, Proof
 from privet.isolation.reads import Read, checks_only, may_read
 from privet.isolation.signs import (
@@ -387,7 +387,7 @@ class Follower:
         end = len(self._log.entries) if self._losses is None else self._log.made_after[self._losses]
         candidate, kind = self._finished or self._candidate, kind_of(self._log.entries[:end])
         self._node = _user_node(losses)
-        if isinstance(losses.grad_fn, BackwardCFunction):
+        if self._node is not type(None):
             self._note_node(losses.grad_fn, losses)
         late = self._suspicions.write_after(self._log.entries[end:], end, self._losses, self._log.made_after)
         if late is not None:
@@ -415,8 +415,9 @@ class Follower:
         spec, trace = self.tracer.spec(losses), self.tracer.trace
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
         trace.end()
-        is_elsewhere = isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole
-        if is_elsewhere or isinstance(verdict, Rows):
+        if isinstance(verdict, Rows) or (
+            isinstance(verdict, Place) and verdict not in (self._whole, single(verdict.first))
+        ):
             verdict = Cause(Fault.MIXES, "the loss function", "its losses are not one per example, in order")
         if doubt is not None and not isinstance(verdict, Cause):
             verdict = doubt
@@ -447,4 +448,5 @@ class Follower:
 
 def _user_node(losses: Tensor) -> type:
     """Return the kind of node behind the losses if it is the user's own; torch chooses among its own as it likes."""
-    return type(losses.grad_fn) if isinstance(losses.grad_fn, BackwardCFunction) else type(None)
+    node: object = losses.grad_fn
+    return type(node) if isinstance(node, BackwardCFunction) else type(None)
