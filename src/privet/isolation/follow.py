@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from privet.isolation.asking import READING
 from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within
-from privet.isolation.place import Cause, Fault, Place, Rows, Verdict, single
+from privet.isolation.place import Cause, Fault, Place, Rows, Verdict
 from privet.isolation.programs import CONSTANT, Known, Log, Mark, Programs, Proof
 from privet.isolation.reads import Read, checks_only, may_read
 from privet.isolation.signs import (
@@ -35,6 +35,7 @@ from privet.isolation.signs import (
     kind_of,
     num_numbers_in,
     sign_of,
+    user_node,
     without_versions,
     writes_since,
 )
@@ -377,7 +378,7 @@ class Follower:
         # the usual case: a known program from beginning to end, and nothing after its losses
         if candidate is not None and self._num_calls == len(candidate.entries):
             is_same = getattr(losses, self._attribute, 0) - self._number == candidate.losses
-            is_same = is_same and candidate.node is _user_node(losses) and not self._errors
+            is_same = is_same and candidate.node is user_node(losses) and not self._errors
             if is_same and self._suspicions.doubt is None:
                 numbers = tuple(self._numbers)
                 return Proof(self._whole, candidate.uses, (), None, candidate.kind, numbers, known=candidate)
@@ -386,7 +387,7 @@ class Follower:
             self._log = self._candidate.beginning(self._num_calls, self._num_made, self._num_uses)
         end = len(self._log.entries) if self._losses is None else self._log.made_after[self._losses]
         candidate, kind = self._finished or self._candidate, kind_of(self._log.entries[:end])
-        self._node = _user_node(losses)
+        self._node = user_node(losses)
         if self._node is not type(None):
             self._note_node(losses.grad_fn, losses)
         late = self._suspicions.write_after(self._log.entries[end:], end, self._losses, self._log.made_after)
@@ -415,9 +416,8 @@ class Follower:
         spec, trace = self.tracer.spec(losses), self.tracer.trace
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
         trace.end()
-        if isinstance(verdict, Rows) or (
-            isinstance(verdict, Place) and verdict not in (self._whole, single(verdict.first))
-        ):
+        is_elsewhere = isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole
+        if is_elsewhere or isinstance(verdict, Rows):
             verdict = Cause(Fault.MIXES, "the loss function", "its losses are not one per example, in order")
         if doubt is not None and not isinstance(verdict, Cause):
             verdict = doubt
@@ -444,9 +444,3 @@ class Follower:
         if self.tracer is None or not self._sees_all or self._losses is None or self.tracer.trace.is_hidden:
             return
         self._programs.add(self._num_examples, self._log.up_to(self._losses, self._node))
-
-
-def _user_node(losses: Tensor) -> type:
-    """Return the kind of node behind the losses if it is the user's own; torch chooses among its own as it likes."""
-    node: object = losses.grad_fn
-    return type(node) if isinstance(node, BackwardCFunction) else type(None)
