@@ -33,6 +33,7 @@ import privet as pv
 from benchmarks.machine import Precision, environment
 from benchmarks.networks import ResNet50
 from benchmarks.pairs import now
+from privet.training.launch.replay import Launch
 
 NUM_CLASSES = 100
 _WARM_UP = 3
@@ -105,7 +106,7 @@ class Training:
     logical: int
     physical: int
     steps: int
-    launch: pv.launch.Launch
+    launch: Launch
 
     def run(self, dataset: Any, *, workers: int) -> dict[str, float]:
         """Return images per second, and the seconds it took to begin."""
@@ -179,7 +180,7 @@ def compare(
 @click.option("--rounds", default=2, show_default=True, help="Sessions of each way, in turns.")
 @click.option("--workers", default=8, show_default=True)
 @click.option("--delay", type=float, help="Seconds to wait at every file instead of decoding it.")
-@click.option("--graph", is_flag=True, help="Replay physical batches as CUDA graphs.")
+@click.option("--eager", is_flag=True, help="Launch one operation after the other, and replay no CUDA graphs.")
 @click.option("--device", "device_name", default="cuda" if torch.cuda.is_available() else "cpu", show_default=True)
 @click.option("--json-file", type=click.Path(dir_okay=False, path_type=Path))
 def main(
@@ -193,7 +194,7 @@ def main(
     rounds: int,
     workers: int,
     delay: float | None,
-    graph: bool,
+    eager: bool,
     device_name: str,
     json_file: Path | None,
 ) -> None:
@@ -207,7 +208,7 @@ def main(
         logical=logical,
         physical=physical,
         steps=steps,
-        launch=pv.launch.CudaGraph() if graph else pv.launch.Eager(),
+        launch=pv.launch.Eager() if eager else pv.launch.Automatic(),
     )
     precision = Precision.BF16 if device.type == "cuda" else Precision.FP32
     with tempfile.TemporaryDirectory() as folder, precision.applied():
@@ -221,7 +222,14 @@ def main(
         )
     if json_file is not None:
         about = environment(device, num_threads=torch.get_num_threads())
-        settings = {"images": num_images, "logical": logical, "physical": physical, "crop": crop, "width": width}
+        settings = {
+            "images": num_images,
+            "logical": logical,
+            "physical": physical,
+            "crop": crop,
+            "width": width,
+            "eager": eager,
+        }
         json_file.write_text(json.dumps({"environment": about, "settings": settings, "rows": rows}, indent=1) + "\n")
 
 

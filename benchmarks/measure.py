@@ -28,6 +28,7 @@ from benchmarks.models import Batch, Size, Workload
 from benchmarks.records import Row, with_ratios
 
 _MIN_ROUNDS = 3
+_START_SHARE = 0.75  # of the time budget
 _MAX_REASON = 300
 _SECOND_TIME = "second time"
 
@@ -41,7 +42,8 @@ class Plan:
         warm_up: Untimed steps before them, after the first step.
         min_sample_seconds: A sample repeats the step until it takes this long.
         check_examples: Number of examples in the correctness check; 0 omits the check.
-        budget_seconds: After this time contenders that have not started fail, and rounds stop at three.
+        budget_seconds: After this time rounds stop at three; contenders that have not started after three quarters of
+            it fail, so that there is time left for rounds.
         physical_batch: Examples per forward pass; None for the whole logical batch. A logical batch of several
             physical batches repeats the same examples, so that the measured memory is that of the step.
         accumulate: Also time steps of this many batches with one noise and one update, the usual use of small
@@ -119,7 +121,8 @@ def measure(
     ``observe`` is called with the rows so far after every contender's start and every round, and whether they are the
     last, before anything is closed.
     """
-    deadline = time.monotonic() + plan.budget_seconds
+    begin = time.monotonic()
+    deadline, last_start = begin + plan.budget_seconds, begin + _START_SHARE * plan.budget_seconds
     num_parts = plan.num_parts(settings.logical_batch)
     model, batch = make(size, settings.logical_batch // num_parts, device=device, seed=settings.seed)
     parts = [batch] * num_parts
@@ -128,7 +131,7 @@ def measure(
         _check(entries, model, batch, plan.check_examples)
     with precision.applied():
         for entry in entries:
-            _start(entry, model, parts, settings, clock, plan, deadline)
+            _start(entry, model, parts, settings, clock, plan, last_start)
             observe(_rows(entries), False)
         for place in range(plan.rounds):
             if place >= _MIN_ROUNDS and time.monotonic() > deadline:

@@ -86,7 +86,7 @@ class LowRank(nn.Module):
         self.base = base
         self.down = nn.Linear(base.in_features, rank, bias=False, device=base.weight.device)
         self.up = nn.Linear(rank, base.out_features, bias=False, device=base.weight.device)
-        # As peft has it, so that the adapter starts at zero; a zero gradient would leave nothing to compare.
+        # Not zero, as is usual: half of the gradients would be zero, and there would be less to compare.
         nn.init.normal_(self.up.weight, std=1e-3)
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ _DEFAULT = (
 )
 _PLAIN = "non_private"
 _LIBRARIES = ("transformers", "torchvision", "peft", "opacus", "fastDP")
-_GRACE = 10.0  # seconds after its limit that a process may take for the step it is in
+_GRACE = 20.0  # seconds after its limit that a process may take for the step it is in
 _CHECK_SHARE = 0.4  # of a model's limit, for the first step and the comparison of sums
 
 

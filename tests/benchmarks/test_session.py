@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -217,6 +218,22 @@ def test_a_tiny_public_model_without_random_layers_gives_the_same_losses_twice(n
     first, second = (losses_of(model(inputs), labels) for _ in range(2))
     assert first.shape == (3,)
     assert torch.equal(first, second)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_adapters_are_the_same_parameters_without_peft(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    size = CASES["lora"].workload.sizes[Scale.TINY]
+    monkeypatch.setitem(sys.modules, "peft", None)
+    model, batch = make(size, 5, device=CPU, seed=0)
+    trained = [value for value in model.parameters() if value.requires_grad]
+    # two blocks, each with adapters on queries (16 to 16) and values (16 to 8), of rank 16
+    assert sum(value.numel() for value in trained) == 2 * (16 * 32 + 16 * 24)
+    assert {value.dtype for value in trained} == {torch.float32}
+    single = model.float()
+    truth = true_clipped_sum(single, batch)
+    assert judge(CONTENDERS["session"], single, batch, truth).relative_error <= 1e-5
+    assert all(float(value.norm()) > 0 for value in truth.sums.values())
 
 
 def test_a_worker_refuses_what_it_does_not_know() -> None:

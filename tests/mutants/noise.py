@@ -312,8 +312,8 @@ NOISE = (
         "gradients-follow-the-buffer",
         "p.grad is a view of the next step's sum before its noise",
         "mechanism/sums.py",
-        "gradients = divided(self.flat, divisor)",
-        "gradients = self.flat.div_(divisor)",
+        ".of(divided(self.flat, divisor))",
+        ".of(self.flat.div_(divisor))",
         "tests/mechanism/test_sums.py::test_written_gradients_do_not_follow_the_buffer_into_the_next_step",
     ),
 )

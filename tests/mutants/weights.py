@@ -106,8 +106,8 @@ WEIGHTS: tuple[Mutant, ...] = (
         "views-not-compared",
         "weights that are exchanged by another view of their memory pass",
         _HOLDINGS,
-        "(*facts, tensor.shape, tensor.stride())",
-        "(*facts, tensor.shape)",
+        '_STRIDED = (attrgetter("shape"), Tensor.stride)',
+        '_STRIDED = (attrgetter("shape"), attrgetter("shape"))',
         f"{_FOUND}[by_a_transposed_view]",
     ),
     one(

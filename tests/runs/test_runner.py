@@ -66,6 +66,19 @@ class StopAfter:
         return self.left <= 0
 
 
+def test_views_that_workers_make_train_like_others(
+    tiny: MakeRecipe, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers are free to change when a run is resumed: they change neither the model's data nor its guarantee."""
+    monkeypatch.syspath_prepend(str(SOURCE))
+    views = ("model=dp_cnn_small", "training.augmentation={num_views=2}", "training.physical_batch_size=16")
+    stopped = train(tiny(*views, "training.workers=1"), run_folder, should_stop=StopAfter(2))
+    assert stopped.steps_done == 2
+    finished = train(tiny(*views), run_folder)
+    assert finished.is_finished
+    assert finished.steps_taken == 6
+
+
 def test_a_finished_run_spends_exactly_what_was_promised_and_leaves_everything_in_its_folder(
     tiny: MakeRecipe, run_folder: Path
 ) -> None:

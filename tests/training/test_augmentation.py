@@ -115,9 +115,9 @@ def test_no_gradient_of_a_single_view_is_kept(engine: Engine, monkeypatch: pytes
     lengths: list[int] = []
     take = Clipper.take
 
-    def noted(self: Clipper, position: int, part: PerExample) -> None:
+    def noted(self: Clipper, position: int, part: PerExample, *, is_foreseen: bool = False) -> None:
         lengths.append(len(part))
-        take(self, position, part)
+        take(self, position, part, is_foreseen=is_foreseen)
 
     monkeypatch.setattr(Clipper, "take", noted)
     clipped_sum(Views(dataset=images(), transform=spread, num_views=5), engine, 6)

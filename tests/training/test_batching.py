@@ -247,6 +247,37 @@ def test_the_class_of_a_batch_changes_no_release(
     assert torch.equal(flat(models[0]), flat(models[1]))
 
 
+class Takes(nn.Module):
+    """A model that is given the whole batch."""
+
+    def __init__(self, unpacked: Callable[[Any], tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self.inner, self.unpacked = network(), unpacked
+
+    def forward(self, batch: Any) -> Tensor:
+        return self.inner(self.unpacked(batch)[0])  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("packed", "unpacked"), [(Encoded, by_key), (Pair, by_attribute)], ids=["Encoded", "Pair"])
+@pytest.mark.parametrize("engine", [BookKeeping(), Functional()], ids=["book-keeping", "functional"])
+def test_a_model_may_be_given_the_whole_batch(
+    packed: Callable[..., Any], unpacked: Callable[[Any], tuple[Tensor, Tensor]], engine: Engine
+) -> None:
+    whole, plain, performance = Takes(unpacked), network(), Performance(engine=engine)
+    with privatize(
+        whole, plain_sgd(whole), examples(), full_batch(2), seed=1, performance=performance,
+        collate=lambda items: packed(*default_collate(items)),
+    ) as session:  # fmt: skip
+        for step in session.steps():
+            step.accumulate(
+                lambda batch: nn.functional.cross_entropy(whole(batch), unpacked(batch)[1], reduction="none")
+            )
+            step.update()
+    with privatize(plain, plain_sgd(plain), examples(), full_batch(2), seed=1, performance=performance) as session:
+        run(session, plain)
+    assert torch.equal(flat(whole), flat(plain))
+
+
 def test_what_a_batch_holds_beside_its_items_does_not_reach_the_loop() -> None:
     """A loss that reads it could carry one example to another, and nobody would see."""
     batch = fetch(examples(), np.arange(3), lambda items: Encoded(*default_collate(items)), CPU)

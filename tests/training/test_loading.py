@@ -313,3 +313,35 @@ def test_workers_of_a_list_of_pairs_read_by_whole_physical_batches() -> None:
         loader.close()
     assert torch.equal(torch.cat([batch[0] for batch in found]), inputs)
     assert isinstance(found[0], list)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pin_memory", [True, False])
+def test_what_workers_read_gets_to_a_gpu_beside_the_computation(pin_memory: bool) -> None:
+    device = torch.device("cuda")
+    performance = Performance(workers=1, physical_batch_size=100, prefetch=4, pin_memory=pin_memory)
+    dataset, places = Files(1_000), np.arange(1_000)
+    loader = open_loader(dataset, as_pair, device, performance)
+    matrix = torch.randn(4_096, 4_096, device=device)
+    try:
+        for _ in range(3):
+            loader.begin(places, 100)
+            sums = []
+            for part in np.split(places, 10):
+                batch = loader.fetch(part)
+                assert batch.inputs.device.type == batch.rest["labels"].device.type == "cuda"
+                for _ in range(5):
+                    matrix = matrix @ matrix / 4_096  # the device is busy while the next batch comes
+                sums.append(batch.inputs.double().sum(0).clone())
+                del batch
+            expected = worker_data.tensors(1_000)[0].double().view(10, 100, 3).sum(1)
+            assert torch.allclose(torch.stack(sums).cpu(), expected)
+    finally:
+        loader.close()
+    weights = []
+    for data, chosen in ((examples(), Performance(physical_batch_size=3)), (Files(), with_workers())):
+        model = network().to(device)
+        with privatize(model, plain_sgd(model), data, full_batch(3), performance=chosen, seed=1) as session:
+            run(session, model)
+        weights.append(flat(model))
+    assert torch.equal(*weights)

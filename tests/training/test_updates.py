@@ -20,7 +20,7 @@ from privet.mechanism.sums import ClippedSum
 from privet.training.launch.replay import CudaGraph, Eager, Launch
 from privet.training.optimizers import DPAdam
 from privet.training.randomness import Streams
-from privet.training.updates import Updates, _RecordedUpdate, check_draws
+from privet.training.updates import GradientViews, Updates, _RecordedUpdate, check_draws
 
 
 def at_work(noise_multiplier: float) -> FixedNoise:
@@ -42,6 +42,7 @@ def _updates(
         source=Streams.new(torch.device(device), seed=0).noise,
         parameters=list(model.parameters()),
         memory=torch.zeros_like(flat),
+        views=GradientViews(layout=layout),
         optimizer=optimizer(model.parameters(), lr=0.1),  # type: ignore[call-arg]
         opened=nullcontext,
         divisor=4.0,
@@ -174,3 +175,20 @@ def test_noise_of_recorded_updates_is_independent_from_step_to_step() -> None:
     correlation = torch.corrcoef(torch.stack(draws)) - torch.eye(8, device="cuda", dtype=torch.float64)
     assert float(correlation.abs().max()) < 6 / math.sqrt(total.flat.numel())
     assert float(torch.stack(draws).std()) == pytest.approx(1.0, abs=0.01)
+
+
+def test_gradients_that_were_given_other_memory_are_made_anew() -> None:
+    updates, total = _updates()
+    updates.records = False
+    noise = FixedNoise(noise=Gaussian(noise_multiplier=1.0), layout=total.layout)
+    updates.add_noise(noise, total).apply(keep=None)
+    first, *_ = updates.parameters
+    assert first.grad is not None
+    elsewhere = torch.full_like(first.grad, 7.0)
+    first.grad.data = elsewhere
+    total.flat.zero_()
+    updates.add_noise(noise, total).apply(keep=None)
+    assert first.grad is not None
+    assert first.grad.data_ptr() == updates.memory.data_ptr()
+    assert torch.equal(first.grad.reshape(-1), updates.memory[: first.numel()])
+    assert torch.equal(elsewhere, torch.full_like(elsewhere, 7.0))

@@ -60,6 +60,14 @@ def neighbour_distance(adjacency: Adjacency) -> float:
     return 2.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Sampled:
+    """Noise of a multiple of the bound, on a share ``rate`` of the records."""
+
+    rate: float
+    noise_multiplier: float
+
+
 class PoissonSampled:
     """A release on a Poisson sample or, at rate 1, on all records. Its exchange on a sample has no proven bound."""
 
@@ -131,14 +139,6 @@ class TruncatedGaussian:
         away = -math.inf if weight == 1 else math.log1p(-weight)
         power = orders - 1
         return np.asarray(np.logaddexp(away + power * free, math.log(weight) + power * full) / power)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Sampled:
-    """Noise of a multiple of the bound, on a share ``rate`` of the records."""
-
-    rate: float
-    noise_multiplier: float
 
 
 @dataclass(frozen=True, kw_only=True)

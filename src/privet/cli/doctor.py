@@ -168,24 +168,19 @@ def _layer_dict(layer: LayerFinding) -> dict[str, Any]:
         "layer": layer.name,
         "type": layer.kind,
         "parameters": layer.num_parameters,
-        "rule": layer.rule,
-        "problem": layer.problem,
-        "fix": layer.fix,
-        "strategy": layer.strategy,
-        "seconds": layer.seconds,
-        "kept_bytes": layer.kept_bytes,
-        "tried": [
-            {"strategy": each.name, "seconds": each.seconds, "kept_bytes": each.kept_bytes} for each in layer.tried
-        ],
+        **_picked(layer, "rule", "problem", "fix", "strategy", "seconds", "kept_bytes"),
+        "tried": [{"strategy": each.name, **_picked(each, "seconds", "kept_bytes")} for each in layer.tried],
     }
+
+
+def _picked(found: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in names}
 
 
 def _cost_dict(cost: ModelCost) -> dict[str, Any]:
     return {
-        "device": cost.device,
         "batch_size": cost.num_examples,
-        "plain_seconds": cost.plain_seconds,
-        "private_seconds": cost.private_seconds,
+        **_picked(cost, "device", "plain_seconds", "private_seconds"),
         "first_private_seconds": cost.first_seconds,
         "time_ratio": cost.private_seconds / cost.plain_seconds,
         "predicted_time_ratio": cost.predicted_seconds / cost.plain_seconds,

@@ -68,10 +68,10 @@ class DecisionDisparity:
     """
 
     attribute: str
-    demographic_parity: float
-    equalized_odds: float
     positive_class: str
+    demographic_parity: float
     demographic_parity_interval: Interval | None = None
+    equalized_odds: float
     equalized_odds_interval: Interval | None = None
 
 

@@ -119,12 +119,12 @@ class CalibrationReport:
     num_examples: Count
     accuracy: Interval
     expected_error: Interval
+    over_confidence: Interval | None = None
+    under_confidence: Interval | None = None
     largest_error: Interval
     brier_score: Interval
     negative_log_likelihood: Interval
     reliability: Reliability
-    over_confidence: Interval | None = None
-    under_confidence: Interval | None = None
 
     def to_dict(self) -> dict[str, Any]:
         known = (name for name in (*_INTERVALS, *_OPTIONAL) if getattr(self, name) is not None)

@@ -112,6 +112,7 @@ class PartySums:
             clipping=FixedRun(rule=rule),
             events=events,
             physical_batch_size=self._records.physical_batch_size,
+            usual_size=self._records.physical_batch_size,
             cuts=False,  # a process may serve one round only: its sums must not depend on earlier rounds
         )
         batch = LogicalBatch(summation, indices, rule=rule, clipped=total, index=number, steps_taken=number)

@@ -61,7 +61,7 @@ class Way(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Sequences:
-    kind: type[Any]
+    kind: Any
 
     @staticmethod
     def opens(value: object) -> bool:
@@ -80,20 +80,10 @@ class _Sequences:
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    kind: Any
-
+class _Named(_Sequences):
     @staticmethod
     def opens(value: object) -> bool:
         return isinstance(value, tuple) and hasattr(type(value), "_fields") and hasattr(type(value), "_make")
-
-    @staticmethod
-    def parts(value: Any) -> Iterable[Any]:
-        return list(value)
-
-    @classmethod
-    def of(cls, value: Any) -> Self:
-        return cls(type(value))
 
     def made(self, parts: Sequence[Any]) -> Any:
         return self.kind._make(parts)

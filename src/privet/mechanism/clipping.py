@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from privet import checks
@@ -271,7 +271,18 @@ class KeepOrDrop(FixedClipping):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Automatic(FixedClipping):
+class _Normalising(FixedClipping):
+    """Scales long gradients to about the bound; every further field is a positive number."""
+
+    norm: float | tuple[float, ...] = 1.0
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "norm")
+        checks.fields(self, checks.positive, *(field.name for field in fields(self) if field.name != "norm"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Automatic(_Normalising):
     """Normalise every gradient to about the same length (AUTO-S; Bu et al. 2023, "Automatic clipping").
 
     The bound only rescales the learning rate, so no threshold must be tuned.
@@ -281,12 +292,7 @@ class Automatic(FixedClipping):
         stability: Added to the norm in the denominator; it keeps short gradients shorter than long ones.
     """
 
-    norm: float | tuple[float, ...] = 1.0
     stability: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "norm")
-        checks.fields(self, checks.positive, "stability")
 
     def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:
         """Return ``bound / (norm + stability)``, and 0 where the norm is not finite.
@@ -299,7 +305,7 @@ class Automatic(FixedClipping):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerSampleAdaptive(FixedClipping):
+class PerSampleAdaptive(_Normalising):
     """Normalise long gradients to the bound without large factors for short ones (PSAC; Xia et al. 2023).
 
     The factor is ``norm / (length + weakness / (length + weakness))``: about ``norm / length`` for long gradients and
@@ -310,12 +316,7 @@ class PerSampleAdaptive(FixedClipping):
         weakness: The length below which a gradient is no longer normalised (r in the paper).
     """
 
-    norm: float | tuple[float, ...] = 1.0
     weakness: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "norm")
-        checks.fields(self, checks.positive, "weakness")
 
     def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:
         """Return ``bound / (norm + weakness / (norm + weakness))``, and 0 where the norm is not finite.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
@@ -82,6 +82,14 @@ def positive_units(name: str, values: object) -> tuple[float, ...]:
     return tuple(checks.positive(f"{name}[{index}]", value) for index, value in enumerate(values))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Listed:
+    """A geometry whose fields are tuples of units."""
+
+    def __post_init__(self) -> None:
+        checks.fields(self, positive_units, *(field.name for field in fields(self)))
+
+
 def _check_number(piece: str, units: tuple[float, ...], number: int, found: str) -> None:
     if len(units) != number:
         raise PlanError(f"{piece} gives {len(units)} units but {found}")
@@ -96,7 +104,7 @@ class Isotropic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerGroup:
+class PerGroup(_Listed):
     """One unit for each clipping group of the plan's grouping.
 
     Attributes:
@@ -104,9 +112,6 @@ class PerGroup:
     """
 
     group_units: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        checks.fields(self, positive_units, "group_units")
 
     def units(self, layout: Layout) -> tuple[Units, ...]:
         found = f"the grouping makes {layout.num_groups} groups. Give one unit per group."
@@ -158,7 +163,7 @@ class Factored:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagonal:
+class Diagonal(_Listed):
     """One unit per coordinate. Engines materialise per-example gradients for it, so it is meant for small models.
 
     Attributes:
@@ -166,9 +171,6 @@ class Diagonal:
     """
 
     coordinate_units: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        checks.fields(self, positive_units, "coordinate_units")
 
     def units(self, layout: Layout) -> tuple[Units, ...]:
         found = f"the model has {layout.num_coordinates} trainable coordinates. Build the geometry from the same model."

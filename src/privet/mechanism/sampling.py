@@ -145,6 +145,16 @@ class RandomBatches(SamplingDefaults, ABC):
         return None
 
 
+class DeclaredBatches(RandomBatches):
+    """Random batches of a data set whose size is a public field."""
+
+    dataset_size: int
+
+    @property
+    def declared_size(self) -> int | None:
+        return self.dataset_size
+
+
 @dataclass(frozen=True, kw_only=True)
 class Poisson(RandomBatches):
     """Each example joins the batch of each step independently, with probability ``rate``.
@@ -248,7 +258,7 @@ class FullBatch(RandomBatches):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedSize(RandomBatches):
+class FixedSize(DeclaredBatches):
     """Every step draws exactly ``batch_size`` of ``dataset_size`` records, uniformly and without replacement.
 
     No batch is padded or truncated, but a record that leaves a batch is replaced by another one. So the charge is that
@@ -292,10 +302,6 @@ class FixedSize(RandomBatches):
     @property
     def batch_limit(self) -> int | None:
         return self.batch_size
-
-    @property
-    def declared_size(self) -> int | None:
-        return self.dataset_size
 
     has_exact_size: ClassVar[bool] = True
 

@@ -88,6 +88,22 @@ class ClippedSum:
 
 
 @dataclass(kw_only=True, eq=False)
+class PartViews:
+    """Views of a flat vector, one for each parameter in its shape, made once for the same vector."""
+
+    layout: Layout
+    _flat: Tensor | None = None
+    _parts: Sequence[Tensor] = ()
+
+    def of(self, flat: Tensor) -> Sequence[Tensor]:
+        """Return the views of a vector, in the order of the layout."""
+        if flat is not self._flat:
+            cut = zip(self.layout.slices, self.layout.shapes, strict=True)
+            self._flat, self._parts = flat, tuple(flat[where].view(shape) for where, shape in cut)
+        return self._parts
+
+
+@dataclass(kw_only=True, eq=False)
 class PrivateSum:
     """A clipped sum after noise, with an event built from the noise and the bound that were really used.
 
@@ -104,7 +120,12 @@ class PrivateSum:
     noise_std: float | None = None
 
     def write_gradients(
-        self, parameters: Sequence[Parameter], *, divisor: float, divided: Quotient = operator.truediv
+        self,
+        parameters: Sequence[Parameter],
+        *,
+        divisor: float,
+        divided: Quotient = operator.truediv,
+        views: PartViews | None = None,
     ) -> None:
         """Set each parameter's ``.grad`` to its part of the sum over ``divisor``.
 
@@ -112,6 +133,7 @@ class PrivateSum:
             parameters: In the order of the layout.
             divisor: The divisor of the sum.
             divided: Computes the quotient, which must not be a view of the sum; by default in new memory each time.
+            views: Those of the memory of the quotient, where it is the same each time.
 
         Guarantee:
             ``divisor`` is a public constant of the plan. Dividing by the actual number of sampled examples would reveal
@@ -120,6 +142,6 @@ class PrivateSum:
         """
         if type(divisor) is not float or not 0 < divisor < math.inf:
             divisor = checks.positive("divisor", divisor)
-        gradients = divided(self.flat, divisor)
-        for parameter, where, shape in zip(parameters, self.layout.slices, self.layout.shapes, strict=True):
-            parameter.grad = gradients[where].view(shape).to(parameter.dtype)
+        gradients = (views or PartViews(layout=self.layout)).of(divided(self.flat, divisor))
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient if gradient.dtype == parameter.dtype else gradient.to(parameter.dtype)

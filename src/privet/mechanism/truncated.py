@@ -15,7 +15,7 @@ from scipy.special import betainc
 from privet import checks
 from privet.errors import AccountingError, ArgumentError, DataError
 from privet.mechanism.events import TotalVariationDpEvent, flatten, fuse_gaussians
-from privet.mechanism.sampling import RandomBatches, check_numbers, checked_sizes, counted
+from privet.mechanism.sampling import DeclaredBatches, check_numbers, checked_sizes, counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,7 +58,7 @@ def expected_kept(*, dataset_size: int, rate: float, max_batch_size: int) -> flo
 
 
 @dataclass(frozen=True, kw_only=True)
-class TruncatedPoisson(RandomBatches):
+class TruncatedPoisson(DeclaredBatches):
     """Poisson sampling, truncated to at most ``max_batch_size`` records, which are chosen uniformly at random.
 
     The sample is drawn from ``dataset_size`` slots; slots beyond the real data are blank. The real number of records
@@ -125,10 +125,6 @@ class TruncatedPoisson(RandomBatches):
     @property
     def batch_limit(self) -> int | None:
         return self.max_batch_size
-
-    @property
-    def declared_size(self) -> int | None:
-        return self.dataset_size
 
     @property
     def expected_batch_size(self) -> float:

@@ -26,11 +26,7 @@ from privet.errors import ArgumentError
 
 @runtime_checkable
 class ConvexLoss(Protocol):
-    """A loss per example that is convex and smooth in the outputs.
-
-    Attributes:
-        curvature: Lipschitz constant of the gradient in the outputs.
-    """
+    """A loss per example that is convex in the outputs; its gradient has the Lipschitz constant ``curvature``."""
 
     @property
     def curvature(self) -> float: ...

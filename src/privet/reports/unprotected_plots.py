@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +35,19 @@ def unprotected_plots(rows: Sequence[UnprotectedRow]) -> list[Plot]:
     return found
 
 
+def _quantile_plot(
+    name: str, title: str, note: str, draw: Callable[[Axes], None], rows: Sequence[UnprotectedRow]
+) -> Plot:
+    return Plot(
+        name=name,
+        title=title,
+        note=f"{_EXACT} {note}",
+        svg=draw_svg(name, draw),
+        columns=("step", *(f"quantile_{10 * tenth}" for tenth in range(NUM_NORM_QUANTILES))),
+        rows=tuple((float(row.step), *(row.norm_quantiles or ())) for row in rows),
+    )
+
+
 def _norm_plot(rows: Sequence[UnprotectedRow]) -> Plot:
     """Plot gradient norms against steps: the median, and the quantiles from 20 to 80 % and from 10 to 90 %."""
     steps = [row.step for row in rows]
@@ -51,14 +64,7 @@ def _norm_plot(rows: Sequence[UnprotectedRow]) -> Plot:
         plain_powers(axes.yaxis)
         axes.legend(loc="best", fontsize=8)
 
-    return Plot(
-        name="gradient-norms",
-        title="Gradient norms before clipping",
-        note=f"{_EXACT} Logarithmic axis.",
-        svg=draw_svg("gradient-norms", draw),
-        columns=("step", *(f"quantile_{10 * tenth}" for tenth in range(NUM_NORM_QUANTILES))),
-        rows=tuple((float(row.step), *(row.norm_quantiles or ())) for row in rows),
-    )
+    return _quantile_plot("gradient-norms", "Gradient norms before clipping", "Logarithmic axis.", draw, rows)
 
 
 def _spread_plot(first: UnprotectedRow, last: UnprotectedRow) -> Plot:
@@ -82,14 +88,9 @@ def _spread_plot(first: UnprotectedRow, last: UnprotectedRow) -> Plot:
         axes.set(xlabel="gradient norm", ylabel="share of the batch below", ylim=(0, 1.03))
         axes.legend(loc="best", fontsize=8)
 
-    return Plot(
-        name="norm-spread",
-        title="Distribution of gradient norms, first and last step",
-        note=f"{_EXACT} Marks are deciles of the batch; logarithmic axis.",
-        svg=draw_svg("norm-spread", draw),
-        columns=("step", *(f"quantile_{10 * tenth}" for tenth in range(NUM_NORM_QUANTILES))),
-        rows=tuple((float(row.step), *(row.norm_quantiles or ())) for row in (first, last)),
-    )
+    title = "Distribution of gradient norms, first and last step"
+    note = "Marks are deciles of the batch; logarithmic axis."
+    return _quantile_plot("norm-spread", title, note, draw, (first, last))
 
 
 def _ratio_plot(steps: Sequence[int], ratios: Sequence[float | None]) -> Plot:

@@ -35,17 +35,6 @@ _DEFAULT_PHYSICAL_BATCH = 256
 LITTLE_NOISE = "canaries, little noise"
 
 
-class AuditKind(Enum):
-    """Which audit to run.
-
-    CANARY: white-box canaries in the network's own parameters; reads no data, takes seconds.
-    ONE_RUN: a whole training with canaries among the data; for public data, takes as long as training.
-    """
-
-    CANARY = "canary"
-    ONE_RUN = "one-run"
-
-
 @dataclass(frozen=True, kw_only=True)
 class AuditReport:
     """Findings of the audits of one plan.
@@ -70,15 +59,19 @@ class AuditReport:
         return any(finding.is_broken for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain JSON values."""
-        return {
-            "recipe": self.title,
-            "plan": self.plan_hash,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "is_broken": self.is_broken,
-            "findings": [finding.to_dict() for finding in self.findings],
-        }
+        claim = {"recipe": self.title, "plan": self.plan_hash, "epsilon": self.epsilon, "delta": self.delta}
+        return {**claim, "is_broken": self.is_broken, "findings": [finding.to_dict() for finding in self.findings]}
+
+
+class AuditKind(Enum):
+    """Which audit to run.
+
+    CANARY: white-box canaries in the network's own parameters; reads no data, takes seconds.
+    ONE_RUN: a whole training with canaries among the data; for public data, takes as long as training.
+    """
+
+    CANARY = "canary"
+    ONE_RUN = "one-run"
 
 
 @dataclass(frozen=True, kw_only=True)

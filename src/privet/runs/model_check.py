@@ -33,15 +33,6 @@ _POOLED = "written out"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TriedStrategy:
-    """A strategy for a layer's norms, with its time and the memory that it keeps; None if it failed."""
-
-    name: str
-    seconds: float | None
-    kept_bytes: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class LayerFinding:
     """One layer that has parameters or a problem.
 
@@ -62,6 +53,15 @@ class LayerFinding:
     seconds: float | None = None
     kept_bytes: int | None = None
     tried: tuple[TriedStrategy, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedStrategy:
+    """A strategy for a layer's norms, with its time and the memory that it keeps; None if it failed."""
+
+    name: str
+    seconds: float | None
+    kept_bytes: int | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,10 +34,10 @@ from privet.training.performance import Performance
 from privet.training.preflight.preflight import Preflight
 from privet.training.randomness import Streams
 from privet.training.reading import Indices
-from privet.training.summing import Summation
+from privet.training.summing import Summation, usual_size
 from privet.training.telemetry import Receiver, Telemetry
 from privet.training.trained import check_optimizer, trainable_parameters
-from privet.training.updates import StepSum, Updates
+from privet.training.updates import GradientViews, StepSum, Updates
 from privet.training.weight_watch.guard import LoopGuard
 
 
@@ -176,6 +176,7 @@ class PreparedRun:
             learns=not self.plan.clipping.is_fixed,
             events=self.events,
             physical_batch_size=self._performance.physical_batch_size,
+            usual_size=usual_size(self.plan.sampling),
         )
         self._is_open = True
 
@@ -193,6 +194,7 @@ class PreparedRun:
             source=self.streams.noise,
             parameters=self.parameters,
             memory=torch.zeros_like(self.flat),
+            views=GradientViews(layout=self.layout),
             optimizer=self.state.optimizer,
             opened=self.guard.opened,
             divisor=self.plan.sampling.expected_batch_size,

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import StackDataset, Subset, TensorDataset, default_collate
 
 from privet.isolation.parts import Structure, check_leaves, flattened
-from privet.training.batching import BatchedDataset, Collate, tensors_held
+from privet.training.batching import BatchedDataset, Collate, placed, tensors_held
 
 Indices = NDArray[np.int64]
 
@@ -58,7 +58,7 @@ class TensorRows:
 
     def read(self, indices: Indices) -> Any:
         chosen = torch.from_numpy(indices)
-        rows = [tensor[chosen.to(tensor.device)] for tensor in self.tensors]
+        rows = [tensor[placed(chosen, tensor.device)] for tensor in self.tensors]
         return rows[0] if self.is_bare else rows
 
 

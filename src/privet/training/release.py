@@ -148,27 +148,34 @@ class ChargedRelease(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class GradientSum:
-    """A clipped sum of gradients, and the noise piece of the plan it belongs to.
+class ClippedStep:
+    """A clipped sum of gradients that waits for its noise. Secret.
 
     Attributes:
         clipped: The sum, with the bound that was kept.
-        noise: Adds the noise.
-        source: Where the noise comes from.
-        clipping: Releases what it needs to go on.
+        clipping: Releases the values that its next rule needs.
         sampling: How the examples were drawn.
     """
 
     clipped: ClippedSum
-    noise: Noise
-    source: NormalSource
     clipping: ClippingRun
     sampling: Sampling
 
+    def _noisy(self, value: T, private: PrivateSum, source: NormalSource) -> Noisy[T]:
+        executed = executed_step(private, clipping=self.clipping, sampling=self.sampling, source=source)
+        return Noisy(value=value, executed=executed)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GradientSum(ClippedStep):
+    """A clipped sum, with the noise piece of its plan and the source of the noise."""
+
+    noise: Noise
+    source: NormalSource
+
     def add_noise(self) -> Noisy[PrivateSum]:
         private = self.noise.add(self.clipped, self.source)
-        executed = executed_step(private, clipping=self.clipping, sampling=self.sampling, source=self.source)
-        return Noisy(value=private, executed=executed)
+        return self._noisy(private, private, self.source)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

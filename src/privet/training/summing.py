@@ -23,6 +23,7 @@ from privet.gradients.engines.engine import NewProgram, RunningEngine, Spoiled
 from privet.isolation.parts import tensors_of
 from privet.isolation.watch import Family, Watch
 from privet.mechanism.clipping import ClippingRule, ClippingRun
+from privet.mechanism.sampling import Sampling
 from privet.mechanism.sums import ClippedSum
 from privet.training.batching import (
     SMALLEST_CUT,
@@ -56,8 +57,11 @@ class Summation:
         learns: Whether the clipping sees the norms, to learn from them.
         events: Observers of the loop.
         physical_batch_size: How many examples go through the model at once; halved when memory runs out.
+        usual_size: How many examples nearly every logical batch has at most; a smaller one is filled up to it where
+            batches are replayed.
         cuts: Whether a batch of a new program is cut in two, so that the program is seen on two numbers of examples.
             Otherwise it is run once more on a probe, and the sum does not depend on which programs are new.
+        defers: Whether a device is asked only once in a step if all gradients were finite: until one was not.
     """
 
     loader: Loader
@@ -69,8 +73,19 @@ class Summation:
     clipping: ClippingRun
     events: Events
     physical_batch_size: int
+    usual_size: int
     learns: bool = False
     cuts: bool = True
+    defers: bool = True
+
+
+def usual_size(sampling: Sampling) -> int:
+    """Return how many examples nearly every logical batch of a plan has at most, from public constants."""
+    expected = sampling.expected_batch_size
+    is_random = sampling.has_independent_coins or sampling.batch_limit is not None
+    spread = math.sqrt(expected * (1 - sampling.inclusion)) if is_random else 0.0
+    size = math.ceil(expected + 4 * spread)  # four standard deviations
+    return max(1, size if sampling.batch_limit is None else min(size, sampling.batch_limit))
 
 
 class _Stage(Enum):
@@ -153,7 +168,7 @@ class LogicalBatch:
             raise LoopError("step.update() was called before step.microbatches() was walked through.")
 
     def _physical_batches(
-        self, loss_function: LossFunction | None = None, *, can_repeat: bool = False
+        self, loss_function: LossFunction | None = None, *, can_repeat: bool = False, may_defer: bool = False
     ) -> Iterator[Any]:
         """Yield physical batches, watched; batches that the launcher replays with ``loss_function`` are not yielded."""
         how = self._how
@@ -172,7 +187,7 @@ class LogicalBatch:
                 if how.engine.wants_input_gradients:
                     batch, leaves = with_gradients(batch, size)
                 mark_batch(tensors_of(batch))
-                how.engine.begin(size, leaves, can_repeat=can_repeat)
+                how.engine.begin(size, leaves, can_repeat=can_repeat, may_defer=may_defer and not is_probe)
                 self._awaits_losses = True
                 yield batch
                 for notify in how.events.forward_ends:
@@ -184,6 +199,7 @@ class LogicalBatch:
 
     def _was_replayed(self, batch: Any, size: int, loss_function: LossFunction) -> bool:
         limit = self._how.physical_batch_size
+        limit = self._how.usual_size if size <= self._how.usual_size < limit else limit
         outcome = self._how.launcher.add(batch, size, limit, loss_function, self._rule, self._clipped)
         if outcome is not None:
             self._note(outcome.losses, outcome.norms)
@@ -274,10 +290,12 @@ class LogicalBatch:
         usual, is_spoiled, self._can_repeat = how.physical_batch_size, False, True
         while True:
             try:
-                for batch in self._physical_batches(replayed, can_repeat=True):
+                for batch in self._physical_batches(replayed, can_repeat=True, may_defer=how.defers):
                     self.add_clipped(loss_function(*(batch if isinstance(batch, tuple | list) else (batch,))))
+                if not how.engine.all_finite():
+                    raise NotFinite
             except NotFinite:
-                replayed = None  # eager batches take such an example out
+                replayed, how.defers = None, False  # eager batches that are looked at take such an example out
             except NewProgram:
                 pass  # the engine asks for leaves from now on
             except Spoiled:

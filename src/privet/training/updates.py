@@ -19,14 +19,11 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from privet.errors import LoopError
-from privet.mechanism.clipping import ClippingRun
-from privet.mechanism.executed import executed_step
 from privet.mechanism.noise import NoiseRun
-from privet.mechanism.sampling import Sampling
-from privet.mechanism.sums import ClippedSum, PrivateSum
+from privet.mechanism.sums import ClippedSum, PartViews, PrivateSum
 from privet.training.optimizers import NoiseAware, tell_noise
 from privet.training.randomness import NoiseSource
-from privet.training.release import Noisy
+from privet.training.release import ClippedStep, Noisy
 
 _log = logging.getLogger("privet")
 
@@ -52,6 +49,25 @@ class Update(Protocol):
 
 
 @dataclass(kw_only=True, eq=False)
+class GradientViews(PartViews):
+    """The gradients of the parameters in the memory of a noisy sum, made once.
+
+    Guarantee: every gradient begins where its parameter begins in that memory. They are in the user's hands between two
+    steps, so they are made anew if one was given other memory (``p.grad.data = ...``).
+    """
+
+    _addresses: Sequence[int] = ()
+
+    def of(self, flat: Tensor) -> Sequence[Tensor]:
+        with torch._C.DisableTorchFunction():  # the batch of another session may be watched
+            if [part.data_ptr() for part in self._parts] != self._addresses:
+                self._flat = None
+            parts = super().of(flat)
+            self._addresses = [part.data_ptr() for part in parts]
+        return parts
+
+
+@dataclass(kw_only=True, eq=False)
 class Updates:
     """Adds the noise of one session's steps and updates its model.
 
@@ -59,6 +75,7 @@ class Updates:
         source: Where noise comes from.
         parameters: What is trained, in the layout's order.
         memory: Holds the gradients from step to step.
+        views: Each parameter's part of that memory.
         optimizer: Steps once per update.
         opened: The context in which the optimizer may step, with the gradients it is called with.
         divisor: By what noisy sums are divided; a constant of the plan.
@@ -68,6 +85,7 @@ class Updates:
     source: NoiseSource
     parameters: Sequence[nn.Parameter]
     memory: Tensor
+    views: GradientViews
     optimizer: Optimizer
     opened: Callable[[Sequence[Tensor]], AbstractContextManager[Any]]
     divisor: float
@@ -131,29 +149,15 @@ class Updates:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class StepSum:
-    """The clipped sum of one training step, with the noise that it waits for. Secret.
+class StepSum(ClippedStep):
+    """The clipped sum of one training step; ``updates`` adds the noise, or finds the recording that will."""
 
-    Attributes:
-        clipped: The sum, with the bound that was kept.
-        noise: Adds the noise of the present step.
-        updates: Adds the noise, or finds the recording that will.
-        clipping: Releases the values that its next rule needs.
-        sampling: How the examples were drawn.
-    """
-
-    clipped: ClippedSum
     noise: NoiseRun
     updates: Updates
-    clipping: ClippingRun
-    sampling: Sampling
 
     def add_noise(self) -> Noisy[Update]:
         update = self.updates.add_noise(self.noise, self.clipped)
-        executed = executed_step(
-            update.private, clipping=self.clipping, sampling=self.sampling, source=self.updates.source
-        )
-        return Noisy(value=update, executed=executed)
+        return self._noisy(update, update.private, self.updates.source)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -168,7 +172,7 @@ class _EagerUpdate:
         updates = self.updates
         # one pass, into the same memory at every step
         divided = functools.partial(torch.div, out=updates.memory)
-        self.private.write_gradients(updates.parameters, divisor=updates.divisor, divided=divided)
+        self.private.write_gradients(updates.parameters, divisor=updates.divisor, divided=divided, views=updates.views)
         # The optimizer may use these gradients and no others: they are listed before any of its code runs.
         written = [parameter.grad for parameter in updates.parameters if parameter.grad is not None]
         if isinstance(updates.optimizer, NoiseAware):
@@ -199,7 +203,10 @@ class _RecordedUpdate:
         # the replay has divided the noisy sum into the memory of the gradients
         memory = self.updates.memory
         self.private.write_gradients(
-            self.updates.parameters, divisor=self.updates.divisor, divided=lambda flat, divisor: memory
+            self.updates.parameters,
+            divisor=self.updates.divisor,
+            divided=lambda flat, divisor: memory,
+            views=self.updates.views,
         )
         if before is not None:
             self._draws.append(self.private.flat[:_SAMPLE].double() - before)

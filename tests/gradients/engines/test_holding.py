@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from privet.errors import LoopError, UnsupportedModel
 from privet.federated.party_sums import clip
 from privet.gradients.capture.recorded import mark_batch
-from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
 from privet.gradients.engines.engine import Clipper, Engine
 from privet.gradients.engines.functional import Functional
 from privet.gradients.engines.holding import held_factors
@@ -25,8 +26,9 @@ from privet.mechanism.clipping import Automatic, ClippingRule, KeepOrDrop, PerSa
 from privet.mechanism.grouping import Grouping, OneGroup, PerParameter
 from privet.mechanism.sensitivity import Norm, Sensitivity
 from privet.mechanism.sums import ClippedSum
+from privet.training.batching import with_gradients
+from privet.training.launch.launcher import Replay
 from privet.training.launch.recording import Compile, Graph, Outcome, Recorder
-from privet.training.launch.replay import Replay
 from tests.gradients.reference import engine_clipped_sum, layout_of, trainable
 
 BOUND, SIZE = 0.5, 6
@@ -164,19 +166,39 @@ def assert_holds(recorder: Recorder, grouping: Grouping, masked: bool, *, device
     flat = torch.zeros(layout.num_coordinates, dtype=torch.float64, device=device)
     into = ClippedSum(flat=flat, layout=layout, sensitivity=rule.sensitivity, keep=keep)
     engine = BookKeeping().start(model, [value for _, value in trainable(model)], layout)
-    replay = Replay(engine=engine, recorder=recorder, warm_up=1, max_recordings=2)
+    replay = replay_of(engine, recorder)
 
     def losses(examples: Tensor) -> Tensor:
         return steep(model, examples)
 
+    prove(engine, losses, inputs, rule, into)
     # one example, padded by copies of itself that add nothing: the sum is what that example adds
     alone = [inputs[place : place + 1] for place in range(SIZE)]
     assert replay.add([alone[0]], 1, 3, losses, rule, into) is None
-    for example in alone:
+    for example in [*alone, *alone]:
         into.clear()
         assert replay.add([example], 1, 3, losses, rule, into) is not None
         assert_within(into.flat, model, grouping)
         assert bool((into.flat != 0).any())
+    assert replay._num_recordings == 1
+
+
+def replay_of(engine: RunningBookKeeping, recorder: Recorder) -> Replay:
+    device = engine.parameters[0].device
+    return Replay(
+        engine=engine, recorder=recorder, device=device, warm_up=1, max_recordings=4, level=logging.WARNING
+    )  # fmt: skip
+
+
+def prove(
+    engine: RunningBookKeeping, losses: Callable[[Tensor], Tensor], inputs: Tensor, rule: ClippingRule, into: ClippedSum
+) -> None:
+    """Let the engine see the program once, as the first batch of a session does; its sum is thrown away."""
+    batch, leaves = with_gradients([inputs], len(inputs))
+    mark_batch(batch)
+    engine.begin(len(inputs), leaves)
+    engine.add_clipped(losses(*batch), rule, into)
+    into.clear()
 
 
 def test_a_recording_is_made_for_one_bound() -> None:
@@ -185,18 +207,20 @@ def test_a_recording_is_made_for_one_bound() -> None:
     wide = LoosePiece("no clipping").for_groups(1)
     flat = torch.zeros(layout.num_coordinates, dtype=torch.float64)
     engine = BookKeeping().start(model, [value for _, value in trainable(model)], layout)
-    replay = Replay(engine=engine, recorder=_Plain(), warm_up=1, max_recordings=4)
+    replay = replay_of(engine, _Plain())
 
     def losses(examples: Tensor) -> Tensor:
         return steep(model, examples)
 
     for bound in (BOUND, BOUND / 100):
         into = ClippedSum(flat=flat, layout=layout, sensitivity=Sensitivity(bounds=(bound,)))
-        for _ in range(3):
+        prove(engine, losses, inputs, wide, into)
+        for _ in range(5):
             into.clear()
             done = replay.add([inputs[:1]], 1, 3, losses, wide, into)
         assert done is not None
         assert float(flat.norm()) <= bound * (1 + 1e-6)
+    assert replay._num_recordings == 2
 
 
 @each_engine

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections import UserDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import TensorDataset
+from torch.utils.data import TensorDataset, default_collate
 
 from privet import Adjacency, Gaussian, Performance, Plan, Poisson, Threshold, Unit, privatize
 from privet.errors import ArgumentError
@@ -22,7 +24,9 @@ from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
 from privet.mechanism.mask_rates import GradualCooling
 from privet.mechanism.masking import RandomMask
+from privet.mechanism.sampling import FixedSize, Sampling
 from privet.mechanism.sums import ClippedSum
+from privet.mechanism.truncated import TruncatedPoisson
 from privet.training.launch.launcher import Replay
 from privet.training.launch.recording import Outcome, Recorder, zeros_like
 from privet.training.launch.replay import (
@@ -34,6 +38,7 @@ from privet.training.launch.replay import (
     Launch,
     _can_record_graphs,
 )
+from privet.training.summing import usual_size
 
 EXAMPLES, WIDTH, CLASSES = 96, 6, 3
 
@@ -63,11 +68,25 @@ def _model(device: str = "cpu") -> nn.Module:
         return nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, CLASSES)).to(device)
 
 
-def _trained(launch: Launch | None, device: str = "cpu", plan: Plan | None = None) -> dict[str, Tensor]:
+@dataclass(frozen=True)
+class _Packed:
+    inputs: Tensor
+    rest: UserDict[str, Tensor]
+
+
+def _pack(items: list[tuple[Tensor, Tensor]]) -> _Packed:
+    inputs, labels = default_collate(items)
+    return _Packed(inputs, UserDict(labels=labels))
+
+
+def _trained(
+    launch: Launch | None, device: str = "cpu", plan: Plan | None = None, *, packs: bool = False
+) -> dict[str, Tensor]:
     model = _model(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 
-    def losses(inputs: Tensor, labels: Tensor) -> Tensor:
+    def losses(*batch: Any) -> Tensor:
+        inputs, labels = (batch[0].inputs, batch[0].rest["labels"]) if packs else batch
         return functional.cross_entropy(model(inputs), labels, reduction="none")
 
     session = privatize(
@@ -76,6 +95,7 @@ def _trained(launch: Launch | None, device: str = "cpu", plan: Plan | None = Non
         _data(device),
         plan or _plan(),
         performance=Performance(physical_batch_size=9, launch=launch or Eager()),
+        collate=_pack if packs else None,
         seed=3,
     )
     with session:
@@ -139,10 +159,46 @@ def _assert_same(found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance:
         torch.testing.assert_close(found[name], value, rtol=tolerance, atol=tolerance)
 
 
+def test_batches_of_any_class_are_recorded_and_give_the_sums_of_plain_ones() -> None:
+    recorder = _Plain()
+    found = _trained(_PlainLaunch(recorder), packs=True)
+    assert recorder.runs > 4
+    for name, value in _trained(_PlainLaunch(_Plain())).items():
+        assert torch.equal(found[name], value), name
+
+
 def test_padded_replays_train_the_same_weights_even_with_an_example_that_is_not_a_number() -> None:
     recorder = _Plain()
     _assert_same(_trained(_PlainLaunch(recorder)), _trained(None))
     assert recorder.runs > 3
+
+
+@pytest.mark.parametrize(
+    ("sampling", "size"),
+    [
+        (Poisson(rate=0.2, steps=1, expected_batch_size=100), 136),
+        (Poisson(rate=1.0, steps=1, expected_batch_size=96), 96),
+        (FixedSize(dataset_size=96, batch_size=12, steps=1), 12),
+        (TruncatedPoisson(rate=0.1, steps=1, dataset_size=1000, max_batch_size=110), 110),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_batches_are_filled_up_to_the_size_that_the_plan_makes_usual(sampling: Sampling, size: int) -> None:
+    assert usual_size(sampling) == size
+
+
+def test_batches_are_not_filled_up_to_a_physical_batch_size_that_is_never_reached() -> None:
+    launch = _PlainLaunch(_Plain())
+    model = _model()
+    plan, performance = _plan(12), Performance(physical_batch_size=5000, launch=launch)
+    session = privatize(
+        model, torch.optim.SGD(model.parameters(), lr=0.5), _data(), plan, performance=performance, seed=3
+    )
+    with session:
+        for step in session.steps():
+            step.accumulate(lambda x, y: functional.cross_entropy(model(x), y, reduction="none"))
+            step.update()
+    assert {len(form.memory.present) for form in launch.replay._forms.values()} == {usual_size(plan.sampling)}
 
 
 def _masked_plan(refresh_every: int) -> Plan:

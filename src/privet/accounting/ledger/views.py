@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Generic, NoReturn, TypeVar
 
 from privet.accounting.ledger.tally import LedgerHead, Tally
 from privet.mechanism.events import DpEvent, compose
+
+T = TypeVar("T")
+
+
+class _Fact(Generic[T]):
+    """A read-only attribute of a ledger that is computed from the tally of its rows."""
+
+    def __init__(self, read: Callable[[Tally], T]) -> None:
+        self._read = read
+
+    def __get__(self, ledger: LedgerFacts | None, kind: type) -> T:
+        return self if ledger is None else self._read(ledger._tally)  # type: ignore[return-value]
+
+    def __set__(self, ledger: LedgerFacts, value: object) -> NoReturn:
+        raise AttributeError("The facts of a ledger cannot be set: they follow from its rows.")
 
 
 class LedgerFacts:
@@ -15,60 +30,31 @@ class LedgerFacts:
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
 
-    @property
-    def run(self) -> str:
-        """The word that names the run, from its first row."""
-        return self._tally.run
-
-    @property
-    def plan_hash(self) -> str:
-        """The hash of the plan that every row names."""
-        return self._tally.plan_hash.decode()
-
-    @property
-    def is_seeded(self) -> bool:
-        """Whether the first row says that the user chose the seed of the random streams: the run is not private."""
-        return self._tally.is_seeded
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What rows say that the guarantee rests on besides the plan: the first one, and those of public changes."""
-        return self._tally.assumptions
+    run = _Fact(lambda tally: tally.run)
+    """The word that names the run, from its first row."""
+    plan_hash = _Fact(lambda tally: tally.plan_hash.decode())
+    """The hash of the plan that every row names."""
+    is_seeded = _Fact(lambda tally: tally.is_seeded)
+    """Whether the first row says that the user chose the seed of the random streams: the run is not private."""
+    assumptions = _Fact(lambda tally: tally.assumptions)
+    """What rows say that the guarantee rests on besides the plan: the first one, and those of public changes."""
+    tried = _Fact(lambda tally: tally.tried)
+    """Why experiments, and no proof, say that examples were kept apart; empty where it was proven."""
+    is_complete = _Fact(lambda tally: tally.is_complete)
+    """Whether a row says that the plan was carried out to its end, and nothing was charged after it."""
+    charged = _Fact(lambda tally: tally.charged)
+    """Every charged event with its number of rounds, in the order in which each was first charged."""
+    charged_rounds = _Fact(lambda tally: tally.charged_rounds)
+    """How many rounds are charged in all."""
+    event = _Fact(lambda tally: compose(tally.charged))
+    """Everything charged, as one event for an accountant."""
+    head = _Fact(lambda tally: tally.head)
+    """The newest complete row, for a checkpoint to carry."""
 
     @property
     def why_not_private(self) -> tuple[str, ...]:
         """Why nothing is promised for what was charged, besides a seed."""
         return self._tally.why_not_private
-
-    @property
-    def tried(self) -> tuple[str, ...]:
-        """Why experiments, and no proof, say that examples were kept apart; empty where it was proven."""
-        return self._tally.tried
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether a row says that the plan was carried out to its end, and nothing was charged after it."""
-        return self._tally.is_complete
-
-    @property
-    def charged(self) -> list[tuple[DpEvent, int]]:
-        """Every charged event with its number of rounds, in the order in which each was first charged."""
-        return self._tally.charged
-
-    @property
-    def charged_rounds(self) -> int:
-        """How many rounds are charged in all."""
-        return self._tally.charged_rounds
-
-    @property
-    def event(self) -> DpEvent:
-        """Everything charged, as one event for an accountant."""
-        return compose(self._tally.charged)
-
-    @property
-    def head(self) -> LedgerHead:
-        """The newest complete row, for a checkpoint to carry."""
-        return self._tally.head
 
     def contains(self, head: LedgerHead) -> bool:
         """Say whether the row named by ``head`` is in this ledger; if not, it was rolled back or is another run's."""
@@ -86,25 +72,14 @@ class LedgerView(LedgerFacts):
         super().__init__(tally)
         self.has_unfinished_row = has_unfinished_row
 
-    @property
-    def plan(self) -> Mapping[str, Any]:
-        """The public plan of the first row."""
-        return self._tally.plan
-
-    @property
-    def num_rows(self) -> int:
-        """How many complete rows there are."""
-        return self._tally.num_rows
-
-    @property
-    def num_voids(self) -> int:
-        """How many charged rounds were given up."""
-        return self._tally.num_voids
-
-    @property
-    def num_mismatches(self) -> int:
-        """How many rounds ran as something else than was reserved."""
-        return self._tally.num_mismatches
+    plan = _Fact(lambda tally: tally.plan)
+    """The public plan of the first row."""
+    num_rows = _Fact(lambda tally: tally.num_rows)
+    """How many complete rows there are."""
+    num_voids = _Fact(lambda tally: tally.num_voids)
+    """How many charged rounds were given up."""
+    num_mismatches = _Fact(lambda tally: tally.num_mismatches)
+    """How many rounds ran as something else than was reserved."""
 
     def verify(self, segments: Sequence[tuple[DpEvent, int]]) -> None:
         """Raise ``LedgerMismatch`` unless everything charged is in the plan, at most as often as planned."""

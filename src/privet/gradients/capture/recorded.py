@@ -123,6 +123,7 @@ class Use:
     node_before: Any = None  # the node of that argument before
     handle: RemovableHandle | None = None
     is_heard: bool = False  # whether the last backward pass reached it
+    heard_version: int = 0  # how often the output gradient had been written to when it arrived
     number: int = -1  # among the uses of its forward pass
 
     @property
@@ -136,10 +137,36 @@ class Use:
 
     def listen(self, output: Tensor) -> None:
         """Receive the gradient of the output when a backward pass computes it."""
-        self.handle = output.register_hook(self._hear)  # type: ignore[no-untyped-call]
+        self.handle = output.register_hook(self.hear)  # type: ignore[no-untyped-call]
 
-    def _hear(self, gradient: Tensor | None) -> None:
+    def listen_at_node(self) -> None:
+        """Receive the gradient of the output where nobody listens to it yet: when the node that made it is run.
+
+        A backward pass does not run the nodes at which it stops.
+        """
+        if self.handle is None and self.edge is not None:
+            number = self.edge.output_nr
+            self.handle = self.edge.node.register_prehook(lambda gradients: self.hear(gradients[number]))
+
+    def check_unchanged(self) -> None:
+        """Refuse inputs, or an output gradient, that were changed in place since they were noted.
+
+        Raises:
+            NoExampleRule: naming the operation.
+        """
+        is_kept = self.out_grad is None or self.out_grad._version == self.heard_version
+        for tensor, version in self.versions:
+            is_kept = is_kept and tensor._version == version
+        if not is_kept:
+            raise NoExampleRule(
+                f"An input of operation '{self.name}' was changed in place after the operation used it, so its "
+                "gradient can no longer be formed. Replace the in-place operation that follows by its ordinary form."
+            )
+
+    def hear(self, gradient: Tensor | None) -> None:
+        """Take the gradient of the output, and hand the use on to whoever waits for it."""
         self.out_grad, self.is_heard = gradient, True
+        self.heard_version = 0 if gradient is None else gradient._version
         if self.receive is not None and gradient is not None:
             self.receive(self)
 
@@ -276,6 +303,11 @@ class Reach:
         )
 
 
+# A gradient of at most so many numbers is handed over when the backward pass is over; larger ones when they arrive, so
+# that they can be let go of early. Where the pass stops, it is over.
+_SMALL, _SMALL_ON_DEVICE = 1 << 15, 1 << 16
+
+
 def send_back(
     loss: Tensor,
     recording: Recording,
@@ -286,13 +318,26 @@ def send_back(
 ) -> None:
     """Run a backward pass to every recorded output; it stops at the uses that are ``roots``."""
     edges: list[Any] = []  # torch takes edges for tensors, though its signature does not say so
+    awaited: list[Use] = []
+    most = _SMALL if loss.device.type == "cpu" else _SMALL_ON_DEVICE
     for number, (use, is_root) in enumerate(zip(recording.uses, roots, strict=True)):
         use.out_grad, use.receive, use.is_heard, use.number = None, receive, False, number
-        if is_root and use.edge is not None:
+        if use.edge is None:
+            continue
+        if is_root:
             edges.append(use.edge)
+        if use.handle is None and (is_root or use.output_shape.numel() <= most):
+            awaited.append(use)
+        else:
+            use.listen_at_node()
     try:
         if edges:
-            torch.autograd.grad(loss, edges, retain_graph=keep_graph, allow_unused=True)
+            ends = [*(use.edge for use in awaited), *edges]
+            found = torch.autograd.grad(loss, ends, retain_graph=keep_graph, allow_unused=True)
+            with torch.no_grad():
+                for use, gradient in zip(reversed(awaited), reversed(found[: len(awaited)]), strict=True):
+                    if gradient is not None:
+                        use.hear(gradient)
     finally:
         for use in recording.uses:
             use.receive = None  # a later backward pass must not count these gradients again

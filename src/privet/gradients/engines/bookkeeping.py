@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -20,17 +20,18 @@ from privet.gradients.capture.capture import Capture
 from privet.gradients.capture.in_place import Function
 from privet.gradients.capture.reaching import check_module_hooks, reach_of
 from privet.gradients.capture.recorded import Reach, Recording, send_back, sources_of
-from privet.gradients.engines.collecting import Collector, Prepared
 from privet.gradients.engines.engine import (
     Clipper,
     NewProgram,
     NotTried,
     Present,
+    SumPlaces,
     check_losses,
-    check_parameter_hooks,
+    check_may_begin,
 )
 from privet.gradients.engines.holding import check_norms
 from privet.gradients.engines.one_by_one import check_functions, take_one_by_one
+from privet.gradients.engines.prepared import Collector, Prepared
 from privet.gradients.engines.trial import Trial, check_sums, new_trial, run_trial, single_example_axes, tolerance_of
 from privet.gradients.norms.budgets import Balanced, Budget
 from privet.gradients.norms.kernel_warmup import KernelWarmup, launches_of
@@ -49,6 +50,8 @@ from privet.mechanism.sums import ClippedSum
 Signature = tuple[tuple[Function, ...], tuple[tuple[str, tuple[ExampleAxis, ...]], ...]]
 """Distinguishes programs: every operation on the examples, and the possible example axes at each use of parameters."""
 
+# Devices on which the host runs ahead: asking them for a number means waiting.
+_ASYNCHRONOUS = frozenset(["cuda", "mps", "xpu"])
 # Number of trials for a program whose examples never come as leaves.
 _TRIALS_WITHOUT_LEAVES = 2
 # A model with more programs than the first number (one that skips layers at random, say) always gets its examples as
@@ -96,12 +99,14 @@ class RunningBookKeeping:
     _tried_without_leaves: Counter[Signature] = field(default_factory=Counter)
     _has_leaves: bool = False
     _can_repeat: bool = False
+    _may_defer: bool = False
+    _unread: list[Tensor] = field(default_factory=list)  # on the device: whether sums that nobody looked at are sound
     _met_new_program: bool = False
     _expansions: dict[int, bool] = field(default_factory=dict)
     _warmup: KernelWarmup | None = None
 
     def __post_init__(self) -> None:
-        self._sources = sources_of(self.parameters)
+        self._sources, self._places = sources_of(self.parameters), SumPlaces(layout=self.layout)
 
     @property
     def forms_by_rules(self) -> bool:
@@ -115,16 +120,13 @@ class RunningBookKeeping:
         return is_first or self._met_new_program or len(self._programs) > _FEW_PROGRAMS
 
     def begin(
-        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True
-    ) -> None:
+        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True,
+        may_defer: bool = False,
+    ) -> None:  # fmt: skip
         """Enter the capture mode; it stays on until the losses come back."""
-        if self._capture is not None:
-            raise LoopError(
-                "A physical batch is still open: call step.backward(losses) before asking for the next one."
-            )
-        check_parameter_hooks(self.parameters, self.layout)
+        check_may_begin(self._capture, self.parameters, self.layout)
         self._inputs, self._has_leaves = inputs, self.wants_input_gradients or bool(inputs)
-        self._can_repeat = can_repeat
+        self._can_repeat, self._may_defer = can_repeat, may_defer
         follows = self.wants_input_gradients and self.planner.plain_bytes is None
         self._capture = Capture(
             self._sources, batch_size, self._expansions,
@@ -138,17 +140,35 @@ class RunningBookKeeping:
         if capture is not None:
             capture.close().release()
 
+    def all_finite(self) -> bool:
+        unread, self._unread = self._unread, []
+        return not unread or bool(torch.stack(unread).all())
+
     def close(self) -> None:
         self.abandon()
         self.watch.programs.unmark()
 
     def add_clipped(self, losses: Tensor, rule: ClippingRule, into: ClippedSum) -> Tensor:
         """Run the backward pass and add the clipped sum; see :meth:`RunningEngine.add_clipped`."""
-        return self._add(losses, rule, into, present=None).norms
+        return self.add_present(losses, rule, into, None).norms
 
-    def add_present(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor) -> Present:
-        """Add the clipped sum without consulting the host; see :meth:`ReplayableEngine.add_present`."""
-        return self._add(losses, rule, into, present=present)
+    def add_present(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, present: Tensor | None) -> Present:
+        """Add the clipped sum without consulting the host; see :meth:`ReplayableEngine.add_present`.
+
+        Without ``present`` no row is padding, and the host may be consulted.
+        """
+        capture, self._capture = self._capture, None
+        if capture is None:
+            raise LoopError("step.backward(losses) was called outside step.microbatches().")
+        recording = capture.close()
+        try:
+            losses = check_losses(losses, recording.batch_size)
+            # norms and sums in half precision would break the bound, whatever the forward pass ran in
+            with torch.autocast(losses.device.type, enabled=False):
+                return self._add_recorded(losses, recording, rule, into, present)
+        finally:
+            self._inputs = ()
+            recording.release()
 
     def expect_replays(self) -> None:
         """Leave launches out of account when strategies are compared."""
@@ -169,20 +189,6 @@ class RunningBookKeeping:
         finally:
             self.planner = planner
 
-    def _add(self, losses: Tensor, rule: ClippingRule, into: ClippedSum, *, present: Tensor | None) -> Present:
-        capture, self._capture = self._capture, None
-        if capture is None:
-            raise LoopError("step.backward(losses) was called outside step.microbatches().")
-        recording = capture.close()
-        try:
-            losses = check_losses(losses, recording.batch_size)
-            # norms and sums in half precision would break the bound, whatever the forward pass ran in
-            with torch.autocast(losses.device.type, enabled=False):
-                return self._add_recorded(losses, recording, rule, into, present)
-        finally:
-            self._inputs = ()
-            recording.release()
-
     def _add_recorded(
         self, losses: Tensor, recording: Recording, rule: ClippingRule, into: ClippedSum, present: Tensor | None
     ) -> Present:
@@ -194,14 +200,19 @@ class RunningBookKeeping:
         if prepared is None or not prepared.fits(recording, self.planner):
             return self._add_examined(losses, recording, proof, rule, into, present)
         self.watch.check_numbers(proof)
-        clipper = Clipper(into, recording.batch_size, self.planner, present=present, known=prepared.measured)
+        clipper = Clipper(
+            into, recording.batch_size, self.planner, present=present, known=prepared.measured, places=self._places,
+            defers=self._may_defer and losses.device.type in _ASYNCHRONOUS,
+        )  # fmt: skip
         if prepared.is_by_rules:
             self._collect(losses, recording, prepared, clipper)
         else:
             take_one_by_one(losses, self.parameters, clipper, asks=present is None)
         with torch.no_grad():
             norms = clipper.finish(rule)
-            return Present(norms, clipper.needs_check or not prepared.is_by_rules, is_known=True)
+        if clipper.is_finite is not None:
+            self._unread.append(clipper.is_finite)
+        return Present(norms, clipper.needs_check or not prepared.is_by_rules, is_known=True)
 
     def _add_examined(
         self, losses: Tensor, recording: Recording, proof: Proof, rule: ClippingRule, into: ClippedSum,
@@ -247,6 +258,10 @@ class RunningBookKeeping:
             planner=self.planner,
             is_by_rules=is_by_rules,
         )
+        is_kept = trial is None and proof.known is not None and recording.follower.tracer is None
+        following = replace(prepared) if is_kept else None  # what is foreseen holds from the next run on
+        if following is not None and is_by_rules:
+            following.bind(recording, self.layout)
         clipper = Clipper(into, size, self.planner, present=present)
         with followed(recording.follower, self.watch):
             if prepared.is_by_rules:
@@ -267,9 +282,10 @@ class RunningBookKeeping:
                 runs_user_code = bool(recording.follower.has_hooks or recording.follower.nodes)
                 self._check_sums(trial, norms, clipper, into, present, is_linear=not runs_user_code)
                 self._remember(trial, recording, remembered)
-            elif proof.known is not None and recording.follower.tracer is None:
-                prepared.measured, prepared.revision = clipper.measured, self.planner.revision
-                proof.known.prepared = prepared
+            elif following is not None and proof.known is not None:
+                following.measured, following.revision = clipper.measured, self.planner.revision
+                following.is_by_rules = prepared.is_by_rules
+                proof.known.prepared = following
             needs_check = clipper.needs_check or not prepared.is_by_rules
             return Present(norms, needs_check, is_known=proof.known is not None)
 

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -21,6 +21,7 @@ from privet.errors import LoopError, LossError, UnsupportedModel
 from privet.gradients.capture.recorded import is_batch
 from privet.gradients.engines.holding import held_factors
 from privet.gradients.forms.axis_squares import add_axis_squares
+from privet.gradients.forms.layer_sums import add_layer_sums
 from privet.gradients.forms.masked import SomeRows, keep_coordinates, keep_rows
 from privet.gradients.forms.per_example import Explicit, PerExample, clears_in_place, num_elements, zero_rows
 from privet.gradients.forms.rescaling import rescaled
@@ -29,28 +30,32 @@ from privet.gradients.norms.strategies import Squares, square_sums, total_of
 from privet.isolation.watch import Watch
 from privet.mechanism.clipping import ClippingRule
 from privet.mechanism.layout import Layout
-from privet.mechanism.sums import ClippedSum
+from privet.mechanism.sums import ClippedSum, PartViews
 
 
 class RunningEngine(Protocol):
-    """An engine bound to one model for the length of a session."""
+    """An engine bound to one model for the length of a session.
+
+    Attributes:
+        wants_input_gradients: Whether the next physical batch should come as leaves that require gradients, for a trial
+            of the program.
+        watch: What is known of the programs that ran.
+    """
 
     @property
-    def wants_input_gradients(self) -> bool:
-        """Whether the next physical batch should come as leaves that require gradients, for a trial of the program."""
-        ...
-
+    def wants_input_gradients(self) -> bool: ...
     @property
-    def watch(self) -> Watch:
-        """What is known of the programs that ran."""
-        ...
+    def watch(self) -> Watch: ...
 
     def begin(
-        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True
-    ) -> None:
+        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True,
+        may_defer: bool = False,
+    ) -> None:  # fmt: skip
         """Watch the forward pass of one physical batch of this many examples; ``inputs`` are its gradient leaves.
 
         With ``can_repeat`` :meth:`add_clipped` may raise :class:`NewProgram` to ask for the same batch as leaves.
+        With ``may_defer`` it need not wait for a device to learn whether all gradients are finite: the sum may be used
+        only if :meth:`all_finite` holds in the end.
         Without ``may_trace`` a program that was not proven before is not proven now, and not added.
         """
         ...
@@ -62,6 +67,13 @@ class RunningEngine(Protocol):
             ``into.flat`` moves by the sum over examples of factor times gradient, each term within
             ``into.sensitivity``. An example with a non-finite gradient adds exactly zero. ``p.grad`` is not touched.
             The norms are private.
+        """
+        ...
+
+    def all_finite(self) -> bool:
+        """Whether all gradients were finite that :meth:`add_clipped` added unseen since this was asked last.
+
+        If not, the sums that they were added to are to be thrown away. Waits for the device.
         """
         ...
 
@@ -161,6 +173,13 @@ def check_losses(losses: object, batch_size: int) -> Tensor:
     return losses
 
 
+def check_may_begin(capture: object, parameters: Sequence[nn.Parameter], layout: Layout) -> None:
+    """Refuse a second batch before the losses of the first, and hooks on parameters."""
+    if capture is not None:
+        raise LoopError("A physical batch is still open: call step.backward(losses) before asking for the next one.")
+    check_parameter_hooks(parameters, layout)
+
+
 def check_parameter_hooks(parameters: Sequence[nn.Parameter], layout: Layout) -> None:
     """Refuse hooks on parameters: autograd would call them with a sum over examples, which no engine forms.
 
@@ -190,6 +209,22 @@ class Measurement:
     choice: Choice
 
 
+@dataclass(kw_only=True, eq=False)
+class SumPlaces(PartViews):
+    """The places of the parameters in a sum, and how many small ones are added to in one operation."""
+
+    _indices: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
+
+    def add(self, sums: Tensor, positions: tuple[int, ...], flat: Tensor) -> None:
+        """Add numbers to the parameters at some positions of a sum, one parameter after the other."""
+        index = self._indices.get(positions)
+        if index is None or index.device != flat.device:
+            slices = [self.layout.slices[position] for position in positions]
+            index = torch.cat([torch.arange(where.start, where.stop, device=flat.device) for where in slices])
+            self._indices[positions] = index
+        flat.index_add_(0, index, sums)
+
+
 class Clipper:
     """Measures, clips and sums the per-example gradients of one physical batch.
 
@@ -206,6 +241,7 @@ class Clipper:
     def __init__(
         self, into: ClippedSum, batch_size: int, planner: Planner, *,
         present: Tensor | None = None, known: Mapping[int, Measurement] = MappingProxyType({}),
+        places: SumPlaces | None = None, defers: bool = False,
     ) -> None:  # fmt: skip
         """Start with nothing taken.
 
@@ -216,40 +252,75 @@ class Clipper:
             present: With it given, other rows are padding and the host is not consulted.
             known: What the planner chose in an earlier batch of the same program, by position; it is not asked again
                 for gradients of the same form and shape.
+            places: Where the parameters lie in the sum, if sums of the same layout were added to before.
+            defers: Whether the caller asks ``is_finite`` in the end, and throws the sum away unless it holds.
         """
-        self._present, self._known = present, known
+        self._present, self._known, self._defers = present, known, defers
+        self.is_finite: Tensor | None = None  # on the device: whether the sum of deferred batches is sound
         self._into, self._planner = into, planner
+        self._places = places or SumPlaces(layout=into.layout)
         self._limit = self._POOLED_ON_PROCESSOR if into.flat.device.type == "cpu" else self._POOLED
         self._batch_size = batch_size
+        # layers are taken together in plain units, without a mask, one batch after the other
+        self.takes_layers = present is None and into.frame is None and into.keep is None and into.squares is None
         self._squares: defaultdict[int, list[Squares]] = defaultdict(list)  # by group
         self._kept: dict[int, PerExample] = {}
-        self._small: defaultdict[int, dict[int, Tensor]] = defaultdict(dict)  # written-out gradients by group, position
+        self._layers: list[tuple[Sequence[int], PerExample]] = []  # several parameters' gradients in one form
+        # by group, rows of small written-out gradients with the parameters that share them
+        self._small: defaultdict[int, list[tuple[Sequence[int], Tensor]]] = defaultdict(list)
         self._pools: list[_Pool] = []
         self.factors = into.flat.new_zeros(batch_size, into.layout.num_groups)  # what finish() weighs examples by
         self.measured: dict[int, Measurement] = {}
         # whether an example that is not finite would corrupt the sum, because removing it would cost too much
         self.needs_check = False
 
-    def take(self, position: int, part: PerExample) -> None:
-        """Measure the gradients of the parameter at ``position`` of the layout. Each parameter is taken once."""
+    def take(self, position: int, part: PerExample, *, is_foreseen: bool = False) -> None:
+        """Measure the gradients of the parameter at ``position`` of the layout. Each parameter is taken once.
+
+        ``is_foreseen`` if their form and shape are those of the batch in which the norms were measured as is known.
+        """
+        given = part
         if self._into.frame is not None:
             part = rescaled(part, self._into.frame.factors[position], self._into.layout.shapes[position])
         if self._into.keep is not None:
             part = self._masked(position, part)
         if isinstance(part, Explicit) and part.gradients.numel() <= self._limit:
             rows_of = part.gradients.reshape(self._batch_size, -1).to(self._into.flat.dtype)
-            self._small[self._into.layout.groups[position]][position] = rows_of
+            self._small[self._into.layout.groups[position]].append(((position,), rows_of))
             return
         rows = part if isinstance(part, SomeRows) else None
         part = part.part if isinstance(part, SomeRows) else part
-        found = self._known.get(position)
-        if rows is not None or found is None or found.form is not type(part) or found.shape != part.shape_key:
-            choice = self._planner.choose(part, alike=None if rows is None else rows.planned_as)
-            found = Measurement(form=type(part), shape=part.shape_key, choice=choice)
+        found = self._known.get(position) if is_foreseen and part is given else None
+        if found is None:
+            found = self._measurement(position, part, alike=None if rows is None else rows.planned_as)
         self.measured[position] = found
         squares, kept = found.choice.strategy.measure(part)
         self._squares[self._into.layout.groups[position]].append(squares)
         self._kept[position] = kept if rows is None else replace(rows, part=kept)
+
+    def _measurement(self, position: int, part: PerExample, *, alike: Hashable | None = None) -> Measurement:
+        """Return how the norms of a parameter's gradients are measured: as before, if they are what they were."""
+        found, shape = self._known.get(position), part.shape_key
+        if alike is not None or found is None or found.form is not type(part) or found.shape != shape:
+            found = Measurement(form=type(part), shape=shape, choice=self._planner.choose(part, alike=alike))
+        return found
+
+    def take_layers(self, positions: Sequence[int], part: PerExample) -> None:
+        """Measure the gradients of several parameters of one shape and one clipping group.
+
+        ``part`` holds those of all examples for the first parameter, then those for the next.
+        """
+        shape, group = (len(positions), self._batch_size), self._into.layout.groups[positions[0]]
+        if isinstance(part, Explicit) and part.gradients.numel() <= self._limit * len(positions):
+            rows = part.gradients.reshape(*shape, -1).transpose(0, 1).flatten(1).to(self._into.flat.dtype)
+            self._small[group].append((positions, rows))
+            return
+        found = self._measurement(positions[0], part)
+        self.measured.update(dict.fromkeys(positions, found))
+        squares, kept = found.choice.strategy.measure(part)
+        sizes = None if squares.sizes is None else squares.sizes.view(shape)
+        self._squares[group].append(replace(squares, sums=squares.sums.view(shape), sizes=sizes))
+        self._layers.append((positions, kept))
 
     def _masked(self, position: int, part: PerExample) -> PerExample:
         assert self._into.keep is not None
@@ -295,14 +366,21 @@ class Clipper:
             if not self.needs_check:
                 # zero times NaN is NaN: the contributions themselves must go, not only their weights
                 self._kept = {position: part.without(bad) for position, part in self._kept.items()}
+                self._layers = [(places, part.without(bad.repeat(len(places)))) for places, part in self._layers]
                 self._pools = [replace(pool, rows=zero_rows(pool.rows, bad)) for pool in self._pools]
+        places = self._into.places or self._places.of(self._into.flat)
         for position, part in self._kept.items():
-            weights = factors[:, layout.groups[position]]
-            part.add_weighted_sum(weights, self._into.part(position))
+            part.add_weighted_sum(factors[:, layout.groups[position]], places[position])
+        for positions, part in self._layers:
+            weights = factors[:, layout.groups[positions[0]]]
+            add_layer_sums(part, weights, [places[position] for position in positions])
         for pool in self._pools:
             sums = factors[:, pool.group] @ pool.rows
-            places = [self._into.part(position).view(-1) for position in pool.widths]
-            torch._foreach_add_(places, torch.split(sums, list(pool.widths.values())))
+            if self._into.places is None:
+                self._places.add(sums, tuple(pool.widths), self._into.flat)
+            else:
+                apart = [places[position].view(-1) for position in pool.widths]
+                torch._foreach_add_(apart, torch.split(sums, list(pool.widths.values())))
         if self._into.squares is not None:
             self._add_squares(factors, self._into.squares)
         self._planner.by_parameter = {position: found.choice for position, found in self.measured.items()}
@@ -321,7 +399,11 @@ class Clipper:
             # roots of finite squares are far from overflow, so their sum is finite if each of them is
             total = norms[:, 0] if norms.shape[1] == 1 else norms.sum(1)
             return (total < math.inf).logical_and_(self._present).logical_not_()
-        if math.isfinite(float(norms.sum())):  # one number: not finite if any norm is not
+        total = norms.sum()  # one number: not finite if any norm is not
+        if self._defers:
+            self.is_finite = total.isfinite()
+            return None
+        if math.isfinite(float(total)):
             return None
         return norms.isfinite().all(1).logical_not_()
 
@@ -330,9 +412,9 @@ class Clipper:
         totals = []
         for group in range(self._into.layout.num_groups):
             if small := self._small.pop(group, None):
-                rows = torch.cat(list(small.values()), 1)
+                rows = torch.cat([part for _, part in small], 1)
                 self._squares[group].append(Squares(sums=square_sums(rows)))
-                widths = {position: part.shape[1] for position, part in small.items()}
+                widths = {place: part.shape[1] // len(places) for places, part in small for place in places}
                 self._pools.append(_Pool(group=group, widths=widths, rows=rows))
             squares = self._squares.get(group)
             totals.append(total_of(squares) if squares else self._into.flat.new_zeros(self._batch_size))
@@ -340,7 +422,9 @@ class Clipper:
 
     def _parts(self) -> dict[int, PerExample]:
         """Return the gradients of every parameter, by position."""
-        parts = dict(self._kept)
+        parts, size = dict(self._kept), self._batch_size
+        for positions, part in self._layers:
+            parts.update({place: part[i * size : (i + 1) * size] for i, place in enumerate(positions)})
         for pool in self._pools:
             rows = torch.split(pool.rows, list(pool.widths.values()), 1)
             parts.update(zip(pool.widths, [Explicit(gradients=part) for part in rows], strict=True))

@@ -19,13 +19,14 @@ from privet.gradients.capture.capture import Capture
 from privet.gradients.capture.observer import HALF
 from privet.gradients.capture.reaching import check_module_hooks
 from privet.gradients.capture.recorded import is_batch, tensors_in
-from privet.gradients.engines.engine import Clipper, check_losses, check_parameter_hooks
+from privet.gradients.engines.engine import Clipper, check_losses, check_may_begin
 from privet.gradients.engines.holding import check_norms
 from privet.gradients.engines.support import parameters_behind, quiet_vmap
 from privet.gradients.engines.trial import check_isolation, tolerance_of
 from privet.gradients.forms.per_example import Explicit
 from privet.gradients.norms.planner import Planner
 from privet.isolation.backward import followed
+from privet.isolation.parts import flattened, tensors_of
 from privet.isolation.place import Place, Verdict
 from privet.isolation.watch import Watch
 from privet.mechanism.clipping import ClippingRule
@@ -84,18 +85,19 @@ class RunningFunctional:
         return True
 
     def begin(
-        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True
-    ) -> None:
+        self, batch_size: int, inputs: Sequence[Tensor] = (), *, can_repeat: bool = False, may_trace: bool = True,
+        may_defer: bool = False,
+    ) -> None:  # fmt: skip
         """Note the next call of the model; a mode without parameters follows which tensors descend from examples."""
-        if self._capture is not None:
-            raise LoopError(
-                "A physical batch is still open: call step.backward(losses) before asking for the next one."
-            )
-        check_parameter_hooks(self._parameters, self._layout)
+        check_may_begin(self._capture, self._parameters, self._layout)
         check_module_hooks(self._model)
         self._inputs = inputs
         self._capture = Capture({}, batch_size, programs=self.watch.programs, may_trace=may_trace)
         self._capture.open()
+
+    def all_finite(self) -> bool:
+        """This engine looks at every gradient at once."""
+        return True
 
     def abandon(self) -> None:
         """Forget the noted call."""
@@ -129,7 +131,7 @@ class RunningFunctional:
         outputs = [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
         live = _distinct(outputs)
         self._check_only_through(losses, [outputs[index] for index in live])
-        moving = [tensor for tensor in tensors_in((args, kwargs)) if is_batch(tensor)]
+        moving = [tensor for tensor in tensors_of((args, kwargs)) if is_batch(tensor)]
         for tensor in (*moving, *(outputs[index] for index in live)):
             _check_first(follower.verdict(tensor), tensor, batch_size)
         with torch.autocast(losses.device.type, enabled=False):
@@ -179,7 +181,7 @@ class RunningFunctional:
         """Return every parameter's per-example gradients, and the outputs of the replayed model."""
         fixed = {name: value.detach() for name, value in self._model.named_parameters(remove_duplicate=False)}
         fixed |= dict(self._model.named_buffers(remove_duplicate=False))
-        leaves, spec = pytree.tree_flatten((args, kwargs))
+        leaves, structure = flattened((args, kwargs))
         moving = [index for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and is_batch(leaf)]
         by_name = _names_of(self._model, self._parameters)
 
@@ -187,7 +189,7 @@ class RunningFunctional:
             filled = list(leaves)
             for index, example in zip(moving, examples, strict=True):
                 filled[index] = example
-            inner_args, inner_kwargs = pytree.tree_unflatten(filled, spec)
+            inner_args, inner_kwargs = structure.filled(filled)
 
             def forward(*parameters: Tensor) -> tuple[Tensor, ...]:
                 values = dict(fixed)

@@ -95,17 +95,22 @@ class Trial:
         Raises:
             UnsupportedModel: if anything reached an absent example, at the inputs or at the output of a use.
         """
+        unheard = [use for use in self.uses if use.handle is None and use.edge is not None]
         wanted: Any = [*targets, *self.inputs]
         if not wanted:
             return ()
+        wanted += [use.edge for use in unheard]
         for use, place in zip(self.uses, itertools.count()):
             use.receive = functools.partial(self._inspect, place, absent)
         try:
             found: Sequence[Tensor | None] = torch.autograd.grad(loss, wanted, retain_graph=True, allow_unused=True)
+            for use, gradient in zip(unheard, found[len(wanted) - len(unheard) :], strict=True):
+                if gradient is not None:
+                    use.hear(gradient)
         finally:
             for use in self.uses:
                 use.receive = use.out_grad = None
-        _check_inputs(found[len(targets) :], absent)
+        _check_inputs(found[len(targets) : len(wanted) - len(unheard)], absent)
         return found[: len(targets)]
 
     def _inspect(self, place: int, absent: Tensor, use: Use) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from privet.gradients.forms.per_example import Convolution, Explicit, Lookup, Outer, PerExample, TiedTable
 from privet.gradients.norms import kernels
-from privet.gradients.norms.conv_strategies import GroupedNormOnly, Unfolded, patches_of
+from privet.gradients.norms.conv_strategies import ConvKernel, GroupedNormOnly, Unfolded, patches_of
 from privet.gradients.norms.strategies import (
     MAX_STORED,
     NormOnly,
@@ -264,19 +264,9 @@ class ByKernel:
 
     def write(self, part: Any) -> Tensor:
         """Run the kernel; the norms it finds are those without a mask, and are dropped."""
-        geometry = part.geometry
-        stored = kernels.conv_square_norms(
-            part.inputs,
-            part.out_grads,
-            geometry.weight_shape,
-            stride=geometry.stride,
-            padding=geometry.padding,
-            dilation=geometry.dilation,
-            groups=geometry.groups,
-            store=True,
-        )[1]
-        assert stored is not None, "storing was asked for"
-        return stored
+        _, kept = ConvKernel(store=True).measure(part)
+        assert isinstance(kept, Explicit), "storing was asked for"
+        return kept.gradients
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privet.gradients.norms import kernels
+from privet.gradients.norms import kernels, processor_products
 
 LONGEST_SUM = 1 << 12
 """How many products a device may add one after the other in single precision; see :func:`batched_product`."""
@@ -83,7 +83,7 @@ def _has_dense_rows(tensor: Tensor) -> bool:
     return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
 
 
-def _scale(tensor: Tensor, weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def scale(tensor: Tensor, weights: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Multiply rows by weights in at least single precision, and round once, to ``dtype`` or that of the tensor."""
     dtype = tensor.dtype if dtype is None else dtype
     if tensor.numel() >= _MANY and kernels.available(tensor) and tensor.is_contiguous():
@@ -107,9 +107,9 @@ def batched_product(left: Tensor, right: Tensor) -> Tensor:
     """
     length = left.shape[2]
     if length <= LONGEST_SUM:
-        return _one_product(left, right)
+        return one_product(left, right)
     stretches = (slice(start, start + LONGEST_SUM) for start in range(0, length, LONGEST_SUM))
-    return _added(_one_product(left[:, :, stretch], right[:, stretch]) for stretch in stretches)
+    return _added(one_product(left[:, :, stretch], right[:, stretch]) for stretch in stretches)
 
 
 def products_between(factor: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ def products_between(factor: Tensor) -> Tensor:
     # rows that begin anywhere in memory (a vocabulary of odd size) are multiplied at a third of the speed
     starts = range(0, length, LONGEST_SUM)
     stretches = (factor[:, :, start : start + LONGEST_SUM].contiguous() for start in starts)
-    return _added(_one_product(stretch, stretch.mT) for stretch in stretches)
+    return _added(one_product(stretch, stretch.mT) for stretch in stretches)
 
 
 def _added(products: Iterator[Tensor]) -> Tensor:
@@ -131,8 +131,11 @@ def _added(products: Iterator[Tensor]) -> Tensor:
     return total
 
 
-def _one_product(left: Tensor, right: Tensor) -> Tensor:
-    return torch.bmm(left, right, out_dtype=torch.float32) if is_half(left) else left @ right
+def one_product(left: Tensor, right: Tensor) -> Tensor:
+    """Multiply matrices in pairs, summing in at least single precision."""
+    if is_half(left):
+        return torch.bmm(left, right, out_dtype=torch.float32)
+    return processor_products.batched_product(left, right)
 
 
 def _key(left: Tensor, right: Tensor) -> Hashable:
@@ -233,13 +236,13 @@ class Outer:
         """One matrix product over batch and positions together; the narrower factor carries the weights."""
         inputs, out_grads = self.inputs, self.out_grads
         if inputs.shape[2] < out_grads.shape[2]:
-            inputs = _scale(inputs, weights)
+            inputs = scale(inputs, weights)
         else:
-            out_grads = _scale(out_grads, weights)
+            out_grads = scale(out_grads, weights)
         matrix = into.view(out_grads.shape[2], inputs.shape[2])
         left, right = out_grads.flatten(0, 1).mT, inputs.flatten(0, 1)
         if not is_half(inputs):
-            matrix.addmm_(left, right)
+            processor_products.add_product(matrix, left, right)
         elif kernels.is_traced():  # compilers fuse the sum themselves
             matrix += torch.mm(left, right, out_dtype=torch.float32)
         else:
@@ -277,7 +280,7 @@ class Lookup:
 
     def add_weighted_sum(self, weights: Tensor, into: Tensor) -> None:
         """Add each weighted output gradient to its row."""
-        into.index_add_(0, self.ids.flatten(), _scale(self.out_grads, weights).flatten(0, 1))
+        into.index_add_(0, self.ids.flatten(), scale(self.out_grads, weights).flatten(0, 1))
 
     def without(self, bad: Tensor) -> Lookup:
         return Lookup(ids=self.ids, out_grads=zero_rows(self.out_grads, bad), num_rows=self.num_rows)
@@ -374,10 +377,10 @@ class Convolution:
     def add_weighted_sum(self, weights: Tensor, into: Tensor) -> None:
         """One ordinary weight gradient of the batch with scaled output gradients, or one product with its patches."""
         if self.sums_patches:
-            back = _scale(self.out_grads.flatten(2), weights).transpose(0, 1).flatten(1)
-            into.view(len(back), -1).addmm_(back, self.patches().flatten(1).mT)
+            back = scale(self.out_grads.flatten(2), weights).transpose(0, 1).flatten(1)
+            processor_products.add_product(into.view(len(back), -1), back, self.patches().flatten(1).mT)
             return
-        scaled = _scale(self.out_grads, weights, torch.promote_types(self.out_grads.dtype, torch.float32))
+        scaled = scale(self.out_grads, weights, torch.promote_types(self.out_grads.dtype, torch.float32))
         into += self._weight_gradient(self.inputs, scaled, self.geometry.groups, copies=1)
 
     def without(self, bad: Tensor) -> Convolution:

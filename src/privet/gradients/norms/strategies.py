@@ -27,12 +27,14 @@ from privet.gradients.norms import kernels
 # Largest number of elements written at once while norms are measured, and kept per layer until factors are known.
 _MAX_SCRATCH = 1 << 24
 _STRETCH = 1024
+# What products of single precision that a user lets a processor form with fewer bits may hide.
+_MARGINS = {"bf16": 2.0**-6, "tf32": 2.0**-8}
 MAX_STORED = 1 << 26
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Squares:
-    """Squared norms ``[batch]``, and how much rounding may have taken from them.
+    """Squared norms ``[batch]``, or ``[layers, batch]`` of several layers, and what rounding may have taken from them.
 
     When the terms of different positions cancel, rounding error remains, in the measured norm and in the sum that is
     added later. A norm that comes out too small would let too much through.
@@ -66,6 +68,11 @@ def hedged(sums: Tensor, sizes: Tensor, num_positions: int, factor: Tensor, *, c
         is_reduced = torch.backends.cuda.matmul.allow_tf32 or (convolves and torch.backends.cudnn.allow_tf32)
         # tf32 keeps 10 bits, and hardware cuts the rest off, so that errors do not average out
         margin = 2.0**-8 if is_reduced else 0.0
+    elif factor.dtype == torch.float32:
+        processor: Any = torch.backends.mkldnn  # attributes that type checkers do not know
+        margin = _MARGINS.get(processor.matmul.fp32_precision, 0.0)
+        if convolves:
+            margin = max(margin, _MARGINS.get(processor.conv.fp32_precision, 0.0))
     return Squares(sums=sums, sizes=sizes, floor=floor, margin=margin)
 
 
@@ -74,16 +81,16 @@ def total_of(squares: Sequence[Squares]) -> Tensor:
     by_margin: dict[float | None, list[Squares]] = defaultdict(list)
     for each in squares:
         by_margin[None if each.sizes is None else each.margin].append(each)
-    totals = []
+    totals, num_examples = [], squares[0].sums.shape[-1]
     for margin, alike in by_margin.items():
-        sums = torch.stack([each.sums for each in alike])
+        sums = torch.cat([each.sums.view(-1, num_examples) for each in alike])
         if margin is not None:
-            sizes = torch.stack([each.sizes for each in alike if each.sizes is not None])
+            sizes = torch.cat([each.sizes.view(-1, num_examples) for each in alike if each.sizes is not None])
             if margin > 0:
                 sums.add_(sizes, alpha=margin)
             else:
                 torch.maximum(sums, sizes.mul_(max(each.floor for each in alike)), out=sums)
-        totals.append(sums.sum(0) if len(alike) > 1 else sums[0])
+        totals.append(sums.sum(0) if len(sums) > 1 else sums[0])
     return totals[0] if len(totals) == 1 else torch.stack(totals).sum(0)
 
 
@@ -132,14 +139,18 @@ def square_sums(gradients: Tensor) -> Tensor:
     return total if whole == rows.shape[1] else total.add_(square_sums(rows[:, whole:]))
 
 
+class _AlwaysFits:
+    """A strategy for all parts of its form."""
+
+    def fits(self, part: PerExample) -> bool:
+        return True
+
+
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class Written(_AlwaysFits):
     """The gradients are written out already."""
 
     name: str = "explicit"
-
-    def fits(self, part: Explicit) -> bool:
-        return True
 
     def measure(self, part: Explicit) -> tuple[Squares, PerExample]:
         return Squares(sums=square_sums(part.gradients)), part
@@ -279,13 +290,10 @@ class SameRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowSums:
+class RowSums(_AlwaysFits):
     """Embedding: the gradients of the rows that were looked up, and of no others; linear in the length."""
 
     name: str = "row sums"
-
-    def fits(self, part: Lookup) -> bool:
-        return True
 
     def measure(self, part: Lookup) -> tuple[Squares, PerExample]:
         """Add up what belongs to the same row, and take squares."""

@@ -21,6 +21,11 @@ from privet.isolation.place import Place
 class ExampleAxis(Protocol):
     """The place of the examples in a tensor."""
 
+    @property
+    def stacking(self) -> int | None:
+        """The axis along which tensors of this kind can be joined, as one with more examples; None if there is none."""
+        ...
+
     def in_front(self, tensor: Tensor, batch_size: int) -> Tensor:
         """Return the tensor with the example axis first."""
         ...
@@ -31,6 +36,10 @@ class WholeAxis:
     """One axis holds exactly the examples."""
 
     axis: int
+
+    @property
+    def stacking(self) -> int | None:
+        return self.axis
 
     def in_front(self, tensor: Tensor, batch_size: int) -> Tensor:
         """Move the axis to the front."""
@@ -47,6 +56,10 @@ class FoldedAxis:
 
     examples_first: bool
 
+    @property
+    def stacking(self) -> int | None:
+        return 0 if self.examples_first else None
+
     def in_front(self, tensor: Tensor, batch_size: int) -> Tensor:
         """Unfold the axis and move the examples to the front."""
         if self.examples_first:
@@ -61,6 +74,10 @@ class InnerAxis:
     axis: int
     before: int
     after: int
+
+    @property
+    def stacking(self) -> int | None:
+        return None
 
     def in_front(self, tensor: Tensor, batch_size: int) -> Tensor:
         """Unfold the axis and move the examples to the front; the lengths around them become one axis."""

@@ -59,7 +59,7 @@ def convolution(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
     """Weight: correlation of input and output gradient per example. Bias: output gradients summed over positions."""
     given = named_arguments(use, "input", "weight", "bias", "stride", "padding", "dilation", "groups")
     inputs, out_grads = factors_of(use, given["input"])
-    geometry, sides = _geometry_of(use, given)
+    geometry, sides = geometry_of(use, given)
     if sides:  # "same" may pad one side more than the other, so it is done by hand
         inputs = functional.pad(inputs, sides)
     part = Convolution(inputs=inputs, out_grads=out_grads, geometry=geometry)
@@ -70,7 +70,7 @@ def transposed_convolution(use: Use, axis: ExampleAxis, batch_size: int) -> list
     """A convolution run backwards: its input and its output gradient have exchanged their roles."""
     given = named_arguments(use, "input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
     weight, out_grads = given["weight"], out_grad_of(use)
-    geometry, _ = _geometry_of(use, given)
+    geometry, _ = geometry_of(use, given)
     inputs, sides = rounded_like(given["input"], use), []
     for place in reversed(range(weight.dim() - 2)):
         # more output padding than a stride: the convolution would look at places that no input had
@@ -98,7 +98,7 @@ def _convolution_operands(
     return found
 
 
-def _geometry_of(use: Use, given: Mapping[str, Any]) -> tuple[ConvGeometry, tuple[int, ...]]:
+def geometry_of(use: Use, given: Mapping[str, Any]) -> tuple[ConvGeometry, tuple[int, ...]]:
     """Return a convolution's geometry, and by how much its input must be padded first."""
     weight = given["weight"]
     if given["input"].dim() != weight.dim():
@@ -301,3 +301,9 @@ RULES: Mapping[Function, Rule] = {
     torch.tile: repeat,
 }
 """Rules by operation. A session may extend a copy; this table never changes."""
+
+ROW_WISE: frozenset[Rule] = frozenset([linear, convolution, layer_norm, rms_norm, group_norm])
+"""Rules that look at the rows of the examples and at shapes, never at the numbers of a parameter.
+
+Uses of equal shape may be handed to such a rule as one use with more examples.
+"""

@@ -26,6 +26,7 @@ class Outcome(NamedTuple):
     norms: Tensor
 
 
+Tensors = Sequence[Tensor]
 Program = Callable[..., tuple[Tensor, Tensor]]
 """``program(places, present, *leaves)`` adds each parameter's clipped sum to its place; it returns losses and norms."""
 
@@ -42,12 +43,7 @@ class Recorder(Protocol):
         ...
 
     def record(
-        self,
-        program: Program,
-        places: Sequence[Tensor],
-        present: Tensor,
-        leaves: Sequence[Tensor],
-        engine: ReplayableEngine,
+        self, program: Program, places: Tensors, present: Tensor, leaves: Tensors, engine: ReplayableEngine
     ) -> Run:
         """Return what runs the program on this memory; ``places`` are unchanged until then."""
         ...
@@ -60,12 +56,7 @@ class Graph:
     makes_graphs: bool = True
 
     def record(
-        self,
-        program: Program,
-        places: Sequence[Tensor],
-        present: Tensor,
-        leaves: Sequence[Tensor],
-        engine: ReplayableEngine,
+        self, program: Program, places: Tensors, present: Tensor, leaves: Tensors, engine: ReplayableEngine
     ) -> Run:
         """Capture the program on the device's stream.
 
@@ -107,12 +98,7 @@ class Compile:
         return self.graph
 
     def record(
-        self,
-        program: Program,
-        places: Sequence[Tensor],
-        present: Tensor,
-        leaves: Sequence[Tensor],
-        engine: ReplayableEngine,
+        self, program: Program, places: Tensors, present: Tensor, leaves: Tensors, engine: ReplayableEngine
     ) -> Run:
         """Trace forward, backward, norms and sums into one graph of tensor operations and compile it.
 

@@ -23,17 +23,17 @@ _log = logging.getLogger("privet")
 
 
 class Launcher(Protocol):
-    """Adds physical batches to a step's sum in its own way, or leaves them to the ordinary one."""
+    """Adds physical batches to a step's sum in its own way, or leaves them to the ordinary one.
+
+    Attributes:
+        replays: Whether batches may be recorded and replayed; ``add`` is not called otherwise.
+        uses_graphs: Whether CUDA graphs are wanted and can be had.
+    """
 
     @property
-    def replays(self) -> bool:
-        """Whether batches may be recorded and replayed; ``add`` is not called otherwise."""
-        ...
-
+    def replays(self) -> bool: ...
     @property
-    def uses_graphs(self) -> bool:
-        """Whether CUDA graphs are wanted and can be had."""
-        ...
+    def uses_graphs(self) -> bool: ...
 
     def add(
         self, batch: Any, size: int, limit: int, loss_function: LossFunction, rule: ClippingRule, into: ClippedSum
@@ -54,12 +54,15 @@ class Launcher(Protocol):
 
 
 class Launch(Protocol):
-    """A choice of how steps are launched: a performance knob, never part of a plan."""
+    """A choice of how steps are launched: a performance knob, never part of a plan.
+
+    Attributes:
+        must_replay: Whether the user asks for recordings, so that a plan whose units change from step to step is
+            refused.
+    """
 
     @property
-    def must_replay(self) -> bool:
-        """Whether the user asks for recordings, so that a plan whose units change from step to step is refused."""
-        ...
+    def must_replay(self) -> bool: ...
 
     def start(self, engine: RunningEngine, device: torch.device) -> Launcher:
         """Bind to a running engine."""
@@ -95,14 +98,8 @@ class EagerLauncher:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Automatic:
-    """Whatever is fastest: CUDA graphs on a device wherever they can be recorded, one operation at a time elsewhere.
-
-    Only loops that use ``step.accumulate`` are recorded. Before every replay the loss function runs dry: its Python
-    runs, and each call of torch is compared with the recorded one instead of being launched. So counters, schedules,
-    annealed weights and random choices have the effect that they have without a recording: a program that changes is
-    run as it is, and one that stays is recorded anew. A smaller batch is filled up with copies of its first example,
-    which add exactly zero.
+class _Recorded:
+    """A launch that records programs and replays them.
 
     Attributes:
         warm_up: How often a program is seen before it is recorded.
@@ -111,11 +108,24 @@ class Automatic:
 
     warm_up: int = 2
     max_recordings: int = 8
-    must_replay: bool = field(default=False, init=False)
+    must_replay: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
-        """Refuse counts below one."""
-        _check_counts(self)
+        checks.fields(self, checks.count, "warm_up", "max_recordings")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Automatic(_Recorded):
+    """Whatever is fastest: CUDA graphs on a device wherever they can be recorded, one operation at a time elsewhere.
+
+    Only loops that use ``step.accumulate`` are recorded. Before every replay the loss function runs dry: its Python
+    runs, and each call of torch is compared with the recorded one instead of being launched. So counters, schedules,
+    annealed weights and random choices have the effect that they have without a recording: a program that changes is
+    run as it is, and one that stays is recorded anew. A smaller batch is filled up with copies of its first example,
+    which add exactly zero.
+    """
+
+    must_replay: bool = field(default=False, init=False)
 
     def start(self, engine: RunningEngine, device: torch.device) -> Launcher:
         """Bind; without a device nothing is recorded."""
@@ -124,21 +134,8 @@ class Automatic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CudaGraph:
-    """Record each program as a CUDA graph, as :class:`Automatic` does, and warn where that cannot be done.
-
-    Attributes:
-        warm_up: How often a program is seen before it is recorded.
-        max_recordings: How many recordings a session may make before it gives up: each holds memory of its own.
-    """
-
-    warm_up: int = 2
-    max_recordings: int = 8
-    must_replay: bool = field(default=True, init=False)
-
-    def __post_init__(self) -> None:
-        """Refuse counts below one."""
-        _check_counts(self)
+class CudaGraph(_Recorded):
+    """Record each program as a CUDA graph, as :class:`Automatic` does, and warn where that cannot be done."""
 
     def start(self, engine: RunningEngine, device: torch.device) -> Launcher:
         """Bind, or log why not and stay eager."""
@@ -147,25 +144,17 @@ class CudaGraph:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compiled:
+class Compiled(_Recorded):
     """Compile each program as a whole with torch's compiler (``step.accumulate`` only).
 
     Padding and Python code are treated as :class:`Automatic` does. Compiling takes from seconds to minutes, once.
 
     Attributes:
         graph: Also replay the compiled program as a CUDA graph.
-        warm_up: How often a program is seen before it is compiled.
-        max_recordings: How many recordings a session may make before it gives up.
     """
 
     graph: bool = False
-    warm_up: int = 2
     max_recordings: int = 4
-    must_replay: bool = field(default=True, init=False)
-
-    def __post_init__(self) -> None:
-        """Refuse counts below one."""
-        _check_counts(self)
 
     def start(self, engine: RunningEngine, device: torch.device) -> Launcher:
         """Bind, or log why not and stay eager."""
@@ -187,11 +176,6 @@ def _can_record_graphs(device: torch.device, level: int) -> bool:
         )  # fmt: skip
         return False
     return True
-
-
-def _check_counts(choice: Automatic | CudaGraph | Compiled) -> None:
-    for name in ("warm_up", "max_recordings"):
-        object.__setattr__(choice, name, checks.count(name, getattr(choice, name)))
 
 
 def _replay(

@@ -22,7 +22,7 @@ from privet.mechanism.sums import ClippedSum
 from privet.training.loop_events import Observer
 from privet.training.weight_watch.fingerprints import Comparison, Fingerprints
 from privet.training.weight_watch.following import Following
-from privet.training.weight_watch.holdings import Holdings, Place, changes_between, likely_cause, listed
+from privet.training.weight_watch.holdings import Holdings, changes_between, likely_cause, listed
 
 # In a large model so many pages at least, and this share of all, are read at a step that does not read all of them.
 _LEAST_PAGES, _SHARE = 4, 16
@@ -67,7 +67,7 @@ class LoopGuard(Observer):
         self._random = random.SystemRandom()
         self._pending: deque[Comparison] = deque()
         self._prints, self._held = Fingerprints.of({}), dict[str, Tensor]()
-        self._where: list[Place] = [()]
+        self._where: Any = None
         self.is_broken, self._may_step, self._was_read_in_step = False, False, False
         self.resume(0)
         self.accept(reads_all=True)
@@ -103,7 +103,7 @@ class LoopGuard(Observer):
         """Refuse a change by the forward pass; the counters alone are compared."""
         if self._holdings.counters() != self._counters:
             self.note()
-            raise UnsupportedModel(_forward_words(changes_between(self._places, self._holdings.places())))
+            raise UnsupportedModel(_forward_words(changes_between(self._places, self._holdings.held())))
 
     def before_noise(self, clipped: ClippedSum, noise: Noise) -> None:
         self.look(waits=self._is_deep)
@@ -187,8 +187,8 @@ class LoopGuard(Observer):
 
     def accept(self, *, reads_all: bool) -> None:
         """Take the present state as the one to compare with."""
-        self._places, self._counters = self._holdings.places(), self._holdings.counters()
-        where = [place[:1] + place[2:] for place in self._places.values()]
+        self._places, self._counters = self._holdings.held(), self._holdings.counters()
+        where = (self._places.versions[0], self._places.wheres)
         if where != self._where:
             self._held = self._holdings.everything  # so that no other tensor can take the identity of one of them
             self._where, self._prints = where, Fingerprints.of(self._held)
@@ -211,7 +211,7 @@ class LoopGuard(Observer):
                 "The weights of this session were changed by something that was no private step, so it cannot go on, "
                 "and no guarantee is given. Start anew, with a fresh model and in a new folder."
             )
-        now = self._holdings.places()
+        now = self._holdings.held()
         if now != self._places:
             self._refuse(changes_between(self._places, now))
 
@@ -238,10 +238,8 @@ class LoopGuard(Observer):
         Raises:
             LoopError: naming the parameters.
         """
-        changed: list[str] = []
-        for name, value in self._holdings.parameters.items():
-            if value.requires_grad is not (id(value) in self._trained):
-                changed.append(name)
+        trained, parameters = self._trained, self._holdings.parameters
+        changed = [name for name, value in parameters.items() if value.requires_grad is not (id(value) in trained)]
         if changed:
             raise LoopError(
                 f"The parameters {changed} were frozen or unfrozen since the session began, which its plan knows "
@@ -250,7 +248,7 @@ class LoopGuard(Observer):
             )
         for group in self._optimizer.param_groups:
             for value in group["params"]:
-                if value.grad is not None and id(value) not in self._trained:
+                if id(value) not in trained and value.grad is not None:
                     raise LoopError(
                         "The optimizer holds a parameter that this session does not train, and it has a gradient, "
                         "which would be applied without noise. Set its .grad to None, or take it out of the optimizer."

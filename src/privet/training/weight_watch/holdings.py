@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import torch
@@ -16,68 +18,113 @@ _PUBLIC = ("state", "param_groups", "defaults")
 Place: TypeAlias = tuple[Any, ...]
 """Identity, counter of changes, address and layout of one tensor."""
 
+_VERSION, _ADDRESS = attrgetter("_version"), Tensor.data_ptr
+# What is told of a tensor besides its identity and counter, and of one whose numbers lie at regular distances.
+_FACTS = (_ADDRESS, attrgetter("dtype"), attrgetter("device"), Tensor.is_neg, Tensor.is_conj)
+_STRIDED = (attrgetter("shape"), Tensor.stride)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a model and its optimizer held at one time, fact by fact for all tensors, so that two are compared quickly.
+
+    Attributes:
+        names: Of the tensors.
+        versions: Identities and counters of changes in place.
+        wheres: Addresses and layouts: each item holds one fact of all tensors.
+    """
+
+    names: Sequence[str]
+    versions: Sequence[Sequence[int]]
+    wheres: Sequence[Sequence[Any]]
+
+    def places(self) -> dict[str, Place]:
+        """Return the facts tensor by tensor."""
+        return dict(zip(self.names, zip(*self.versions, *self.wheres, strict=True), strict=True))
+
 
 class Holdings:
-    """The tensors of a model and its optimizer; the modules are walked again only when one holds another object.
+    """The tensors of a model and its optimizer; they are walked again only when a container holds another object.
 
     Attributes:
         parameters: The parameters of the model, by name.
         tensors: The parameters and buffers of the model, by name.
-        everything: The same and the state of the optimizer, as ``places`` found them last.
+        everything: The same and the state of the optimizer, as ``held`` found them last.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self._model, self._optimizer = model, optimizer
         self._owners: dict[int, str] = {}
         self._walk()
-        self.everything: dict[str, Tensor] = {}
 
     def _walk(self) -> None:
         modules = list(self._model.modules())
-        # scripted modules keep theirs in something else than dictionaries
-        self._held = [held.values for m in modules for held in (m._parameters, m._buffers, m._modules)]
-        self._ids = self._held_ids()
+        # live views: each shows what its container holds now
+        own = [held.values() for m in modules for held in (m._parameters, m._buffers, m._modules)]
         self.parameters = dict(self._model.named_parameters())
         # a parameter that was replaced keeps its name: the optimizer still holds it
         self._owners |= {id(value): name for name, value in self.parameters.items()}
         # one tensor may be held under several names, and one of them may be given another
         self.tensors: dict[str, Tensor] = dict(self._model.named_buffers()) | self.parameters
+        found, containers = _of_optimizer(self._optimizer, self._owners)
+        self.everything: dict[str, Tensor] = self.tensors | found
+        self._names, self._all = tuple(self.everything), tuple(self.everything.values())
+        self._own, self._containers = own, [*own, *containers]
+        # the items are kept, so that no other object can take the identity of one of them
+        self._items = list(chain.from_iterable(self._containers))
+        self._ids = list(map(id, self._items))
+        self._counted = list(self.tensors.values())
 
-    def _held_ids(self) -> list[int]:
-        return list(map(id, chain.from_iterable([values() for values in self._held])))
-
-    def places(self) -> dict[str, Place]:
-        """Return the place and the counter of every tensor by name, the optimizer's state included."""
-        if self._held_ids() != self._ids:
+    def held(self) -> Held:
+        """Return what is held now, the optimizer's state included."""
+        if list(map(id, chain.from_iterable(self._containers))) != self._ids:
             self._walk()
-        self.everything = self.tensors | _of_optimizer(self._optimizer, self._owners)
-        found: dict[str, Place] = {}
         with torch._C.DisableTorchFunction():
-            for name, tensor in self.everything.items():
-                try:
-                    version, address = tensor._version, tensor.data_ptr()
-                except RuntimeError:  # made in inference mode, or a wrapper without memory of its own
-                    version = address = 0
-                facts = (id(tensor), version, address, tensor.dtype, tensor.device, tensor.is_neg(), tensor.is_conj())
-                is_strided = tensor.layout is torch.strided
-                found[name] = (*facts, tensor.shape, tensor.stride()) if is_strided else facts
-        return found
+            identities = list(map(id, self._all))
+            try:
+                versions = (identities, list(map(_VERSION, self._all)))
+                wheres = [list(map(fact, self._all)) for fact in (*_FACTS, *_STRIDED)]
+            except (RuntimeError, NotImplementedError):
+                numbers, wheres = _one_by_one(self._all)
+                versions = (identities, numbers)
+        return Held(self._names, versions, wheres)
 
-    def counters(self) -> tuple[list[int], list[tuple[int, int]]]:
+    def counters(self) -> tuple[list[int], ...]:
         """Return the identities of the objects that the modules hold, and the counter and address of each tensor."""
-        found = []
         with torch._C.DisableTorchFunction():
-            for tensor in self.tensors.values():
-                try:
-                    found.append((tensor._version, tensor.data_ptr()))
-                except RuntimeError:  # as above
-                    found.append((0, 0))
-        return self._held_ids(), found
+            try:
+                found = list(map(_VERSION, self._counted)), list(map(_ADDRESS, self._counted))
+            except (RuntimeError, NotImplementedError):
+                numbers, wheres = _one_by_one(self._counted)
+                found = numbers, wheres[0]
+        return list(map(id, chain.from_iterable(self._own))), *found
 
 
-def _of_optimizer(optimizer: Optimizer, owners: Mapping[int, str]) -> dict[str, Tensor]:
-    """Return the tensors that an optimizer keeps from step to step; its settings are public and left out."""
+def _one_by_one(tensors: Sequence[Tensor]) -> tuple[list[int], list[list[Any]]]:
+    """Return counters and facts where some of the tensors cannot tell all of them."""
+    versions: list[int] = []
+    wheres: list[list[Any]] = [[] for _ in (*_FACTS, *_STRIDED)]
+    for tensor in tensors:
+        try:
+            version, address = tensor._version, tensor.data_ptr()
+        except RuntimeError:  # made in inference mode, or a wrapper without memory of its own
+            version = address = 0
+        versions.append(version)
+        is_strided = tensor.layout is torch.strided
+        told = [address, *(fact(tensor) for fact in _FACTS[1:])]
+        told += [fact(tensor) if is_strided else tensor.layout for fact in _STRIDED]
+        for column, fact in zip(wheres, told, strict=True):
+            column.append(fact)
+    return versions, wheres
+
+
+def _of_optimizer(optimizer: Optimizer, owners: Mapping[int, str]) -> tuple[dict[str, Tensor], list[Iterable[Any]]]:
+    """Return the tensors that an optimizer keeps from step to step, and all containers that lead to them.
+
+    Its settings are public and left out.
+    """
     left: list[tuple[str, Any, int]] = []
+    containers: list[Iterable[Any]] = [optimizer.state.values(), vars(optimizer).values()]
     for owner, kept in optimizer.state.items():
         name = owners.get(id(owner), f"no parameter of the model {len(left)}")
         left.append((f"the optimizer's state of {name}", kept, 3))
@@ -89,22 +136,26 @@ def _of_optimizer(optimizer: Optimizer, owners: Mapping[int, str]) -> dict[str, 
         if isinstance(value, Tensor):
             found[name] = value
         elif depth and isinstance(value, dict):
+            containers.append(value.values())
             for place, (key, item) in enumerate(value.items()):
                 left.append((f"{name}: {key if isinstance(key, str) else f'item {place}'}", item, depth - 1))
         elif depth and isinstance(value, list | tuple):
+            containers.append(value)
             for place, item in enumerate(value):
                 left.append((f"{name} {place}", item, depth - 1))
         elif depth and isinstance(value, Optimizer):
+            containers += [value.state.values(), vars(value).values()]
             for place, kept in enumerate(value.state.values()):
                 left.append((f"{name}: state {place}", kept, depth - 1))
             left.append((name, {key: item for key, item in vars(value).items() if key not in _PUBLIC}, depth))
-    return found
+    return found, containers
 
 
-def changes_between(before: Mapping[str, Place], now: Mapping[str, Place]) -> dict[str, str]:
+def changes_between(before: Held, now: Held) -> dict[str, str]:
     """Name the tensors that were replaced, moved or counted as changed, each with the kind of change."""
+    then, later = before.places(), now.places()
     return {
-        name: _how(before.get(name), now.get(name)) for name in now.keys() | before if now.get(name) != before.get(name)
+        name: _how(then.get(name), later.get(name)) for name in later.keys() | then if later.get(name) != then.get(name)
     }
 
 

@@ -1,4 +1,4 @@
-"""Turns the output gradients of recorded uses into per-example gradients, while a backward pass runs."""
+"""The computation of one program's gradients: prepared when the program is new, kept while it is recognised."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from torch import Tensor, nn
 
 from privet.errors import NoExampleRule, PrivetError
 from privet.gradients.capture.recorded import Reach, Recording, Source, Use
+from privet.gradients.engines.alike import Alike, alike_in
 from privet.gradients.engines.engine import Clipper, Measurement
 from privet.gradients.engines.support import quiet_vmap
 from privet.gradients.forms.joining import joined
 from privet.gradients.forms.per_example import Explicit, PerExample
 from privet.gradients.norms.planner import Planner
+from privet.gradients.rules.bound_rules import Bound, bound
 from privet.gradients.rules.example_axis import ExampleAxis
+from privet.gradients.rules.layer_rules import ROW_WISE
 from privet.gradients.rules.rule_tools import Operand, Rule, resolved
+from privet.mechanism.layout import Layout
 
 
 @dataclass(eq=False)
@@ -32,6 +36,8 @@ class Prepared:
         planner: Which planner was asked, and which revision of its choices holds.
         is_by_rules: Whether rules form the gradients, and not a backward pass for each example.
         measured: How the norms of each parameter's gradients are measured.
+        alike: For each use the uses that are handled together with it, if there are any.
+        bound: For each use its rule bound to it, if it is handled alone and can be.
     """
 
     axes: Sequence[ExampleAxis]
@@ -43,6 +49,24 @@ class Prepared:
     is_by_rules: bool = True
     revision: int = -1
     measured: Mapping[int, Measurement] = field(default_factory=dict)
+    alike: Sequence[Alike | None] = ()
+    bound: Sequence[Bound | None] = ()
+
+    def bind(self, recording: Recording, layout: Layout) -> None:
+        """Prepare the next runs: before the uses are released, and for those that follow the first one."""
+        size = recording.batch_size
+        if size == 1:  # any axis of length one may have been taken for that of a single example
+            return
+
+        def may_join(use: Use, rule: Rule) -> bool:
+            is_plain = not any(source.derived or source.undo is not None for source in use.sources)
+            return rule in ROW_WISE and is_plain and all(self.num_uses[place] == 1 for place in use.positions)
+
+        found = alike_in(recording.uses, self.axes, self.rules, may_join, layout.groups)
+        by_number = {number: some for some in found for number in some.numbers}
+        self.alike = [by_number.get(number) for number in range(len(self.shapes))]
+        plain = zip(recording.uses, self.rules, self.axes, self.alike, strict=True)
+        self.bound = [bound(use, rule, axis, size) if some is None else None for use, rule, axis, some in plain]
 
     def fits(self, recording: Recording, planner: Planner) -> bool:
         """Whether a recognised forward pass can be handled in this way: shapes and the planner's choices still hold."""
@@ -62,28 +86,73 @@ class Collector:
     batch_size: int
     parameters: Sequence[nn.Parameter]
     clipper: Clipper
+    _heard: dict[int, list[Use]] = field(default_factory=dict)  # uses that wait for others of their shape
     _waiting: dict[int, list[PerExample]] = field(default_factory=dict)  # of parameters that are used more than once
     _derived: list[tuple[Source, PerExample]] = field(default_factory=list)
 
     def receive(self, use: Use) -> None:
-        """Apply the rule of a use whose output gradient has arrived, then let go of the gradient."""
-        for tensor, version in use.versions:
-            if tensor._version != version:
-                raise _changed(use)
+        """Apply the rule of a use whose output gradient has arrived, unless it waits for others of its shape."""
+        alike = self.prepared.alike[use.number] if self.prepared.alike and self.clipper.takes_layers else None
+        if alike is None:
+            self._take(use)
+            return
+        heard = self._heard.setdefault(alike.numbers[0], [])
+        heard.append(use)
+        if len(heard) == len(alike.numbers):
+            del self._heard[alike.numbers[0]]
+            self._take_together(alike, heard)
+
+    def _take(self, use: Use) -> None:
+        """Apply the rule of a use, then let go of its tensors."""
+        use.check_unchanged()
+        number = use.number
+        known = self.prepared.bound[number] if self.prepared.bound else None
+        formed = None if known is None else known.form(use)
+        if formed is None:
+            self._take_by_rule(use)
+        else:
+            for position, part in formed:
+                self._hand_on(position, part, is_foreseen=True)
+        use.release()  # the clipper has what the sum needs; the rest of the layer's inputs is freed
+
+    def _take_by_rule(self, use: Use) -> None:
         rule, axis = self.prepared.rules[use.number], self.prepared.axes[use.number]
         for source, part in _formed(rule, use, axis, self.batch_size):
             if source.derived:
                 self._derived.append((source, part))
             else:
                 (position,) = source.parameters
-                if self.prepared.num_uses[position] == 1:
-                    self.clipper.take(position, part)
-                else:
-                    self._waiting.setdefault(position, []).append(part)
-        use.release()  # the clipper has what the sum needs; the rest of the layer's inputs is freed
+                self._hand_on(position, part)
+
+    def _hand_on(self, position: int, part: PerExample, *, is_foreseen: bool = False) -> None:
+        """Hand gradients to the clipper, unless the parameter is used elsewhere, too."""
+        if self.prepared.num_uses[position] == 1:
+            self.clipper.take(position, part, is_foreseen=is_foreseen)
+        else:
+            self._waiting.setdefault(position, []).append(part)
+
+    def _take_together(self, alike: Alike, uses: list[Use]) -> None:
+        """Apply the rule of uses of one shape once, as to one use with more examples."""
+        uses.sort(key=_number)
+        for use in uses:
+            use.check_unchanged()
+        one = alike.as_one(uses)
+        if one is None:
+            for use in uses:
+                self._take(use)
+            return
+        rule, axis = self.prepared.rules[one.number], self.prepared.axes[one.number]
+        for source, part in rule(one, axis, len(uses) * self.batch_size):
+            (position,) = source.parameters
+            self.clipper.take_layers(alike.positions[position], part)
+        for use in uses:
+            use.release()
 
     def finish(self) -> None:
         """Carry derived gradients back, and join the uses of every parameter that had several."""
+        for uses in self._heard.values():  # the others of their shape were not reached this time
+            for use in uses:
+                self._take(use)
         for source, part in self._derived:
             for position, pulled in _pull_back(source.tensor, part, source.parameters, self.parameters):
                 self._waiting.setdefault(position, []).append(pulled)
@@ -105,11 +174,8 @@ def _formed(rule: Rule, use: Use, axis: ExampleAxis, batch_size: int) -> list[Op
         raise NoExampleRule(f"The rule of '{use.name}' does not fit how it was called ({reason}).") from error
 
 
-def _changed(use: Use) -> NoExampleRule:
-    return NoExampleRule(
-        f"An input of operation '{use.name}' was changed in place after the operation used it, so its gradient can no "
-        "longer be formed. Replace the in-place operation that follows by its ordinary form."
-    )
+def _number(use: Use) -> int:
+    return use.number
 
 
 def _pull_back(
