@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from privet.errors import UnsupportedModel
+from privet.errors import NoExampleRule
 from privet.gradients.capture.autograd_graph import nodes_behind
 from privet.gradients.capture.composites import DECOMPOSED, EXPANDING
 from privet.gradients.capture.in_place import Function, with_own_history, writes
@@ -156,10 +156,11 @@ class Observer:
         """Record the uses that a call makes of parameters, or what it computes from them alone."""
         func, args, tracked = call.function, call.args, self._recording.tracked
         if func is Tensor.__setitem__ and private and torch.is_grad_enabled():
-            raise UnsupportedModel(
+            self._recording.hidden = NoExampleRule(
                 "A parameter is written into a part of another tensor (x[...] = parameter), which cannot be followed. "
                 "Build the tensor with torch.cat, torch.stack or torch.where instead."
             )
+            return
         # an assignment into a tensor returns nothing: what it changed is its output
         written = args[:1] if result is None and writes(func) else result
         for index, output in enumerate(tensors_in(written)):
@@ -167,7 +168,7 @@ class Observer:
                 continue
             if id(output) in tracked:
                 if writes(func) and private and tracked[id(output)].derived:
-                    raise UnsupportedModel(
+                    self._recording.hidden = NoExampleRule(
                         f"Operation '{func.__name__}' writes examples into a tensor that is computed from parameters "
                         "alone, which cannot be followed. Use the ordinary form of the operation."
                     )
