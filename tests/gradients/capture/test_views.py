@@ -127,8 +127,8 @@ def parts(rows: int, columns: int) -> list[PerExample]:
         (Tensor.transpose, (0, 1)),
         (Tensor.expand, (2, 4, 6)),
         (Tensor.repeat, (2, 1)),
-        (torch.roll, ((1,), (1,))),
-        (torch.flip, ((0,),)),
+        (Tensor.roll, (1, 1)),
+        (Tensor.flip, (0,)),
     ],
     ids=str,
 )
