@@ -28,7 +28,7 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sums import ClippedSum
 from privet.training.launch.replay import Compiled, CudaGraph, Eager, Launch
 from privet.training.randomness import Streams
-from privet.training.updates import Updates
+from privet.training.updates import GradientViews, Updates
 
 
 class Role(Enum):
@@ -278,6 +278,7 @@ class RunningPrivet:
             source=Streams.new(self._device, seed=settings.seed).noise,
             parameters=self._parameters,
             memory=torch.zeros_like(self._flat),
+            views=GradientViews(layout=self._layout),
             optimizer=torch.optim.SGD(self._parameters, lr=settings.learning_rate),
             opened=nullcontext,
             divisor=settings.logical_batch,

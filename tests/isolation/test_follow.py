@@ -24,6 +24,7 @@ from privet.isolation.programs import Programs
 SIZE, WIDTH = 4, 6
 WEIGHT, OTHER = nn.Parameter(torch.ones(WIDTH, WIDTH)), nn.Parameter(torch.ones(WIDTH, WIDTH))
 Losses = Callable[[Tensor], Tensor]
+CONSTANT = torch.ones(WIDTH)
 MASK = np.arange(WIDTH) % 2 == 0
 
 
@@ -32,11 +33,11 @@ class Source:
 
     derived = False
 
-    def __init__(self, number: int) -> None:
-        self.parameters = frozenset([number])
+    def __init__(self, number: int, tensor: Tensor) -> None:
+        self.parameters, self.tensor = frozenset([number]), tensor
 
 
-PARAMETERS = {id(value): Source(number) for number, value in enumerate((WEIGHT, OTHER))}
+PARAMETERS = {id(value): Source(number, value) for number, value in enumerate((WEIGHT, OTHER))}
 
 
 class Calls(TorchFunctionMode):
@@ -114,6 +115,16 @@ def without_gradients(x: Tensor) -> Tensor:
         return x @ WEIGHT
 
 
+def uncounted(x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return x.mul(2).mul(3)
+
+
+def counted(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return x.mul(2).mul(3)
+
+
 def first_of(x: Tensor) -> Tensor:
     middle = x.mul(2)  # the first result
     middle.mul(3)  # the second
@@ -150,6 +161,18 @@ def first_of(x: Tensor) -> Tensor:
         pytest.param(
             lambda x: (x + torch.ones(1, WIDTH)).sum(1), lambda x: (x + torch.ones(WIDTH)).sum(1), id="constant"
         ),
+        pytest.param(lambda x: x.repeat(1, 300).sum(1), lambda x: x.repeat(1, 301).sum(1), id="large number"),
+        pytest.param(lambda x: x.view(SIZE, 2, 3).sum((1, 2)), lambda x: x.view(SIZE, 2, 3).sum((2, 1)), id="items"),
+        pytest.param(lambda x: x[(True,)].flatten(), lambda x: x[(1,)].flatten(), id="truth in a tuple"),
+        pytest.param(
+            lambda x: torch.add(x, CONSTANT).sum(1), lambda x: torch.add(x, 1).sum(1), id="constant or number"
+        ),
+        pytest.param(
+            lambda x: nn.functional.linear(x, WEIGHT, WEIGHT.mul(2)[0]).sum(1),
+            lambda x: (nn.functional.linear(x, WEIGHT, None), WEIGHT.mul(2)[0])[0].sum(1),
+            id="result or nothing",
+        ),
+        pytest.param(lambda x: counted(x).sum(1), lambda x: uncounted(x).sum(1), id="writes are not counted"),
         pytest.param(
             lambda x: x[:, np.array([0, 1])].sum(1), lambda x: x[:, np.array([0, 2])].sum(1), id="array"
         ),
@@ -172,6 +195,34 @@ def test_a_program_that_differs_in_anything_is_not_recognised(one: Losses, other
     assert followed(programs, one)[0]
     assert not followed(programs, other)[0]
     assert followed(programs, one)[0]
+
+
+def test_a_list_that_was_changed_is_not_the_list_that_was_proven() -> None:
+    programs, axes = Programs(), [1]
+    assert not followed(programs, lambda x: x.sum(axes))[0]
+    assert followed(programs, lambda x: x.sum(axes))[0]
+    axes[0] = -1
+    assert not followed(programs, lambda x: x.sum(axes))[0]
+
+
+def test_a_program_in_inference_mode_is_recognised() -> None:
+    programs = Programs()
+    assert not followed(programs, lambda x: uncounted(x).sum(1))[0]
+    assert followed(programs, lambda x: uncounted(x).sum(1))[0]
+
+
+def test_a_parameter_that_was_given_another_class_is_not_recognised() -> None:
+    class Own(nn.Parameter):
+        pass
+
+    programs = Programs()
+    assert not followed(programs, lambda x: (x @ WEIGHT).sum(1))[0]
+    WEIGHT.__class__ = Own
+    try:
+        assert not followed(programs, lambda x: (x @ WEIGHT).sum(1))[0]
+    finally:
+        WEIGHT.__class__ = nn.Parameter
+    assert followed(programs, lambda x: (x @ WEIGHT).sum(1))[0]
 
 
 def layers(x: Tensor) -> Tensor:

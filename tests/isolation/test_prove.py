@@ -52,6 +52,19 @@ def test_a_loss_function_that_keeps_examples_apart_is_proven_at_every_size(num: 
     assert found.losses == Place(0, 1, 1, 0, max(num, 2))
 
 
+@pytest.mark.parametrize("num", [2, 3, 4, 5, 6, 7, 8, 9])
+def test_all_examples_are_used_in_an_even_and_an_odd_number(num: int) -> None:
+    batch, seen = torch.arange(float(num * _WIDTH)).view(num, _WIDTH), []
+
+    def program(x: Tensor) -> Tensor:
+        seen.append(x)
+        return losses(x)
+
+    assert prove(program, batch).is_proven
+    assert {len(x) % 2 for x in seen} == {0, 1}
+    assert set(torch.cat(seen)[:, 0].tolist()) == set(batch[:, 0].tolist())
+
+
 def test_what_mixes_is_named_with_its_line() -> None:
     found = prove(lambda x: losses(x - x.mean(0)), rows())
     assert "mean at test_prove.py" in found.doubts[0]

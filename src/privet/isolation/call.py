@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -39,14 +39,21 @@ class Call:
         operation: The operator.
         args: Its arguments; tensors are specs.
         kwargs: Its named arguments.
-        outs: The shapes of its results.
         out_specs: The results themselves, without verdicts yet.
+        name: The short name of the operation.
+        specs: All tensors among the arguments; rules and comparisons ask for them many times.
     """
 
     operation: OpOverload
     args: Sequence[Any]
     kwargs: dict[str, Any]
     out_specs: Sequence[Spec]
+    name: str = field(init=False)
+    specs: Sequence[Spec] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name = name_of(self.operation)
+        self.specs = specs_in((*self.args, *self.kwargs.values()) if self.kwargs else self.args)
 
     def arg(self, name: str) -> Any:
         """Return an argument by its name; its default if it was not given."""
@@ -60,16 +67,6 @@ class Call:
     def has(self, name: str) -> bool:
         """Whether the operation has an argument of this name."""
         return name in argument_names(self.operation)
-
-    @property
-    def name(self) -> str:
-        """The short name of the operation."""
-        return name_of(self.operation)
-
-    @property
-    def specs(self) -> list[Spec]:
-        """All tensors among the arguments."""
-        return specs_in((*self.args, *self.kwargs.values()))
 
     @property
     def shape(self) -> Shape:
@@ -89,9 +86,10 @@ def specs_in(values: Sequence[Any]) -> list[Spec]:
     """Return the tensors among arguments, looking into lists."""
     found: list[Spec] = []
     for value in values:
-        if isinstance(value, Spec):
+        kind = type(value)
+        if kind is Spec:
             found.append(value)
-        elif isinstance(value, list | tuple):
+        elif kind is list or kind is tuple:
             found += [item for item in value if isinstance(item, Spec)]
     return found
 

@@ -7,17 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
-
-from privet.isolation.call import name_of
 
 # The longest constant that is kept to be compared with that of a batch of another size.
 _SMALL_CONSTANT = 4096
 
 
-def constant_of(func: OpOverload, outs: Sequence[Tensor]) -> bytes | OnDevice | None:
-    """Return the numbers of a tensor that Python made: they may count the examples."""
-    return numbers_of(outs[0]) if name_of(func) in ("lift_fresh", "lift_fresh_copy") else None
+def constant_of(name: str, outs: Sequence[Tensor]) -> bytes | OnDevice | None:
+    """Return the numbers of a tensor that Python made by an operation: they may count the examples."""
+    return numbers_of(outs[0]) if name in ("lift_fresh", "lift_fresh_copy") else None
 
 
 def is_range(tensor: Tensor, numbers: bytes) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
+from privet.isolation.again import Hooks
 from privet.isolation.asking import READING
 from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within
 from privet.isolation.place import Cause, Fault, Place, Verdict
@@ -23,6 +24,7 @@ from privet.isolation.programs import CONSTANT, Known, Log, Mark, Programs, Proo
 from privet.isolation.reads import Read, checks_only, may_read
 from privet.isolation.signs import (
     GIVEN,
+    NOTHING,
     RESULT,
     VERSION,
     Entry,
@@ -30,8 +32,11 @@ from privet.isolation.signs import (
     Fresh,
     Function,
     Numbered,
+    Rest,
     Sign,
     collect,
+    is_equal,
+    is_plain,
     kind_of,
     num_numbers_in,
     sign_of,
@@ -47,6 +52,7 @@ _FOLLOWERS = itertools.count(1)
 _CONSTANTS = itertools.count(1)
 _hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _num_nodes = torch._C._autograd._get_sequence_nr  # the number of nodes of the graph that this thread has made
+_SOME = object()  # hooks on saved tensors, whichever: every call under them is noted
 _GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
 
 
@@ -57,6 +63,14 @@ class Follower:
         A call passes for an expected one only if function, number and kinds of arguments, values (but not floats),
         numbers of results among them, names of other tensors, and the number of results so far are the same.
     """
+
+    # looked up at every call of every batch, which slots make cheaper
+    __slots__ = (
+        "_attribute", "_candidate", "_errors", "_finished", "_has_unseen_nodes", "_hooks", "_is_whole", "_log",
+        "_losses", "_may_trace", "_node", "_num_examples", "_num_made", "_num_nodes", "_number", "_number_of",
+        "_numbers", "_parameters", "_place_of", "_programs", "_seed", "_seeds", "_sees_all", "_serials", "_slot",
+        "_suspected", "_whole", "expected", "has_hooks", "is_lost", "judge_gradient", "nodes", "places", "tracer",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -85,22 +99,25 @@ class Follower:
         self._number_of, self._parameters = number_of, parameters
         found = None if programs.traces_all else programs.by_size.get(num_examples)  # the latest used first
         self._candidate = found[0] if found else None
-        self._expected: Sequence[Expected] = () if self._candidate is None else self._candidate.expected
-        self._num_calls = self._num_made = self._num_uses = 0
+        self.expected = NOTHING if self._candidate is None else self._candidate.expected[0]  # the next call
+        self._num_made = 0
         self._log = Log()  # the common beginning with a known program is copied when they part
         self._finished: Known | None = None
         self._errors: list[Read] = []
         self._losses: int | None = None
         self._node: type = type(None)
         self._number = next(_FOLLOWERS) << _SHIFT
+        self._serials = itertools.count(self._number)  # counts without arithmetic on long numbers
         # a result can have a user-written node only if a node was made outside of the calls that are seen
         self._num_nodes, self._has_unseen_nodes = _num_nodes(), False
         self._may_trace, self._sees_all = may_trace, True
         self.is_lost = False  # whether the program is new, and no proof was allowed
         self._numbers: list[Any] = []  # which the calls leave open
-        self._is_whole, self._is_kept = True, True
+        self._is_whole = True
+        self._hooks: object = None  # on saved tensors, at the last call
         self._whole = Place(0, 1, 1, 0, num_examples)  # where the examples lie in losses that are one for each
-        self._suspicions = Suspicions()
+        self._seed = torch.initial_seed()
+        self._suspected: Suspicions | None = None
         self._seeds: Sequence[Verdict] = ()
         self.tracer: Tracer | None = None
         self.nodes: dict[Any, dict[int, Verdict]] = {}  # of the user's own autograd functions: their results' places
@@ -110,80 +127,100 @@ class Follower:
         if self._candidate is None:
             self._begin_trace()
 
-    def before(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def before(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
         """Note a call before it is carried out.
 
         Returns the note that :meth:`note` left for this call when its program was new, if the call is recognised.
         """
         # this runs for every call of every batch: nothing is built, and hardly anything is called that is Python
-        expected, place = self._expected, self._num_calls
-        self._num_calls = place + 1
-        self._is_kept = (hooks := _hooks(True)) is None
-        if not self._is_kept:
-            self._suspicions.note_hooks(hooks, function, args, kwargs)
-        if place >= len(expected):
-            return self._before_another(function, args, kwargs)
-        wanted, names, made, length, exact, results, given, rest, note = expected[place]
-        values: Sequence[Any] = (*args, *kwargs.values()) if kwargs else args
-        if (wanted is not function and wanted != function) or made != self._num_made or length != len(values):
-            return self._before_another(function, args, kwargs)
-        if names != tuple(kwargs) if kwargs else names:
-            return self._before_another(function, args, kwargs)
-        if not self._has_unseen_nodes and _num_nodes() != self._num_nodes:
+        if (hooks := _hooks(True)) is not self._hooks:
+            self._note_hooks(hooks, function, args, kwargs)
+        call = self.expected
+        self.expected = call.following
+        values: Sequence[Any] = args
+        if kwargs:
+            values = (*args, *kwargs.values())
+            if len(values) != call.num_values or tuple(kwargs) != call.names:
+                return self._before_another(call, function, args, kwargs)
+        elif len(args) != call.num_unnamed:
+            return self._before_another(call, function, args, kwargs)
+        if (call.function is not function and call.function != function) or call.made != self._num_made:
+            return self._before_another(call, function, args, kwargs)
+        if _num_nodes() != self._num_nodes:
             self._has_unseen_nodes = True
-        attribute, first = self._attribute, self._number
-        for index, number, version in results:
+        try:
+            for index, number, version in call.results:
+                value = values[index]
+                if getattr(value, self._attribute, 0) - self._number != number:
+                    is_other = True
+                    break
+                if (value._version and writes_since(value)) != version:
+                    is_other = True
+                    break
+            else:
+                is_other = self._has_unseen_nodes and self._has_user_node(call, values)
+        except RuntimeError:  # in inference mode torch does not count writes
+            is_other = True
+        if is_other:
+            return self._before_another(call, function, args, kwargs)
+        for index, item, kind in call.fixed:
             value = values[index]
-            if getattr(value, attribute, 0) - first != number:
-                return self._before_another(function, args, kwargs)
-            if version >= 0 and (value._version and writes_since(value)) != version:
-                return self._before_another(function, args, kwargs)
-            if self._has_unseen_nodes and isinstance(value.grad_fn, BackwardCFunction):
-                return self._before_another(function, args, kwargs)
-        for index, item in exact:
-            value = values[index]
-            if value is not item and (type(value) is not type(item) or value != item):
-                return self._before_another(function, args, kwargs)
+            if type(value) is not kind or (
+                value is not item and (value != item if kind is int else not is_equal(value, item, kind))
+            ):
+                return self._before_another(call, function, args, kwargs)
+        if call.rest is not None and not self._are_expected(call.rest, values):
+            return self._before_another(call, function, args, kwargs)
+        if call.real >= 0:
+            value = values[call.real]
+            if type(value) is not float:
+                return self._before_another(call, function, args, kwargs)
+            self._numbers.append(value)
+        return call.note
+
+    def _has_user_node(self, call: Expected, values: Sequence[Any]) -> bool:
+        return any(isinstance(values[index].grad_fn, BackwardCFunction) for index, _, _ in call.results)
+
+    def _are_expected(self, rest: Rest, values: Sequence[Any]) -> bool:
+        """Compare the arguments that few calls have, and collect the numbers that they leave open."""
+        given, others, kinds, numeric = rest
         for index, kind, name in given:
             value = values[index]
-            source = self._parameters.get(id(value))
-            if source is not None and not source.derived:
-                is_same = source.parameters is name or source.parameters == name
-            else:
-                is_same = getattr(value, attribute, 0) < first and self._number_of(value) == name
-            if not is_same or type(value) is not kind:
-                return self._before_another(function, args, kwargs)
-        if rest is None:
-            return note
-        kinds, plain, others, numeric = rest
+            is_made = getattr(value, self._attribute, 0) >= self._number
+            if type(value) is not kind or is_made or self._number_of(value) != name:
+                return False
         for index, kind in kinds:
             if type(values[index]) is not kind:
-                return self._before_another(function, args, kwargs)
-        for index, kind, items, types in plain:
-            value = values[index]
-            if type(value) is not kind or value != items or tuple(map(type, value)) != types:
-                return self._before_another(function, args, kwargs)
+                return False
         for index, sign in others:
             if sign_of(values[index], self._sign) != sign:
-                return self._before_another(function, args, kwargs)
+                return False
         for index, sign in numeric:
-            value = values[index]
-            if type(value) is float:
-                self._numbers.append(value)
-            else:
-                collect(sign, value, self._constant, self._generator, self._numbers)
-        return note
+            collect(sign, values[index], self._constant, self._generator, self._numbers)
+        return True
 
-    def _before_another(self, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Note a call that is not the expected one."""
+    def _note_hooks(
+        self, hooks: Hooks | None, function: Function, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+    ) -> None:
+        """Note whether autograd keeps the tensors of a call as they are."""
+        self._hooks = None if hooks is None else _SOME
+        if hooks is not None:
+            self._suspicions.note_hooks(hooks, function, args, kwargs or {})
+
+    def _before_another(
+        self, call: Expected, function: Function, args: Sequence[Any], given: Mapping[str, Any] | None
+    ) -> Any:
+        """Note a call that is not the expected one, or that only its signs show to be it."""
+        kwargs = given or {}
         values = (*args, *kwargs.values())
         signs = tuple([sign_of(value, self._sign) for value in values])
-        entry, place = Entry(function, tuple(kwargs), self._num_made, signs), self._num_calls - 1
+        tuples = {index: value for index, value in enumerate(values) if type(value) is tuple and is_plain(signs[index])}
+        entry, place = Entry(function, tuple(kwargs), self._num_made, signs, tuples), call.place
         if self._candidate is not None:
             begun = self._candidate.entries[:place]
             for other in self._programs.of(self._num_examples):
                 if place < len(other.entries) and other.entries[place] == entry and other.entries[:place] == begun:
-                    self._candidate, self._expected = other, other.expected
+                    self._candidate, self.expected = other, other.expected[place + 1]
                     self._collect(signs, values)
                     return other.notes[place]
             if place == len(self._candidate.entries):
@@ -191,7 +228,7 @@ class Follower:
             elif without_versions(entry) == without_versions(self._candidate.entries[place]):
                 self._suspicions.was_written = True
             self._is_whole = self._is_whole and place == 0
-            self._depart()
+            self._depart(place)
         self._log.entries.append(entry)
         if self._finished is None:  # numbers of calls after the losses have no part in them
             self._collect(signs, values)
@@ -199,9 +236,20 @@ class Follower:
         return None
 
     @property
+    def _suspicions(self) -> Suspicions:
+        """Acts of the program beside its calls; most programs have none."""
+        if self._suspected is None:
+            self._suspected = Suspicions(self._seed)
+        return self._suspected
+
+    @property
     def place(self) -> int:
         """The number of the call that :meth:`before` saw last."""
         return self._num_calls - 1
+
+    @property
+    def _num_calls(self) -> int:
+        return len(self._log.entries) if self._candidate is None else self.expected.place
 
     def note(self, place: int, note: Any) -> None:
         """Leave a note for a call; once its program is proven, :meth:`before` returns it wherever the call recurs."""
@@ -220,13 +268,12 @@ class Follower:
             self.tracer.read(getattr(function, "__name__", str(function)))
             self._suspicions.hand_out(given)
 
-    def _depart(self) -> None:
+    def _depart(self, num_calls: int) -> None:
+        """Leave the known program after some calls."""
         assert self._candidate is not None
         self._seeds = self._candidate.verdicts
-        self._log = self._candidate.beginning(
-            self._num_calls - 1, self._num_made, self._num_uses
-        )  # without the one that is made now
-        self._candidate, self._expected = None, ()
+        self._log = self._candidate.beginning(num_calls, self._num_made)
+        self._candidate, self.expected = None, NOTHING
         self._begin_trace()
 
     def _begin_trace(self) -> None:
@@ -246,24 +293,23 @@ class Follower:
 
     def after(self, outputs: Sequence[Tensor]) -> None:
         """Number the results of the call that was just carried out."""
-        if not self._is_kept:
+        if self._hooks is not None:
             self._suspicions.repeatable.note_results(outputs)
         for output in outputs:
-            setattr(output, self._attribute, self._number + self._num_made)
+            setattr(output, self._attribute, next(self._serials))
             # relative, since a view of a weight shares its count of writes
             setattr(output, VERSION, -1 if output.is_inference() else output._version)
-            self._num_made += 1
             if self._candidate is None:
                 self._log.made_after.append(self._num_calls)
                 self._log.verdicts.append(None if self.tracer is None else self.tracer.verdict(output))
+        self._num_made += len(outputs)
         self._num_nodes = _num_nodes()
 
-    def after_known(self, output: Tensor, *, is_use: bool) -> None:
-        """Number the only result of a call that was recognised; ``is_use`` if a parameter met the examples in it."""
-        self._num_uses += is_use
-        if not self._is_kept:
+    def after_known(self, output: Tensor) -> None:
+        """Number the only result of a call that was recognised."""
+        if self._hooks is not None:
             self._suspicions.repeatable.note_results((output,))
-        setattr(output, self._attribute, self._number + self._num_made)
+        setattr(output, self._attribute, next(self._serials))
         self._num_made += 1
         try:
             if output._version:
@@ -273,9 +319,9 @@ class Follower:
         self._num_nodes = _num_nodes()
 
     def use(self, output: Tensor) -> None:
-        """Note the output of an operation in which a parameter met the examples."""
-        self._num_uses += 1
+        """Note the output of an operation in which a parameter met the examples; those of a known program are known."""
         if self._candidate is None:
+            self._log.used_after.append(self._num_calls)
             self._log.uses.append(None if self.tracer is None else self.tracer.verdict(output))
 
     def verdict(self, tensor: Tensor) -> Verdict:
@@ -366,7 +412,7 @@ class Follower:
         """Let go of every tensor."""
         self.nodes.clear()
         self.places.clear()
-        self._suspicions.handed_out.clear()
+        self._suspected = None
         self.judge_gradient = None
         if self.tracer is not None:
             self.tracer.release()
@@ -375,15 +421,16 @@ class Follower:
         """End the forward pass and return the finding; a program without fault will be recognised."""
         candidate = self._candidate
         # the usual case: a known program from beginning to end, and nothing after its losses
-        if candidate is not None and self._num_calls == len(candidate.entries):
+        if candidate is not None and self.expected.place == len(candidate.entries):
             is_same = getattr(losses, self._attribute, 0) - self._number == candidate.losses
             is_same = is_same and candidate.node is type(losses.grad_fn) and not self._errors
-            if is_same and self._suspicions.doubt is None:
+            is_usual = self._suspected is None and torch.initial_seed() == self._seed
+            if is_same and (is_usual or self._suspicions.doubt is None):
                 numbers = tuple(self._numbers)
                 return Proof(self._whole, candidate.uses, (), None, candidate.kind, numbers, known=candidate)
         self._losses = self._number_of_result(losses)
         if self._candidate is not None:
-            self._log = self._candidate.beginning(self._num_calls, self._num_made, self._num_uses)
+            self._log = self._candidate.beginning(self._num_calls, self._num_made)
         end = len(self._log.entries) if self._losses is None else self._log.made_after[self._losses]
         candidate, kind = self._finished or self._candidate, kind_of(self._log.entries[:end])
         node: object = losses.grad_fn
@@ -442,4 +489,5 @@ class Follower:
         """Let the program be recognised from now on, if its calls show all that it does."""
         if self.tracer is None or not self._sees_all or self._losses is None or self.tracer.trace.is_hidden:
             return
-        self._programs.add(self._num_examples, self._log.up_to(self._losses, self._node))
+        named = {source.parameters: source.tensor for source in self._parameters.values() if not source.derived}
+        self._programs.add(self._num_examples, self._log.up_to(self._losses, self._node, named))

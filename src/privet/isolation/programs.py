@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -15,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from privet.isolation.place import Verdict
 from privet.isolation.reads import Read
-from privet.isolation.signs import Entry, Expected, expected, kind_of
+from privet.isolation.signs import Entry, Expected, all_expected, kind_of
 from privet.isolation.tracer import Trace
 
 CONSTANT = "_privet_constant"  # the attribute of a tensor that no call has made: its mark
@@ -47,33 +48,34 @@ class Known:
         verdicts: Where the examples lie in the result of each call, by number of the result.
         made_after: How many calls there were when each result was made.
         uses: Where they lie where parameters meet them, in order.
+        used_after: How many calls there were when each use was made.
         losses: The number of the losses among the results.
         node: The kind of node that sends gradients back from the losses.
         kind: What it has in common with batches of other sizes.
         notes: For each call, a note of the observer of the forward pass, or None; see :meth:`Follower.before`.
+        expected: The calls, compiled into comparisons, and the end.
         prepared: How an engine computes the gradients of this program, if it has prepared that.
-        expected: The calls, compiled into comparisons.
     """
 
     entries: list[Entry]
     verdicts: list[Verdict]
     made_after: list[int]
     uses: list[Verdict]
+    used_after: list[int]
     losses: int
     node: type
     kind: Kind
     notes: Sequence[Any]
+    expected: Sequence[Expected]
     prepared: Any = None
-    expected: list[Expected] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.expected = [expected(entry, note) for entry, note in zip(self.entries, self.notes, strict=True)]
-
-    def beginning(self, num_calls: int, num_made: int, num_uses: int) -> Log:
+    def beginning(self, num_calls: int, num_made: int) -> Log:
         """Return the log of its first calls, for a program that begins with the same calls."""
+        num_uses = bisect_right(self.used_after, num_calls)
         return Log(
             entries=self.entries[:num_calls], notes=dict(enumerate(self.notes[:num_calls])),
-            verdicts=self.verdicts[:num_made], made_after=self.made_after[:num_made], uses=self.uses[:num_uses],
+            verdicts=self.verdicts[:num_made], made_after=self.made_after[:num_made],
+            uses=self.uses[:num_uses], used_after=self.used_after[:num_uses],
         )  # fmt: skip
 
 
@@ -86,15 +88,17 @@ class Log:
     verdicts: list[Verdict] = field(default_factory=list)
     made_after: list[int] = field(default_factory=list)
     uses: list[Verdict] = field(default_factory=list)
+    used_after: list[int] = field(default_factory=list)
 
-    def up_to(self, losses: int, node: type) -> Known:
-        """Return the program that ends with the call that made a result."""
+    def up_to(self, losses: int, node: type, parameters: Mapping[frozenset[int], Tensor]) -> Known:
+        """Return the program that ends with the call that made a result; ``parameters`` are given by their names."""
         end = self.made_after[losses]
         num_made = sum(after <= end for after in self.made_after)
+        entries, notes = self.entries[:end], [self.notes.get(place) for place in range(end)]
         return Known(
-            entries=self.entries[:end], verdicts=self.verdicts[:num_made], made_after=self.made_after[:num_made],
-            uses=self.uses, losses=losses, node=node, kind=kind_of(self.entries[:end]),
-            notes=[self.notes.get(place) for place in range(end)],
+            entries=entries, verdicts=self.verdicts[:num_made], made_after=self.made_after[:num_made], uses=self.uses,
+            used_after=self.used_after, losses=losses, node=node, kind=kind_of(entries), notes=notes,
+            expected=all_expected(entries, notes, parameters),
         )  # fmt: skip
 
 

@@ -22,6 +22,8 @@ from privet.isolation.reads import Read
 from privet.isolation.sizes import Comparison, compare
 from privet.isolation.watch import Watch
 
+# A batch of so many examples is cut in two, which takes less time than all of them and a few again.
+_LARGE = 6
 # A program may take another course the first time (it fills a cache, it is optimised) or by chance (it drops layers).
 _ATTEMPTS = 6
 
@@ -67,7 +69,7 @@ class Finding:
 
 
 def prove(loss_function: LossFunction, batch: Any) -> Finding:
-    """Follow a loss function on a batch, and on one of another size, and say whether it mixes the examples.
+    """Follow a loss function on two parts of a batch, of different sizes, and say whether it mixes the examples.
 
     Guarantee:
         A finding without doubts says that the calls which were made give every example a loss of its own, whatever its
@@ -77,21 +79,31 @@ def prove(loss_function: LossFunction, batch: Any) -> Finding:
         loss_function: Takes a batch and returns one loss per example. It runs as it would in training, twice or a few
             times more; no gradients are kept.
         batch: A tensor, or lists, tuples, mappings and dataclasses of them. The first axis of every tensor tells the
-            examples apart.
+            examples apart. Every example is used.
     """
     if _num_examples(batch) == 1:  # a single example cannot be mixed
         batch = with_tensors(batch, _with_first_again)
-    num_examples = _num_examples(batch)
-    if num_examples == 2:
-        resized = with_tensors(batch, _with_first_again)
-    else:  # a few are enough, and an even number is compared with an odd one
-        few = 3 if num_examples % 2 == 0 else 2
-        resized = with_tensors(batch, lambda tensor: tensor[:few].clone())
+    one, other = _two_sizes(batch, _num_examples(batch))
     for _ in range(_ATTEMPTS):
-        found = _compared(loss_function, batch, resized)
+        found = _compared(loss_function, one, other)
         if found.sizes.is_possible or isinstance(found.losses, Cause):
             break
     return found
+
+
+def _two_sizes(batch: Any, num_examples: int) -> tuple[Any, Any]:
+    """Return batches of two sizes that hold all examples; an even number of them is compared with an odd one."""
+    if num_examples == 2:
+        return batch, with_tensors(batch, _with_first_again)
+    if num_examples < _LARGE:
+        few = 3 if num_examples % 2 == 0 else 2
+        return batch, with_tensors(batch, lambda tensor: tensor[:few].clone())
+    half = num_examples // 2  # the parts have one example in common if their number is even
+    first, second = slice(0, half + 1), slice(half + num_examples % 2, num_examples)
+    return (
+        with_tensors(batch, lambda tensor: tensor[first].clone()),
+        with_tensors(batch, lambda tensor: tensor[second].clone()),
+    )
 
 
 def follow(loss_function: LossFunction, batch: Any) -> Proof:

@@ -7,8 +7,8 @@ compiled from its signs into a few comparisons, which :meth:`privet.isolation.fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
 from types import EllipsisType
@@ -164,6 +164,11 @@ class Numbered(Protocol):
     """A parameter, or a tensor that was computed from parameters alone."""
 
     @property
+    def tensor(self) -> Tensor:
+        """The tensor itself."""
+        ...
+
+    @property
     def parameters(self) -> frozenset[int]:
         """The numbers of the parameters."""
         ...
@@ -183,76 +188,142 @@ class Entry:
         names: Of the named arguments, in order; they come after the others.
         made: How many results there were before it.
         signs: Of the arguments.
+        tuples: The arguments that are tuples of plain values, by their places: the same object is equal to itself.
     """
 
     function: Function
     names: tuple[str, ...]
     made: int
     signs: tuple[Sign, ...]
+    tuples: Mapping[int, tuple[Any, ...]] = field(default_factory=dict, compare=False)
 
 
 Rest = tuple[
-    tuple[tuple[int, type], ...],
-    tuple[tuple[int, type, Sequence[Any], tuple[type, ...]], ...],
+    tuple[tuple[int, Any, Any], ...],
     tuple[tuple[int, Sign], ...],
+    tuple[tuple[int, type], ...],
     tuple[tuple[int, Sign], ...],
 ]
 """The arguments that few calls have, compiled into comparisons.
 
-In order: place and type of each of which only the type matters; place, type, items and types of items of each sequence
-whose items are compared by value; place and sign of each that is compared by its sign (a slice, a tensor from a
-user-written node); and place and sign of each that leaves numbers open (see :func:`collect`).
-"""
-
-Expected = tuple[
-    Function,
-    tuple[str, ...],
-    int,
-    int,
-    tuple[tuple[int, Any], ...],
-    tuple[tuple[int, int, int], ...],
-    tuple[tuple[int, Any, Any], ...],
-    Rest | None,
-    Any,
-]
-"""A call that was proven, compiled into comparisons: they all hold exactly if the signs are the same.
-
-In order: the function; the names of named arguments; the number of results before the call; the number of arguments;
-place and value of each argument that is compared by value; place, number and count of writes of each that is a result
-of an earlier call, and not of a user-written node; place, type and name of each that is a parameter, a tensor of the
-batch or a constant; the remaining arguments; and the note of the observer. A bare tuple, because it is taken apart at
-every call of every batch. The type of a result needs no comparison: it was made by a call that was compared.
+In order: place, type and name of each tensor of the batch and each constant; place and sign of each that is compared by
+its sign (a slice, a tensor from a user-written node); place and type of each of which only the type matters; and place
+and sign of each that leaves numbers open (see :func:`collect`).
 """
 
 
-def expected(entry: Entry, note: Any) -> Expected:
-    """Compile a call."""
-    exact: list[tuple[int, Any]] = []
+@dataclass(slots=True, eq=False)
+class Expected:
+    """A call that was proven, compiled into comparisons: they all hold only if the signs are the same.
+
+    The type of a result needs no comparison: it was made by a call that was compared.
+
+    Attributes:
+        place: How many calls come before it.
+        function: The function; one that equals no other after the last call.
+        made: The number of results before the call.
+        num_unnamed: The number of its arguments if all are unnamed, otherwise -1.
+        names: Of named arguments.
+        num_values: The number of all arguments.
+        results: Place, number and count of writes of each argument that is a result of an earlier call, and not of a
+            user-written node.
+        fixed: Place, object and type of each that is a parameter or compared by value.
+        rest: The remaining arguments.
+        real: The place of the only argument that leaves a number open, if that is a float; otherwise -1.
+        note: Of the observer of the forward pass, or None.
+        known: The function, if the call has a note.
+        following: The call after it.
+    """
+
+    place: int
+    function: Any
+    following: Expected = field(init=False)
+    made: int = -1
+    num_unnamed: int = -1
+    names: tuple[str, ...] = ()
+    num_values: int = -1
+    results: tuple[tuple[int, int, int], ...] = ()
+    fixed: tuple[tuple[int, Any, type], ...] = ()
+    rest: Rest | None = None
+    real: int = -1
+    note: Any = None
+    known: Any = None
+
+
+def nothing_at(place: int) -> Expected:
+    """Return the expectation of no call, for programs that are new and for the end of those that are known."""
+    found = Expected(place, object())
+    found.following = found
+    return found
+
+
+NOTHING = nothing_at(-1)
+
+
+def all_expected(
+    entries: Sequence[Entry], notes: Sequence[Any], parameters: Mapping[frozenset[int], Tensor]
+) -> list[Expected]:
+    """Compile the calls of a program, and its end.
+
+    Args:
+        entries: The calls.
+        notes: Of the observer, for each call.
+        parameters: By their names: one is recognised as the object that it was.
+    """
+    found = [nothing_at(len(entries))]
+    for place in reversed(range(len(entries))):
+        call = _expected(place, entries[place], notes[place], parameters)
+        call.following = found[-1]
+        found.append(call)
+    return found[::-1]
+
+
+def _expected(place: int, entry: Entry, note: Any, parameters: Mapping[frozenset[int], Tensor]) -> Expected:
     results: list[tuple[int, int, int]] = []
-    given: list[tuple[int, Any, Any]] = []
+    fixed: list[tuple[int, Any, type]] = []
     kinds: list[tuple[int, type]] = []
-    plain: list[tuple[int, type, Sequence[Any], tuple[type, ...]]] = []
+    given: list[tuple[int, Any, Any]] = []
     others: list[tuple[int, Sign]] = []
     for index, sign in enumerate(entry.signs):
         if sign[0] in _EXACT:
-            exact.append((index, sign[1]))
+            fixed.append((index, sign[1], sign[0]))
         elif sign[0] in _BY_KIND:
             kinds.append((index, sign[0]))
-        elif sign[0] is RESULT and sign[3] is None:
+        elif sign[0] is RESULT and sign[3] is None and sign[4] >= 0:
             results.append((index, sign[2], sign[4]))
+        elif sign[0] is GIVEN and type(sign[2]) is frozenset and sign[2] in parameters:
+            fixed.append((index, parameters[sign[2]], sign[1]))
         elif sign[0] is GIVEN:
             given.append((index, sign[1], sign[2]))
-        elif sign[0] in _SEQUENCES and all(item[0] in _EXACT for item in sign[1:]):
-            items = [item[1] for item in sign[1:]]
-            plain.append((index, sign[0], sign[0](items), tuple(map(type, items))))
+        elif is_plain(sign):
+            # the same object again needs no look at its items, unless it is a list
+            items = entry.tuples.get(index) or sign[0](item[1] for item in sign[1:])
+            fixed.append((index, items, sign[0]))
         else:
             others.append((index, sign))
     numeric = [(index, sign) for index, sign in enumerate(entry.signs) if num_numbers(sign)]
-    rest = (tuple(kinds), tuple(plain), tuple(others), tuple(numeric))
-    return (
-        entry.function, entry.names, entry.made, len(entry.signs), tuple(exact), tuple(results), tuple(given),
-        rest if any(rest) else None, note,
+    real = numeric[0][0] if len(numeric) == 1 and numeric[0][1][0] is float else -1
+    if real >= 0:
+        kinds, numeric = [], []
+    rest = (tuple(given), tuple(others), tuple(kinds), tuple(numeric))
+    return Expected(
+        place, entry.function, made=entry.made, names=entry.names,
+        num_unnamed=-1 if entry.names else len(entry.signs), num_values=len(entry.signs),
+        results=tuple(results), fixed=tuple(fixed), rest=rest if any(rest) else None, real=real,
+        note=note, known=None if note is None else entry.function,
     )  # fmt: skip
+
+
+def is_plain(sign: Sign) -> bool:
+    """Whether a sign is that of a sequence whose items are all compared by value."""
+    return sign[0] in _SEQUENCES and all(item[0] in _EXACT for item in sign[1:])
+
+
+def is_equal(value: Any, item: Any, kind: type) -> bool:
+    """Whether an argument of the same type is equal to an expected one that is another object."""
+    if kind in _EXACT:
+        return bool(value == item)
+    return kind in _SEQUENCES and value == item and [*map(type, value)] == [*map(type, item)]
 
 
 def version_of(tensor: Tensor) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from privet.isolation.call import Call, argument_names, name_of, specs_in
+from privet.isolation.call import Call, argument_names, specs_in
 from privet.isolation.place import Cause, Fault, Place, Spec, Verdict
 from privet.isolation.tracer import Entry, Trace, verdicts_of
 
@@ -157,7 +157,7 @@ class _State:
 
     def _from_python(self, entry: Entry, twin: Entry) -> Cause | None:
         """Return a cause if numbers that came from Python differ."""
-        name = name_of(entry.call.operation)
+        name = entry.call.name
         if name not in _COUNTING and _arguments_differ(entry.call, twin.call):
             return Cause(Fault.MIXES, name, _NUMBER, entry.line)
         if _counts(entry, twin):
@@ -173,7 +173,7 @@ class _State:
 
     def _follow(self, entry: Entry, twin: Entry) -> Cause | None:
         """Give rows their places; return a cause where they have none."""
-        call, name = entry.call, name_of(entry.call.operation)
+        call, name = entry.call, entry.call.name
         if (name in _COUNTING and _shapes(call) != _shapes(twin.call)) or _counts(entry, twin):
             self.counted.update(spec.serial for spec in call.out_specs)
             return None
@@ -217,12 +217,12 @@ class _State:
             if spec.serial in entry.mutated:
                 self.varied.add(spec.memory)
                 if spec.serial in self.parts:
-                    found = Cause(Fault.MIXES, name_of(entry.call.operation), _POSITION, entry.line)
+                    found = Cause(Fault.MIXES, entry.call.name, _POSITION, entry.line)
         return found
 
     def _is_part(self, call: Call, spec: Spec, verdict: Verdict) -> bool:
         """Note which rows are equal, and whether a result is one of them: that is a constant."""
-        name, first = name_of(call.operation), next(iter(call.specs), None)
+        name, first = call.name, next(iter(call.specs), None)
         is_view = first is not None and (name in _VIEWING or name in _CUTTING)
         is_copied = name not in _COPYING or (first is not None and first.serial not in self.rows)
         if (name in _EQUAL and is_copied) or (is_view and first is not None and first.serial in self.equal):

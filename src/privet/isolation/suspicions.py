@@ -30,7 +30,7 @@ class Suspicions:
         repeatable: The calls that checkpoints will repeat.
     """
 
-    seed: int = field(default_factory=torch.initial_seed)
+    seed: int
     asks_for_nodes: bool = False
     was_written: bool = False
     draws_again: bool = False

@@ -266,7 +266,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._num_specs += 1
             self._set(out, spec)
             self._written.knows(spec)
-        constant = constant_of(func, outs)
+        constant = constant_of(call.name, outs)
         if isinstance(constant, bytes) and is_range(outs[0], constant):
             call.out_specs[0].iota = (0, 1)
         line, is_shown = asked()
@@ -362,7 +362,7 @@ def verdicts_of(call: Call) -> Sequence[Verdict]:
                 fault = verdict
         elif verdict is not None:
             known.append(verdict)
-    name = name_of(call.operation)
+    name = call.name
     if fault is not None:
         return call.everywhere(None if name in _FORGETTING else fault)
     if name == "arange":
@@ -385,7 +385,7 @@ def verdicts_of(call: Call) -> Sequence[Verdict]:
 
 
 def _cause(fault: Fault, call: Call, reason: str) -> Cause:
-    return Cause(fault, name_of(call.operation), reason, user_line())
+    return Cause(fault, call.name, reason, user_line())
 
 
 def _count(call: Call) -> None:

@@ -102,7 +102,7 @@ class KeystreamNoise:
     # Numbers per block: few enough for the cache, many enough for the calls not to count.
     _BLOCK = 1 << 18
     # From so many numbers on several threads are worth waking, and past so many threads they wait for the interpreter.
-    _MANY, _MOST_THREADS = 1 << 20, 8
+    _MANY, _MOST_THREADS = 1 << 19, 8
     _BYTES_PER_NONCE = 1 << 35
 
     def __init__(self, key: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from privet.gradients.capture import recurrent_layers
 from privet.gradients.capture.recorded import mark_batch
 from privet.gradients.capture.recurrent_layers import COMPOSITES, Recurrent, fused_recurrence, looped_recurrence
 from privet.gradients.engines.bookkeeping import BookKeeping
+from privet.gradients.norms import processor_products
 from privet.gradients.rules.layer_rules import RULES
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.sums import ClippedSum
@@ -72,6 +74,35 @@ def test_values_and_all_gradients_are_those_of_torch(name: str, bias: bool, recu
     theirs = torch.autograd.grad(sum(part.sin().sum() for part in expected), wanted)
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
+@pytest.mark.parametrize("packed", [False, True], ids=["padded", "packed"])
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_steps_through_onednn_are_those_of_double_precision(
+    name: str, bias: bool, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(processor_products, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(processor_products, "_SMALL", 0)
+    monkeypatch.setattr(processor_products, "_SMALL_IN_ORDER", 0)
+    layer = LAYERS[name](3, 4, 2, bidirectional=True, bias=bias).double()
+    args = arguments(layer, packed=packed)
+    wanted = [args[0], *layer.parameters()]
+    expected = composite_of(name).cell.fused(*args)
+    theirs = torch.autograd.grad(sum(part.sin().sum() for part in expected), wanted)
+    single = copy.deepcopy(layer).float()
+    states = args[2 if packed else 1]
+    states = tuple(state.detach().float() for state in states) if isinstance(states, tuple) else states.detach().float()
+    data = args[0].detach().float().requires_grad_()
+    rest = (list(single.parameters()), *args[(4 if packed else 3) :])
+    found = composite_of(name)(lambda *_: None, data, *args[1:2] * packed, states, *rest)
+    for ours, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.double(), other, rtol=1e-5, atol=1e-5)
+    ours = torch.autograd.grad(sum(part.sin().sum() for part in found), [data, *single.parameters()])
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["lstm", "lstm_packed", "gru_deep_bidirectional", "gru_packed", "rnn_tanh"])

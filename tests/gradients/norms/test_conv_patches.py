@@ -15,7 +15,9 @@ LAYERS = {
     "narrow image": (nn.Conv2d(6, 4, 3, padding=1), (5, 7)),
     "stride": (nn.Conv2d(2, 4, (3, 2), stride=2, padding=(1, 0)), (19, 23)),
     "dilation": (nn.Conv2d(3, 5, 3, stride=(1, 2), padding=2, dilation=2), (11, 25)),
-    "wide image": (nn.Conv2d(3, 4, 3, padding=1), (4, 18)),
+    "wide image": (nn.Conv2d(5, 4, 3, padding=1), (4, 18)),
+    "wide image, few channels": (nn.Conv2d(3, 8, 3, padding=1), (4, 18)),
+    "few channels, taps of a whole register": (nn.Conv2d(1, 8, (4, 2), padding=1), (4, 18)),
     "three dimensions": (nn.Conv3d(2, 3, 2, stride=(1, 2, 1), padding=1), (4, 5, 6)),
 }
 BY_LINE = "wide image"

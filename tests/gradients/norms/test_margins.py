@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
 import pytest
 import torch
 
@@ -38,6 +42,27 @@ def test_full_precision_needs_no_room_but_a_floor_under_cancellation() -> None:
     assert exact.tolist() == [4.0]
     cancelled = hedged(torch.tensor([0.0]), torch.tensor([8.0]), 1, rows).safe()
     assert float(cancelled) > 0
+
+
+@contextmanager
+def multiplying_with(bits: str, operation: Any) -> Iterator[None]:
+    before = operation.fp32_precision
+    operation.fp32_precision = bits
+    try:
+        yield
+    finally:
+        operation.fp32_precision = before
+
+
+@pytest.mark.parametrize(("bits", "room"), [("bf16", 2.0**-6), ("tf32", 2.0**-8), ("ieee", 0.0)])
+def test_a_processor_that_may_multiply_with_fewer_bits_leaves_room(bits: str, room: float) -> None:
+    one, rows, processor = torch.tensor([1.0]), torch.ones(8), cast("Any", torch.backends.mkldnn)
+    with multiplying_with(bits, processor.matmul):
+        assert float(hedged(one.clone(), one.clone(), 1, rows).safe()) == 1 + room
+        assert float(hedged(one.double(), one.double(), 1, rows.double()).safe()) == 1
+    with multiplying_with(bits, processor.conv):
+        assert float(hedged(one.clone(), one.clone(), 1, rows).safe()) == 1
+        assert float(hedged(one.clone(), one.clone(), 1, rows, convolves=True).safe()) == 1 + room
 
 
 def test_rooms_of_different_precision_add_up_each_with_its_own() -> None:

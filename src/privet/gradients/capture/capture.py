@@ -40,6 +40,7 @@ from privet.gradients.capture.recorded import (
     PLAIN,
     SHIFT,
     WRITTEN,
+    KnownCall,
     KnownUse,
     Recording,
     Region,
@@ -92,6 +93,7 @@ class Capture(TorchFunctionMode):
         self._slot = _free_slot(active) if active else 0
         self._stance: Any = None
         self._generation = next(GENERATIONS) - 1  # the batch was marked just before, or is marked from now on
+        self._mark = self._generation << SHIFT  # of results that descend from the examples
         self._follows_memory = follows_memory
         self.recording = Recording(batch_size=batch_size, tracked=dict(sources))
         self._expansions = {} if expansions is None else expansions
@@ -157,34 +159,36 @@ class Capture(TorchFunctionMode):
         self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the operation; examine it unless it is a call of a known program that was examined before."""
-        kwargs = kwargs or {}
-        follower = self.recording.follower
-        if follower is None or func in _UNUSUAL or writes(func):
-            return self._run_unusual(func, args, kwargs)
-        known = follower.before(func, args, kwargs)
+        recording = self.recording
+        follower = recording.follower
+        # a known call is no unusual one
+        if follower is None or (func is not follower.expected.known and (func in _UNUSUAL or writes(func))):
+            return self._run_unusual(func, args, kwargs or {})
+        known: KnownCall | None = follower.before(func, args, kwargs)
         if known is None or self._follows_memory:
-            return self._examine(func, args, kwargs, follower)
-        use: KnownUse | None = known.use
-        statistics = None
+            return self._examine(func, args, kwargs or {}, follower)
+        use, statistics = known.use, None
         try:
             if use is not None and use.has_statistics:
-                result, statistics = self._run(func, args, kwargs)
+                result, statistics = self._run(func, args, kwargs or {})
             else:
-                result = func(*args, **kwargs)
+                result = func(*args, **kwargs) if kwargs else func(*args)
         except Exception:
             if known.is_private:
                 follower.note_error(func)
             raise
-        values = (*args, *kwargs.values()) if kwargs else args
-        if type(result) is not Tensor or (use is not None and not use.fits(values, result)):
-            return self._observe(Call(func, args, kwargs, statistics), result, follower)
-        self.recording.last_known = known
+        if type(result) is not Tensor:
+            return self._observe(Call(func, args, kwargs or {}, statistics), result, follower)
+        if use is not None:
+            call = Call(func, args, kwargs or {}, statistics)
+            if not use.fits((*args, *call.kwargs.values()), result):
+                return self._observe(call, result, follower)
+            result = self._repeat_use(use, call, result)
+        recording.last_known = known
         if known.is_private:
-            setattr(result, MARK, self._generation << SHIFT)
-            self.recording.program.append(func)
-            if use is not None:
-                result = self._repeat_use(use, Call(func, args, kwargs, statistics), result)
-        follower.after_known(result, is_use=use is not None)
+            setattr(result, MARK, self._mark)
+            recording.program.append(func)
+        follower.after_known(result)
         return result
 
     def _repeat_use(self, known: KnownUse, call: Call, output: Tensor) -> Tensor:
@@ -192,7 +196,6 @@ class Capture(TorchFunctionMode):
         values = (*call.args, *call.kwargs.values())
         if output._is_view():
             output = with_own_history(output, tensors_in(values))
-            setattr(output, MARK, self._generation << SHIFT)
         use = Use(
             function=call.function, args=call.args, kwargs=call.kwargs, statistics=call.statistics,
             sources=[source for _, source in known.sources],
@@ -272,8 +275,9 @@ class Capture(TorchFunctionMode):
 
     def _the_observer(self) -> Observer:
         if self._observer is None:
-            mark = self._generation << SHIFT
-            self._observer = Observer(self.recording, mark=mark, programs=self._programs, expansions=self._expansions)
+            self._observer = Observer(
+                self.recording, mark=self._mark, programs=self._programs, expansions=self._expansions
+            )
         return self._observer
 
     def _beside(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Function | None:

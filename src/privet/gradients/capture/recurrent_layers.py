@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from privet.errors import UnsupportedModel
-from privet.gradients.capture.recurrent_loops import GruLoop, LstmLoop, RnnLoop
+from privet.gradients.capture.recurrent_loops import GruLoop, InputMap, LstmLoop, RnnLoop
 
 Note = Callable[[Callable[..., Any], tuple[Any, ...], Tensor], None]
 """Takes an operation, its arguments and the tensor whose gradient decides the gradients of those arguments."""
@@ -258,7 +258,7 @@ class Recurrent:
             bias = weights.input_bias
             if bias is not None and weights.hidden_bias is not None and not self.cell.hidden_bias_inside:
                 bias = bias + weights.hidden_bias
-            noted = functional.linear(inputs.contiguous(), weights.inputs, bias)
+            noted = _input_map(inputs.contiguous(), weights.inputs, bias)
             if weights.hidden.requires_grad and not noted.requires_grad:
                 noted.requires_grad_()  # only the hidden weight is trained: its gradient comes from here all the same
             gates = order.to_rows(noted)
@@ -271,6 +271,14 @@ class Recurrent:
                 before, after = order.flipped(before), order.flipped(after)
             note(self.cell.function, (inputs, order.to_examples(before), *weights.in_order), noted)
             return order.to_examples(after), last
+
+
+def _input_map(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if inputs.is_cuda:
+        return functional.linear(inputs, weight, bias)
+    # through a view, as in the recurrence: autograd says whether gradients are needed only of what is no leaf
+    gates: Tensor = InputMap.apply(inputs, weight.view_as(weight), bias)  # type: ignore[no-untyped-call]
+    return gates
 
 
 def _weights(tensors: Sequence[Tensor], *, bias: bool) -> Weights:

@@ -10,12 +10,16 @@ the number of sequences that are still running at step ``t``; they are the first
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
+
+from privet.gradients.norms import processor_products
+from privet.gradients.norms.processor_products import repeated_product
 
 _SIGMOID_BACKWARD = torch.ops.aten.sigmoid_backward.grad_input
 _TANH_BACKWARD = torch.ops.aten.tanh_backward.grad_input
@@ -42,10 +46,10 @@ def _is_wanted(node: Any) -> bool:
         return True
 
 
-def _hidden_weight_gradients(
+def _weight_gradients(
     ctx: Any, place: int, gate_grads: Tensor, before: Tensor, *, with_bias: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the summed gradients of the hidden weight and bias where autograd was asked for them."""
+    """Return the summed gradients of a weight and its bias where autograd was asked for them."""
     found: list[Tensor | None] = [None, None]
     flat = gate_grads.flatten(0, 1)
     for offset in range(2 if with_bias else 1):
@@ -55,14 +59,32 @@ def _hidden_weight_gradients(
     return found[0], found[1]
 
 
-class _StepViews:
-    """The gates of one LSTM step, in memory that all steps share."""
+def _tanh_into(like: Tensor) -> Callable[[Tensor, Tensor], Any]:
+    """Return what writes tanh of a tensor like this one into another."""
+    # numpy takes a tenth of the time of torch's on some processors, and never much more
+    if processor_products.is_plain_on_processor(like):
+        return lambda values, out: np.tanh(values.numpy(), out=out.numpy())
+    return lambda values, out: torch.tanh(values, out=out)
 
-    def __init__(self, total: Tensor, squashed: Tensor) -> None:
-        """Name the parts of the gates ``[batch, 4 * width]``; ``squashed`` is for the cell state through tanh."""
-        width = squashed.shape[1]
-        self.total, self.both, self.squashed = total, total[:, : 2 * width], squashed
-        self.gate, self.let, self.fresh, self.out = total.view(-1, 4, width).unbind(1)
+
+class InputMap(Function):
+    """What the inputs ``[time, batch, width]`` contribute to the gates of all steps: one linear map."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Multiply all steps at once."""
+        ctx.save_for_backward(inputs, weight)
+        return processor_products.linear(inputs.flatten(0, 1), weight.detach(), bias).view(*inputs.shape[:2], -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gate_grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of the inputs, and of weight and bias where autograd was asked for them."""
+        inputs, weight = ctx.saved_tensors
+        flat, back = gate_grads.flatten(0, 1), None
+        if ctx.needs_input_grad[0]:
+            back = processor_products.product(flat, weight.detach()).view_as(inputs)
+        return back, *_weight_gradients(ctx, 1, gate_grads, inputs, with_bias=True)
 
 
 class LstmLoop(Function):
@@ -77,25 +99,23 @@ class LstmLoop(Function):
         states, cells = gates.new_empty(steps + 1, batch, width), gates.new_empty(steps + 1, batch, width)
         # Only this recurrence holds the inputs' contribution, and no gradient needs it: the gates overwrite its memory.
         # Through .data, because autograd would take it for another tensor than the recorded one otherwise.
-        active, across = gates.data, weight.t().contiguous()
+        active, across = gates.data, repeated_product(weight.detach(), batch)
         states[0], cells[0] = hidden, cell
-        # Each step is computed in the same small memory: it stays in the cache, and its views are made once.
-        scratch, squashed = gates.new_empty(batch, 4 * width), gates.new_empty(batch, width)
-        rows = zip(_rows(active, sizes), _rows(states[1:], sizes), _rows(cells[1:], sizes), strict=True)
-        old, old_cell, here = states[0], cells[0], _StepViews(scratch, squashed)
-        for step, (given, state, cell) in enumerate(rows):
+        new = slice(2 * width, 3 * width)
+        parts = [_rows(part, sizes) for part in active.view(steps, batch, 4, width).unbind(2)]
+        rows = zip(_rows(active, sizes), *parts, _rows(states[1:], sizes), _rows(cells[1:], sizes), strict=True)
+        old, old_cell, squashed, write_tanh = states[0], cells[0], gates.new_empty(batch, width), _tanh_into(active)
+        for step, (given, gate, let, fresh, out, state, cell) in enumerate(rows):
             size = sizes[step]
             if size < old.shape[0]:
-                old, old_cell, here = old[:size], old_cell[:size], _StepViews(scratch[:size], squashed[:size])
-            torch.addmm(given, old, across, out=here.total)
-            here.both.sigmoid_()
-            here.fresh.tanh_()
-            here.out.sigmoid_()
-            torch.mul(here.let, old_cell, out=cell)
-            cell.addcmul_(here.gate, here.fresh)
-            torch.tanh(cell, out=here.squashed)
-            torch.mul(here.out, here.squashed, out=state)
-            given.copy_(here.total)
+                old, old_cell, squashed = old[:size], old_cell[:size], squashed[:size]
+            total = across(old, given)
+            torch.sigmoid(total, out=given)
+            write_tanh(total[:, new], fresh)
+            torch.mul(let, old_cell, out=cell)
+            cell.addcmul_(gate, fresh)
+            write_tanh(cell, squashed)
+            torch.mul(out, squashed, out=state)
             _carry(states, step, size)
             _carry(cells, step, size)
             old, old_cell = state, cell
@@ -114,7 +134,8 @@ class LstmLoop(Function):
         grads = torch.empty_like(active)
         gate, let, fresh, out = active.view(steps, batch, 4, width).unbind(2)
         slopes = grads.view(steps, batch, 4, width)
-        squashed = cells[1:].tanh()
+        squashed = torch.empty_like(cells[1:])
+        _tanh_into(cells)(cells[1:], squashed)
         _SIGMOID_BACKWARD(fresh, gate, grad_input=slopes[:, :, 0])
         _SIGMOID_BACKWARD(cells[:-1], let, grad_input=slopes[:, :, 1])
         _TANH_BACKWARD(gate, fresh, grad_input=slopes[:, :, 2])
@@ -127,7 +148,7 @@ class LstmLoop(Function):
         flat, first, last, through_t, let_t = (
             _rows(view, sizes) for view in (grads, slopes[:, :, :3], slopes[:, :, 3], through, let)
         )
-        arriving = state_grads.unbind(0)
+        arriving, back = state_grads.unbind(0), repeated_product(weight.detach().mT, batch)
         for step in range(steps - 1, -1, -1):
             size = sizes[step]
             now, cell_now = (state, cell) if size == batch else (state[:size], cell[:size])
@@ -136,12 +157,12 @@ class LstmLoop(Function):
             last[step].mul_(now)
             cell_now.mul_(let_t[step])
             if size == batch:
-                state = torch.addmm(arriving[step], flat[step], weight)
+                state = back(flat[step], arriving[step])
             else:
                 grads[step, size:] = 0
-                torch.mm(flat[step], weight, out=now)
+                now.copy_(back(flat[step]))
                 state += arriving[step]
-        by_weight, _ = _hidden_weight_gradients(ctx, 3, grads, states[:-1], with_bias=False)
+        by_weight, _ = _weight_gradients(ctx, 3, grads, states[:-1], with_bias=False)
         return grads, state, cell, by_weight, None
 
 
@@ -157,19 +178,19 @@ class GruLoop(Function):
         states, recalled = gates.new_empty(steps + 1, batch, width), gates.new_empty(steps, batch, width)
         active = torch.empty_like(gates)
         states[0] = hidden
-        across, offset = weight.t(), gates.new_zeros(3 * width) if bias is None else bias
+        across = repeated_product(weight.detach(), batch, gates.new_zeros(3 * width) if bias is None else bias.detach())
         views = [_rows(view, sizes) for view in (gates, active, recalled, states[1:])]
-        state = states[0]
+        state, write_tanh = states[0], _tanh_into(active)
         for step, (given, total, recalled_t, new_state) in enumerate(zip(*views, strict=True)):
             size = sizes[step]
             before = state[:size]
-            inner = torch.addmm(offset, before, across)
+            inner = across(before)
             both, fresh = total[:, : 2 * width], total[:, 2 * width :]
             torch.add(given[:, : 2 * width], inner[:, : 2 * width], out=both)
             both.sigmoid_()
             recalled_t.copy_(inner[:, 2 * width :])
             torch.addcmul(given[:, 2 * width :], both[:, :width], recalled_t, out=fresh)
-            fresh.tanh_()
+            write_tanh(fresh, fresh)
             torch.lerp(fresh, before, both[:, width:], out=new_state)
             _carry(states, step, size)
             state = new_state
@@ -190,7 +211,7 @@ class GruLoop(Function):
         _SIGMOID_BACKWARD(recalled, reset, grad_input=by_reset)
         _SIGMOID_BACKWARD(states[:-1] - fresh, update, grad_input=by_update)
         _TANH_BACKWARD(1 - update, fresh, grad_input=by_fresh)
-        state = state_grads[steps].clone()
+        state, back = state_grads[steps].clone(), repeated_product(weight.detach().mT, states.shape[1])
         for step in range(steps - 1, -1, -1):
             size = sizes[step]
             now, part = state[:size], inner[step, :size]
@@ -200,9 +221,9 @@ class GruLoop(Function):
             by_reset[step, :size].mul_(by_fresh[step, :size])
             part.copy_(grads[step, :size])
             part[:, 2 * width :].mul_(reset[step, :size])
-            now.mul_(update[step, :size]).addmm_(part, weight)
+            now.copy_(back(part, now.mul_(update[step, :size])))
             state += state_grads[step]
-        by_weight, by_bias = _hidden_weight_gradients(ctx, 2, inner, states[:-1], with_bias=True)
+        by_weight, by_bias = _weight_gradients(ctx, 2, inner, states[:-1], with_bias=True)
         return grads, state, by_weight, by_bias, None
 
 
@@ -216,10 +237,11 @@ class RnnLoop(Function):
         """Run all steps."""
         states = gates.new_empty(len(sizes) + 1, *hidden.shape)
         states[0] = hidden
-        across, state = weight.t(), states[0]
+        across, state = repeated_product(weight.detach(), hidden.shape[0]), states[0]
+        write_tanh = _tanh_into(states)
         for step, (given, new_state) in enumerate(zip(_rows(gates, sizes), _rows(states[1:], sizes), strict=True)):
-            torch.addmm(given, state[: sizes[step]], across, out=new_state)
-            new_state.relu_() if rectified else new_state.tanh_()
+            total = across(state[: sizes[step]], given)
+            torch.clamp_min(total, 0, out=new_state) if rectified else write_tanh(total, new_state)
             _carry(states, step, sizes[step])
             state = new_state
         ctx.sizes, ctx.rectified = sizes, rectified
@@ -233,13 +255,13 @@ class RnnLoop(Function):
         states, weight = ctx.saved_tensors
         sizes, steps, after = ctx.sizes, len(ctx.sizes), states[1:]
         grads = (after > 0).to(after.dtype) if ctx.rectified else 1 - after.square()
-        state = state_grads[steps].clone()
+        state, back = state_grads[steps].clone(), repeated_product(weight.detach().mT, states.shape[1])
         for step in range(steps - 1, -1, -1):
             size = sizes[step]
             now = state[:size]
             grads[step, :size].mul_(now)
             grads[step, size:] = 0
-            torch.mm(grads[step, :size], weight, out=now)
+            now.copy_(back(grads[step, :size]))
             state += state_grads[step]
-        by_weight, _ = _hidden_weight_gradients(ctx, 2, grads, states[:-1], with_bias=False)
+        by_weight, _ = _weight_gradients(ctx, 2, grads, states[:-1], with_bias=False)
         return grads, state, by_weight, None, None

@@ -27,8 +27,7 @@ from privet.gradients.engines.engine import (
     Present,
     SumPlaces,
     check_losses,
-    check_parameter_hooks,
-    refuse_open_batch,
+    check_may_begin,
 )
 from privet.gradients.engines.holding import check_norms
 from privet.gradients.engines.prepared import Collector, Prepared
@@ -118,8 +117,7 @@ class RunningBookKeeping:
         may_defer: bool = False,
     ) -> None:  # fmt: skip
         """Enter the capture mode; it stays on until the losses come back."""
-        refuse_open_batch(self._capture)
-        check_parameter_hooks(self.parameters, self.layout)
+        check_may_begin(self._capture, self.parameters, self.layout)
         self._inputs, self._has_leaves = inputs, self.wants_input_gradients or bool(inputs)
         self._can_repeat, self._may_defer = can_repeat, may_defer
         follows = self.wants_input_gradients and self.planner.plain_bytes is None

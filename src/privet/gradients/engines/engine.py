@@ -169,10 +169,11 @@ def check_losses(losses: object, batch_size: int) -> Tensor:
     return losses
 
 
-def refuse_open_batch(capture: object) -> None:
-    """Refuse a second batch before the losses of the first."""
+def check_may_begin(capture: object, parameters: Sequence[nn.Parameter], layout: Layout) -> None:
+    """Refuse a second batch before the losses of the first, and hooks on parameters."""
     if capture is not None:
         raise LoopError("A physical batch is still open: call step.backward(losses) before asking for the next one.")
+    check_parameter_hooks(parameters, layout)
 
 
 def check_parameter_hooks(parameters: Sequence[nn.Parameter], layout: Layout) -> None:

@@ -19,7 +19,7 @@ from privet.gradients.capture.capture import Capture
 from privet.gradients.capture.observer import HALF
 from privet.gradients.capture.reaching import check_module_hooks
 from privet.gradients.capture.recorded import is_batch, tensors_in
-from privet.gradients.engines.engine import Clipper, check_losses, check_parameter_hooks, refuse_open_batch
+from privet.gradients.engines.engine import Clipper, check_losses, check_may_begin
 from privet.gradients.engines.holding import check_norms
 from privet.gradients.engines.support import parameters_behind, quiet_vmap
 from privet.gradients.engines.trial import check_isolation, tolerance_of
@@ -89,8 +89,7 @@ class RunningFunctional:
         may_defer: bool = False,
     ) -> None:  # fmt: skip
         """Note the next call of the model; a mode without parameters follows which tensors descend from examples."""
-        refuse_open_batch(self._capture)
-        check_parameter_hooks(self._parameters, self._layout)
+        check_may_begin(self._capture, self._parameters, self._layout)
         check_module_hooks(self._model)
         self._inputs = inputs
         self._capture = Capture({}, batch_size, programs=self.watch.programs, may_trace=may_trace)

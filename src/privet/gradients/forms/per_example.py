@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privet.gradients.norms import kernels
+from privet.gradients.norms import kernels, processor_products
 
 LONGEST_SUM = 1 << 12
 """How many products a device may add one after the other in single precision; see :func:`batched_product`."""
@@ -133,7 +133,9 @@ def _added(products: Iterator[Tensor]) -> Tensor:
 
 def one_product(left: Tensor, right: Tensor) -> Tensor:
     """Multiply matrices in pairs, summing in at least single precision."""
-    return torch.bmm(left, right, out_dtype=torch.float32) if is_half(left) else left @ right
+    if is_half(left):
+        return torch.bmm(left, right, out_dtype=torch.float32)
+    return processor_products.batched_product(left, right)
 
 
 def _key(left: Tensor, right: Tensor) -> Hashable:
@@ -240,7 +242,7 @@ class Outer:
         matrix = into.view(out_grads.shape[2], inputs.shape[2])
         left, right = out_grads.flatten(0, 1).mT, inputs.flatten(0, 1)
         if not is_half(inputs):
-            matrix.addmm_(left, right)
+            processor_products.add_product(matrix, left, right)
         elif kernels.is_traced():  # compilers fuse the sum themselves
             matrix += torch.mm(left, right, out_dtype=torch.float32)
         else:
@@ -376,7 +378,7 @@ class Convolution:
         """One ordinary weight gradient of the batch with scaled output gradients, or one product with its patches."""
         if self.sums_patches:
             back = scale(self.out_grads.flatten(2), weights).transpose(0, 1).flatten(1)
-            into.view(len(back), -1).addmm_(back, self.patches().flatten(1).mT)
+            processor_products.add_product(into.view(len(back), -1), back, self.patches().flatten(1).mT)
             return
         scaled = scale(self.out_grads, weights, torch.promote_types(self.out_grads.dtype, torch.float32))
         into += self._weight_gradient(self.inputs, scaled, self.geometry.groups, copies=1)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from privet.gradients.forms.per_example import Convolution, Explicit, Outer, PerExample, batched_product
-from privet.gradients.norms import kernels
+from privet.gradients.norms import kernels, processor_products
 from privet.gradients.norms.strategies import (
     MAX_STORED,
     Gram,
@@ -52,8 +52,12 @@ class GroupedNormOnly(NormOnly):
 _FEW_CHANNELS = 16
 # Copying a line of at most this many pixels is faster than computing its address.
 _SHORT_LINE = 8
+# So few numbers side by side are copied one by one.
+_SHORT_RUN = 12
+# So many numbers are multiplied at once.
+_LANES = 8
 # This many numbers stay in a core's cache between the copy that writes them and the product that reads them.
-_CACHED = 1 << 17
+_CACHED = 1 << 18
 _CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
 
@@ -103,8 +107,8 @@ class Unfolded:
         """Unfold and measure; keep the convolution itself where its own weight gradient is the better sum."""
         by_pixel = _is_copied_by_pixel(part)
         if by_pixel and not self.keeps_convolution:
-            gradients = _gradients_by_pixel(part)
-            return Squares(sums=square_sums(gradients)), Explicit(gradients=gradients.movedim(-1, 2))
+            written, gradients = _gradients_by_pixel(part)
+            return Squares(sums=square_sums(written)), Explicit(gradients=gradients)
         squares, kept = self.by.measure(_pixel_patches_of(part) if by_pixel else patches_of(part))
         if self.keeps_convolution:
             return squares, part
@@ -135,44 +139,81 @@ def _columns(part: Convolution) -> Tensor:
 def _is_copied_by_pixel(part: Convolution) -> bool:
     """Whether patches are better copied pixel by pixel, all channels of each, than line by line.
 
-    On a processor, where lines of an image are short or the places that a tap visits do not lie side by side.
+    On a processor, where lines of an image are short or the places that a tap visits do not lie side by side, and where
+    a tap has so few neighbours that numbers are best copied one by one.
     """
-    return not part.inputs.is_cuda and (part.geometry.stride[-1] > 1 or part.out_grads.shape[-1] <= _SHORT_LINE)
+    if part.inputs.is_cuda:
+        return False
+    return part.geometry.stride[-1] > 1 or part.out_grads.shape[-1] <= _SHORT_LINE or _has_short_runs(part)
+
+
+def _has_short_runs(part: Convolution) -> bool:
+    """Whether few numbers of a patch lie side by side in an image whose channels come last."""
+    _, channels, *kernel = part.geometry.weight_shape
+    return channels * (kernel[-1] if part.geometry.dilation[-1] == 1 else 1) <= _SHORT_RUN
 
 
 def _pixel_patches_of(part: Convolution) -> Outer:
     """Return gradients as those of a linear map over patches whose channels come last."""
-    rows = _strided_pixel_patches(part).reshape(len(part), math.prod(part.out_grads.shape[2:]), -1)
+    patches = _PixelPatches(part)
+    rows = patches.view.new_empty(len(part), *patches.view.shape[1:])
+    patches.copy(slice(None), rows)
+    rows = rows.view(len(part), math.prod(part.out_grads.shape[2:]), -1)
     return Outer(inputs=rows, out_grads=part.out_grads.flatten(2).mT)
 
 
-def _gradients_by_pixel(part: Convolution) -> Tensor:
-    """Write gradients out, channels last, for as many examples at a time as have their patches in the cache."""
-    patches, back = _strided_pixel_patches(part), part.out_grads.flatten(2)
-    rows = max(1, min(len(part), _CACHED // max(1, math.prod(patches.shape[1:]))))
-    scratch = patches.new_empty(rows, *patches.shape[1:])
+def _gradients_by_pixel(part: Convolution) -> tuple[Tensor, Tensor]:
+    """Write gradients out, channels last, for as many examples at a time as have their patches in the cache.
+
+    Returns:
+        The gradients as they lie in memory, and in the order of the weight.
+    """
+    patches, back = _PixelPatches(part), part.out_grads.flatten(2)
+    shape = patches.view.shape[1:]
+    rows = max(1, min(len(part), _CACHED // max(1, math.prod(shape))))
+    scratch = patches.view.new_empty(rows, *shape)
     out_channels, in_channels, *kernel = part.geometry.weight_shape
-    gradients = back.new_empty(len(part), out_channels, math.prod(kernel) * in_channels)
+    taps = math.prod(kernel) * in_channels
+    # products whose rows do not fill the processor's registers are slow: then those rows become columns
+    taps_first = taps % _LANES != 0 and out_channels % _LANES == 0
+    written = back.new_empty(len(part), *((taps, out_channels) if taps_first else (out_channels, taps)))
     for start in range(0, len(part), rows):
-        some, into = back[start : start + rows], gradients[start : start + rows]
+        some, into = back[start : start + rows], written[start : start + rows]
         here = scratch[: some.shape[0]]
-        here.copy_(patches[start : start + rows])
-        torch.bmm(some, here.view(some.shape[0], back.shape[2], -1), out=into)
-    return gradients.view(len(part), out_channels, *kernel, in_channels)
+        patches.copy(slice(start, start + rows), here)
+        flat = here.view(some.shape[0], back.shape[2], taps)
+        factors = (flat.mT, some.mT) if taps_first else (some, flat)
+        processor_products.batched_product(*factors, into)
+    by_channel = written.mT if taps_first else written
+    return written, by_channel.view(len(part), out_channels, *kernel, in_channels).movedim(-1, 2)
 
 
-def _strided_pixel_patches(part: Convolution) -> Tensor:
-    """Return a view of the padded inputs as ``[batch, *positions, *kernel, channels]``."""
-    geometry = part.geometry
-    images = part.inputs.movedim(1, -1)
-    padded = functional.pad(images, [0, 0, *geometry.sides]) if any(geometry.padding) else images
-    padded = padded.contiguous()
-    per_example, *per_pixel, per_channel = padded.stride()
-    by_position, by_tap = map(mul, geometry.stride, per_pixel), map(mul, geometry.dilation, per_pixel)
-    positions, (_, channels, *kernel) = part.out_grads.shape[2:], geometry.weight_shape
-    return padded.as_strided(
-        (len(part), *positions, *kernel, channels), (per_example, *by_position, *by_tap, per_channel)
-    )
+class _PixelPatches:
+    """The patches of a convolution's inputs whose channels come last: ``[batch, *positions, *kernel, channels]``."""
+
+    def __init__(self, part: Convolution) -> None:
+        """Turn and pad the images; ``view`` are the patches, of which nothing is copied yet."""
+        geometry = part.geometry
+        images = part.inputs.movedim(1, -1)
+        padded = functional.pad(images, [0, 0, *geometry.sides]) if any(geometry.padding) else images
+        padded = padded.contiguous()
+        per_example, *per_pixel, per_channel = padded.stride()
+        by_position, by_tap = map(mul, geometry.stride, per_pixel), map(mul, geometry.dilation, per_pixel)
+        positions, (_, channels, *kernel) = part.out_grads.shape[2:], geometry.weight_shape
+        self.view = padded.as_strided(
+            (len(part), *positions, *kernel, channels), (per_example, *by_position, *by_tap, per_channel)
+        )
+        self._images, self._places = padded.flatten(1), None
+        if _has_short_runs(part):
+            numbers = torch.arange(self._images.shape[1], device=padded.device)
+            self._places = numbers.as_strided(self.view.shape[1:], self.view.stride()[1:]).reshape(-1)
+
+    def copy(self, examples: slice, into: Tensor) -> None:
+        """Copy the patches of some examples."""
+        if self._places is None:
+            into.copy_(self.view[examples])
+        else:
+            torch.index_select(self._images[examples], 1, self._places, out=into.view(into.shape[0], -1))
 
 
 def _may_sum_patches(part: Convolution) -> bool:

@@ -27,6 +27,8 @@ from privet.gradients.norms import kernels
 # Largest number of elements written at once while norms are measured, and kept per layer until factors are known.
 _MAX_SCRATCH = 1 << 24
 _STRETCH = 1024
+# What products of single precision that a user lets a processor form with fewer bits may hide.
+_MARGINS = {"bf16": 2.0**-6, "tf32": 2.0**-8}
 MAX_STORED = 1 << 26
 
 
@@ -66,6 +68,11 @@ def hedged(sums: Tensor, sizes: Tensor, num_positions: int, factor: Tensor, *, c
         is_reduced = torch.backends.cuda.matmul.allow_tf32 or (convolves and torch.backends.cudnn.allow_tf32)
         # tf32 keeps 10 bits, and hardware cuts the rest off, so that errors do not average out
         margin = 2.0**-8 if is_reduced else 0.0
+    elif factor.dtype == torch.float32:
+        processor: Any = torch.backends.mkldnn  # attributes that type checkers do not know
+        margin = _MARGINS.get(processor.matmul.fp32_precision, 0.0)
+        if convolves:
+            margin = max(margin, _MARGINS.get(processor.conv.fp32_precision, 0.0))
     return Squares(sums=sums, sizes=sizes, floor=floor, margin=margin)
 
 

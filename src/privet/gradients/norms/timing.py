@@ -18,6 +18,8 @@ from privet.gradients.norms.strategies import Strategy
 _NUM_SLICES = 8
 # A run that takes longer than this is precise enough, and is not repeated on the whole batch.
 _LONG = 5e-3
+# A first run on a processor that takes less than this may be one in which a library built its code.
+_SHORT = 2e-2
 # A strategy that is this many times slower than another in its first run is not run again.
 _HOPELESS = 3.0
 _REPEATS = 3
@@ -88,13 +90,15 @@ class _Trier:
         self._scale = len(part) / len(self._piece)
         # The time of the sum is common to all strategies that keep the factors. It does not grow in proportion to the
         # examples either: a large weight is written once, for one example as for many.
-        self._factor_sum = math.nan if self._piece is part else self._sum_seconds(part)
+        self._factor_sum = math.nan if self._piece is part else min(self._sum_seconds(part) for _ in range(2))
 
     def first_try(self, strategy: Strategy) -> Tried:
         """Try on the piece; a device compiles and tunes at the first call, which therefore does not count."""
         seconds, kept_bytes = self._on_piece(strategy)
         if self._into.is_cuda:
             seconds = self._on_whole(strategy)
+        elif seconds < _SHORT * self._scale:
+            seconds = min(seconds, self._on_piece(strategy)[0])
         return Tried(strategy=strategy, seconds=seconds, kept_bytes=kept_bytes * self._scale)
 
     def tried_again(self, first: Tried) -> Tried:

@@ -56,11 +56,17 @@ class Bound:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class BoundLinear:
-    """:func:`linear` with the positions of weight and bias; None for one that is not trained."""
+class _Bound:
+    """A rule with the positions of weight and bias; None for one that is not trained."""
 
     weight: int | None
     bias: int | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BoundLinear(_Bound):
+    """:func:`linear` of bound parameters."""
+
     batch_size: int
 
     def form(self, inputs: Tensor, out_grads: Tensor) -> Formed:
@@ -76,11 +82,9 @@ class BoundLinear:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class BoundConvolution:
-    """:func:`convolution` with its geometry and the positions of weight and bias."""
+class BoundConvolution(_Bound):
+    """:func:`convolution` of bound parameters, with its geometry."""
 
-    weight: int | None
-    bias: int | None
     geometry: ConvGeometry
 
     def form(self, inputs: Tensor, out_grads: Tensor) -> Formed:
