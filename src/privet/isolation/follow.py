@@ -70,7 +70,8 @@ class Follower:
         "_attribute", "_candidate", "_errors", "_finished", "_has_unseen_nodes", "_hooks", "_is_whole", "_log",
         "_losses", "_may_trace", "_node", "_num_examples", "_num_made", "_num_nodes", "_num_uses", "_number",
         "_number_of", "_numbers", "_parameters", "_place_of", "_programs", "_seed", "_seeds", "_sees_all", "_serials",
-        "_slot", "_suspected", "_whole", "expected", "has_hooks", "is_lost", "judge_gradient", "nodes", "places", "tracer",
+        "_slot", "_suspected", "_whole", "expected", "has_hooks", "is_lost", "judge_gradient", "nodes", "places",
+        "tracer",
     )  # fmt: skip
 
     def __init__(
