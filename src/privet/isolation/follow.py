@@ -68,8 +68,8 @@ class Follower:
     # looked up at every call of every batch, which slots make cheaper
     __slots__ = (
         "_attribute", "_candidate", "_errors", "_finished", "_has_unseen_nodes", "_hooks", "_is_whole", "_log",
-        "_losses", "_may_trace", "_node", "_num_examples", "_num_made", "_num_nodes", "_number", "_number_of",
-        "_numbers", "_parameters", "_place_of", "_programs", "_seed", "_seeds", "_sees_all", "_serials", "_slot",
+        "_losses", "_may_trace", "_node", "_num_examples", "_num_made", "_num_nodes", "_num_uses", "_number",
+        "_number_of", "_numbers", "_parameters", "_place_of", "_programs", "_seed", "_seeds", "_sees_all", "_serials", "_slot",
         "_suspected", "_whole", "expected", "has_hooks", "is_lost", "judge_gradient", "nodes", "places", "tracer",
     )  # fmt: skip
 
@@ -101,7 +101,7 @@ class Follower:
         found = None if programs.traces_all else programs.by_size.get(num_examples)  # the latest used first
         self._candidate = found[0] if found else None
         self.expected = NOTHING if self._candidate is None else self._candidate.expected[0]  # the next call
-        self._num_made = 0
+        self._num_made = self._num_uses = 0
         self._log = Log()  # the common beginning with a known program is copied when they part
         self._finished: Known | None = None
         self._errors: list[Read] = []
@@ -273,7 +273,7 @@ class Follower:
         """Leave the known program after some calls."""
         assert self._candidate is not None
         self._seeds = self._candidate.verdicts
-        self._log = self._candidate.beginning(num_calls, self._num_made)
+        self._log = self._candidate.beginning(num_calls, self._num_made, self._num_uses)
         self._candidate, self.expected = None, NOTHING
         self._begin_trace()
 
@@ -320,9 +320,9 @@ class Follower:
         self._num_nodes = _num_nodes()
 
     def use(self, output: Tensor) -> None:
-        """Note the output of an operation in which a parameter met the examples; those of a known program are known."""
+        """Note the output of an operation in which a parameter met the examples."""
+        self._num_uses += 1  # without gradients a known call makes no use
         if self._candidate is None:
-            self._log.used_after.append(self._num_calls)
             self._log.uses.append(None if self.tracer is None else self.tracer.verdict(output))
 
     def verdict(self, tensor: Tensor) -> Verdict:
@@ -431,7 +431,7 @@ class Follower:
                 return Proof(self._whole, candidate.uses, (), None, candidate.kind, numbers, known=candidate)
         self._losses = self._number_of_result(losses)
         if self._candidate is not None:
-            self._log = self._candidate.beginning(self._num_calls, self._num_made)
+            self._log = self._candidate.beginning(self._num_calls, self._num_made, self._num_uses)
         end = len(self._log.entries) if self._losses is None else self._log.made_after[self._losses]
         candidate, kind = self._finished or self._candidate, kind_of(self._log.entries[:end])
         self._node = user_node(losses)

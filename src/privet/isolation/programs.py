@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -48,7 +47,6 @@ class Known:
         verdicts: Where the examples lie in the result of each call, by number of the result.
         made_after: How many calls there were when each result was made.
         uses: Where they lie where parameters meet them, in order.
-        used_after: How many calls there were when each use was made.
         losses: The number of the losses among the results.
         node: The kind of node that sends gradients back from the losses.
         kind: What it has in common with batches of other sizes.
@@ -61,7 +59,6 @@ class Known:
     verdicts: list[Verdict]
     made_after: list[int]
     uses: list[Verdict]
-    used_after: list[int]
     losses: int
     node: type
     kind: Kind
@@ -69,13 +66,12 @@ class Known:
     expected: Sequence[Expected]
     prepared: Any = None
 
-    def beginning(self, num_calls: int, num_made: int) -> Log:
+    def beginning(self, num_calls: int, num_made: int, num_uses: int) -> Log:
         """Return the log of its first calls, for a program that begins with the same calls."""
-        num_uses = bisect_right(self.used_after, num_calls)
         return Log(
             entries=self.entries[:num_calls], notes=dict(enumerate(self.notes[:num_calls])),
             verdicts=self.verdicts[:num_made], made_after=self.made_after[:num_made],
-            uses=self.uses[:num_uses], used_after=self.used_after[:num_uses],
+            uses=self.uses[:num_uses],
         )  # fmt: skip
 
 
@@ -88,7 +84,6 @@ class Log:
     verdicts: list[Verdict] = field(default_factory=list)
     made_after: list[int] = field(default_factory=list)
     uses: list[Verdict] = field(default_factory=list)
-    used_after: list[int] = field(default_factory=list)
 
     def up_to(self, losses: int, node: type, parameters: Mapping[frozenset[int], Tensor]) -> Known:
         """Return the program that ends with the call that made a result; ``parameters`` are given by their names."""
@@ -97,7 +92,7 @@ class Log:
         entries, notes = self.entries[:end], [self.notes.get(place) for place in range(end)]
         return Known(
             entries=entries, verdicts=self.verdicts[:num_made], made_after=self.made_after[:num_made], uses=self.uses,
-            used_after=self.used_after, losses=losses, node=node, kind=kind_of(entries), notes=notes,
+            losses=losses, node=node, kind=kind_of(entries), notes=notes,
             expected=all_expected(entries, notes, parameters),
         )  # fmt: skip
 

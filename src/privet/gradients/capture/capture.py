@@ -185,6 +185,7 @@ class Capture(TorchFunctionMode):
             if not use.fits((*args, *call.kwargs.values()), result):
                 return self._observe(call, result, follower)
             result = self._repeat_use(use, call, result)
+            follower.use(result)
         recording.last_known = known
         if known.is_private:
             setattr(result, MARK, self._mark)

@@ -27,7 +27,7 @@ from privet.gradients.capture.recorded import (
     tensors_in,
 )
 from privet.gradients.capture.recurrent_layers import COMPOSITES, ORDERING, PACKING, remember_order
-from privet.gradients.capture.views import undo_of
+from privet.gradients.capture.views import Undo, undo_of
 from privet.isolation.follow import Follower
 from privet.isolation.place import Place, single
 from privet.isolation.programs import Programs
@@ -182,7 +182,7 @@ class Observer:
                 self._record_use(call, sources, output)
             else:
                 parameters = frozenset().union(*(source.parameters for source in sources))
-                undo = undo_of(func, sources[0].tensor, output) if len(sources) == 1 else None
+                undo = _undo_of(call, sources[0].tensor, output) if len(sources) == 1 else None
                 tracked[id(output)] = Source(
                     tensor=output, parameters=parameters, derived=True, made_from=sources[0], undo=undo,
                     version=output._version,
@@ -295,3 +295,10 @@ class Observer:
         if place is None and output.dim() and output.shape[0] == size:
             place = Place(0, 1, 1, 0, size)
         follower.declare(output, place)
+
+
+def _undo_of(call: Call, old: Tensor, new: Tensor) -> Undo | None:
+    rest, kwargs = call.args[1:], call.kwargs
+    is_first = bool(call.args) and call.args[0] is old
+    again = (lambda other: call.function(other, *rest, **kwargs)) if is_first else None
+    return undo_of(call.function, again, old, new)
