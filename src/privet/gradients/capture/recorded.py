@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -264,7 +265,10 @@ class Recording:
 
     def held_bytes(self) -> int:
         """Return the size of the forward pass's results that are still in use, if the capture followed memory."""
-        own = {source.tensor.untyped_storage()._cdata for source in self.tracked.values()}
+        own: set[int] = set()
+        for source in self.tracked.values():
+            with suppress(NotImplementedError, RuntimeError):  # sparse tensors have no memory of one piece
+                own.add(source.tensor.untyped_storage()._cdata)
         return sum(size for key, (made, size) in self.made.items() if key not in own and not _is_gone(made))
 
 

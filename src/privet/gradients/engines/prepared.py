@@ -183,15 +183,21 @@ def _pull_back(
 ) -> list[tuple[int, PerExample]]:
     """Carry per-example gradients of a derived tensor back to the parameters it was computed from."""
     order = sorted(positions)
-    with quiet_vmap():
-        pulled: Sequence[Tensor | None] = torch.autograd.grad(
-            derived,
-            [parameters[position] for position in order],
-            grad_outputs=part.in_full().to(derived.dtype),
-            is_grads_batched=True,
-            retain_graph=True,
-            allow_unused=True,
-        )
+    try:
+        with quiet_vmap():
+            pulled: Sequence[Tensor | None] = torch.autograd.grad(
+                derived,
+                [parameters[position] for position in order],
+                grad_outputs=part.in_full().to(derived.dtype),
+                is_grads_batched=True,
+                retain_graph=True,
+                allow_unused=True,
+            )
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise NoExampleRule(f"Gradients cannot be carried back to parameters together ({reason}).") from error
     return [
         (position, Explicit(gradients=gradients))
         for position, gradients in zip(order, pulled, strict=True)
