@@ -59,6 +59,10 @@ class UnsupportedModel(PrivetError):
     """A layer mixes examples, or a parameter has no exact per-example gradient."""
 
 
+class NoExampleRule(UnsupportedModel):
+    """No rule forms the per-example gradients of a parameter; one backward pass for each example does."""
+
+
 class LossError(PrivetError):
     """The loss of a private step is not one number per example."""
 

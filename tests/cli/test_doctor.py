@@ -64,6 +64,22 @@ def batch_norm():
 
 def scalar():
     return nn.Sequential(nn.Linear(6, 3), nn.Flatten(0))
+
+class Written(Centred):
+    def forward(self, inputs):
+        inputs = inputs.clone()
+        inputs[:, :3] = self.head.bias
+        return self.head(inputs)
+
+class Paired(Tagger):
+    def forward(self, ids, mask):
+        return {"loss": self.table.weight.sum(), "logits": self.head(self.table(ids)) * mask.unsqueeze(2)}
+
+def batch():
+    return {"ids": torch.randint(0, 20, (4, 5)), "mask": torch.ones(4, 5)}
+
+def uneven():
+    return {"ids": torch.randint(0, 20, (4, 5)), "mask": torch.ones(3, 5)}
 """
 
 
@@ -166,6 +182,43 @@ def test_options_that_do_not_go_together_are_refused(
     answer = ask("doctor", f"{file}:image", *args)
     assert answer.code == 2
     assert words in answer.err
+
+
+def test_a_network_that_no_rule_covers_can_be_trained_and_is_said_to_be(ask: Ask, file: Path) -> None:
+    answer = ask("doctor", f"{file}:Written", "--input-shape", "6", "--batch-size", "5", "--json")
+    assert answer.code == 0
+    assert {layer["rule"] for layer in json.loads(answer.out)["layers"]} == {"a backward pass for each example"}
+
+
+def test_an_example_batch_is_given_to_the_network_by_name(ask: Ask, file: Path) -> None:
+    answer = ask("doctor", f"{file}:Paired", "--batch", f"{file}:batch", "--batch-size", "5", "--json")
+    assert answer.code == 0
+    assert json.loads(answer.out)["can_be_trained"]
+
+
+def test_random_numbers_have_the_type_that_is_asked_for(ask: Ask, file: Path) -> None:
+    answer = ask("doctor", f"{file}:image", "--input-shape", "3,8,8", "--dtype", "float64")
+    assert answer.code == 1  # the network is of single precision
+    assert "The network fails on random examples" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (("--batch", "FILE:uneven"), 2, "each with one row per example"),
+        (("--batch", "FILE:missing"), 2, "has no function 'missing'"),
+        (("--batch", "FILE:batch", "--input-shape", "3"), 2, "either --batch or shapes"),
+        (("--batch", "nothing"), 2, "--batch takes"),
+        (("--token-shape", "3", "--vocabulary", "4", "--dtype", "float64"), 2, "--dtype needs --input-shape"),
+    ],
+    ids=["uneven", "missing", "both", "no_reference", "whole_numbers"],
+)
+def test_a_batch_that_is_none_is_refused(
+    ask: Ask, file: Path, args: tuple[str, ...], code: int, words: str
+) -> None:  # fmt: skip
+    answer = ask("doctor", f"{file}:Paired", *(arg.replace("FILE", str(file)) for arg in args))
+    assert answer.code == code
+    assert words in answer.err + answer.out
 
 
 def test_shapes_are_not_taken_for_networks_that_have_their_own(ask: Ask) -> None:

@@ -58,7 +58,7 @@ _SPEECH: dict[str, Any] = {
 }
 
 
-def _frozen(model: nn.Module) -> nn.Module:
+def frozen(model: nn.Module) -> nn.Module:
     """Batch normalisation with the averages it came with."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -66,7 +66,7 @@ def _frozen(model: nn.Module) -> nn.Module:
     return model
 
 
-def _looks(
+def looks(
     kind: str,
     head: str = "AutoModelForImageClassification",
     *,
@@ -75,7 +75,7 @@ def _looks(
     **settings: Any,
 ) -> Build:
     def build() -> Built:
-        model = _frozen(model_of(kind, head, base | settings))
+        model = frozen(model_of(kind, head, base | settings))
         channels = 3
 
         def loss(batch: Batch) -> Tensor:
@@ -97,7 +97,7 @@ def sees(
     """A backbone, and the mean square of what comes out of it."""
 
     def build() -> Built:
-        model = _frozen(model_of(kind, head, base | settings))
+        model = frozen(model_of(kind, head, base | settings))
 
         def loss(batch: Batch) -> Tensor:
             return per_example(logits_of(model(pixel_values=batch["x"])) ** 2)
@@ -111,7 +111,7 @@ def listens(kind: str, head: str = "AutoModelForCTC", **settings: Any) -> Build:
     """Sound, padded, to letters."""
 
     def build() -> Built:
-        model = _frozen(model_of(kind, head, _SPEECH | settings))
+        model = frozen(model_of(kind, head, _SPEECH | settings))
 
         def make(num: int) -> Batch:
             return {
@@ -195,7 +195,7 @@ def patches(kind: str, head: str, **settings: Any) -> Build:
         def loss(batch: Batch) -> Tensor:
             return per_example((model(past_values=batch["x"]).prediction_outputs - batch["y"]) ** 2)
 
-        return _frozen(model), make, loss
+        return frozen(model), make, loss
 
     return build
 
@@ -204,7 +204,7 @@ def both(kind: str, run: Callable[[nn.Module, Batch], Tensor], head: str = "Auto
     """Text and image of each example."""
 
     def build() -> Built:
-        model = _frozen(model_of(kind, head, settings))
+        model = frozen(model_of(kind, head, settings))
         return model, lambda num: {**images(num), **tokens(num)}, lambda batch: run(model, batch)
 
     return build
@@ -249,22 +249,22 @@ _TS = {
 }
 
 _ROWS: dict[str, Build] = {
-    "ViT": _looks("vit"),
-    "DeiT": _looks("deit", "DeiTForImageClassification", pooler_output_size=32),
-    "BEiT": _looks("beit", drop_path_rate=0.2),
-    "Data2Vec vision": _looks("data2vec-vision"),
-    "DINOv2": _looks("dinov2", mlp_ratio=2, drop_path_rate=0.2),
-    "DINOv2 with registers": _looks("dinov2_with_registers", mlp_ratio=2, drop_path_rate=0.2),
+    "ViT": looks("vit"),
+    "DeiT": looks("deit", "DeiTForImageClassification", pooler_output_size=32),
+    "BEiT": looks("beit", drop_path_rate=0.2),
+    "Data2Vec vision": looks("data2vec-vision"),
+    "DINOv2": looks("dinov2", mlp_ratio=2, drop_path_rate=0.2),
+    "DINOv2 with registers": looks("dinov2_with_registers", mlp_ratio=2, drop_path_rate=0.2),
     "DINOv3": sees("dinov3_vit"),
-    "I-JEPA": _looks("ijepa"),
-    "ViT-MSN": _looks("vit_msn"),
+    "I-JEPA": looks("ijepa"),
+    "ViT-MSN": looks("vit_msn"),
     "ViT-MAE": sees("vit_mae", decoder_hidden_size=16, decoder_num_hidden_layers=1, decoder_num_attention_heads=2),
     "YOLOS": sees("yolos", image_size=[32, 32], num_detection_tokens=4),
-    "Swin": _looks(
+    "Swin": looks(
         "swin", base=_STAGES, embed_dim=16, depths=[1, 2], num_heads=[2, 2], window_size=4, patch_size=4,
         drop_path_rate=0.2,
     ),
-    "Swin v2": _looks(
+    "Swin v2": looks(
         "swinv2", base=_STAGES, embed_dim=16, depths=[1, 2], num_heads=[2, 2], window_size=4, patch_size=4,
         drop_path_rate=0.2,
     ),
@@ -275,61 +275,61 @@ _ROWS: dict[str, Build] = {
     "Donut's Swin": sees(
         "donut-swin", base=_STAGES, embed_dim=16, depths=[1, 2], num_heads=[2, 2], window_size=4, patch_size=4,
     ),
-    "ConvNeXt": _looks("convnext", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, drop_path_rate=0.2),
-    "ConvNeXt v2": _looks(
+    "ConvNeXt": looks("convnext", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, drop_path_rate=0.2),
+    "ConvNeXt v2": looks(
         "convnextv2", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, drop_path_rate=0.2,
     ),
     "DINOv3 ConvNeXt": sees("dinov3_convnext", base=_STAGES, hidden_sizes=[8, 8, 16, 16], depths=[1, 1, 1, 1]),
-    "ResNet, frozen batch norms": _looks("resnet", base=_STAGES, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1]),
-    "RegNet, frozen batch norms": _looks(
+    "ResNet, frozen batch norms": looks("resnet", base=_STAGES, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1]),
+    "RegNet, frozen batch norms": looks(
         "regnet", base=_STAGES, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], groups_width=4,
     ),
-    "BiT": _looks("bit", base=_STAGES, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_groups=4),
-    "MobileNet v1, frozen batch norms": _looks("mobilenet_v1", base=_STAGES, depth_multiplier=0.25),
-    "MobileNet v2, frozen batch norms": _looks("mobilenet_v2", base=_STAGES, depth_multiplier=0.25),
-    "EfficientNet, frozen batch norms": _looks(
+    "BiT": looks("bit", base=_STAGES, embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_groups=4),
+    "MobileNet v1, frozen batch norms": looks("mobilenet_v1", base=_STAGES, depth_multiplier=0.25),
+    "MobileNet v2, frozen batch norms": looks("mobilenet_v2", base=_STAGES, depth_multiplier=0.25),
+    "EfficientNet, frozen batch norms": looks(
         "efficientnet", base=_STAGES, width_coefficient=0.25, depth_coefficient=0.25, hidden_dim=320,
     ),
-    "MobileViT, frozen batch norms": _looks(
+    "MobileViT, frozen batch norms": looks(
         "mobilevit", base=_STAGES, hidden_sizes=[16, 16, 16], neck_hidden_sizes=[8, 8, 8, 8, 8, 8, 16],
         num_attention_heads=2, patch_size=2,
     ),
-    "MobileViT v2, frozen batch norms": _looks("mobilevitv2", base=_STAGES, size=64, width_multiplier=0.25),
-    "SegFormer": _looks(
+    "MobileViT v2, frozen batch norms": looks("mobilevitv2", base=_STAGES, size=64, width_multiplier=0.25),
+    "SegFormer": looks(
         "segformer", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_encoder_blocks=2, sr_ratios=[2, 1],
         num_attention_heads=[1, 2], mlp_ratios=[2, 2], patch_sizes=[7, 3], strides=[4, 2], decoder_hidden_size=16,
         drop_path_rate=0.2,
     ),
-    "PoolFormer": _looks(
+    "PoolFormer": looks(
         "poolformer", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_encoder_blocks=2, patch_sizes=[7, 3],
         strides=[4, 2], padding=[2, 1], mlp_ratio=2.0, drop_path_rate=0.2,
     ),
-    "PVT": _looks(
+    "PVT": looks(
         "pvt", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_encoder_blocks=2,
         sequence_reduction_ratios=[2, 1], num_attention_heads=[1, 2], mlp_ratios=[2, 2], patch_sizes=[4, 2],
         strides=[4, 2],
     ),
-    "PVT v2": _looks(
+    "PVT v2": looks(
         "pvt_v2", base=_STAGES, hidden_sizes=[8, 16], depths=[1, 1], num_encoder_blocks=2, sr_ratios=[2, 1],
         num_attention_heads=[1, 2], mlp_ratios=[2, 2], patch_sizes=[7, 3], strides=[4, 2],
     ),
-    "LeViT, frozen batch norms": _looks(
+    "LeViT, frozen batch norms": looks(
         "levit", "LevitForImageClassification", base=_STAGES | {"image_size": 64}, size=64,
         hidden_sizes=[16, 16, 16], num_attention_heads=[2, 2, 2], depths=[1, 1, 1], key_dim=[4, 4, 4], stride=2,
     ),
-    "FocalNet": _looks(
+    "FocalNet": looks(
         "focalnet", base=_STAGES, embed_dim=8, hidden_sizes=[8, 16], depths=[1, 1], focal_levels=[1, 1],
         focal_windows=[3, 3],
     ),
-    "Hiera": _looks(
+    "Hiera": looks(
         "hiera", base=_STAGES, embed_dim=8, depths=[1, 1], num_heads=[1, 2], patch_size=[4, 4], patch_stride=[4, 4],
         patch_padding=[0, 0], image_size=[32, 32], masked_unit_size=[2, 2], query_stride=[2, 2], num_query_pool=1,
     ),
-    "SwiftFormer, frozen batch norms": _looks(
+    "SwiftFormer, frozen batch norms": looks(
         "swiftformer", base=_STAGES, depths=[1, 1, 1, 1], embed_dims=[8, 8, 16, 16],
     ),
     "TextNet, frozen batch norms": sees("textnet", base={}),
-    "HGNet v2, frozen batch norms": _looks("hgnet_v2", base=_STAGES),
+    "HGNet v2, frozen batch norms": looks("hgnet_v2", base=_STAGES),
     "GLPN": sees(
         "glpn", base={}, hidden_sizes=[8, 16], depths=[1, 1], num_encoder_blocks=2, sr_ratios=[2, 1],
         num_attention_heads=[1, 2], mlp_ratios=[2, 2], patch_sizes=[7, 3], strides=[4, 2], decoder_hidden_size=16,

@@ -167,13 +167,13 @@ def above_the_median(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     return found * (found > found.detach().median())  # mixes
 
 
-@mixer("ranks examples")
+@mixer("reduces over the examples")
 def above_a_quantile(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     found = scene.losses(x, y)
     return found.clamp_max(found.detach().quantile(0.5))  # mixes
 
 
-@mixer("argsort at")
+@mixer("depends on its rank")
 def weighted_by_rank(scene: Scene, x: Tensor, y: Tensor) -> Tensor:
     found = scene.losses(x, y)
     ranks = found.detach().argsort().argsort()  # mixes

@@ -331,7 +331,7 @@ CLIPPING = (
         "gradients/engines/bookkeeping.py",
         "or trial.silent or moves:",
         "or trial.silent:",
-        "tests/training/preflight/test_later_programs.py::test_rows_that_are_sorted_by_their_data_are_looked_at_in_every_batch[walked]",
+        "tests/training/preflight/test_later_programs.py::test_tokens_selected_by_their_data_are_looked_at_in_every_batch",
     ),
     one(
         "a-sleeping-model-passes",
@@ -345,8 +345,8 @@ CLIPPING = (
         "one-example-is-never-tried",
         "with one example at a time a wrong gradient is clipped and added",
         "gradients/engines/bookkeeping.py",
-        "            if proof.trace is not None:\n                options",
-        "            if proof.trace is not None and size > 1:\n                options",
+        "            if proof.trace is not None:\n                trial",
+        "            if proof.trace is not None and size > 1:\n                trial",
         "tests/gradients/rules/test_custom_rules.py::test_a_wrong_rule_is_refused_however_few_examples_come_at_a_time",
     ),
     one(

@@ -8,6 +8,7 @@ from tests.mutants.contracts import CONTRACTS
 from tests.mutants.formats import FORMATS
 from tests.mutants.holding import HOLDING
 from tests.mutants.isolation import ISOLATION
+from tests.mutants.launch import LAUNCH
 from tests.mutants.ledger import LEDGER
 from tests.mutants.mutant import Mutant
 from tests.mutants.noise import NOISE
@@ -19,6 +20,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *NOISE,
     *CLIPPING,
     *HOLDING,
+    *LAUNCH,
     *SAMPLING,
     *LEDGER,
     *FORMATS,

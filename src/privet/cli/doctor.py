@@ -32,12 +32,22 @@ class _Shape(click.ParamType[tuple[int, ...]]):
     "privet doctor dp_cnn",
     "privet doctor mine.py:build --input-shape 3,32,32",
     "privet doctor pkg.nets:Tagger --token-shape 128 --vocabulary 30522",
+    "privet doctor mine.py:build --batch mine.py:batch",
 )
 @click.argument("model_or_recipe")
 @console.set_option
 @click.option("--input-shape", type=_Shape(), help="Shape of one example of your own network: random numbers.")
 @click.option("--token-shape", type=_Shape(), help="Shape of one example of your own network: random token ids.")
 @click.option("--vocabulary", type=click.IntRange(min=1), help="Number of token ids.")
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float64", "bfloat16", "float16"]), help="Type of the random numbers."
+)
+@click.option(
+    "--batch",
+    "batch_reference",
+    metavar="REFERENCE",
+    help="file.py:function that returns an example batch: a tensor, tuple or dictionary of them.",
+)
 @click.option("--batch-size", type=click.IntRange(min=2), default=13, show_default=True, help="Size of the batch.")
 @console.device_option
 @console.json_option
@@ -47,6 +57,8 @@ def doctor(
     input_shape: tuple[int, ...] | None,
     token_shape: tuple[int, ...] | None,
     vocabulary: int | None,
+    dtype: str | None,
+    batch_reference: str | None,
     batch_size: int,
     device: str,
     as_json: bool,
@@ -69,12 +81,13 @@ def doctor(
     if is_reference(model_or_recipe):
         if overrides:
             raise click.UsageError("--set changes recipes; a network of your own has none.")
-        inputs = _inputs(input_shape, token_shape, vocabulary)
+        inputs = _inputs(input_shape, token_shape, vocabulary, dtype, batch_reference)
         found = model_check.examine_referenced(model_or_recipe, inputs, num_examples=batch_size, device=device)
         option = "--input-shape" if token_shape is None else "--token-shape and --vocabulary"
         remedy = f"Check {option}: the shape of one example, without the batch axis."
+        remedy = remedy if batch_reference is None else f"Check the batch that {batch_reference} returns."
     else:
-        if input_shape or token_shape or vocabulary:
+        if input_shape or token_shape or vocabulary or dtype or batch_reference:
             raise click.UsageError("Shapes are for a network of your own (file.py:function); this one has its own.")
         _refuse_own_loop(model_or_recipe)
         found = model_check.examine(model_or_recipe, overrides, num_examples=batch_size, device=device)
@@ -111,15 +124,29 @@ def _with_remedy(failure: str | None, remedy: str) -> str | None:
     return f"The network fails on random examples {reason} {remedy}"
 
 
-def _inputs(input_shape: tuple[int, ...] | None, token_shape: tuple[int, ...] | None, vocabulary: int | None) -> Inputs:
-    from privet.runs.model_cost import RandomNumbers, RandomTokens
+def _inputs(
+    input_shape: tuple[int, ...] | None, token_shape: tuple[int, ...] | None, vocabulary: int | None,
+    dtype: str | None, batch_reference: str | None,
+) -> Inputs:  # fmt: skip
+    import torch
 
+    from privet.runs.model_cost import GivenBatch, RandomNumbers, RandomTokens
+    from privet.runs.user_models import batch_referenced, is_reference
+
+    if batch_reference is not None:
+        if input_shape or token_shape or vocabulary or dtype:
+            raise click.UsageError("A batch has shapes and types of its own. Give either --batch or shapes.")
+        if not is_reference(batch_reference):
+            raise click.UsageError("--batch takes file.py:function or package.module:function.")
+        return GivenBatch(batch=batch_referenced(batch_reference))
     if (input_shape is None) == (token_shape is None):
-        raise click.UsageError("Give the shape of one example: either --input-shape or --token-shape.")
+        raise click.UsageError("Give either --input-shape or --token-shape, the shape of one example, or --batch.")
+    if dtype is not None and input_shape is None:
+        raise click.UsageError("--dtype needs --input-shape: token ids are whole numbers.")
     if input_shape is not None:
         if vocabulary is not None:
             raise click.UsageError("--vocabulary needs --token-shape. Remove it, or give --token-shape.")
-        return RandomNumbers(shape=input_shape)
+        return RandomNumbers(shape=input_shape, dtype=getattr(torch, dtype or "float32"))
     if token_shape is None or vocabulary is None:
         raise click.UsageError("--token-shape needs --vocabulary, the number of token ids.")
     return RandomTokens(shape=token_shape, vocabulary=vocabulary)

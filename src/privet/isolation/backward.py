@@ -15,7 +15,7 @@ from torch import Tensor
 
 from privet.isolation.follow import Follower
 from privet.isolation.lines import user_line
-from privet.isolation.place import Cause, Fault, Place, Verdict
+from privet.isolation.place import Cause, Fault, Place, Rows, Verdict
 from privet.isolation.tracer import Trace, Tracer
 from privet.isolation.watch import Watch, mixes
 
@@ -75,7 +75,7 @@ class _Judge:
             if found.fault is Fault.MIXES:
                 raise mixes(found)
             self._watch.note_tried(f"the backward pass of {name}: {found}")
-        elif isinstance(found, Place) and isinstance(expected, Place) and found != expected:
+        elif isinstance(found, Place | Rows) and isinstance(expected, Place | Rows) and found != expected:
             raise mixes(Cause(Fault.MIXES, name, "its gradients lie elsewhere than the examples", user_line()))
 
 

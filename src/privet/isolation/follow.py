@@ -19,7 +19,7 @@ from privet.isolation.acts import Acting
 from privet.isolation.again import Hooks
 from privet.isolation.asking import READING
 from privet.isolation.lines import is_asked_by_torch
-from privet.isolation.place import Cause, Fault, Place, Verdict
+from privet.isolation.place import Cause, Fault, Place, Rows, Verdict
 from privet.isolation.programs import CONSTANT, Known, Log, Mark, Programs, Proof
 from privet.isolation.reads import Read, checks_only
 from privet.isolation.signs import (
@@ -40,6 +40,7 @@ from privet.isolation.signs import (
     kind_of,
     num_numbers_in,
     sign_of,
+    user_node,
     without_versions,
     writes_since,
 )
@@ -368,7 +369,7 @@ class Follower(Acting):
         # the usual case: a known program from beginning to end, and nothing after its losses
         if candidate is not None and self.expected.place == len(candidate.entries):
             is_same = getattr(losses, self._attribute, 0) - self._number == candidate.losses
-            is_same = is_same and candidate.node is type(losses.grad_fn) and not self._errors
+            is_same = is_same and candidate.node is user_node(losses) and not self._errors
             is_usual = self._suspected is None and torch.initial_seed() == self._seed
             if is_same and (is_usual or self._suspicions.doubt is None):
                 numbers = tuple(self._numbers)
@@ -378,10 +379,9 @@ class Follower(Acting):
             self._log = self._candidate.beginning(self._num_calls, self._num_made, self._num_uses)
         end = len(self._log.entries) if self._losses is None else self._log.made_after[self._losses]
         candidate, kind = self._finished or self._candidate, kind_of(self._log.entries[:end])
-        node: object = losses.grad_fn
-        self._node = type(node)
-        if isinstance(node, BackwardCFunction):
-            self._note_node(node, losses)
+        self._node = user_node(losses)
+        if self._node is not type(None):
+            self._note_node(losses.grad_fn, losses)
         late = self._suspicions.write_after(self._log.entries[end:], end, self._losses, self._log.made_after)
         if late is not None:
             reads = [*self._errors, *(() if self.tracer is None else self.tracer.trace.reads)]
@@ -408,7 +408,8 @@ class Follower(Acting):
         spec, trace = self.tracer.spec(losses), self.tracer.trace
         verdict, trace.losses, trace.memory_of_losses = spec.verdict, spec.serial, spec.memory
         trace.end()
-        if isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole:
+        is_elsewhere = isinstance(verdict, Place) and not verdict.is_single and verdict != self._whole
+        if is_elsewhere or isinstance(verdict, Rows):
             verdict = Cause(Fault.MIXES, "the loss function", "its losses are not one per example, in order")
         if doubt is not None and not isinstance(verdict, Cause):
             verdict = doubt

@@ -10,7 +10,18 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from privet.isolation.call import Call
 from privet.isolation.lines import user_line
-from privet.isolation.place import Cause, Fault, NoRule, Place, Spec, Verdict, from_storage, single, storage_stride
+from privet.isolation.place import (
+    Cause,
+    Fault,
+    NoRule,
+    Place,
+    Rows,
+    Spec,
+    Verdict,
+    from_storage,
+    single,
+    storage_stride,
+)
 
 
 @dataclass(slots=True)
@@ -50,6 +61,10 @@ class Written:
         content.number = self._count
         if isinstance(verdict, Cause):
             content.fault = verdict
+        if isinstance(verdict, Rows):
+            reason = "rows in an order that the examples give are written into memory that other tensors share"
+            content.fault = Cause(Fault.NO_RULE, "an in-place write", reason, user_line())
+            return
         if verdict is None or isinstance(verdict, Cause):
             return  # public numbers may belong to any example
         if verdict.is_single and num_examples > 1:

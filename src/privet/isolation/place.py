@@ -1,8 +1,9 @@
 """The place of a batch's examples in a tensor, and the cause why a tensor has none.
 
-A tensor that descends from examples is in one of three states. Its examples have a *place*: one axis tells them apart,
-alone or folded together with other lengths. Or something *mixed* them. Or an operation *has no rule*, so that only
-experiments can tell. Everything else is public.
+A tensor that descends from examples is in one of four states. Its examples have a *place*: one axis tells them apart,
+alone or folded together with other lengths. Or its *rows travel*: each belongs to one example, in an order that the
+examples give. Or something *mixed* them. Or an operation *has no rule*, so that only experiments can tell. Everything
+else is public.
 """
 
 from __future__ import annotations
@@ -93,7 +94,54 @@ class Cause:
         return f"{self.operation}{where} ({self.reason})"
 
 
-Verdict = Place | Cause | None
+class Role(Enum):
+    """What the numbers of rows that travel say."""
+
+    CONTENT = "each row is a row of one example"
+    SORTED = "the keys of the rows, smallest first"
+    NUMBERS = "where each row came from"
+    COLUMNS = "where each row came from, a column for each axis"
+    RANKS = "where each row went"
+    COUNTS = "how many rows have each key"
+    ENDS = "how many rows have each key or a smaller one"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of the examples along one axis, in an order or a choice that the examples' own numbers give.
+
+    Each row still belongs to one example, so what is computed from a row alone keeps the examples apart. Where a row
+    lies says something about others: nothing may be computed from that. Rows come back to their examples by the numbers
+    that they were taken by.
+
+    Attributes:
+        axis: Along which they lie; -1 for a single row without an axis.
+        order: Tells orders apart: rows of one order lie in step.
+        origin: The place, on an axis of its own, of the rows that they were taken from.
+        role: What the numbers say.
+        key: Which tensor gave the order.
+        is_all: Whether there is a row for each element of the key.
+        column: Of :attr:`Role.COLUMNS`, which column numbers the rows.
+    """
+
+    axis: int
+    order: int
+    origin: Place
+    role: Role
+    key: int = -1
+    is_all: bool = False
+    column: int = -1
+
+    def like(self, other: object) -> bool:
+        """Whether these are such rows of another number of examples."""
+        return (
+            isinstance(other, Rows)
+            and replace(other, order=self.order, key=self.key, origin=replace(other.origin, num=self.origin.num))
+            == self
+        )
+
+
+Verdict = Place | Rows | Cause | None
 """The verdict on a tensor: the place of its examples, or why they have none; None for a public tensor."""
 
 
@@ -101,6 +149,7 @@ class Spec:
     """A tensor as the rules see it: its shape and the verdict on it, without its numbers."""
 
     __slots__ = (
+        "below",
         "dtype",
         "has_own_length",
         "iota",
@@ -112,6 +161,7 @@ class Spec:
         "strides",
         "token",
         "verdict",
+        "was_written",
     )
 
     def __init__(
@@ -130,6 +180,8 @@ class Spec:
         self.strides, self.offset, self.serial = strides, offset, serial
         self.token: object = None
         self.has_own_length = False
+        self.below: int | None = None  # if its numbers are whole, not negative and below this
+        self.was_written = False  # whether its memory was written to after it was made, perhaps through a view
         self.memory: int = -1  # which piece of memory it lies in
         self.storage: int = -1  # how many writes into memory were known when it was last looked at
 

@@ -10,6 +10,7 @@ import torch
 from privet.isolation.call import Call, Rule, broadcast, private
 from privet.isolation.lines import is_within, user_line
 from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Spec, Verdict, met
+from privet.isolation.rules_rows import can_sort, counts_of, sorted_rows
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -78,6 +79,8 @@ def sorting(call: Call) -> Sequence[Verdict]:
     if not place.is_single and place.axis == axis:
         if is_within(_PACKING):
             raise NoRule("torch packs sequences in the order of their lengths, and unpacks them")
+        if can_sort(call):
+            return sorted_rows(call)
         # the numbers in order are statistics of the batch; their places may serve to bring rows back as they were
         values = Cause(Fault.MIXES, call.name, "it ranks examples by what is in them", user_line())
         places = Cause(Fault.NO_RULE, call.name, "the rows of examples travel by what is in them", user_line())
@@ -86,6 +89,12 @@ def sorting(call: Call) -> Sequence[Verdict]:
         return call.everywhere(place)
     is_gone = len(call.shape) < spec.ndim
     return call.everywhere(place.at(place.axis - 1) if is_gone and place.axis > axis else place)
+
+
+def counted(call: Call) -> Sequence[Verdict]:
+    """Counts of numbers: over all examples, unless they serve to say where the rows of one key end."""
+    found = counts_of(call.args[0], call) if len(call.specs) == 1 else None
+    return reduction(call) if found is None else [found]
 
 
 def _leading(num_last: int) -> Rule:
@@ -325,6 +334,6 @@ RULES: dict[str, Rule] = {
     "affine_grid_generator": _leading(2),
     "_cdist_forward": distances,
     "_euclidean_dist": distances,
-    "histc": reduction,
-    "bincount": reduction,
+    "histc": counted,
+    "bincount": counted,
 }

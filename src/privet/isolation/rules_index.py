@@ -9,6 +9,7 @@ import torch
 
 from privet.isolation.call import Call, Rule, private
 from privet.isolation.place import Mixes, NoRule, Place, Shape, Spec, Verdict, met
+from privet.isolation.rules_rows import chosen_numbers, masked_rows
 
 _MASKS = (torch.bool, torch.uint8)
 
@@ -142,7 +143,12 @@ def _where_picked(spec: Spec, indices: list[Spec | None], num_out: int) -> Place
 
 
 def indexed(call: Call) -> Sequence[Verdict]:
-    """``x[i, j, ...]`` with tensors of numbers."""
+    """``x[i, j, ...]`` with tensors of numbers, or ``x[mask]``."""
+    first = call.args[1][0]
+    if isinstance(first, Spec) and first.dtype in _MASKS and all(index is None for index in call.args[1][1:]):
+        rows = masked_rows(call.args[0], first)
+        if rows is not None:
+            return [rows]
     return [_where_picked(call.args[0], _spread(call.args[1]), len(call.shape))]
 
 
@@ -245,6 +251,11 @@ def contained(call: Call) -> Sequence[Verdict]:
     return call.everywhere(met([place for _, place in private(call.specs)]))
 
 
+def chosen(call: Call) -> Sequence[Verdict]:
+    """``nonzero``: where the chosen rows are."""
+    return chosen_numbers(call)
+
+
 def travels(call: Call) -> Sequence[Verdict]:
     """Rows that are chosen by the contents of the examples."""
     raise NoRule("rows are chosen by what is in the examples")
@@ -285,4 +296,5 @@ RULES: dict[str, Rule] = {
         TRAVELLING,
         travels,
     ),
+    "nonzero": chosen,
 }

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from privet.isolation.call import Call, argument_names, specs_in
-from privet.isolation.place import Cause, Fault, Place, Spec, Verdict
+from privet.isolation.place import Cause, Fault, Place, Rows, Spec, Verdict
 from privet.isolation.tracer import Entry, Trace, verdicts_of
 
 _NUMBER = "its numbers depend on how many examples are in the batch"
@@ -199,7 +199,7 @@ class _State:
             if not self._is_in_step(spec, same, verdict, differing):
                 cause = Cause(Fault.MIXES, name, _POSITION, entry.line)
                 self._taint(call, [spec], cause, is_written=bool(entry.mutated))
-            elif spec.verdict is None and verdict is not None:
+            elif spec.verdict is None and isinstance(verdict, Place):
                 self.rows[spec.serial] = verdict
         return None
 
@@ -275,6 +275,9 @@ class _State:
 
     def _is_in_step(self, spec: Spec, same: Spec, verdict: Verdict, differing: Sequence[int]) -> bool:
         """Whether a result has rows for all examples, as many for each at both sizes, and nothing else differs."""
+        if isinstance(verdict, Rows):
+            is_same = isinstance(spec.verdict, Rows) and verdict.like(spec.verdict) and verdict.like(same.verdict)
+            return is_same and all(axis == verdict.axis for axis in differing)
         if not isinstance(verdict, Place):
             return verdict is None and spec.verdict is None and not differing
         if isinstance(spec.verdict, Place) and (verdict != spec.verdict or not _is_like(spec.verdict, same.verdict)):
@@ -288,10 +291,12 @@ def _is_like(place: Place, other: Verdict) -> bool:
 
 
 def _copy(spec: Spec, verdict: Verdict) -> Spec:
-    return Spec(
+    found = Spec(
         spec.shape, dtype=spec.dtype, verdict=verdict, iota=spec.iota, strides=spec.strides, offset=spec.offset,
         serial=spec.serial,
     )  # fmt: skip
+    found.below, found.was_written = spec.below, spec.was_written
+    return found
 
 
 def _counts(entry: Entry, twin: Entry) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -23,10 +23,12 @@ from privet.isolation.call import Call, name_of, specs_in
 from privet.isolation.constants import OnDevice, constant_of, is_range, numbers_of
 from privet.isolation.lines import asked, is_asked_by_privet, user_line
 from privet.isolation.memory import Written
-from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Shape, Spec, Verdict
+from privet.isolation.numbering import count, keep_counting, limit
+from privet.isolation.place import Cause, Fault, Mixes, NoRule, Place, Rows, Shape, Spec, Verdict
 from privet.isolation.reads import Read, may_read
 from privet.isolation.rules_elements import elements
 from privet.isolation.rules_index import TRAVELLING
+from privet.isolation.rules_rows import travelling
 from privet.isolation.table import rule_of
 
 _COMPILER = "torch._dynamo"
@@ -119,6 +121,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._strangers: dict[int, tuple[Tensor, Spec]] = {}  # held, so that no other gets their identity
         self._written = Written()
         self._memories: dict[int, StorageWeakRef] = {}  # held, so that no other memory gets their identity
+        self._touched: set[int] = set()  # memory that was written to
         self.harmless = ""  # why the reads of the call that is being carried out are, if they are
         self._num_specs = 0
 
@@ -187,6 +190,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if verdict is None and found.verdict is not None:
                 verdict = Cause(Fault.MIXES, "the program", EARLIER, user_line())
             found = self._new(tensor, verdict)
+        found.was_written = found.was_written or found.memory in self._touched
         if self._written.is_known(found):
             return found
         verdict = self._written.verdict(found, tensor)
@@ -258,6 +262,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note_read(call, result)
             return
         verdicts = verdicts_of(call)
+        limit(call)
         is_long = _has_own_length(call)
         mutated = self._write(writes, args, kwargs, call, verdicts) if writes else ()
         for out, spec, verdict in zip(outs, call.out_specs, verdicts, strict=True):
@@ -304,6 +309,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 verdict = verdicts[min(place, len(verdicts) - 1)]
                 before = self.spec(tensor)
                 mutated.append(before.serial)
+                self._touched.add(before.memory)
                 if verdict != before.verdict or isinstance(verdict, Cause):
                     self._written.note(tensor, before, verdict, call, self.trace.num_examples)
                     self._forget(tensor)
@@ -353,7 +359,7 @@ def _has_own_length(call: Call) -> bool:
 
 def verdicts_of(call: Call) -> Sequence[Verdict]:
     """Return where the examples lie in each result of an operation."""
-    known: list[Place] = []
+    known: list[Place | Rows] = []
     fault: Cause | None = None
     for spec in call.specs:
         verdict = spec.verdict
@@ -365,17 +371,28 @@ def verdicts_of(call: Call) -> Sequence[Verdict]:
     name = call.name
     if fault is not None:
         return call.everywhere(None if name in _FORGETTING else fault)
+    if any(isinstance(verdict, Rows) for verdict in known):
+        return (
+            call.everywhere(None)
+            if name in _FORGETTING
+            else _asked(call, partial(travelling, rule=rule_of(call.operation)))
+        )
     if name == "arange":
-        _count(call)
+        count(call)
     if not known:
-        _keep_counting(call, name)
+        keep_counting(call, name)
         return call.everywhere(None)
-    is_one = known[0].is_single and all(place == known[0] for place in known)
+    first = known[0]
+    is_one = isinstance(first, Place) and first.is_single and all(place == first for place in known)
     if is_one and name not in TRAVELLING:
-        return call.everywhere(known[0])  # it cannot mix a single example
+        return call.everywhere(first)  # it cannot mix a single example
     rule = rule_of(call.operation)
     if rule is None:
         return call.everywhere(_cause(Fault.NO_RULE, call, "it has no rule"))
+    return _asked(call, rule)
+
+
+def _asked(call: Call, rule: Callable[[Call], Sequence[Verdict]]) -> Sequence[Verdict]:
     try:
         return rule(call)
     except Mixes as error:
@@ -386,31 +403,6 @@ def verdicts_of(call: Call) -> Sequence[Verdict]:
 
 def _cause(fault: Fault, call: Call, reason: str) -> Cause:
     return Cause(fault, call.name, reason, user_line())
-
-
-def _count(call: Call) -> None:
-    """Remember of a fresh vector that it counts its own places."""
-    start = call.arg("start") if call.has("start") else 0
-    step = call.arg("step") if call.has("step") else 1
-    if start == 0 and isinstance(step, int):
-        call.out_specs[0].iota = (0, step)
-
-
-def _keep_counting(call: Call, name: str) -> None:
-    """A vector that counts its places still does after it was reshaped, copied or moved."""
-    specs = call.specs
-    if len(specs) != 1 or specs[0].iota is None or len(call.out_specs) != 1:
-        return
-    (spec,), (out,) = specs, call.out_specs
-    assert spec.iota is not None
-    axis, step = spec.iota
-    if name in ("_to_copy", "clone", "detach", "alias", "lift_fresh"):
-        out.iota = (axis, step)
-    elif name in ("view", "unsqueeze", "_unsafe_view", "reshape", "squeeze", "expand"):
-        long = [number for number, size in enumerate(out.shape) if size == spec.shape[axis]]
-        others = [size for number, size in enumerate(out.shape) if number not in long[:1]]
-        if long and all(size == 1 for size in others):
-            out.iota = (long[0], step)
 
 
 @lru_cache(maxsize=4096)

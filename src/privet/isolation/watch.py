@@ -182,13 +182,6 @@ class Watch:
             return False
         if proof.trace.num_examples == 1:  # a single example cannot be mixed
             return True
-        faults = [verdict for verdict in proof.uses if isinstance(verdict, Cause)]
-        if faults:
-            self.note_tried(str(faults[0]))
-            return False
-        if not all(isinstance(verdict, Place) for verdict in proof.uses):
-            self.note_tried("a parameter makes rows of its own")
-            return False
         self._check_sizes(proof, proof.trace)
         return True
 

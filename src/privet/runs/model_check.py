@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from privet import checks
 from privet.errors import PrivetError, RecipeError
@@ -15,9 +17,10 @@ from privet.gradients.capture.capture import Capture
 from privet.gradients.capture.recorded import mark_batch, sources_of
 from privet.gradients.engines.support import check_model, find_problems
 from privet.gradients.rules.layer_rules import RULES
+from privet.isolation.parts import tensors_of
 from privet.models import MODELS, count_parameters
 from privet.runs.building import choose_device
-from privet.runs.model_cost import Inputs, ModelCost, RandomNumbers, losses_for, measure_cost
+from privet.runs.model_cost import Inputs, ModelCost, RandomNumbers, losses_for, measure_cost, outputs_of
 from privet.runs.recipes.recipe_files import load_recipe
 from privet.runs.user_models import build_referenced
 from privet.training.preflight.preflight import preflight
@@ -25,6 +28,7 @@ from privet.training.preflight.preflight import preflight
 # A prime: other axes of a network rarely have this length, so none of them is mistaken for the batch.
 DEFAULT_BATCH = 13
 _GENERAL_RULE = "general (vmap)"
+_ONE_BY_ONE = "a backward pass for each example"
 _POOLED = "written out"
 
 
@@ -110,7 +114,7 @@ def examine_referenced(
 def examine_model(
     name: str, model: nn.Module, inputs: Inputs, *, num_examples: int = DEFAULT_BATCH, device: str = "auto"
 ) -> Examination:
-    """Examine any model whose input is one tensor: known faults first, then passes over made-up examples.
+    """Examine any model: known faults first, then passes over made-up examples.
 
     The model is moved to the device and left in training mode; its weights stay as they are.
     """
@@ -123,10 +127,14 @@ def examine_model(
     if not problems:
         try:
             check_model(model)
-            batch = inputs.draw(num_examples).to(where)
-            preflight(model, lambda examples: losses_for(model(examples), len(examples)), (batch,))
+            batch = pytree.tree_map(lambda leaf: leaf.to(where), inputs.draw(num_examples))
+            preflight(
+                model, lambda *items: _losses(model, items, batch), batch if type(batch) in (tuple, list) else (batch,)
+            )
             rules = _observed_rules(model, batch)
             cost = measure_cost(model, inputs, num_examples=num_examples, device=where)
+            if not cost.is_by_rules:
+                rules = dict.fromkeys(map(id, model.parameters()), _ONE_BY_ONE)
         except (PrivetError, RuntimeError, IndexError, TypeError) as error:
             failure = (str(error).strip().splitlines() or [type(error).__name__])[0]
     layers = []
@@ -170,13 +178,19 @@ def _with_cost(finding: LayerFinding, own: Mapping[str, nn.Parameter], cost: Mod
     )  # fmt: skip
 
 
-def _observed_rules(model: nn.Module, inputs: torch.Tensor) -> dict[int, str]:
+def _losses(model: nn.Module, items: tuple[Any, ...], like: Any) -> torch.Tensor:
+    given = items if type(like) in (tuple, list) else items[0]
+    return losses_for(outputs_of(model, given), len(tensors_of(given)[0]))
+
+
+def _observed_rules(model: nn.Module, inputs: Any) -> dict[int, str]:
     """Return the rule of each parameter's use in a forward pass."""
     parameters = [value for value in model.parameters() if value.requires_grad]
-    mark_batch([inputs])
-    capture = Capture(sources_of(parameters), len(inputs))
+    tensors = tensors_of(inputs)
+    mark_batch(tensors)
+    capture = Capture(sources_of(parameters), len(tensors[0]))
     with capture:
-        model(inputs)
+        outputs_of(model, inputs)
     found: dict[int, set[str]] = {}
     for use in capture.recording.uses:
         rule = RULES.get(use.function)

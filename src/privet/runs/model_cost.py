@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from privet.errors import UnsupportedModel
+from privet.errors import NoExampleRule, RecipeError, UnsupportedModel
 from privet.gradients.capture.capture import Capture
 from privet.gradients.capture.reaching import reach_of
 from privet.gradients.capture.recorded import Reach, mark_batch, send_back, sources_of, tensors_in
 from privet.gradients.engines.bookkeeping import BookKeeping, RunningBookKeeping
 from privet.gradients.norms.planner import Choice
+from privet.isolation.parts import tensors_of
 from privet.mechanism.clipping import Threshold
 from privet.mechanism.grouping import OneGroup
 from privet.mechanism.layout import Layout
@@ -29,19 +31,21 @@ _ENOUGH_SECONDS = 2.0
 class Inputs(Protocol):
     """A source of made-up inputs of a network."""
 
-    def draw(self, num_examples: int) -> Tensor:
-        """Return made-up examples, the same at every call."""
+    def draw(self, num_examples: int) -> Any:
+        """Return made-up examples, the same at every call: a tensor, or a tuple, list or dictionary of them."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomNumbers:
-    """Normal numbers of one shape per example."""
+    """Normal numbers of one shape per example, of one type."""
 
     shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
 
     def draw(self, num_examples: int) -> Tensor:
-        return torch.randn(num_examples, *self.shape, generator=torch.Generator().manual_seed(0))
+        numbers = torch.randn(num_examples, *self.shape, generator=torch.Generator().manual_seed(0))
+        return numbers.to(self.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,39 @@ class RandomTokens:
     def draw(self, num_examples: int) -> Tensor:
         generator = torch.Generator().manual_seed(0)
         return torch.randint(0, self.vocabulary, (num_examples, *self.shape), generator=generator)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GivenBatch:
+    """The examples of a batch, over and over; every tensor has one row per example.
+
+    Attributes:
+        batch: A tensor, or a tuple, list or dictionary of tensors.
+    """
+
+    batch: Any
+
+    def __post_init__(self) -> None:
+        leaves = pytree.tree_leaves(self.batch)
+        lengths = {len(leaf) if isinstance(leaf, Tensor) and leaf.dim() else 0 for leaf in leaves}
+        if len(lengths) != 1 or 0 in lengths:
+            raise RecipeError(
+                "An example batch is a tensor, or a tuple, list or dictionary of tensors, each with one row per "
+                "example. The one given is not."
+            )
+
+    def draw(self, num_examples: int) -> Any:
+        def rows(leaf: Tensor) -> Tensor:
+            return leaf[torch.arange(num_examples, device=leaf.device) % len(leaf)].detach()
+
+        return pytree.tree_map(rows, self.batch)
+
+
+def outputs_of(model: nn.Module, batch: Any) -> object:
+    """Call a network: with the items of a dictionary by name, with those of a tuple or list one after another."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, tuple | list) else model(batch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +106,7 @@ class ModelCost:
         peak_ratio: Predicted peak memory of the private pass over that of plain training.
         choices: Tried and chosen strategies by parameter name; parameters with small gradients are pooled and absent.
         first_seconds: The first private pass, with the trial pass and the choice of strategies.
+        is_by_rules: Whether rules form all gradients, and not a backward pass for each example.
     """
 
     num_examples: int
@@ -79,6 +117,7 @@ class ModelCost:
     first_seconds: float
     peak_ratio: float
     choices: Mapping[str, Choice]
+    is_by_rules: bool = True
 
     @property
     def predicted_seconds(self) -> float:
@@ -87,14 +126,15 @@ class ModelCost:
 
 
 def losses_for(output: object, num_examples: int) -> Tensor:
-    """Return one made-up loss per example of a network's output: the mean square of its first tensor.
+    """Return one made-up loss per example of a network's output: the mean square of its first tensor with such rows.
 
     Raises:
         UnsupportedModel: the output has no tensor of numbers with one row per example.
     """
-    found = [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
-    if not found or found[0].dim() == 0 or len(found[0]) != num_examples:
-        shape = list(found[0].shape) if found else type(output).__name__
+    given = [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
+    found = [tensor for tensor in given if tensor.dim() and len(tensor) == num_examples]
+    if not found:
+        shape = list(given[0].shape) if given else type(output).__name__
         raise UnsupportedModel(
             f"The network's output ({shape}) does not have one row per example ({num_examples}), so there is no "
             "per-example loss. Let forward() return the examples along the first axis."
@@ -122,6 +162,7 @@ def measure_cost(model: nn.Module, inputs: Inputs, *, num_examples: int, device:
         first_seconds=first_seconds,
         peak_ratio=planner.predicted_peak or 1.0,
         choices={subject.layout.names[position]: choice for position, choice in planner.by_parameter.items()},
+        is_by_rules=subject.running.forms_by_rules,
     )
 
 
@@ -138,7 +179,7 @@ class _Subject:
 
     def __init__(self, model: nn.Module, inputs: Inputs, *, num_examples: int, device: torch.device) -> None:
         self._model, self._num_examples, self._device = model.to(device).train(), num_examples, device
-        self._batch = inputs.draw(num_examples).to(device)
+        self._batch = pytree.tree_map(lambda leaf: leaf.to(device), inputs.draw(num_examples))
         named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
         self._parameters = [value for _, value in named]
         self.layout = Layout.of([(name, tuple(value.shape)) for name, value in named], OneGroup())
@@ -151,8 +192,8 @@ class _Subject:
     def passes(self) -> Sequence[Callable[[], None]]:
         return (self.plain, self.private, self.flow)
 
-    def _losses(self, batch: Tensor) -> Tensor:
-        return losses_for(self._model(batch), self._num_examples)
+    def _losses(self, batch: Any) -> Tensor:
+        return losses_for(outputs_of(self._model, batch), self._num_examples)
 
     def plain(self) -> None:
         """Forward and backward as in plain training."""
@@ -163,7 +204,7 @@ class _Subject:
         batch, leaves = self._batch, list[Tensor]()
         if self.running.wants_input_gradients:
             batch, leaves = with_gradients(batch, self._num_examples)
-        mark_batch([batch])
+        mark_batch(tensors_of(batch))
         total = ClippedSum(flat=self._flat, layout=self.layout, sensitivity=self._rule.sensitivity)
         self.running.begin(self._num_examples, leaves)
         try:
@@ -173,13 +214,16 @@ class _Subject:
 
     def flow(self) -> None:
         """Forward and backward between the layers only."""
-        mark_batch([self._batch])
+        mark_batch(tensors_of(self._batch))
         capture = Capture(sources_of(self._parameters), self._num_examples)
         with capture:
             losses = self._losses(self._batch)
-        if self._reach is None:
-            self._reach = reach_of(losses, capture.recording, self._parameters, self.layout)
-        send_back(losses.sum(), capture.recording, self._reach.roots, keep_graph=False)
+        try:
+            if self._reach is None:
+                self._reach = reach_of(losses, capture.recording, self._parameters, self.layout)
+            send_back(losses.sum(), capture.recording, self._reach.roots, keep_graph=False)
+        except NoExampleRule:  # its gradients need a backward pass for each example, which cannot be taken apart
+            torch.autograd.grad(losses.sum(), self._parameters, allow_unused=True)
         capture.recording.release()
 
     def seconds(self, timed: Callable[[], None]) -> float:

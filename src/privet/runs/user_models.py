@@ -48,6 +48,25 @@ def build_referenced(reference: str) -> nn.Module:
     return model
 
 
+def batch_referenced(reference: str) -> Any:
+    """Import a module or a file, call the function named in it without arguments, and return the batch it gives.
+
+    Raises:
+        RecipeError: there is no such code, or it fails.
+    """
+    place, _, name = reference.rpartition(":")
+    module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
+    make: Callable[[], Any] | None = getattr(module, name, None)
+    if not callable(make):
+        raise RecipeError(f"{place} has no function '{name}'. Name one that returns a batch of examples.")
+    try:
+        return make()
+    except Exception as error:  # an error of the user's code is reported as it is
+        raise RecipeError(
+            f"{reference} failed: {type(error).__name__}: {error}. It must be callable without arguments."
+        ) from error
+
+
 def _from_package(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privet.errors import LoopError
+from privet.errors import LoopError, UnsupportedModel
 from privet.gradients.capture.recorded import mark_batch
-from privet.gradients.engines.engine import NewProgram, RunningEngine
+from privet.gradients.engines.engine import NewProgram, RunningEngine, Spoiled
 from privet.isolation.parts import tensors_of
 from privet.isolation.watch import Family, Watch
 from privet.mechanism.clipping import ClippingRule, ClippingRun
@@ -127,6 +127,7 @@ class LogicalBatch:
         self._how, self._indices, self._rule, self._clipped, self._index = how, indices, rule, clipped, index
         self._steps_taken = steps_taken
         self._stage, self._awaits_losses, self._is_probe = _Stage.FRESH, False, False
+        self._can_repeat = False  # whether the sum may start over, because the loss function is known
         self._is_cut = False  # whether physical batches are cut in two, to be compared
         how.watch.step = index
 
@@ -256,8 +257,20 @@ class LogicalBatch:
             aside = replace(self._clipped, flat=torch.zeros_like(self._clipped.flat), squares=None)
             how.engine.add_clipped(losses, self._rule, aside)
         else:
-            self._note(losses, how.engine.add_clipped(losses, self._rule, self._clipped))
+            self._note(losses, self._added(losses))
         self._awaits_losses = False
+
+    def _added(self, losses: Tensor) -> Tensor:
+        try:
+            return self._how.engine.add_clipped(losses, self._rule, self._clipped)
+        except Spoiled as error:
+            if self._can_repeat:
+                raise
+            raise UnsupportedModel(
+                "A gradient of this physical batch is not finite. The program's gradients need a backward pass for "
+                "each example, in which such an example would spoil the others. Write step.accumulate(losses) instead "
+                "of a loop over step.microbatches(): it takes examples one at a time where that is needed."
+            ) from error
 
     def _note(self, losses: Tensor, norms: Tensor) -> None:
         if self._how.learns:
@@ -274,6 +287,7 @@ class LogicalBatch:
         how = self._how
         self._begin(loss_function, "step.accumulate() must be the only pass over the step's examples.")
         replayed: LossFunction | None = loss_function
+        usual, is_spoiled, self._can_repeat = how.physical_batch_size, False, True
         while True:
             try:
                 for batch in self._physical_batches(replayed, can_repeat=True, may_defer=how.defers):
@@ -284,12 +298,17 @@ class LogicalBatch:
                 replayed, how.defers = None, False  # eager batches that are looked at take such an example out
             except NewProgram:
                 pass  # the engine asks for leaves from now on
+            except Spoiled:
+                how.physical_batch_size = 1  # an example alone spoils no other
+                is_spoiled = True
             except torch.OutOfMemoryError:
                 if how.physical_batch_size == 1:
                     raise
                 how.physical_batch_size = math.ceil(how.physical_batch_size / 2)
             else:
                 self._stage = _Stage.SUMMED
+                if is_spoiled:
+                    how.physical_batch_size = usual
                 return
             self._clipped.clear()
             how.clipping.begin(self._index, self._clipped.flat)

@@ -96,17 +96,17 @@ def test_one_example_that_reaches_one_other_is_refused_whichever_they_are(size: 
             )
 
 
-def there_and_back(out: Tensor) -> Tensor:
-    """Rows travel by what is in them, so no rule can tell where they lie."""
-    order = out.detach()[:, 0].argsort()
-    return out[order][order.argsort()]
+def through_an_operator(out: Tensor) -> Tensor:
+    """No rule can tell what an operator of the user's own does."""
+    found: Tensor = unruled(out)
+    return found
 
 
 NUM_SETS = len(list(trials(4, torch.device("cpu"))))
 
 
 @pytest.mark.parametrize(
-    ("mixture", "num_passes"), [(lambda out: out, 1), (there_and_back, NUM_SETS)], ids=["proven", "tried"]
+    ("mixture", "num_passes"), [(lambda out: out, 1), (through_an_operator, NUM_SETS)], ids=["proven", "tried"]
 )
 def test_the_last_set_of_a_sound_program_shares_its_pass_with_the_comparison_of_sums(
     mixture: Callable[[Tensor], Tensor], num_passes: int, monkeypatch: pytest.MonkeyPatch

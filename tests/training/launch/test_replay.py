@@ -292,6 +292,62 @@ def test_a_recording_that_froze_its_examples_is_caught_and_leaves_no_trace(caplo
     assert "gives other losses than the program" in caplog.text
 
 
+class _Rounding(_Plain):
+    """Rounds sums to bfloat16, as another order of the operations of a bfloat16 program would."""
+
+    def record(self, program, places, present, leaves, engine):  # type: ignore[no-untyped-def]
+        def run() -> Outcome:
+            self.runs += 1
+            sums = zeros_like(places)
+            outcome = Outcome(*program(sums, present, *leaves))
+            torch._foreach_add_(places, [total.bfloat16().to(total.dtype) for total in sums])
+            return outcome
+
+        return run
+
+
+@pytest.mark.parametrize("is_half", [False, True], ids=["float32", "bfloat16"])
+def test_a_recording_is_compared_in_the_precision_of_its_program(
+    is_half: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, recorder = _model(), _Rounding()
+
+    def losses(inputs: Tensor, labels: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_half):
+            logits = model(inputs)
+        return functional.cross_entropy(logits.float(), labels, reduction="none")
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    performance = Performance(physical_batch_size=9, launch=_PlainLaunch(recorder))
+    clean = TensorDataset(*(tensor[8:] for tensor in _data().tensors))
+    session = privatize(model, optimizer, clean, _plan(), performance=performance, seed=3)
+    with caplog.at_level(logging.WARNING, logger="privet"), session:
+        for step in session.steps():
+            step.accumulate(losses)
+            step.update()
+    assert (recorder.runs > 3) == is_half
+    assert ("gives other sums than the program" in caplog.text) == (not is_half)
+
+
+def test_a_tensor_that_is_given_other_memory_is_read_there() -> None:
+    model, scale, launch = _model(), torch.ones(()), _PlainLaunch(_Plain())
+
+    def losses(inputs: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(model(inputs) * scale, labels, reduction="none")
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    performance = Performance(physical_batch_size=40, launch=launch)
+    with privatize(model, optimizer, _data(), _plan(12), performance=performance, seed=3) as session:
+        for step in session.steps():
+            step.accumulate(losses)
+            step.update()
+    (end,) = [end for end in launch.replay._num_seen if end.recording is not None]
+    assert end.is_where_it_was(lambda tensor: False)
+    assert not end.is_where_it_was(lambda tensor: tensor is scale), "examples were written into it"
+    scale.data = torch.full((), 3.0)
+    assert not end.is_where_it_was(lambda tensor: False)
+
+
 def test_an_example_that_spoils_a_sum_that_is_too_large_to_clean_is_left_out_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

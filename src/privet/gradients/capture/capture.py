@@ -29,7 +29,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
-from privet.errors import UnsupportedModel
+from privet.errors import NoExampleRule, UnsupportedModel
 from privet.gradients.capture.composites import DECOMPOSED
 from privet.gradients.capture.in_place import Function, apart_from_views, with_own_history, writes
 from privet.gradients.capture.norm_statistics import with_statistics
@@ -60,9 +60,10 @@ from privet.isolation.signs import version_of
 from privet.isolation.tracer import EARLIER
 
 _NODES: frozenset[Any] = frozenset([Tensor.grad_fn.__get__])  # type: ignore[union-attr]
+_WANTS_GRADIENTS: frozenset[Any] = frozenset([Tensor.requires_grad.__set__])  # type: ignore[attr-defined]
 _EXCHANGES: frozenset[Any] = frozenset([Tensor.data.__set__])  # type: ignore[attr-defined]
 # Calls that are more than an operation with a result: questions, hooks, exchanged memory, gradients.
-_UNUSUAL = ASKING | _NODES | _EXCHANGES | {Tensor.register_hook, torch.autograd.grad}
+_UNUSUAL = ASKING | _NODES | _EXCHANGES | _WANTS_GRADIENTS | {Tensor.register_hook, torch.autograd.grad}
 _NUMBER = (1 << SHIFT) - 1
 
 
@@ -208,6 +209,9 @@ class Capture(TorchFunctionMode):
 
     def _run_unusual(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call that is more than an operation with a result, or that is not followed."""
+        if func in _WANTS_GRADIENTS:
+            # torch refuses to say so again of a result, and examples may be leaves that want gradients already
+            return None if args[1] and args[0].requires_grad else func(*args)
         if func is torch.autograd.grad and (kwargs.get("create_graph") or (len(args) > 4 and args[4])):
             raise UnsupportedModel(
                 "A gradient is part of the loss (torch.autograd.grad with create_graph=True: a gradient penalty, a "
@@ -287,7 +291,11 @@ class Capture(TorchFunctionMode):
         if func is Tensor.__setitem__ or not is_batch(args[0]) or not torch.is_grad_enabled():
             return None
         adds = any(id(tensor) in tracked for tensor in tensors_in((args[1:], kwargs)))
-        return apart_from_views(func, args) if adds else None
+        try:
+            return apart_from_views(func, args) if adds else None
+        except NoExampleRule as error:
+            self.recording.hidden = error
+            return None
 
     def _listen_last(self, output: Tensor) -> None:
         """Hear of an output's gradient after the hook that was just put on it: the layer gets what that returns."""
@@ -326,7 +334,11 @@ class Capture(TorchFunctionMode):
 
         given = tensors_in(args)
         # its loops keep their results for the backward pass, so what a program changes in place must be a copy
-        result = tuple(tensor.clone() if tensor._is_view() else tensor for tensor in composite(note, *args))
+        try:
+            result = tuple(tensor.clone() if tensor._is_view() else tensor for tensor in composite(note, *args))
+        except NoExampleRule as error:
+            self.recording.hidden = error
+            return func(*args)
         tracked = self.recording.tracked
         self.recording.regions.append(
             Region(
@@ -336,7 +348,7 @@ class Capture(TorchFunctionMode):
             )
         )
         if any(id(tensor) in tracked and id(tensor) not in noted for tensor in given):
-            raise UnsupportedModel(
+            self.recording.hidden = NoExampleRule(
                 f"Operation '{func.__name__}' was given a state that is computed from parameters alone. Make one copy "
                 "per example of it, for instance start.expand(-1, batch_size, -1)."
             )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privet.errors import UnsupportedModel
+from privet.errors import NoExampleRule
 
 Function = Callable[..., Any]
 
@@ -45,7 +45,7 @@ def apart_from_views(func: Function, args: tuple[Any, ...]) -> Function | None:
     """Return the out-of-place form of an operation that writes into a view; None if ``func`` does not.
 
     Raises:
-        UnsupportedModel: there is no such operation.
+        NoExampleRule: there is no such operation.
     """
     if not writes(func) or not args or not isinstance(args[0], Tensor) or not args[0]._is_view():
         return None
@@ -53,7 +53,7 @@ def apart_from_views(func: Function, args: tuple[Any, ...]) -> Function | None:
     plain = f"__{name[3:]}" if name.startswith("__i") else name.removesuffix("_")
     found = getattr(Tensor, plain, None)
     if found is None:
-        raise UnsupportedModel(
+        raise NoExampleRule(
             f"Operation '{name}' writes a parameter into a view of another tensor, which cannot be followed. Build the "
             "tensor with torch.cat, torch.stack or torch.where instead."
         )

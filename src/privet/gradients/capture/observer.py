@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from privet.errors import UnsupportedModel
+from privet.errors import NoExampleRule
 from privet.gradients.capture.autograd_graph import nodes_behind
 from privet.gradients.capture.composites import DECOMPOSED, EXPANDING
 from privet.gradients.capture.in_place import Function, with_own_history, writes
@@ -27,7 +27,7 @@ from privet.gradients.capture.recorded import (
     tensors_in,
 )
 from privet.gradients.capture.recurrent_layers import COMPOSITES, ORDERING, PACKING, remember_order
-from privet.gradients.capture.views import undo_of
+from privet.gradients.capture.views import Undo, undo_of
 from privet.isolation.follow import Follower
 from privet.isolation.place import Place, single
 from privet.isolation.programs import Programs
@@ -156,10 +156,11 @@ class Observer:
         """Record the uses that a call makes of parameters, or what it computes from them alone."""
         func, args, tracked = call.function, call.args, self._recording.tracked
         if func is Tensor.__setitem__ and private and torch.is_grad_enabled():
-            raise UnsupportedModel(
+            self._recording.hidden = NoExampleRule(
                 "A parameter is written into a part of another tensor (x[...] = parameter), which cannot be followed. "
                 "Build the tensor with torch.cat, torch.stack or torch.where instead."
             )
+            return
         # an assignment into a tensor returns nothing: what it changed is its output
         written = args[:1] if result is None and writes(func) else result
         for index, output in enumerate(tensors_in(written)):
@@ -167,7 +168,7 @@ class Observer:
                 continue
             if id(output) in tracked:
                 if writes(func) and private and tracked[id(output)].derived:
-                    raise UnsupportedModel(
+                    self._recording.hidden = NoExampleRule(
                         f"Operation '{func.__name__}' writes examples into a tensor that is computed from parameters "
                         "alone, which cannot be followed. Use the ordinary form of the operation."
                     )
@@ -181,7 +182,7 @@ class Observer:
                 self._record_use(call, sources, output)
             else:
                 parameters = frozenset().union(*(source.parameters for source in sources))
-                undo = undo_of(func, sources[0].tensor, output) if len(sources) == 1 else None
+                undo = _undo_of(call, sources[0].tensor, output) if len(sources) == 1 else None
                 tracked[id(output)] = Source(
                     tensor=output, parameters=parameters, derived=True, made_from=sources[0], undo=undo,
                     version=output._version,
@@ -294,3 +295,10 @@ class Observer:
         if place is None and output.dim() and output.shape[0] == size:
             place = Place(0, 1, 1, 0, size)
         follower.declare(output, place)
+
+
+def _undo_of(call: Call, old: Tensor, new: Tensor) -> Undo | None:
+    rest, kwargs = call.args[1:], call.kwargs
+    is_first = bool(call.args) and call.args[0] is old
+    again = (lambda other: call.function(other, *rest, **kwargs)) if is_first else None
+    return undo_of(call.function, again, old, new)

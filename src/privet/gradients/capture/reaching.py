@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from privet.errors import UnsupportedModel
+from privet.errors import NoExampleRule, UnsupportedModel
 from privet.gradients.capture.autograd_graph import Node, nodes_behind
 from privet.gradients.capture.recorded import Reach, Recording, Region, Source, tensors_in
 from privet.mechanism.layout import Layout
@@ -26,12 +26,12 @@ def reach_of(losses: Tensor, recording: Recording, parameters: Sequence[nn.Param
         Every path from the losses to a trainable parameter leads through a recorded use that accounts for it.
 
     Raises:
-        UnsupportedModel: naming the parameters for which that is not so.
+        NoExampleRule: naming the parameters for which that is not so.
     """
     walk = _Walk(recording, parameters)
     walk.run(losses.grad_fn)
     if walk.missed:
-        raise UnsupportedModel(
+        raise NoExampleRule(
             f"Autograd reaches {_named(walk.missed, layout)} in a way that could not be observed (a compiled region, a "
             "scripted module, a custom autograd function, an assignment into a part of a tensor), so per-example "
             "gradients would be lost. Call the model uncompiled and without custom functions on these parameters, or "

@@ -13,7 +13,7 @@ from torch.autograd.graph import GradientEdge
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.hooks import RemovableHandle
 
-from privet.errors import UnsupportedModel
+from privet.errors import NoExampleRule
 from privet.gradients.capture.in_place import Function, writes
 from privet.gradients.capture.views import Undo
 from privet.isolation.follow import Follower
@@ -152,13 +152,13 @@ class Use:
         """Refuse inputs, or an output gradient, that were changed in place since they were noted.
 
         Raises:
-            UnsupportedModel: naming the operation.
+            NoExampleRule: naming the operation.
         """
         is_kept = self.out_grad is None or self.out_grad._version == self.heard_version
         for tensor, version in self.versions:
             is_kept = is_kept and tensor._version == version
         if not is_kept:
-            raise UnsupportedModel(
+            raise NoExampleRule(
                 f"An input of operation '{self.name}' was changed in place after the operation used it, so its "
                 "gradient can no longer be formed. Replace the in-place operation that follows by its ordinary form."
             )
@@ -247,6 +247,7 @@ class Recording:
     is_half: bool = False  # whether parts of the program ran in half precision
     follower: Follower | None = None  # recognises or proves the program, where that is asked for
     last_known: KnownCall | None = None  # the last call that was not examined because it is known
+    hidden: NoExampleRule | None = None  # why no rule can form the gradients of some parameter
     packs: bool = False  # whether sequences were packed: rows per example then differ from batch to batch
 
     def release(self) -> None:
@@ -287,7 +288,7 @@ class Reach:
         """Refuse a backward pass that reached fewer uses than the losses depend on.
 
         Raises:
-            UnsupportedModel: naming the parameters whose gradients may be missing.
+            NoExampleRule: naming the parameters whose gradients may be missing.
         """
         num_heard = 0
         for use in recording.uses:
@@ -295,7 +296,7 @@ class Reach:
         if num_heard == self.num_reached:
             return
         silent = {place for use in recording.uses if not use.is_heard for place in use.positions}
-        raise UnsupportedModel(
+        raise NoExampleRule(
             f"No gradient came back to an operation on {sorted(layout.names[place] for place in silent)}, though the "
             "losses depend on it: what autograd does there changes from batch to batch, or a hook cuts it off. Let the "
             "model do the same operations on every batch, or freeze these parameters."
@@ -329,12 +330,14 @@ def send_back(
             awaited.append(use)
         else:
             use.listen_at_node()
-    if edges:
-        ends = [*(use.edge for use in awaited), *edges]
-        found = torch.autograd.grad(loss, ends, retain_graph=keep_graph, allow_unused=True)
-        with torch.no_grad():
-            for use, gradient in zip(reversed(awaited), reversed(found[: len(awaited)]), strict=True):
-                if gradient is not None:
-                    use.hear(gradient)
-    for use in recording.uses:
-        use.receive = None  # a later backward pass must not count these gradients again
+    try:
+        if edges:
+            ends = [*(use.edge for use in awaited), *edges]
+            found = torch.autograd.grad(loss, ends, retain_graph=keep_graph, allow_unused=True)
+            with torch.no_grad():
+                for use, gradient in zip(reversed(awaited), reversed(found[: len(awaited)]), strict=True):
+                    if gradient is not None:
+                        use.hear(gradient)
+    finally:
+        for use in recording.uses:
+            use.receive = None  # a later backward pass must not count these gradients again

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privet.errors import UnsupportedModel
+from privet.errors import NoExampleRule, UnsupportedModel
 from privet.gradients.capture.recurrent_loops import GruLoop, InputMap, LstmLoop, RnnLoop
 
 Note = Callable[[Callable[..., Any], tuple[Any, ...], Tensor], None]
@@ -283,7 +283,7 @@ def _input_map(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _weights(tensors: Sequence[Tensor], *, bias: bool) -> Weights:
     if len(tensors) not in ((4,) if bias else (2,)):
-        raise UnsupportedModel(
+        raise NoExampleRule(
             "An LSTM with a projection (proj_size > 0) has no exact per-example rule. Use proj_size=0, followed by an "
             "nn.Linear where a narrower output is wanted."
         )

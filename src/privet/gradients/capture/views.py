@@ -92,6 +92,38 @@ _SLICING = (
     Tensor.unsafe_chunk, torch.unsafe_chunk, torch.tensor_split, Tensor.tensor_split,
 )  # fmt: skip
 
+# Every number of their result is one number of the tensor that they are called on.
+_PICKING: frozenset[Callable[..., Any]] = frozenset(
+    [
+        Tensor.__getitem__, torch.index_select, Tensor.index_select, Tensor.permute, torch.permute, Tensor.transpose,
+        torch.transpose, Tensor.swapaxes, torch.swapaxes, Tensor.movedim, torch.movedim, torch.flip, Tensor.flip,
+        torch.roll, Tensor.roll, Tensor.expand, Tensor.expand_as, Tensor.repeat, torch.tile, Tensor.tile,
+        Tensor.T.__get__, Tensor.mT.__get__,  # type: ignore[attr-defined]
+    ]
+)  # fmt: skip
+_MOST_PICKED = 1 << 20  # numbers: larger tensors are left to autograd
+
+
+def _picked(call: Picking, old: Tensor, new: Tensor) -> Undo | None:
+    """Numbers of a small tensor in another order, some of them several times, as a table of relative positions."""
+    if max(old.numel(), new.numel()) > _MOST_PICKED or new.dtype != old.dtype:
+        return None
+
+    def undo(part: PerExample) -> PerExample | None:
+        if not isinstance(part, Explicit):
+            return None
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            origin = call(torch.arange(old.numel(), device=old.device).view(old.shape)).reshape(-1)
+            found = part.gradients.new_zeros(len(part), old.numel())
+            found.index_add_(1, origin, part.gradients.reshape(len(part), -1))
+        return Explicit(gradients=found.view(len(part), *old.shape))
+
+    return undo
+
+
+Picking = Callable[[Tensor], Tensor]
+"""Does with another tensor what an operation did with its first argument."""
+
 _VIEWS: Mapping[Callable[..., Any], Callable[[Tensor, Tensor], Undo | None]] = {
     **dict.fromkeys(_COPYING, _copied),
     **dict.fromkeys(_RESHAPING, _reshaped),
@@ -100,7 +132,13 @@ _VIEWS: Mapping[Callable[..., Any], Callable[[Tensor, Tensor], Undo | None]] = {
 }
 
 
-def undo_of(function: Callable[..., Any], old: Tensor, new: Tensor) -> Undo | None:
-    """Return how gradients of ``new = function(old)`` become those of ``old``, or None if only autograd knows."""
+def undo_of(function: Callable[..., Any], again: Picking | None, old: Tensor, new: Tensor) -> Undo | None:
+    """Return how gradients of ``new = function(old)`` become those of ``old``, or None if only autograd knows.
+
+    ``again`` calls the function on another tensor in the place of ``old``, with the same other arguments, if it can.
+    """
     found = _VIEWS.get(function)
-    return None if found is None else found(old, new)
+    undo = None if found is None else found(old, new)
+    if undo is not None or again is None or function not in _PICKING:
+        return undo
+    return _picked(again, old, new)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from privet.errors import LoopError, UnsupportedModel
+from privet.errors import LoopError, NoExampleRule
 from privet.gradients.capture.capture import Capture
 from privet.gradients.capture.in_place import Function
 from privet.gradients.capture.reaching import check_module_hooks, reach_of
@@ -30,12 +30,13 @@ from privet.gradients.engines.engine import (
     check_may_begin,
 )
 from privet.gradients.engines.holding import check_norms
+from privet.gradients.engines.one_by_one import check_functions, take_one_by_one
 from privet.gradients.engines.prepared import Collector, Prepared
 from privet.gradients.engines.trial import Trial, check_sums, new_trial, run_trial, single_example_axes, tolerance_of
 from privet.gradients.norms.budgets import Balanced, Budget
 from privet.gradients.norms.kernel_warmup import KernelWarmup, launches_of
 from privet.gradients.norms.planner import TRACEABLE, Planner
-from privet.gradients.rules.example_axis import ExampleAxis, FoldedAxis, axis_of, candidates
+from privet.gradients.rules.example_axis import FRONT, ExampleAxis, FoldedAxis, axis_of, candidates
 from privet.gradients.rules.layer_rules import RULES, by_vmap
 from privet.gradients.rules.rule_tools import Rule
 from privet.isolation.backward import followed
@@ -93,6 +94,7 @@ class RunningBookKeeping:
     _inputs: Sequence[Tensor] = ()
     _axes: dict[Signature, tuple[ExampleAxis, ...]] = field(default_factory=dict)
     _reaches: dict[Signature, Reach] = field(default_factory=dict)
+    _without_rules: set[Signature] = field(default_factory=set)  # programs that need a backward pass for each example
     _programs: set[tuple[Function, ...]] = field(default_factory=set)
     _tried_without_leaves: Counter[Signature] = field(default_factory=Counter)
     _has_leaves: bool = False
@@ -105,6 +107,11 @@ class RunningBookKeeping:
 
     def __post_init__(self) -> None:
         self._sources, self._places = sources_of(self.parameters), SumPlaces(layout=self.layout)
+
+    @property
+    def forms_by_rules(self) -> bool:
+        """Whether rules formed the gradients of all programs so far, and not a backward pass for each example."""
+        return not self._without_rules
 
     @property
     def wants_input_gradients(self) -> bool:
@@ -197,12 +204,15 @@ class RunningBookKeeping:
             into, recording.batch_size, self.planner, present=present, known=prepared.measured, places=self._places,
             defers=self._may_defer and losses.device.type in _ASYNCHRONOUS,
         )  # fmt: skip
-        self._collect(losses, recording, prepared, clipper)
+        if prepared.is_by_rules:
+            self._collect(losses, recording, prepared, clipper)
+        else:
+            take_one_by_one(losses, self.parameters, clipper, asks=present is None)
         with torch.no_grad():
             norms = clipper.finish(rule)
         if clipper.is_finite is not None:
             self._unread.append(clipper.is_finite)
-        return Present(norms, clipper.needs_check, is_known=True)
+        return Present(norms, clipper.needs_check or not prepared.is_by_rules, is_known=True)
 
     def _add_examined(
         self, losses: Tensor, recording: Recording, proof: Proof, rule: ClippingRule, into: ClippedSum,
@@ -213,18 +223,27 @@ class RunningBookKeeping:
         size, remembered = recording.batch_size, None
         outputs = tuple((use.name, candidates(use.output_shape, size)) for use in recording.uses)
         signature = (tuple(recording.program), outputs)
-        reach = self._reach(losses, recording, signature)
-        trial = None
         if self._warmup is None and losses.is_cuda:  # threads build while the proof runs
             self._warmup = KernelWarmup(launches_of(recording, self.rules, self.planner), losses.device)
-        if self.watch.judge(proof):
-            axes = self._proven_axes(proof, recording)
+        trial, is_by_rules = None, signature not in self._without_rules
+        fault: NoExampleRule | None = None
+        axes: Sequence[ExampleAxis]
+        check_module_hooks(self.model)
+        is_proven = self.watch.judge(proof)
+        if is_proven:
+            try:
+                reach = self._reach(losses, recording, signature)
+                axes = self._proven_axes(proof, recording)
+            except NoExampleRule as error:
+                fault = error
+                reach, is_by_rules = Reach(roots=(False,) * len(recording.uses), num_reached=0), False
+                axes = (FRONT,) * len(recording.uses)  # they are not asked for
             if proof.trace is not None:
-                options = [[axis] for axis in axes]
-                trial = new_trial(losses, recording, reach.roots, self._inputs, options, self.layout)
+                trial = new_trial(losses, recording, reach.roots, self._inputs, [[axis] for axis in axes], self.layout)
         elif present is not None:
             raise NotTried("A program that is not proven must pass a trial before it can be replayed.")
         else:
+            reach = self._reach(losses, recording, signature)
             axes, trial, remembered = self._tried_axes(losses, recording, signature, reach)
         if trial is not None and size > 1 and self.planner.plain_bytes is None:
             self.planner.plain_bytes = recording.held_bytes() / size
@@ -237,14 +256,26 @@ class RunningBookKeeping:
             num_uses=Counter(spot for use in recording.uses for source in use.sources for spot in source.parameters),
             shapes=[use.output_shape for use in recording.uses],
             planner=self.planner,
+            is_by_rules=is_by_rules,
         )
         is_kept = trial is None and proof.known is not None and recording.follower.tracer is None
         following = replace(prepared) if is_kept else None  # what is foreseen holds from the next run on
-        if following is not None:
+        if following is not None and is_by_rules:
             following.bind(recording, self.layout)
         clipper = Clipper(into, size, self.planner, present=present)
         with followed(recording.follower, self.watch):
-            self._collect(losses, recording, prepared, clipper, keep_graph=trial is not None)
+            if prepared.is_by_rules:
+                try:
+                    self._collect(losses, recording, prepared, clipper, keep_graph=is_proven or trial is not None)
+                except NoExampleRule as error:
+                    if not is_proven:
+                        raise
+                    fault = error
+                    prepared.is_by_rules, clipper = False, Clipper(into, size, self.planner, present=present)
+            if not prepared.is_by_rules:
+                check_functions(recording.follower, self.parameters, fault)
+                self._without_rules.add(signature)
+                take_one_by_one(losses, self.parameters, clipper, asks=present is None)
         with torch.no_grad():
             norms = clipper.finish(rule)
             if trial is not None:
@@ -253,8 +284,10 @@ class RunningBookKeeping:
                 self._remember(trial, recording, remembered)
             elif following is not None and proof.known is not None:
                 following.measured, following.revision = clipper.measured, self.planner.revision
+                following.is_by_rules = prepared.is_by_rules
                 proof.known.prepared = following
-            return Present(norms, clipper.needs_check, is_known=proof.known is not None)
+            needs_check = clipper.needs_check or not prepared.is_by_rules
+            return Present(norms, needs_check, is_known=proof.known is not None)
 
     def _collect(
         self, losses: Tensor, recording: Recording, prepared: Prepared, clipper: Clipper, *, keep_graph: bool = False
@@ -269,21 +302,22 @@ class RunningBookKeeping:
             collector.finish()
 
     def _proven_axes(self, proof: Proof, recording: Recording) -> Sequence[ExampleAxis]:
+        if recording.hidden is not None:
+            raise recording.hidden
         if recording.batch_size == 1:
             return single_example_axes(recording)
         for use, place in zip(recording.uses, proof.uses, strict=True):
-            if isinstance(place, Place) and place.num != recording.batch_size:
-                raise UnsupportedModel(
-                    f"Operation '{use.name}' meets {place.num} of the {recording.batch_size} examples of a physical "
-                    "batch: the program calls the model for some of them at a time, as a Python loop over examples "
-                    "does. Call it on the whole batch, or train with physical_batch_size=1."
-                )
+            if not isinstance(place, Place) or place.num != recording.batch_size:
+                # a parameter that makes rows of its own, or a Python loop over some of the examples at a time
+                raise NoExampleRule(f"It is not known where the examples lie in the result of '{use.name}'.")
         return tuple(axis_of(place) for place in proof.uses if isinstance(place, Place))
 
     def _tried_axes(
         self, losses: Tensor, recording: Recording, signature: Signature, reach: Reach
     ) -> tuple[Sequence[ExampleAxis], Trial | None, Signature | None]:
         """Find by experiment how the examples lie, in a program for which the isolation rules cannot say it."""
+        if recording.hidden is not None:
+            raise recording.hidden
         if signature in self._axes:
             return self._axes[signature], None, None
         if self._can_repeat and not self._has_leaves and signature[0] not in self._programs:
@@ -296,7 +330,6 @@ class RunningBookKeeping:
         """Return the reach of a program; if it is new, check first that every parameter is accounted for."""
         reach = self._reaches.get(signature)
         if reach is None:
-            check_module_hooks(self.model)
             reach = reach_of(losses, recording, self.parameters, self.layout)
             if len(self._reaches) < _MOST_PROGRAMS:
                 self._reaches[signature] = reach

@@ -90,6 +90,10 @@ class NewProgram(RuntimeError):
     """The batch ran a new program and its examples were no leaves. Nothing was added; run the batch again."""
 
 
+class Spoiled(RuntimeError):
+    """A gradient is not finite, and it cannot be told whose. Nothing was added; run the examples one at a time."""
+
+
 class NotTried(LoopError):
     """A program that has not passed its trial yet was to be replayed."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from privet.errors import NoExampleRule, PrivetError
 from privet.gradients.capture.recorded import Reach, Recording, Source, Use
 from privet.gradients.engines.alike import Alike, alike_in
 from privet.gradients.engines.engine import Clipper, Measurement
@@ -18,7 +19,7 @@ from privet.gradients.norms.planner import Planner
 from privet.gradients.rules.bound_rules import Bound, bound
 from privet.gradients.rules.example_axis import ExampleAxis
 from privet.gradients.rules.layer_rules import ROW_WISE
-from privet.gradients.rules.rule_tools import Rule, resolved
+from privet.gradients.rules.rule_tools import Operand, Rule, resolved
 from privet.mechanism.layout import Layout
 
 
@@ -33,6 +34,7 @@ class Prepared:
         num_uses: How often each parameter is used: one that is used once can be handed on at once.
         shapes: The shape of each use's output.
         planner: Which planner was asked, and which revision of its choices holds.
+        is_by_rules: Whether rules form the gradients, and not a backward pass for each example.
         measured: How the norms of each parameter's gradients are measured.
         alike: For each use the uses that are handled together with it, if there are any.
         bound: For each use its rule bound to it, if it is handled alone and can be.
@@ -44,6 +46,7 @@ class Prepared:
     num_uses: Mapping[int, int]
     shapes: Sequence[torch.Size]
     planner: Planner
+    is_by_rules: bool = True
     revision: int = -1
     measured: Mapping[int, Measurement] = field(default_factory=dict)
     alike: Sequence[Alike | None] = ()
@@ -114,8 +117,7 @@ class Collector:
 
     def _take_by_rule(self, use: Use) -> None:
         rule, axis = self.prepared.rules[use.number], self.prepared.axes[use.number]
-        for operand in rule(use, axis, self.batch_size):
-            source, part = operand if operand[0].undo is None else resolved(*operand)
+        for source, part in _formed(rule, use, axis, self.batch_size):
             if source.derived:
                 self._derived.append((source, part))
             else:
@@ -156,6 +158,20 @@ class Collector:
                 self._waiting.setdefault(position, []).append(pulled)
         for position, parts in self._waiting.items():
             self.clipper.take(position, parts[0] if len(parts) == 1 else joined(parts))
+
+
+def _formed(rule: Rule, use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
+    """Return the gradients that a rule forms, carried back as far as that needs no autograd."""
+    try:
+        found = rule(use, axis, batch_size)
+        return [operand if operand[0].undo is None else resolved(*operand) for operand in found]
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, IndexError) as error:
+        if isinstance(error, PrivetError):
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise NoExampleRule(f"The rule of '{use.name}' does not fit how it was called ({reason}).") from error
 
 
 def _number(use: Use) -> int:

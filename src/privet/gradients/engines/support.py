@@ -234,6 +234,15 @@ def _num_groups(module: _BatchNorm, max_groups: int) -> int:
     return max((divisor for divisor in range(1, most + 1) if channels % divisor == 0), default=1)
 
 
+def took_no_part(names: Sequence[str]) -> UnsupportedModel:
+    """Return the error that names parameters without a part in the loss, with the line that freezes them."""
+    line = f"for name in {list(names)}: model.get_parameter(name).requires_grad_(False)"
+    return UnsupportedModel(
+        f"Parameters {list(names)} took no part in the loss, so training would only add noise to them. Freeze them "
+        f"before the optimizer is made, or remove them: {line}"
+    )
+
+
 def parameters_behind(
     node: Any, parameters: Sequence[nn.Parameter], *, stop: AbstractSet[Any] = frozenset()
 ) -> set[int]:

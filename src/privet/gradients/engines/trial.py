@@ -21,6 +21,7 @@ from torch.autograd.graph import GradientEdge
 from privet.errors import UnsupportedModel
 from privet.gradients.capture.observer import HALF
 from privet.gradients.capture.recorded import Recording, Use
+from privet.gradients.engines.support import took_no_part
 from privet.gradients.rules.example_axis import ExampleAxis, FoldedAxis, WholeAxis, candidates, fits, is_finite
 from privet.mechanism.geometry import Frame
 from privet.mechanism.layout import Layout
@@ -318,10 +319,7 @@ def _autograd_sum(trial: Trial, weights: Tensor, parameters: Sequence[nn.Paramet
         gradients = trial.send_back(loss, parameters, absent)
     idle = sorted(name for name, gradient in zip(layout.names, gradients, strict=True) if gradient is None)
     if idle and len(losses) > 1:  # a single example may leave parts of a model idle, such as experts
-        raise UnsupportedModel(
-            f"Parameters {idle} took no part in the loss, so training would only add noise to them. Freeze them with "
-            "requires_grad_(False), or remove them."
-        )
+        raise took_no_part(idle)
     pairs = zip(gradients, parameters, strict=True)
     found = [torch.zeros_like(parameter) if gradient is None else gradient for gradient, parameter in pairs]
     return torch.cat([gradient.reshape(-1).to(weights.dtype) for gradient in found])

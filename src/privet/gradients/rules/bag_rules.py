@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privet.errors import UnsupportedModel
+from privet.errors import NoExampleRule, UnsupportedModel
 from privet.gradients.capture.recorded import Use
 from privet.gradients.forms.per_example import Lookup
 from privet.gradients.rules.example_axis import ExampleAxis
@@ -44,12 +44,12 @@ def _refuse_unsupported(use: Use, given: Mapping[str, Any]) -> None:
             "one example changes another's gradient. Set max_norm=None and scale_grad_by_freq=False."
         )
     if given.get("mode", "mean") == "max":
-        raise UnsupportedModel(
+        raise NoExampleRule(
             "An embedding bag with mode='max' has no exact per-example rule. Use mode='sum' or mode='mean', or "
             "nn.Embedding followed by amax(dim=1)."
         )
     if source_of(use, given.get("per_sample_weights")) is not None:
-        raise UnsupportedModel(
+        raise NoExampleRule(
             "An embedding bag whose per_sample_weights are parameters has no exact per-example rule. Use nn.Embedding, "
             "multiply and sum."
         )

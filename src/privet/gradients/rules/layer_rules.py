@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privet.errors import UnsupportedModel
+from privet.errors import NoExampleRule, UnsupportedModel
 from privet.gradients.capture import recurrent_layers
 from privet.gradients.capture.in_place import Function
 from privet.gradients.capture.recorded import Use, is_batch, tensors_in
@@ -23,7 +23,7 @@ from privet.gradients.engines.support import quiet_vmap
 from privet.gradients.forms.per_example import ConvGeometry, Convolution, Explicit, Lookup, Outer, PerExample
 from privet.gradients.rules import recurrent_rules
 from privet.gradients.rules.bag_rules import embedding_bag
-from privet.gradients.rules.example_axis import FRONT, ExampleAxis, WholeAxis
+from privet.gradients.rules.example_axis import FRONT, ExampleAxis, InnerAxis, WholeAxis
 from privet.gradients.rules.norm_rules import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from privet.gradients.rules.product_rules import product_rules
 from privet.gradients.rules.rule_tools import (
@@ -102,7 +102,7 @@ def geometry_of(use: Use, given: Mapping[str, Any]) -> tuple[ConvGeometry, tuple
     """Return a convolution's geometry, and by how much its input must be padded first."""
     weight = given["weight"]
     if given["input"].dim() != weight.dim():
-        raise UnsupportedModel(
+        raise NoExampleRule(
             f"A convolution ({use.name}) was called on an input without an example axis. Add one with unsqueeze(0)."
         )
     options = [given.get("stride", 1), given.get("padding", 0), given.get("dilation", 1)]
@@ -165,6 +165,8 @@ def broadcast_sum(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]
         return by_vmap(use, axis, batch_size)
     gradients = axis.in_front(out_grad_of(use), batch_size)
     source = use.sources[0]
+    if not isinstance(axis, WholeAxis) and not _is_outside(source.tensor, axis, len(use.output_shape)):
+        return by_vmap(use, axis, batch_size)
     if source.tensor.dim() == len(use.output_shape) and isinstance(axis, WholeAxis):
         # the operand has an example axis of its own, which must be of length one
         shape = list(source.tensor.shape)
@@ -173,6 +175,13 @@ def broadcast_sum(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]
         summed = summed_to(gradients, torch.Size(shape))
         return [(source, Explicit(gradients=summed.reshape(batch_size, *source.tensor.shape)))]
     return [(source, Explicit(gradients=summed_to(gradients, source.tensor.shape)))]
+
+
+def _is_outside(operand: Tensor, axis: ExampleAxis, num_axes: int) -> bool:
+    """Whether examples that are folded with other lengths lie outside of an operand that is broadcast to an output."""
+    place = axis.axis if isinstance(axis, InnerAxis) else 0
+    own = place - (num_axes - operand.dim())
+    return own < 0 or (place == 0 and operand.shape[0] == 1)
 
 
 def repeat(use: Use, axis: ExampleAxis, batch_size: int) -> list[Operand]:
@@ -251,9 +260,9 @@ def _pulled_back(
     return tuple(pull(gradient))
 
 
-def _no_rule(use: Use, reason: str) -> UnsupportedModel:
+def _no_rule(use: Use, reason: str) -> NoExampleRule:
     shapes = [tuple(source.tensor.shape) for source in use.sources]
-    return UnsupportedModel(
+    return NoExampleRule(
         f"Operation '{use.name}' on parameters of shape {shapes} has no per-example rule, and the general rule (vmap) "
         f"failed: {reason}. Freeze those parameters, or give the engine a rule: BookKeeping(rules=...)."
     )

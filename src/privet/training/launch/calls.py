@@ -251,7 +251,7 @@ def carry_out(call: Call, made: dict[Slot, Tensor], given: Mapping[int, Tensor])
         if isinstance(value, Slot):
             return made[value]
         if isinstance(value, Snapshot):
-            return value.value if value.slot is None else made.get(value.slot, value.value)
+            return value.present if value.slot is None else made.get(value.slot, value.value)
         return given.get(id(value), value) if isinstance(value, Tensor) else value
 
     args, kwargs = filled(call.args, real), filled(call.kwargs, real)

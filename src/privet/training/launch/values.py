@@ -69,17 +69,24 @@ class Snapshot:
     Attributes:
         value: A copy.
         slot: Which call made it, if one did.
+        original: The tensor itself.
     """
 
     value: Tensor
     slot: Slot | None
+    original: Tensor
 
     @classmethod
     def of(cls, tensor: Tensor, slot: Slot | None) -> Snapshot:
         """Copy a tensor."""
         if tensor.numel() > _LARGEST_SNAPSHOT:
             raise NotRecordable(f"a tensor of {tensor.numel()} numbers is handed over from {tensor.device}")
-        return cls(tensor.detach().clone(), slot)
+        return cls(tensor.detach().clone(), slot, tensor)
+
+    @property
+    def present(self) -> Tensor:
+        """The tensor that was seen, which goes by its own name; the copy if it has other values by now."""
+        return self.original if self.is_equal_to(self.original) else self.value
 
     def is_equal_to(self, value: object) -> bool:
         """Whether a tensor has the same values now."""

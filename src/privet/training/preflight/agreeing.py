@@ -54,7 +54,7 @@ def gradients_agree(
     pairs = [
         (torch.zeros_like(right) if left is None else left, torch.zeros_like(left) if right is None else right)  # type: ignore[arg-type]
         for left, right in zip(one, other, strict=True)
-        if left is not None or right is not None
+        if (left is not None and left.numel()) or (right is not None and right.numel())
     ]
     by_kind: dict[tuple[torch.device, torch.dtype], list[tuple[Tensor, Tensor]]] = {}
     for left, right in pairs:

@@ -37,6 +37,15 @@ class ModelState:
                 "or replace them."
             )
 
+    def accept_flags(self) -> None:
+        """Take flags as they are now: a first forward pass may set some, as libraries do that put in hooks when needed.
+
+        Later ones must leave them as they are.
+        """
+        for name, value in _notes(self._model).items():
+            if isinstance(value, bool) and isinstance(self._notes.get(name, False), bool):
+                self._notes[name] = value
+
     def describe_changes(self) -> str:
         """Return the names of the changed values; the program as a whole if no visible value changed."""
         return ", ".join(self._changed()) or "The model or its loss function"

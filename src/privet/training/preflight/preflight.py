@@ -8,20 +8,17 @@ the state of the model and on the next batch.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from privet import checks
 from privet.errors import DataError, LossError, PrivetError, UnsupportedModel
-from privet.gradients.engines.support import check_model
+from privet.gradients.engines.support import check_model, took_no_part
 from privet.gradients.engines.trial import trials
 from privet.isolation.parts import leaves_of, tensors_of
 from privet.isolation.place import Cause, Fault
@@ -34,6 +31,7 @@ from privet.training.preflight.equal_draws import EqualDraws
 from privet.training.preflight.limits import Limit, Limits
 from privet.training.preflight.made_up import MadeUpBatches, joined, part_of, spoiled
 from privet.training.preflight.model_state import ModelState
+from privet.training.preflight.repeatable import repeatable
 from privet.training.preflight.suspects import find_suspect
 
 # For losses of probabilities, for usual inputs, and for branches that only extreme inputs trigger.
@@ -76,15 +74,34 @@ def preflight(model: nn.Module, loss_function: LossFunction, batch: Any, *, num_
         UnsupportedModel: the program violates a condition. The message names the module, if it is one module.
         LossError: the loss function does not return one loss per example.
         DataError: the batch is not made of tensors with one row per example.
+
+    Parameters without a part in the losses are named, before a session would charge a round for them.
     """
     check_model(model)
     made_up = MadeUpBatches.of(batch, num_examples=checks.count("num_examples", num_examples, minimum=2))
     program, state = _Program(model=model, loss_function=loss_function), ModelState(model)
     limits = _limits_of(program, made_up, state)
+    _failure_of(lambda: program.losses(made_up.zeros()))
+    state.accept_flags()
     _stop_if_none_was_held(_experiment(program, replace(made_up, limits=limits), state, is_short=False))
     finding = _proven(program, made_up, state)
     if finding is not None:
         _refuse(finding)
+    _refuse_idle(program, replace(made_up, limits=limits), state)
+
+
+def _refuse_idle(program: _Program, made_up: MadeUpBatches, state: ModelState) -> None:
+    """Refuse parameters that had no part in the losses of any made-up batch, before a round is charged for them."""
+    try:
+        idle = set.intersection(*(program.idle(made_up.draw(low, high, seed=1)) for low, high in _RANGES))
+    except Exception as error:
+        if isinstance(error, PrivetError):
+            raise
+        return
+    finally:
+        state.restore()
+    if idle:
+        raise took_no_part(sorted(idle))
 
 
 def _stop_if_none_was_held(failures: Sequence[Exception | None]) -> None:
@@ -112,7 +129,7 @@ def _proven(program: _Program, made_up: MadeUpBatches, state: ModelState) -> Fin
     """Return the finding of the rules on made-up examples; None if the program fails on them."""
     batch = made_up.draw(*_RANGES[0], seed=1)
     try:
-        with _repeatable(tensors_of(batch)[0].device, 0), torch.enable_grad():
+        with repeatable(tensors_of(batch)[0].device, 0), torch.enable_grad():
             return prove(lambda parts: _called(program.loss_function, parts), batch)
     except PrivetError:
         raise
@@ -181,6 +198,7 @@ class Preflight:
                 made_up = made_up.of_at_most(_EXAMPLES_OF_PROVEN)
             if self._limits is None:
                 self._limits = _limits_of(program, made_up, state)
+            state.accept_flags()
             failures = _experiment(program, replace(made_up, limits=self._limits), state, is_short=self._is_proven)
         except LossError:
             return  # the real batch raises the same error with a better message
@@ -295,7 +313,7 @@ class _Program:
 
     def losses(self, batch: Any, *, seed: int = 0) -> Tensor:
         tensors, precision = tensors_of(batch), _HalfPrecision()
-        with _repeatable(tensors[0].device, seed), torch.enable_grad(), without_search(), precision:
+        with repeatable(tensors[0].device, seed), torch.enable_grad(), without_search(), precision:
             parts = batch if isinstance(batch, tuple | list) else (batch,)
             losses: object = self.loss_function(*parts)
         self.is_half = self.is_half or precision.is_met
@@ -305,6 +323,14 @@ class _Program:
                 f"depends on trainable parameters; got {_described(losses)}."
             )
         return losses
+
+    def idle(self, batch: Any) -> set[str]:
+        """Return the names of the trainable parameters that have no part in the losses of a batch."""
+        named = [(name, value) for name, value in self.model.named_parameters() if value.requires_grad]
+        found: Sequence[Tensor | None] = torch.autograd.grad(
+            self.losses(batch).sum(), [value for _, value in named], allow_unused=True
+        )
+        return {name for (name, _), gradient in zip(named, found, strict=True) if gradient is None}
 
     def gradient(self, losses: Tensor, chosen: Tensor) -> Sequence[Tensor | None]:
         """Return the gradient of the chosen examples' losses, one tensor per parameter."""
@@ -316,21 +342,6 @@ class _Program:
 
 def _described(losses: object) -> str:
     return f"shape {list(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-
-
-@contextmanager
-def _repeatable(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed every global generator for the block, and restore their states after it."""
-    outer, global_numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(outer)
-            np.random.set_state(global_numpy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -365,9 +376,14 @@ class _Experiment:
         self.state.check_unchanged()
         mine = torch.arange(self.made_up.num_examples) % 2 == 0
         found = self._losses_beside(first, second, losses.detach(), mine)
-        self._gradients_agree(losses, found, mine)
+        if self._is_sound(found, ~mine):
+            self._gradients_agree(losses, found, mine)
         self._losses_beside(first, second, losses.detach(), ~mine)
         self.state.check_unchanged()
+
+    def _is_sound(self, losses: Tensor, chosen: Tensor) -> bool:
+        """Whether the gradient of some examples is finite: zero times what is not would spoil that of the others."""
+        return all(part is None or bool(part.isfinite().all()) for part in self.program.gradient(losses, chosen))
 
     def _gradients_agree(self, losses: Tensor, found: Tensor, mine: Tensor) -> None:
         one, other = (self.program.gradient(values, mine) for values in (losses, found))
