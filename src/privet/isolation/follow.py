@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
 
+from privet.isolation.acts import Acting
 from privet.isolation.again import Hooks
 from privet.isolation.asking import READING
-from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within
+from privet.isolation.lines import is_asked_by_torch
 from privet.isolation.place import Cause, Fault, Place, Rows, Verdict
 from privet.isolation.programs import CONSTANT, Known, Log, Mark, Programs, Proof
-from privet.isolation.reads import Read, checks_only, may_read
+from privet.isolation.reads import Read, checks_only
 from privet.isolation.signs import (
     GIVEN,
     NOTHING,
@@ -54,10 +54,9 @@ _CONSTANTS = itertools.count(1)
 _hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _num_nodes = torch._C._autograd._get_sequence_nr  # the number of nodes of the graph that this thread has made
 _SOME = object()  # hooks on saved tensors, whichever: every call under them is noted
-_GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
 
 
-class Follower:
+class Follower(Acting):
     """Follows one forward pass.
 
     Guarantee:
@@ -67,11 +66,9 @@ class Follower:
 
     # looked up at every call of every batch, which slots make cheaper
     __slots__ = (
-        "_attribute", "_candidate", "_errors", "_finished", "_has_unseen_nodes", "_hooks", "_is_whole", "_log",
-        "_losses", "_may_trace", "_node", "_num_examples", "_num_made", "_num_nodes", "_num_uses", "_number",
-        "_number_of", "_numbers", "_parameters", "_place_of", "_programs", "_seed", "_seeds", "_sees_all", "_serials",
-        "_slot", "_suspected", "_whole", "expected", "has_hooks", "is_lost", "judge_gradient", "nodes", "places",
-        "tracer",
+        "_attribute", "_candidate", "_finished", "_has_unseen_nodes", "_hooks", "_is_whole", "_log", "_losses",
+        "_may_trace", "_node", "_num_nodes", "_num_uses", "_number", "_number_of", "_numbers", "_parameters",
+        "_place_of", "_programs", "_seeds", "_serials", "_slot", "_whole", "expected", "is_lost",
     )  # fmt: skip
 
     def __init__(
@@ -238,13 +235,6 @@ class Follower:
         return None
 
     @property
-    def _suspicions(self) -> Suspicions:
-        """Acts of the program beside its calls; most programs have none."""
-        if self._suspected is None:
-            self._suspected = Suspicions(self._seed)
-        return self._suspected
-
-    @property
     def place(self) -> int:
         """The number of the call that :meth:`before` saw last."""
         return self._num_calls - 1
@@ -340,30 +330,6 @@ class Follower:
         if self.tracer is not None:
             self.tracer.give(output, verdict)
 
-    def note_node(self) -> None:
-        """Note that the user asks for a node of the graph, on which hooks may be put unseen."""
-        if is_asked_by_privet():  # by another session, whose batch is open at the same time
-            return
-        if not is_asked_by_torch() or is_within(_GRAPH):
-            self._sees_all, self._suspicions.asks_for_nodes = False, True
-
-    def note_length(self, tensor: Tensor) -> None:
-        """Note that the user asks for a length; one that depends on numbers of the examples is a read."""
-        if self.tracer is None or self._num_examples == 1:
-            return
-        if self.tracer.spec(tensor).has_own_length and not is_asked_by_torch():
-            self.tracer.read("a length")
-
-    def note_error(self, function: Function) -> None:
-        """Note a call that failed: code that catches the error learns something about its arguments."""
-        if self.tracer is None:  # which sees errors by itself
-            name = f"an error of {getattr(function, '__name__', str(function))}"
-            self._errors.append(may_read(name, self._num_made))
-
-    def note_hook(self) -> None:
-        """Note that user code will run in the backward pass: the program must be traced every time."""
-        self._sees_all, self.has_hooks = False, True
-
     def _sign(self, tensor: Tensor) -> Sign:
         number = self._number_of_result(tensor)
         if number is not None:
@@ -396,28 +362,6 @@ class Follower:
             self.nodes.setdefault(node, {})[output.output_nr] = self.tracer.verdict(output)
             self._sees_all = False
         return kind
-
-    def leave(self) -> None:
-        """Take the tracer off torch's stack, wherever it lies."""
-        if self.tracer is None:
-            return
-        above: list[TorchDispatchMode] = []
-        while (top := _get_current_dispatch_mode()) is not self.tracer:
-            assert top is not None, "the tracer is on the stack"
-            above.append(top)
-            _pop_mode()
-        self.tracer.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        for mode in reversed(above):
-            _push_mode(mode)
-
-    def release(self) -> None:
-        """Let go of every tensor."""
-        self.nodes.clear()
-        self.places.clear()
-        self._suspected = None
-        self.judge_gradient = None
-        if self.tracer is not None:
-            self.tracer.release()
 
     def prove(self, losses: Tensor) -> Proof:
         """End the forward pass and return the finding; a program without fault will be recognised."""

@@ -1,0 +1,91 @@
+"""Acts of a program that a follower is told of, beside the calls that it compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode, _push_mode
+
+from privet.isolation.lines import is_asked_by_privet, is_asked_by_torch, is_within
+from privet.isolation.place import Verdict
+from privet.isolation.reads import Read, may_read
+from privet.isolation.signs import Function
+from privet.isolation.suspicions import Suspicions
+from privet.isolation.tracer import Tracer
+
+_GRAPH = ("torch", "autograd", "graph.py")  # torch's own way to hand out nodes
+
+
+class Acting:
+    """What is noted of one forward pass, and the tracer that looks at it."""
+
+    __slots__ = (
+        "_errors", "_num_examples", "_num_made", "_seed", "_sees_all", "_suspected", "has_hooks", "judge_gradient",
+        "nodes", "places", "tracer",
+    )  # fmt: skip
+    _errors: list[Read]
+    _num_examples: int
+    _num_made: int
+    _seed: int
+    _sees_all: bool
+    _suspected: Suspicions | None
+    has_hooks: bool
+    judge_gradient: Callable[[Verdict, Verdict, str], None] | None
+    nodes: dict[Any, dict[int, Verdict]]
+    places: dict[tuple[Any, int], Verdict]
+    tracer: Tracer | None
+
+    @property
+    def _suspicions(self) -> Suspicions:
+        """Acts of the program beside its calls; most programs have none."""
+        if self._suspected is None:
+            self._suspected = Suspicions(self._seed)
+        return self._suspected
+
+    def note_node(self) -> None:
+        """Note that the user asks for a node of the graph, on which hooks may be put unseen."""
+        if is_asked_by_privet():  # by another session, whose batch is open at the same time
+            return
+        if not is_asked_by_torch() or is_within(_GRAPH):
+            self._sees_all, self._suspicions.asks_for_nodes = False, True
+
+    def note_length(self, tensor: Tensor) -> None:
+        """Note that the user asks for a length; one that depends on numbers of the examples is a read."""
+        if self.tracer is None or self._num_examples == 1:
+            return
+        if self.tracer.spec(tensor).has_own_length and not is_asked_by_torch():
+            self.tracer.read("a length")
+
+    def note_error(self, function: Function) -> None:
+        """Note a call that failed: code that catches the error learns something about its arguments."""
+        if self.tracer is None:  # which sees errors by itself
+            name = f"an error of {getattr(function, '__name__', str(function))}"
+            self._errors.append(may_read(name, self._num_made))
+
+    def note_hook(self) -> None:
+        """Note that user code will run in the backward pass: the program must be traced every time."""
+        self._sees_all, self.has_hooks = False, True
+
+    def leave(self) -> None:
+        """Take the tracer off torch's stack, wherever it lies."""
+        if self.tracer is None:
+            return
+        above: list[TorchDispatchMode] = []
+        while (top := _get_current_dispatch_mode()) is not self.tracer:
+            assert top is not None, "the tracer is on the stack"
+            above.append(top)
+            _pop_mode()
+        self.tracer.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        for mode in reversed(above):
+            _push_mode(mode)
+
+    def release(self) -> None:
+        """Let go of every tensor."""
+        self.nodes.clear()
+        self.places.clear()
+        self._suspected = None
+        self.judge_gradient = None
+        if self.tracer is not None:
+            self.tracer.release()
