@@ -32,6 +32,13 @@ def compared(program: Program, one: int = 5, other: int = 3) -> Comparison:
 
 
 TABLE = torch.arange(1.0, 11.0)
+
+
+def through_memory(values: Tensor) -> Tensor:
+    """Read a public tensor through another one on its memory, as torch does with the weights of a recurrent layer."""
+    return torch.empty(0).set_(values.untyped_storage(), 0, (len(values),), (1,))  # type: ignore[call-overload, no-any-return]
+
+
 DEPENDING: dict[str, Program] = {
     "divided by the length": lambda x: x.sum(1) / len(x),
     "root of the length": lambda x: x.sum(1) * len(x) ** 0.5,
@@ -52,6 +59,7 @@ DEPENDING: dict[str, Program] = {
     "spaced weights": lambda x: x.sum(1) * torch.linspace(0, 1, len(x)),
     "length through a write": lambda x: x.sum(1) * torch.zeros(1).fill_(len(x)),
     "length by an in-place product": lambda x: x.sum(1).mul_(len(x)),
+    "length of memory": lambda x: x.sum(1) * through_memory(torch.ones(len(x))).sum(),
     "length as a width": lambda x: x.sum(1) / torch.zeros(3, len(x)).add(1).sum(1)[0],
     "length as an eye": lambda x: x.sum(1) / torch.eye(len(x)).sum(),
     "cumulated ones": lambda x: x.sum(1) * torch.ones(len(x)).cumsum(0),
@@ -93,6 +101,7 @@ DEPENDING: dict[str, Program] = {
 }
 INDEPENDENT: dict[str, Program] = {
     "divided by the width": lambda x: x.sum(1) / x.shape[1],
+    "memory of a public tensor": lambda x: (x * through_memory(torch.ones(WIDTH))).sum(1),
     "fresh zeros": lambda x: x.sum(1) + torch.zeros(len(x)),
     "fresh ones, by row": lambda x: x.sum(1) + torch.ones(len(x), 3).sum(1),
     "random numbers": lambda x: x.sum(1) + torch.randn(len(x)),

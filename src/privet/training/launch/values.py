@@ -89,11 +89,12 @@ class Snapshot:
         return self.original if self.is_equal_to(self.original) else self.value
 
     def is_equal_to(self, value: object) -> bool:
-        """Whether a tensor has the same values now."""
+        """Whether a tensor has the same values now. Whoever watches calls sees nothing of the comparison."""
         mine = self.value
-        if not isinstance(value, Tensor) or value.dtype != mine.dtype or value.device != mine.device:
-            return False
-        return value.shape == mine.shape and bool(torch.equal(value.detach(), mine))
+        with torch._C.DisableTorchFunction():
+            if not isinstance(value, Tensor) or value.dtype != mine.dtype or value.device != mine.device:
+                return False
+            return value.shape == mine.shape and bool(torch.equal(value.detach(), mine))
 
 
 class Ambient(NamedTuple):
