@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from privet import checks
@@ -272,13 +272,14 @@ class KeepOrDrop(FixedClipping):
 
 @dataclass(frozen=True, kw_only=True)
 class _Normalising(FixedClipping):
-    """Scales long gradients to about the bound; every further field is a positive number."""
+    """Scales long gradients to about the bound; ``_numbers`` names the further fields, which are positive."""
 
+    _numbers: ClassVar[tuple[str, ...]]
     norm: float | tuple[float, ...] = 1.0
 
     def __post_init__(self) -> None:
         check_bounds(self, "norm")
-        checks.fields(self, checks.positive, *(field.name for field in fields(self) if field.name != "norm"))
+        checks.fields(self, checks.positive, *self._numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,6 +293,7 @@ class Automatic(_Normalising):
         stability: Added to the norm in the denominator; it keeps short gradients shorter than long ones.
     """
 
+    _numbers = ("stability",)
     stability: float = 0.01
 
     def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:
@@ -316,6 +318,7 @@ class PerSampleAdaptive(_Normalising):
         weakness: The length below which a gradient is no longer normalised (r in the paper).
     """
 
+    _numbers = ("weakness",)
     weakness: float = 0.1
 
     def factors(self, norms: Tensor, bounds: tuple[float, ...]) -> Tensor:

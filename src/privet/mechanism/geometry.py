@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,10 +84,12 @@ def positive_units(name: str, values: object) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Listed:
-    """A geometry whose fields are tuples of units."""
+    """A geometry with one field of units, which ``_listed`` names."""
+
+    _listed: ClassVar[str]
 
     def __post_init__(self) -> None:
-        checks.fields(self, positive_units, *(field.name for field in fields(self)))
+        checks.fields(self, positive_units, self._listed)
 
 
 def _check_number(piece: str, units: tuple[float, ...], number: int, found: str) -> None:
@@ -111,6 +113,7 @@ class PerGroup(_Listed):
         group_units: One unit per group, in the order of the groups.
     """
 
+    _listed = "group_units"
     group_units: tuple[float, ...]
 
     def units(self, layout: Layout) -> tuple[Units, ...]:
@@ -170,6 +173,7 @@ class Diagonal(_Listed):
         coordinate_units: One unit per coordinate, in the order of the flat gradient vector.
     """
 
+    _listed = "coordinate_units"
     coordinate_units: tuple[float, ...]
 
     def units(self, layout: Layout) -> tuple[Units, ...]:

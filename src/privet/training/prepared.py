@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
@@ -158,7 +157,7 @@ class PreparedRun:
             self.loader = open_loader(self.dataset, self._collate, self.device, self._performance)
             undo.pop_all()
         self.streams = Streams.new(self.device, seed=self._seed)
-        self.draw = functools.partial(self.plan.sampling.round_batches, len(self.dataset), self.streams.sampling)
+        self.draw = self._draw_round
         if self.loader.reads_ahead:
             draws = DrawsAhead(self.draw, self.ledger)
             self.draw, self.rounds_at_hand = draws.round, 2
@@ -185,6 +184,10 @@ class PreparedRun:
         self.engine.close()
         self.guard.close()
         self.loader.close()
+
+    def _draw_round(self) -> Iterable[Indices]:
+        """Draw the batches of one round; an audit's data set has another length in every round."""
+        return self.plan.sampling.round_batches(len(self.dataset), self.streams.sampling)
 
     def _attach(self) -> None:
         """Make room for the sum and the gradients."""
