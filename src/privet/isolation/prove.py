@@ -83,26 +83,28 @@ def prove(loss_function: LossFunction, batch: Any) -> Finding:
     """
     if _num_examples(batch) == 1:  # a single example cannot be mixed
         batch = with_tensors(batch, _with_first_again)
-    one, other = _two_sizes(batch, _num_examples(batch))
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
+        # parts may take different ways, since one has padding and the other has none: then all rows are followed
+        one, other = _two_sizes(batch, _num_examples(batch), halves=attempt == 0)
         found = _compared(loss_function, one, other)
         if found.sizes.is_possible or isinstance(found.losses, Cause):
             break
     return found
 
 
-def _two_sizes(batch: Any, num_examples: int) -> tuple[Any, Any]:
+def _two_sizes(batch: Any, num_examples: int, *, halves: bool) -> tuple[Any, Any]:
     """Return batches of two sizes that hold all examples; an even number of them is compared with an odd one."""
     if num_examples == 2:
         return batch, with_tensors(batch, _with_first_again)
-    if num_examples < _LARGE:
+    if num_examples < _LARGE or not halves:
         few = 3 if num_examples % 2 == 0 else 2
         return batch, with_tensors(batch, lambda tensor: tensor[:few].clone())
-    half = num_examples // 2  # the parts have one example in common if their number is even
-    first, second = slice(0, half + 1), slice(half + num_examples % 2, num_examples)
+    # every other example, so that parts of a batch that is sorted by length both have padding
+    places = torch.arange(num_examples)
+    first = torch.cat([places[::2], places[1:2]]) if num_examples % 2 == 0 else places[::2]
     return (
-        with_tensors(batch, lambda tensor: tensor[first].clone()),
-        with_tensors(batch, lambda tensor: tensor[second].clone()),
+        with_tensors(batch, lambda tensor: tensor[first.to(tensor.device)]),
+        with_tensors(batch, lambda tensor: tensor[places[1::2].to(tensor.device)]),
     )
 
 

@@ -18,6 +18,7 @@ from torch.utils.data import TensorDataset
 
 from privet import Adjacency, Gaussian, Performance, Plan, Threshold, Unit, privatize
 from privet.sampling import FixedSize
+from privet.training.launch.dry_run import DryRun
 from privet.training.launch.replay import Automatic, Eager, Launch
 from tests.training.launch.test_replay import _Plain, _PlainLaunch
 
@@ -320,6 +321,20 @@ def test_a_loss_function_whose_python_changes_trains_the_same_weights(
     if net.last is not None and other.last is not None:
         torch.testing.assert_close(net.last, other.last, rtol=1e-5, atol=1e-6)
     assert (recorder.runs > 0) == (name not in NEVER_RECORDED), caplog.text
+
+
+@pytest.mark.parametrize(
+    "name", ["the_same", "attribute_replaced", "attribute_made_every_time", "processor_choice", "numpy_choice"]
+)
+def test_small_tensors_of_another_device_are_compared_by_value(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # numbers without an axis play those of a processor beside a device
+    monkeypatch.setattr(DryRun, "_is_on_device", lambda self, value: isinstance(value, Tensor) and value.dim() > 0)
+    recorder = _Plain()
+    found, _, _ = trained(PROGRAMS[name], _PlainLaunch(recorder, warm_up=2, max_recordings=8))
+    wanted, _, _ = trained(PROGRAMS[name], Eager())
+    for key, value in wanted.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-5, atol=1e-6)
+    assert recorder.runs > 0
 
 
 @pytest.mark.gpu

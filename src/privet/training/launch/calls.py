@@ -75,6 +75,18 @@ class Call:
                 return False
         return True
 
+    def is_same_aside(self, other: Call) -> bool:
+        """Whether a call that has nothing to do with the device was made again, perhaps on other numbers in tensors."""
+        is_same = self.function == other.function and self.ambient == other.ambient
+        mine, theirs = ([*call.args, call.kwargs] for call in (self, other))
+        values = [list(leaves_in(given)) for given in (mine, theirs)]
+        return (
+            is_same
+            and len(self.slots) == len(other.slots)
+            and len(values[0]) == len(values[1])
+            and all(isinstance(one, Snapshot) or _is_alike(one, same) for one, same in zip(*values, strict=True))
+        )
+
     def compile(self) -> None:
         """Make the stand-ins of its results, and prepare comparisons; those of earlier calls exist."""
         self.handed_out = filled(self.result, _stand_in)
@@ -244,8 +256,8 @@ class Program:
         return list(found.values())
 
 
-def carry_out(call: Call, made: dict[Slot, Tensor], given: Mapping[int, Tensor]) -> Any:
-    """Make a call with the results of earlier ones, and keep its own."""
+def carry_out(call: Call, made: dict[Slot, Tensor], given: Mapping[int, Tensor], *, may_copy: bool = True) -> Any:
+    """Make a call with the results of earlier ones, and keep its own; constants are copied where that is allowed."""
 
     def real(value: Any) -> Any:
         if isinstance(value, Slot):
@@ -255,7 +267,8 @@ def carry_out(call: Call, made: dict[Slot, Tensor], given: Mapping[int, Tensor])
         return given.get(id(value), value) if isinstance(value, Tensor) else value
 
     args, kwargs = filled(call.args, real), filled(call.kwargs, real)
-    result = call.function(*args, **kwargs) if call.constant is None else call.constant.show(args, kwargs)
+    is_copied = call.constant is not None and may_copy
+    result = call.constant.show(args, kwargs) if is_copied and call.constant else call.function(*args, **kwargs)
     pairs = zip(leaves_in(call.result), leaves_in(result), strict=True)
     made.update((slot, tensor) for slot, tensor in pairs if isinstance(slot, Slot))
     return result

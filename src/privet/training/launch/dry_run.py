@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from privet.isolation.again import hooks_on_saved_tensors
 from privet.isolation.asking import ASKING, writes
 from privet.training.batching import Draws
-from privet.training.launch.calls import Call, End, Program, all_of, carry_out
+from privet.training.launch.calls import Call, End, Program, carry_out
 from privet.training.launch.values import (
     STANDS_FOR,
     Ambient,
@@ -35,6 +35,7 @@ from privet.training.launch.values import (
     Snapshot,
     applied,
     check_plain,
+    copy_of,
     filled,
     leaves_in,
 )
@@ -143,6 +144,9 @@ class DryRun(TorchFunctionMode):
         self._number = next(_RUNS)
         self._at, self._calls, self._num_dry = programs.start, list[Call](), 0
         self._asides: list[Call] = []
+        self._happened: list[Call] = []  # while the run was dry: asides, and calls that were answered by stand-ins
+        self._before_asides: Tensor | None = None  # the state of the processor's generator
+        self._renamed: dict[Slot, Slot] = {}  # of results elsewhere: their slots in the program that is expected
         self._ambient = AmbientReader(programs.device)
         self._made: dict[Slot, Tensor] = {}
         self._is_leaf = {id(leaf) for leaf in programs.leaves}
@@ -165,22 +169,32 @@ class DryRun(TorchFunctionMode):
         except NotRecordable:
             return self._depart(func, args, kwargs)
         for call in self._at.following:
-            if call.is_same(func, args, kwargs, ambient):
+            if call.is_same(func, args, kwargs, ambient) and self._has_asides_of(call):
                 break
         else:
             return self._run_elsewhere(func, args, kwargs, ambient)
+        for mine, theirs in zip(self._asides, call.asides, strict=True):
+            self._renamed.update(zip(mine.slots, theirs.slots, strict=True))
         self._at, self._asides = call, []
         self._calls.append(call)
+        self._happened.append(call)
         if call.is_read:
             return _read(_ends_below(call)[0].program, call)
         handed_out = call.handed_out
         return handed_out[:] if type(handed_out) is list else handed_out
+
+    def _has_asides_of(self, call: Call) -> bool:
+        """Whether the same calls were made elsewhere since the last call, but for the numbers in tensors."""
+        mine, theirs = self._asides, call.asides
+        return len(mine) == len(theirs) and all(map(Call.is_same_aside, mine, theirs))
 
     def _run_elsewhere(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], ambient: Ambient) -> Any:
         """Carry out a call that has nothing to do with the device, such as a draw on the processor or a switch."""
         if any(map(self._is_on_device, leaves_in([*args, kwargs]))):
             return self._depart(func, args, kwargs)
         state = _draws_of(self._device)
+        if self._before_asides is None:
+            self._before_asides = torch.get_rng_state()
         with torch._C.DisableTorchFunction():
             result = func(*args, **kwargs)
         if not any(map(self._is_on_device, leaves_in(result))):
@@ -201,10 +215,15 @@ class DryRun(TorchFunctionMode):
         self.is_dry, self._num_dry = False, len(self._calls)
         self._begin()
         self._draws = _draws_of(self._device)
-        for call in (*all_of(self._calls), *self._asides):
+        if self._before_asides is not None:  # calls elsewhere are made again, with the same draws
+            torch.set_rng_state(self._before_asides)
+        for call in self._happened:
             if not call.is_read:
                 with applied(call.ambient, self._device):
-                    carry_out(call, self._made, {})
+                    carry_out(call, self._made, {}, may_copy=False)
+            for slot in call.slots:
+                if slot in self._renamed:
+                    self._made[self._renamed[slot]] = self._made[slot]
         for slot, tensor in self._made.items():
             setattr(tensor, _SLOT, (self._number, slot))
 
@@ -254,20 +273,24 @@ class DryRun(TorchFunctionMode):
         if is_read and not is_aside and not all(isinstance(leaf, _PLAIN) for leaf in leaves):
             raise NotRecordable(f"{getattr(func, '__name__', func)} returns a {type(result).__name__}")
         call = Call(function=func, ambient=ambient, args=args, kwargs=kwargs, result=filled(result, self._slot_of))
-        call.is_read = is_read and bool(values)
+        call.is_read = is_read and bool(values) and not is_aside
         if has_tensors and not is_of_device and (values or is_aside):
-            copied = filled(result, lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf)
+            copied = filled(result, lambda leaf: copy_of(leaf) if isinstance(leaf, Tensor) else leaf)
             call.constant = Constant(func, copied)
         if is_aside:
             self._asides.append(call)
+            if self.is_dry:
+                self._happened.append(call)
             return
         call.asides, self._asides = tuple(self._asides), []
         self._calls.append(call)
 
     def true(self, value: Any) -> Any:
-        """Return the true result for a stand-in, and anything else as it is."""
-        slot = getattr(value, STANDS_FOR, None) if isinstance(value, Tensor) else None
-        return value if slot is None else self._made[slot]
+        """Return the true result for a stand-in or a result elsewhere, and anything else as it is."""
+        if not isinstance(value, Tensor):
+            return value
+        slot = getattr(value, STANDS_FOR, None) or self._known_slot(value)
+        return value if slot is None else self._made.get(slot, value)
 
     def _kept(self, value: Any) -> Any:
         """Return what is kept of an argument: the slot of a result, a copy of a tensor of another device."""
@@ -293,7 +316,7 @@ class DryRun(TorchFunctionMode):
 
     def _known_slot(self, value: Tensor) -> Slot | None:
         number, slot = getattr(value, _SLOT, (0, None))
-        return slot if number == self._number else None
+        return self._renamed.get(slot, slot) if slot is not None and number == self._number else None
 
     def end_of(self, losses: object) -> End | None:
         """Return the program that this run was, if it was dry to its end."""

@@ -81,7 +81,7 @@ class Snapshot:
         """Copy a tensor."""
         if tensor.numel() > _LARGEST_SNAPSHOT:
             raise NotRecordable(f"a tensor of {tensor.numel()} numbers is handed over from {tensor.device}")
-        return cls(tensor.detach().clone(), slot, tensor)
+        return cls(copy_of(tensor), slot, tensor)
 
     @property
     def present(self) -> Tensor:
@@ -91,7 +91,7 @@ class Snapshot:
     def is_equal_to(self, value: object) -> bool:
         """Whether a tensor has the same values now. Whoever watches calls sees nothing of the comparison."""
         mine = self.value
-        with torch._C.DisableTorchFunction():
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
             if not isinstance(value, Tensor) or value.dtype != mine.dtype or value.device != mine.device:
                 return False
             return value.shape == mine.shape and bool(torch.equal(value.detach(), mine))
@@ -136,6 +136,12 @@ class AmbientReader:
                 raise NotRecordable("hooks on saved tensors are set")
             self._num_parts += 1
         self._hooks, self._part = hooks, self._num_parts if hooks is not None else 0
+
+
+def copy_of(tensor: Tensor) -> Tensor:
+    """Return a copy; whoever watches calls sees nothing of it."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        return tensor.detach().clone()
 
 
 def filled(value: Any, of: Callable[[Any], Any]) -> Any:
