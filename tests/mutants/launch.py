@@ -21,11 +21,11 @@ LAUNCH = (
     ),
     one(
         "recorded-modes-frozen",
-        "a part that gets gradients from some step on is replayed as one without",
+        "a part that autocast rounds from some step on is replayed as one in full precision",
         _CALLS,
         " or self.ambient != ambient:",
         ":",
-        f"{_CHANGING}[branch_without_gradients]",
+        f"{_CHANGING}[autocast_from_some_step_on]",
     ),
     one(
         "kept-results-are-stand-ins",
