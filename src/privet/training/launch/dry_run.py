@@ -49,6 +49,10 @@ _UNUSUAL: frozenset[Any] = frozenset(
         Tensor.backward, torch.autograd.grad, torch.autograd.backward,
     ]
 )  # fmt: skip
+# Their results have as many rows as the numbers say, which neither a stand-in nor a recording can follow.
+_OF_OWN_LENGTH = frozenset(
+    ["nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "repeat_interleave"]
+)
 _STRIDES: frozenset[Any] = frozenset([Tensor.stride, Tensor.is_contiguous])
 _PLAIN = (bool, int, float, complex, str, torch.Size, torch.dtype, torch.device, type(None))
 
@@ -235,7 +239,7 @@ class DryRun(TorchFunctionMode):
         if self.why_not is not None or func in ASKING:
             return func(*args, **kwargs)
         try:
-            if func in _UNUSUAL:
+            if func in _UNUSUAL or _has_own_length(func, args, kwargs):
                 raise NotRecordable(f"{getattr(func, '__name__', func)} is called")
             ambient, kept = self._ambient.read(), (filled(args, self._kept), filled(kwargs, self._kept))
         except NotRecordable as problem:
@@ -347,6 +351,15 @@ class DryRun(TorchFunctionMode):
         for slot in kept:
             assert slot.stand_in is not None, "it was handed out"
             slot.stand_in.data = self._made[slot].detach()
+
+
+def _has_own_length(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the shape of a result depends on the numbers in the arguments."""
+    name = getattr(func, "__name__", "")
+    if name in ("__getitem__", "index_select") or (name == "where" and len(args) + len(kwargs) == 1):
+        tensors = [leaf for leaf in leaves_in(args[1:]) if isinstance(leaf, Tensor)]
+        return name == "where" or any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors)
+    return name in _OF_OWN_LENGTH
 
 
 def _draws_of(device: torch.device) -> Tensor:

@@ -173,8 +173,8 @@ class Replay:
 
     def _add_known(
         self, run: DryRun, end: End, form: _Form, size: int, rule: ClippingRule, into: ClippedSum
-    ) -> Outcome:
-        """Add the batch of a run that was dry to the end of a known program."""
+    ) -> Outcome | None:
+        """Add the batch of a run that was dry to the end of a known program; None if it cannot be repeated."""
         kept = run.kept_by_user
         if kept:
             run.carry_out_all()
@@ -188,7 +188,14 @@ class Replay:
             return recording.replay(size)
         mark_batch(form.memory.leaves)
         self.engine.begin(len(form.memory.present))
-        outcome, is_known = self._sum(end.program.run({}), form, size, rule, into)
+        try:
+            losses = end.program.run({})
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # whatever its calls say, the function itself may do better
+            self._give_up(f"the program cannot be repeated ({(str(error).splitlines() or [''])[0]})")
+            return None
+        outcome, is_known = self._sum(losses, form, size, rule, into)
         self._num_seen[end] = self._num_seen.get(end, 0) + 1
         if is_known and self._num_seen[end] >= self.warm_up:
             self._record(end, form, rule, into)
