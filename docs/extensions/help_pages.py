@@ -29,8 +29,8 @@ def _below(command: click.Command, context: click.Context) -> Iterator[tuple[str
             assert below is not None
             yield word, below
     if command is account:
-        for word, (module, name) in _PARTS.items():
-            yield word, getattr(importlib.import_module(module), name)
+        for word, module in _PARTS.items():
+            yield word, getattr(importlib.import_module(module), word)
 
 
 def command_line_page() -> str:
