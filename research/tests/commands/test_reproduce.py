@@ -61,10 +61,10 @@ def test_a_name_of_which_nothing_can_be_run_is_a_failure_and_says_so(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PRIVET_DATA", raising=False)
-    found = ask("reproduce", "feature-noise-figure-3", "--quick", "--device", "cpu", "-o", tmp_path)
+    found = ask("reproduce", "feature-noise-figure-2b", "--quick", "--device", "cpu", "-o", tmp_path)
     assert found.code == 1
-    assert "NOT TESTED (needs mnist: not run)" in found.out
-    assert "error: nothing of feature-noise-figure-3 could run" in " ".join(found.err.split())
+    assert "NOT RUN (needs mnist: not run)" in found.out
+    assert "error: nothing of feature-noise-figure-2b could run" in " ".join(found.err.split())
 
 
 def test_rows_that_are_not_below_the_named_folder_are_a_failure(ask: Ask, tmp_path: Path) -> None:
@@ -78,11 +78,11 @@ def test_everything_that_can_be_run_here_may_be_nothing(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PRIVET_DATA", raising=False)
-    without_data = {"feature-noise-figure-3": entries()["feature-noise-figure-3"]}
+    without_data = {"feature-noise-figure-2b": entries()["feature-noise-figure-2b"]}
     monkeypatch.setattr("privet_research.reproduction.entry.entries", lambda: without_data)
     found = ask("reproduce", "--all", "--quick", "--device", "cpu", "-o", tmp_path)
     assert found.code == 0
-    assert "NOT TESTED (needs mnist: not run)" in found.out
+    assert "NOT RUN (needs mnist: not run)" in found.out
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_a_figure_is_run_judged_and_drawn_and_then_kept(ask: Ask, tmp_path: Path
 
 def test_several_names_get_one_table_of_verdicts(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PRIVET_DATA", raising=False)
-    words = ("reproduce", "hidden-state-waste", "feature-noise-figure-3", "--quick", "--device", "cpu", "-o", tmp_path)
+    words = ("reproduce", "hidden-state-waste", "feature-noise-figure-2b", "--quick", "--device", "cpu", "-o", tmp_path)
     found = ask(*words)
     assert found.code == 0
     assert "HOLDS (all claims)" in found.out
-    assert "NOT TESTED (needs mnist: not run)" in found.out
+    assert "NOT RUN (needs mnist: not run)" in found.out
     summary = (tmp_path / "quick" / "README.md").read_text()
     assert "[hidden-state-waste](hidden-state-waste/table.md)" in summary

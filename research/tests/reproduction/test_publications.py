@@ -8,7 +8,7 @@ import pytest
 
 from privet_research.reproduction.entry import Entry, entries, find_entry
 from privet_research.reproduction.publications import PUBLICATIONS, by_publication
-from privet_research.studies.noise_arms import MAIN_ARMS, OTHER_ARMS
+from privet_research.studies.noise_arms import PROCEDURE_ARMS
 
 REFERENCES = Path(__file__).parents[3] / "docs" / "references.md"
 
@@ -34,7 +34,7 @@ def test_a_publication_that_is_not_known_goes_by_its_short_name() -> None:
 
 
 def test_claims_about_noise_are_about_arms_that_the_study_runs() -> None:
-    arms = {arm.name for arm in (*MAIN_ARMS, *OTHER_ARMS)}
+    arms = {arm.name for arm in PROCEDURE_ARMS}
     for claim in find_entry("optimized-noise-accuracy").claims:
         assert claim.of["arm"] in arms
         assert claim.minus is not None

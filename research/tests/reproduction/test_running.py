@@ -98,7 +98,7 @@ def test_two_entries_share_the_units_of_one_study(runs: Runs, tmp_path: Path) ->
 def test_missing_data_is_a_reason_and_other_errors_are_errors(runs: Runs, tmp_path: Path) -> None:
     runs.breaks_at, runs.error = 0, DataError
     (made,) = running.reproduce({"one": ENTRY}, choices(tmp_path, num_seeds=1), silent)
-    assert made.verdict == (Verdict.NOT_TESTED, "stop")
+    assert made.verdict == (Verdict.NOT_RUN, "stop")
     assert "Not run: stop" in (tmp_path / "full" / "one" / "table.md").read_text()
     runs.error = ArgumentError
     with pytest.raises(ArgumentError):
@@ -108,7 +108,7 @@ def test_missing_data_is_a_reason_and_other_errors_are_errors(runs: Runs, tmp_pa
 def test_an_entry_without_studies_says_why(tmp_path: Path) -> None:
     entry = Entry(paper="p", title="t", shows="s", unavailable="the data are lost")
     (made,) = running.reproduce({"gone": entry}, choices(tmp_path), silent)
-    assert made.line == "NOT TESTED (the data are lost)"
+    assert made.line == "NOT RUN (the data are lost)"
     assert "the data are lost" in (tmp_path / "full" / "gone" / "table.md").read_text()
 
 
@@ -186,7 +186,7 @@ def test_stored_rows_of_the_other_profile_do_not_count_and_doubled_ones_are_refu
     stored(tmp_path / "results" / "a", quick=True)
     chosen = choices(tmp_path / "out", source=tmp_path / "results")
     (made,) = running.reproduce({"one": ENTRY}, chosen, silent)
-    assert made.line == "NOT TESTED (no rows for it)"
+    assert made.line == "NOT RUN (no rows for it)"
     for name in ("b", "c"):
         stored(tmp_path / "results" / name)
     with pytest.raises(DataError, match="same study"):

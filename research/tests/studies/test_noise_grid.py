@@ -20,7 +20,7 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import FullBatch
 from privet.mechanism.shaped_noise import EllipticalGaussian
 from privet.plan import Plan
-from privet.training.classifier import fit_privately
+from privet.training.fitting import fit_privately
 from privet.training.performance import Performance
 from privet.vocabulary import Adjacency, Unit
 from privet_research.studies import noise_arms, noise_grid_table, noise_runs, noise_sources

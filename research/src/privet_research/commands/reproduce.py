@@ -70,8 +70,9 @@ def reproduce(
     """Repeat the published tables or figures NAME and compare the results.
 
     HOLDS and DIFFERS are verdicts on the claims of the entry, with the
-    tolerance or bound of each; NOT TESTED comes with its reason. After an
-    interruption the same command resumes. Exit code 1: no NAME could run,
+    tolerance or bound of each. A STAND-IN has other data or another network
+    than the publication; UNDECIDED and NOT RUN come with their reasons. After
+    an interruption the same command resumes. Exit code 1: no NAME could run,
     because data or packages are missing.
     """
     from privet_research.reproduction.entry import Profile, entries, find_entry
@@ -145,6 +146,8 @@ def _list() -> None:
         for name, entry in found.items():
             click.echo(f"  {name.ljust(width)}  {availability(entry)}")
             click.echo(paragraphs(f"{entry.title}: {entry.shows}.", indent="      "))
+            if entry.stand_in is not None:
+                click.echo(paragraphs(f"Stand-in: {entry.stand_in}.", indent="      "))
             if entry.unavailable is not None:
                 click.echo(paragraphs(f"Not available: {entry.unavailable}", indent="      "))
     click.echo("\nData are read from the folder of the environment variable PRIVET_DATA.")
@@ -163,13 +166,14 @@ def _show(made: Reproduction) -> None:
 
 def _sum_up(found: Sequence[Reproduction], choices: Choices) -> None:
     from privet.runs.run_files import write_whole
-    from privet_research.reproduction.pages import summary_page
+    from privet_research.reproduction.pages import counts_line, summary_page
 
     folder = choices.folder / choices.profile.value
     if len(found) > 1:
         write_whole(folder / "README.md", summary_page(found))
         show_heading("All verdicts")
         show_table(["name", "verdict"], [[made.name, made.line] for made in found])
+        click.echo(counts_line(found))
     click.echo(str(folder if len(found) > 1 else found[0].folder(choices)))
 
 

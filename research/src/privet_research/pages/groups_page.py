@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from privet.accounting.guarantee import rounded_up
 from privet.errors import DataError, DependencyError
-from privet.reports.plots import BLUE, INK, ORANGE, Plot, draw_svg
+from privet.reports.plots import BLUE, INK, ORANGE, Plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -191,7 +191,7 @@ def _gap_plot(arms: Mapping[str, Sequence[Row]], attributes: Sequence[str]) -> P
         name="gaps",
         title="Gap between the group served best and the group served worst",
         note="Lines are 95 % intervals over the choice of test people.",
-        svg=draw_svg("gaps", draw),
+        draw=draw,
         columns=("attribute", "epsilon", "gap", "low", "high"),
         rows=tuple(
             (float(place), _spent(rows) or None, *spans[name][number])

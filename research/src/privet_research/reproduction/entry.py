@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -45,9 +46,12 @@ class Claim(Table):
         chosen_by: Of several rows of one seed take the one in which this key is largest, as a tuned run is reported.
         chosen_smallest: Take the smallest instead.
         paper: The published figure, in the units of the quantity.
-        tolerance: The statement holds if the quantity is this near to ``paper``.
+        tolerance: The statement holds if the 95 % interval of the quantity is this near to ``paper``.
+        because: Why the tolerance is as large as it is; a wrong result must not fit into it.
         at_least: The statement holds if the 95 % interval of the quantity lies at or above this.
         at_most: The same for at or below.
+        exact: Whether the quantity is computed and not sampled, so that one value decides.
+        stand_in: Which data or network stand for the publication's in this claim; None if they are its own.
         quick: Whether the quick profile can test the claim too. Shortened training cannot repeat a published figure.
     """
 
@@ -60,8 +64,11 @@ class Claim(Table):
     chosen_smallest: bool = False
     paper: Finite | None = None
     tolerance: NotNegative | None = None
+    because: str | None = None
     at_least: Finite | None = None
     at_most: Finite | None = None
+    exact: bool = False
+    stand_in: str | None = None
     quick: bool = False
 
     @model_validator(mode="after")
@@ -71,7 +78,22 @@ class Claim(Table):
             raise ValueError("a claim has exactly one of tolerance, at_least and at_most")
         if self.tolerance is not None and self.paper is None:
             raise ValueError("a claim with a tolerance needs the paper's figure to compare with")
+        if (self.tolerance is not None) != (self.because is not None):
+            raise ValueError("a claim with a tolerance says in because why it is as large, and no other claim does")
         return self
+
+    @property
+    def compared_with(self) -> float:
+        """The number that the quantity is compared with: the paper's figure, or the bound."""
+        numbers = (self.paper if self.tolerance is not None else None, self.at_least, self.at_most)
+        return next(number for number in numbers if number is not None)
+
+    @property
+    def accepted(self) -> tuple[float, float]:
+        """The least and the largest quantity for which the statement is true."""
+        if self.tolerance is not None:
+            return self.compared_with - self.tolerance, self.compared_with + self.tolerance
+        return (self.compared_with, math.inf) if self.at_least is not None else (-math.inf, self.compared_with)
 
     @property
     def rule(self) -> str:
@@ -114,7 +136,9 @@ class Entry(Table):
         where: Facts of the studies' rows that belong to it; all rows if empty.
         data: Data sets under PRIVET_DATA that it reads.
         extras: Optional parts of this package that it needs.
+        stand_in: Which data or network stand for the publication's in all claims; None if they are its own.
         reconstructed: What differs from the publication, or is not known any more, and what stands for it.
+        chosen_on_test: What was chosen by results on test data; None if nothing was.
         unavailable: What cannot be had, and why; the whole of it if there are no studies.
         full_seeds: Runs per arm of the full profile.
         quick_seeds: Runs per arm of the quick profile.
@@ -129,7 +153,9 @@ class Entry(Table):
     where: Filter = Field(default_factory=dict)
     data: list[str] = Field(default_factory=list)
     extras: list[str] = Field(default_factory=list)
+    stand_in: str | None = None
     reconstructed: str | None = None
+    chosen_on_test: str | None = None
     unavailable: str | None = None
     full_seeds: Count = 3
     quick_seeds: Count = 1
@@ -143,6 +169,17 @@ class Entry(Table):
         if not self.studies and (self.unavailable is None or self.claims):
             raise ValueError("an entry without studies says in unavailable why, and has no claims")
         return self
+
+    @property
+    def remarks(self) -> list[str]:
+        """Whatever is not as in the publication, a sentence or more each."""
+        given = {
+            "Stand-in": self.stand_in,
+            "Reconstructed": self.reconstructed,
+            "Chosen on test data": self.chosen_on_test,
+            "Not available": self.unavailable,
+        }
+        return [f"{name}: {text}" for name, text in given.items() if text is not None]
 
     def num_seeds(self, profile: Profile) -> int:
         """Return the runs per arm of a profile."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from privet_research.reproduction.entry import Entry, Profile
-from privet_research.reproduction.verdicts import Finding
+from privet_research.reproduction.verdicts import Finding, Verdict, counted
 from privet_research.studies.catalogue import find_study
 from privet_research.studies.study import Row
 
@@ -23,10 +23,7 @@ def entry_page(made: Reproduction) -> str:
         f"{_sentence(entry.shows)} Made by `privet reproduce {made.name}{quick}`.",
         f"**{made.line}**",
     ]
-    if entry.reconstructed is not None:
-        parts.append(f"Reconstructed: {entry.reconstructed}")
-    if entry.unavailable is not None:
-        parts.append(f"Not available: {entry.unavailable}")
+    parts += entry.remarks
     parts += [f"Not run: {reason}" for reason in made.failures]
     if made.findings:
         parts.append(claims_table(made.findings))
@@ -47,14 +44,19 @@ def _table(study: str, rows: list[Row]) -> str:
 
 
 def claims_table(findings: Sequence[Finding]) -> str:
-    """Return every claim with the paper's figure, ours with its 95 % interval, the rule and the verdict."""
-    head = ["claim", "paper", "ours (95 % interval)", "seeds", "holds if", "verdict"]
+    """Return every claim with the paper's figure, ours with its 95 % interval, the rule and the verdict.
+
+    *Effect* is the distance from the paper's figure or the bound in standard deviations over seeds.
+    """
+    head = ["claim", "paper", "ours (95 % interval)", "seeds", "effect", "holds if", "because", "verdict"]
     lines = [head, ["---"] * len(head)]
     for one in findings:
         paper = "" if one.claim.paper is None else f"{one.claim.paper:g}"
         reason = f" ({one.reason})" if one.reason else ""
         verdict = f"{one.verdict.value}{reason}"
-        lines.append([one.claim.says, paper, one.shown, str(one.num_seeds or ""), one.claim.rule, verdict])
+        effect = "" if one.effect is None else f"{one.effect:+.2g}"
+        rule, because = one.claim.rule, one.claim.because or ""
+        lines.append([one.claim.says, paper, one.shown, str(one.num_seeds or ""), effect, rule, because, verdict])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -77,14 +79,23 @@ def _sentence(text: str) -> str:
 
 
 def summary_page(reproductions: Sequence[Reproduction]) -> str:
-    """Return the verdicts of several entries as one table."""
+    """Return the verdicts of several entries as one table, and the counts of all claims."""
     head = ["name", "publication", "what", "verdict"]
     lines = [head, ["---"] * len(head)]
     for made in reproductions:
         where = f"[{made.name}]({made.name}/table.md)"
         lines.append([where, made.entry.paper, f"{made.entry.title}: {made.entry.shows}", made.line])
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    return f"# Published tables and figures, repeated\n\n{table}\n"
+    return f"# Published tables and figures, repeated\n\n{counts_line(reproductions)}\n\n{table}\n"
+
+
+def counts_line(reproductions: Sequence[Reproduction]) -> str:
+    """Return in one sentence how many claims, and how many entries, got each verdict."""
+    claims = counted([one for made in reproductions for one in made.findings])
+    by_entry = [made.verdict[0] for made in reproductions]
+    entries = {verdict: by_entry.count(verdict) for verdict in Verdict if verdict in by_entry}
+    said = [", ".join(f"{count} {one.value}" for one, count in counts.items()) for counts in (claims, entries)]
+    return f"Claims: {said[0]}. Entries: {said[1]}."
 
 
 def list_page(entries: Mapping[str, Entry]) -> str:
@@ -92,6 +103,5 @@ def list_page(entries: Mapping[str, Entry]) -> str:
     head = ["name", "publication", "what it shows", "not as published"]
     lines = [head, ["---"] * len(head)]
     for name, entry in entries.items():
-        remarks = [text for text in (entry.reconstructed, entry.unavailable) if text is not None]
-        lines.append([f"`{name}`", f"{entry.paper}, {entry.title}", entry.shows, " ".join(remarks)])
+        lines.append([f"`{name}`", f"{entry.paper}, {entry.title}", entry.shows, " ".join(entry.remarks)])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

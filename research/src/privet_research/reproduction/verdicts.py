@@ -19,7 +19,9 @@ class Verdict(Enum):
 
     HOLDS = "HOLDS"
     DIFFERS = "DIFFERS"
-    NOT_TESTED = "NOT TESTED"
+    STAND_IN = "STAND-IN"
+    UNDECIDED = "UNDECIDED"
+    NOT_RUN = "NOT RUN"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +31,10 @@ class Finding:
     Attributes:
         claim: What the publication says.
         verdict: Whether it agrees with the rows.
-        reason: Why it was not tested, or what the verdict rests on.
+        reason: Why it was not decided, or what the verdict rests on.
         value: Our figure, the mean over seeds; None where there is none.
         width: Half its 95 % interval over seeds; None for a single seed.
+        spread: Standard deviation over seeds; None for a single seed.
         num_seeds: Seeds it rests on.
     """
 
@@ -40,7 +43,18 @@ class Finding:
     reason: str
     value: float | None = None
     width: float | None = None
+    spread: float | None = None
     num_seeds: int = 0
+
+    @property
+    def effect(self) -> float | None:
+        """The distance from the paper's figure, or from the bound, in standard deviations over seeds.
+
+        An interval shrinks with the number of seeds; this does not. None without a spread.
+        """
+        if self.value is None or not self.spread:
+            return None
+        return (self.value - self.claim.compared_with) / self.spread
 
     @property
     def shown(self) -> str:
@@ -58,6 +72,7 @@ class Finding:
             "rule": self.claim.rule,
             "value": self.value,
             "half_width": self.width,
+            "effect": self.effect,
             "num_seeds": self.num_seeds,
             "verdict": self.verdict.value,
             "reason": self.reason,
@@ -72,54 +87,54 @@ def matches(row: Row, facts: Filter) -> bool:
     )
 
 
-def judge(claim: Claim, rows: Sequence[Row], profile: Profile) -> Finding:
+def judge(claim: Claim, rows: Sequence[Row], profile: Profile, stand_in: str | None = None) -> Finding:
     """Hold a claim against rows.
 
-    A claim with a tolerance holds if our mean is as near to the paper's figure as that and known as well as that, and
-    differs if not even the interval reaches there. A claim with a bound holds if the whole 95 % interval over seeds
-    keeps it, and differs if none of the interval does. Everything between is not tested: the rows do not tell.
+    A claim holds if the whole 95 % interval over seeds lies within its tolerance or its bound, and differs if the whole
+    interval lies outside. Everything between is undecided. Rows of other data or of another network than the
+    publication's decide nothing about it: the claim is a stand-in, and the reason says what the rows show.
 
-    Edge cases: no rows, rows without the figure (a run that diverged) and, for a bound, a single seed are not tested.
+    Edge cases: no rows, and rows without the figure (a run that diverged), are not run; a single seed has no interval
+    and is undecided, unless the quantity is computed and not sampled.
+
+    Args:
+        claim: What the publication says.
+        rows: What was measured.
+        profile: The size of the runs.
+        stand_in: Which data or network stand for the publication's; None if they are its own.
     """
     if rows and profile is Profile.QUICK and not claim.quick:
-        return Finding(claim=claim, verdict=Verdict.NOT_TESTED, reason="needs the full profile")
+        return Finding(claim=claim, verdict=Verdict.NOT_RUN, reason="needs the full profile")
     values = _by_seed(claim, rows)
     if not values:
-        return Finding(claim=claim, verdict=Verdict.NOT_TESTED, reason="no rows for it")
-    value, width = statistics.fmean(values), half_width(values)
-    verdict, reason = _near(claim, value, width) if claim.tolerance is not None else _bounded(claim, value, width)
-    return Finding(claim=claim, verdict=verdict, reason=reason, value=value, width=width, num_seeds=len(values))
+        return Finding(claim=claim, verdict=Verdict.NOT_RUN, reason="no rows for it")
+    value, width = statistics.fmean(values), 0.0 if claim.exact else half_width(values)
+    verdict, reason = _compared(claim, value, width)
+    replaced = claim.stand_in or stand_in
+    if replaced is not None:
+        verdict, reason = Verdict.STAND_IN, f"{replaced}; by itself it {_BY_ITSELF[verdict]}"
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    return Finding(
+        claim=claim, verdict=verdict, reason=reason,
+        value=value, width=width, spread=spread, num_seeds=len(values),
+    )  # fmt: skip
 
 
-def _near(claim: Claim, value: float, width: float | None) -> tuple[Verdict, str]:
-    assert claim.paper is not None
-    assert claim.tolerance is not None
-    off = abs(value - claim.paper)
-    # differences of decimal fractions are a rounding error off
-    slack = 1e-9 * max(1.0, abs(claim.paper))
-    if off <= claim.tolerance + slack:
-        if width is not None and width > claim.tolerance + slack:
-            return Verdict.NOT_TESTED, "the interval is wider than the tolerance: more seeds would tell"
-        return Verdict.HOLDS, ""
-    if width is not None and off - width <= claim.tolerance:
-        return Verdict.NOT_TESTED, "the interval reaches the tolerance: more seeds would tell"
-    return Verdict.DIFFERS, f"off by {value - claim.paper:+.3g}"
+_BY_ITSELF = {Verdict.HOLDS: "holds", Verdict.DIFFERS: "differs", Verdict.UNDECIDED: "is undecided"}
 
 
-def _bounded(claim: Claim, value: float, width: float | None) -> tuple[Verdict, str]:
+def _compared(claim: Claim, value: float, width: float | None) -> tuple[Verdict, str]:
+    """Compare an interval with the range in which the claim is true."""
     if width is None:
-        return Verdict.NOT_TESTED, "one seed has no interval"
-    gap = value - claim.at_least if claim.at_least is not None else _other(claim) - value
-    if gap - width >= 0:
+        return Verdict.UNDECIDED, "one seed has no interval"
+    least, most = claim.accepted
+    # Differences of decimal fractions are a rounding error off.
+    slack = 1e-9 * max(1.0, abs(claim.compared_with))
+    if least - slack <= value - width and value + width <= most + slack:
         return Verdict.HOLDS, ""
-    if gap + width < 0:
-        return Verdict.DIFFERS, "the whole interval lies on the other side"
-    return Verdict.NOT_TESTED, "the interval has both answers in it: more seeds would tell"
-
-
-def _other(claim: Claim) -> float:
-    assert claim.at_most is not None
-    return claim.at_most
+    if value + width < least - slack or value - width > most + slack:
+        return Verdict.DIFFERS, f"off by {value - claim.compared_with:+.3g}"
+    return Verdict.UNDECIDED, "the interval has both answers in it: more seeds would tell"
 
 
 def _by_seed(claim: Claim, rows: Sequence[Row]) -> list[float]:
@@ -162,17 +177,24 @@ def _chosen(claim: Claim, rows: list[Row]) -> list[Row]:
     return judged[:1] if claim.chosen_smallest else judged[-1:]
 
 
+def counted(findings: Sequence[Finding]) -> dict[Verdict, int]:
+    """Return how many claims got each verdict, in the order of the verdicts; those that none got are left out."""
+    counts = {verdict: sum(one.verdict is verdict for one in findings) for verdict in Verdict}
+    return {verdict: count for verdict, count in counts.items() if count}
+
+
 def summed_up(findings: Sequence[Finding], unavailable: str | None = None) -> tuple[Verdict, str]:
     """Return one verdict for all claims of an entry, and what it rests on.
 
-    One claim that differs makes the whole differ. Claims that were not tested are counted, never taken as confirmed.
+    One claim that differs makes the whole differ. An entry holds if some claims hold and none differs; claims that were
+    stand-ins, undecided or not run are counted beside it, and are never taken as confirmed.
     """
-    by_verdict = {verdict: [one for one in findings if one.verdict is verdict] for verdict in Verdict}
-    held, off, untested = (by_verdict[verdict] for verdict in Verdict)
-    tested = f"{len(held) + len(off)} of {len(findings)} claims tested"
-    if off:
-        return Verdict.DIFFERS, f"{len(off)} of {len(findings)} claims; {tested}"
-    if held:
-        return Verdict.HOLDS, "all claims" if not untested else tested
-    reasons = "; ".join(dict.fromkeys(one.reason for one in untested))
-    return Verdict.NOT_TESTED, unavailable or reasons
+    counts = counted(findings)
+    order = (Verdict.DIFFERS, Verdict.HOLDS, Verdict.UNDECIDED, Verdict.STAND_IN, Verdict.NOT_RUN)
+    verdict = next((one for one in order if one in counts), Verdict.NOT_RUN)
+    if verdict is Verdict.NOT_RUN:
+        return verdict, unavailable or "; ".join(dict.fromkeys(one.reason for one in findings))
+    if counts[verdict] == len(findings):
+        return verdict, "all claims"
+    others = ", ".join(f"{count} {one.value}" for one, count in counts.items() if one is not verdict)
+    return verdict, f"{counts[verdict]} of {len(findings)} claims; {others}"

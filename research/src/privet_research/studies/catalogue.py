@@ -127,6 +127,12 @@ def _regression_table(rows: Sequence[Row]) -> str:
     return regression_table(rows)
 
 
+def _text_as_printed(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
+    from privet_research.studies.text import AS_PRINTED, run_text_study
+
+    return run_text_study([AS_PRINTED.shortened() if quick else AS_PRINTED], seeds=seeds, device=device)
+
+
 def _text_variants(changes: Sequence[str]) -> Callable[[Sequence[int], torch.device, bool], Iterator[Row]]:
     def run(seeds: Sequence[int], device: torch.device, quick: bool) -> Iterator[Row]:
         from privet_research.studies.text import TextSettings, run_text_study
@@ -319,6 +325,13 @@ _STUDIES = (
         num_seeds=3,
         run=_views_run,
         table=_views_table,
+    ),
+    Study(
+        name="text-sst2-mixed",
+        description="MiniLM on SST-2 with mixed clipping as printed: one rate, no average; needs privet[text]",
+        num_seeds=3,
+        run=_text_as_printed,
+        table=_text_table,
     ),
     Study(
         name="text-sst2",

@@ -31,7 +31,7 @@ from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
 from privet.runs.building import on_device
-from privet.training.classifier import fit_privately
+from privet.training.fitting import fit_privately
 from privet.training.performance import Performance
 from privet.training.predictions import Predictions, predict
 from privet.vocabulary import Adjacency, Unit

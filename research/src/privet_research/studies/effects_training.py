@@ -17,7 +17,7 @@ from privet.mechanism.clipping import Threshold
 from privet.mechanism.noise import Gaussian
 from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
-from privet.training.classifier import fit_privately
+from privet.training.fitting import fit_privately
 from privet.training.performance import Performance
 from privet.training.predictions import predict
 from privet.training.schedules import LinearDecay

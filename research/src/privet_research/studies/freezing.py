@@ -31,7 +31,7 @@ from privet.mechanism.sampling import Poisson
 from privet.models.convolutional import lenet5
 from privet.plan import Plan
 from privet.runs.building import on_device
-from privet.training.classifier import fit_privately
+from privet.training.fitting import fit_privately
 from privet.training.performance import Performance
 from privet.training.predictions import predict
 from privet_research.studies.effects_training import ArmTraining, with_best_rate

@@ -26,7 +26,7 @@ from privet.mechanism.mask_rates import GradualCooling
 from privet.mechanism.masking import Mask, NoMask, RandomMask
 from privet.mechanism.sampling import Sampling
 from privet.plan import Plan
-from privet.training.classifier import fit_privately
+from privet.training.fitting import fit_privately
 from privet.training.performance import Performance
 from privet.training.predictions import predict
 from privet.vocabulary import Adjacency

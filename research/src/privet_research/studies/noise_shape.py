@@ -36,7 +36,7 @@ from privet.mechanism.sampling import Poisson
 from privet.mechanism.shaped_noise import EllipticalGaussian
 from privet.plan import Plan
 from privet.runs.building import on_device
-from privet.training.classifier import fit_privately
+from privet.training.fitting import fit_privately
 from privet.training.performance import Performance
 from privet.training.predictions import predict
 from privet.training.private_statistics.private_geometry import geometry_event, public_geometry, release_geometry

@@ -29,7 +29,7 @@ from privet.mechanism.sampling import FullBatch, Poisson, Sampling
 from privet.models import mlp_64_64
 from privet.plan import Plan
 from privet.runs.building import on_device
-from privet.training.classifier import fit_privately
+from privet.training.fitting import fit_privately
 from privet.training.optimizers import DPAdam
 from privet.training.performance import Performance
 from privet.vocabulary import Adjacency, Unit

@@ -37,7 +37,7 @@ from privet.mechanism.noise import Gaussian, Noise
 from privet.mechanism.sampling import Poisson
 from privet.plan import Plan
 from privet.runs.building import on_device
-from privet.training.classifier import fit_privately
+from privet.training.fitting import fit_privately
 from privet.training.performance import Performance
 from privet.training.private_statistics.normalisation import PrivateNormalisation
 from privet.training.schedules import LinearDecay, Schedule
